@@ -63,7 +63,7 @@ def replace_rows(
     Each table of `rows` becomes a file, of the partition with that value of the same column.
     """
     now = SystemClock().now_ms()
-    added = [_written(location, partition and partition[0], value, each, now) for value, each in rows if each.num_rows]
+    added = [_add_file(location, partition and partition[0], value, each, now) for value, each in rows if each.num_rows]
     table.create_write_transaction(
         [*added], "overwrite", table.schema(), [partition[0]] if partition else [],
         [(partition[0], "=", partition[1])] if partition else None, commit_properties=properties,
@@ -77,7 +77,7 @@ def note(table: DeltaTable, properties: CommitProperties) -> None:
     )
 
 
-def _written(location: TableLocation, column: str | None, value: str | None, rows: pa.Table, now_ms: int) -> AddAction:
+def _add_file(location: TableLocation, column: str | None, value: str | None, rows: pa.Table, now_ms: int) -> AddAction:
     folder = f"{column}={value}/" if column else ""
     location.create(folder)
     name = f"{folder}part-{uuid4()}.parquet"

@@ -180,12 +180,12 @@ def test_who_compacts_a_table_meanwhile_takes_no_rows_away(tmp_path: Path, monke
     put(table, "1", a="A", b="B")
     write = pq.write_table
 
-    def write_beside(*arguments: object, **named: object) -> None:
+    def write_and_delete(*arguments: object, **named: object) -> None:
         write(*arguments, **named)
         others = DeltaTable(tmp_path)
         others.delete("_id = 'b'")
 
-    monkeypatch.setattr(pq, "write_table", write_beside)
+    monkeypatch.setattr(pq, "write_table", write_and_delete)
     with pytest.raises(CommitFailedError):
         put(table, "2", a="AA")
     monkeypatch.undo()
