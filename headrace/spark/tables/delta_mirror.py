@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from headrace.spark.tables.delta_commits import commit_properties, newest_commit
+from headrace.spark.tables.delta_files import note, read_files, replace_rows, small_files
 from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
 from headrace.spark.tables.mirror_table import (
     STATE_KEY,
@@ -30,7 +31,6 @@ from headrace.spark.tables.mirror_table import (
     upserted,
 )
 from headrace.spark.tables.open_table import OpenDeltaTable
-from headrace.spark.tables.small_changes import note, read_files, replace_rows, small_files
 from headrace.spark.tables.table_location import location_of
 
 # So many commits add about as many small files, which are then compacted.

@@ -23,9 +23,9 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from headrace.spark.rows.tokens import Token
 from headrace.spark.tables.delta_commits import commit_properties, compact_small_files, progress_of
+from headrace.spark.tables.delta_files import Partition, note, read_files, replace_rows, small_files
 from headrace.spark.tables.open_table import OpenDeltaTable
 from headrace.spark.tables.progress import Progress
-from headrace.spark.tables.small_changes import Partition, note, read_files, replace_rows, small_files
 from headrace.spark.tables.table_location import location_of
 from headrace.spark.tables.versions import DocumentVersion
 

@@ -15,9 +15,9 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from headrace.spark.columns.column_arrays import ArrowColumns
 from headrace.spark.columns.column_types import LeafType, StructOf
 from headrace.spark.tables.delta_commits import commit_properties, newest_commit
+from headrace.spark.tables.delta_files import Partition, small_files
 from headrace.spark.tables.mirror_table import STATE_KEY, NotAMirror
 from headrace.spark.tables.open_table import OpenDeltaTable
-from headrace.spark.tables.small_changes import Partition, small_files
 from headrace.spark.tables.table_location import TableLocation
 from headrace.spark.tables.typed.table_schema import (
     COLUMNS_KEY,
@@ -132,7 +132,7 @@ class TypedDelta:
         return now
 
     def small_files(self, table: DeltaTable, typed: TypedRows, partition: Partition | None = None) -> list[str] | None:
-        """As `small_changes.small_files`; None as well if the rows need other columns than the table has."""
+        """As `delta_files.small_files`; None as well if the rows need other columns than the table has."""
         if typed.change is not SchemaChange.NONE or self._partitions or self.schema.options.cluster:
             return None
         return small_files(table, partition)

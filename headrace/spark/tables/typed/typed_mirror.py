@@ -18,9 +18,9 @@ from deltalake import CommitProperties, DeltaTable
 
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.tables.delta_commits import commit_properties
+from headrace.spark.tables.delta_files import note, read_files, replace_rows
 from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
 from headrace.spark.tables.mirror_table import STATE_KEY, NotAMirror, schema, state_of, state_text
-from headrace.spark.tables.small_changes import note, read_files, replace_rows
 from headrace.spark.tables.table_location import location_of
 from headrace.spark.tables.typed.table_schema import SchemaChange, TableSchema, TypedOptions, TypedRows, commit_metadata
 from headrace.spark.tables.typed.typed_delta import TypedDelta
