@@ -138,10 +138,10 @@ def _add_file(location: TableLocation, column: str | None, value: str | None, ro
     size = location.size(name)
     assert size is not None
     values: dict[str, str | None] = {column: value} if column else {}
-    return AddAction(name, size, values, now_ms, True, delta_statistics(rows.num_rows, _bounds(rows)))
+    return AddAction(name, size, values, now_ms, True, delta_statistics(rows.num_rows, _column_bounds(rows)))
 
 
-def _bounds(rows: pa.Table) -> dict[str, tuple[Any, Any]]:
+def _column_bounds(rows: pa.Table) -> dict[str, tuple[Any, Any]]:
     """The least and the greatest value of each column that has an order, and no long texts."""
     bounds = {}
     for field in rows.schema:
