@@ -1,13 +1,14 @@
 """Rows a second of a job, from a server's backlog to committed, by sink; and the CPU time of a row by part.
 
     python bench/spark_jobs.py                                # starts a Headrace, fills it, measures, removes it
-    python bench/spark_jobs.py --only changes,mirror --rows 200000 --batch 100000 --rounds 3 --json figures.json
+    python bench/spark_jobs.py --only 'changes;mirror' --rows 200000 --batch 100000 --rounds 3 --json figures.json
 
 Each case is a job as a file describes it, run to its end over the same events from an empty target: 70 % updates, 20 %
 inserts, 10 % deletes after the first thousand inserts, which is what a mirror has to fold. `nothing` has a sink of
 one's own that keeps nothing: the source, Spark, and the rows' way to the driver. `once` is a function of one's own
-in foreachBatch with its notes (`OnceSink`). Cases take turns, round by round; the median of the rounds but the first
-counts.
+in foreachBatch with its notes (`OnceSink`). Cases take turns, round by round, each with every number of partitions;
+the median of the rounds but the first counts. The first rate is from the call to the end, with the query's start; the
+second from the first commit to the last.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,6 +32,7 @@ from target import StartedServer, Target
 from headrace.spark.jobs.job_file import parse_job
 from headrace.spark.jobs.runner import run_job
 from headrace.spark.session import get_session
+from headrace.spark.sinks.contract import BatchReport
 from headrace.spark.sinks.foreach_batch import OnceSink
 
 if TYPE_CHECKING:
@@ -81,8 +83,9 @@ def fill(client: MongoClient[dict[str, Any]], rows: int) -> str:
     return token
 
 
-def run(spark: SparkSession, uri: str, start: str, sink: dict[str, Any], batch: int) -> None:
-    """One job over all events, from an empty target to its end."""
+def run(spark: SparkSession, uri: str, start: str, sink: dict[str, Any], batch: int, partitions: int) -> float:
+    """One job over all events, from an empty target to its end; the rate from the first commit to the last."""
+    reports: list[BatchReport] = []
     with tempfile.TemporaryDirectory() as folder:
         described = dict(sink)
         if described["kind"] == "mongodb":
@@ -90,40 +93,52 @@ def run(spark: SparkSession, uri: str, start: str, sink: dict[str, Any], batch: 
         if described.get("factory") == "spark_jobs:once":
             described["notes"] = f"{folder}/notes"
         source = {"uri": uri, "database": DATABASE, "collection": "c", "startingPosition": start}
-        given = {"checkpoint": "checkpoint", "source": source | {"maxRowsPerTrigger": batch}, "sink": [described]}
+        source |= {"maxRowsPerTrigger": str(batch), "partitions": str(partitions)}
+        given = {"checkpoint": "checkpoint", "source": source, "sink": [described]}
         job = parse_job(given | {"trigger": {"availableNow": True}}, "bench", Path(folder))
-        figures = run_job(job, session=spark, report=lambda _: None)
+        figures = run_job(job, session=spark, report=lambda _: None, listener=reports.append)
         # Spark's listener, which counts, is called on a thread of its own.
         assert figures.running == 0
+    seconds = (reports[-1].committed_ms - reports[0].committed_ms) / 1000 if reports else 0
+    return sum(report.row_count for report in reports[1:]) / seconds if seconds else float("nan")
 
 
 def measure(
     spark: SparkSession, server: Target, cases: dict[str, dict[str, Any]], *, rows: int, batch: int, rounds: int,
-    report: Callable[[str], None] = print,
+    partitions: Sequence[int] = (1,), report: Callable[[str], None] = print,
 ) -> dict[str, Any]:  # fmt: skip
     """The figures of each case, by name."""
     uri = f"mongodb://{server.address[0]}:{server.address[1]}/?directConnection=true"
-    rates: dict[str, list[float]] = {name: [] for name in cases}
-    costs: dict[str, list[Cpu]] = {name: [] for name in cases}
+    runs = {
+        f"{name}, 1 partition" if count == 1 else f"{name}, {count} partitions": (sink, count)
+        for name, sink in cases.items()
+        for count in partitions
+    }
+    rates: dict[str, list[tuple[float, float]]] = {name: [] for name in runs}
+    costs: dict[str, list[Cpu]] = {name: [] for name in runs}
     with MongoClient[dict[str, Any]](uri) as client:
         start = fill(client, rows)
         for _ in range(rounds + 1):
-            for name, sink in cases.items():
+            for name, (sink, count) in runs.items():
                 client.drop_database(TARGET)
                 begun, used = time.perf_counter(), cpu_now(server)
-                run(spark, uri, start, sink, batch)
-                rates[name].append(rows / (time.perf_counter() - begun))
+                steady = run(spark, uri, start, sink, batch, count)
+                rates[name].append((rows / (time.perf_counter() - begun), steady))
                 costs[name].append((cpu_now(server) - used).over(rows / 1e6))
-                print(f"  {name}: {rates[name][-1]:,.0f} rows/s", file=sys.stderr, flush=True)
+                print(f"  {name}: {rates[name][-1][0]:,.0f} rows/s", file=sys.stderr, flush=True)
     figures = {}
-    for name in cases:
-        driver, below, served = (
-            statistics.median(getattr(cost, part) for cost in costs[name][1:]) for part in ("driver", "spark", "server")
+    for name in runs:
+        driver, jvm, workers, served = (
+            statistics.median(getattr(cost, part) for cost in costs[name][1:])
+            for part in ("driver", "jvm", "workers", "server")
         )
-        rate = statistics.median(rates[name][1:])
-        cost = f"driver {driver:.0f}, Spark {below:.0f}, server {served:.0f}"
-        report(f"{name:20} {rate:9,.0f} rows/s  µs of CPU a row: {cost}")
-        figures[name] = {"rate": rate, "driver_us": driver, "spark_us": below, "server_us": served}
+        rate, steady = (statistics.median(each) for each in zip(*rates[name][1:], strict=True))
+        cost = f"driver {driver:.1f}, JVM {jvm:.1f}, workers {workers:.1f}, server {served:.1f}"
+        report(f"{name:32} {rate:9,.0f} rows/s, {steady:9,.0f} between commits  µs of CPU a row: {cost}")
+        figures[name] = {
+            "rate": rate, "steady_rate": steady,
+            "driver_us": driver, "jvm_us": jvm, "workers_us": workers, "server_us": served,
+        }  # fmt: skip
     return figures
 
 
@@ -133,13 +148,16 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--batch", type=int, default=50_000, help="rows a micro-batch at most")
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--partitions", default="1,2", help="partitions of a batch, with commas")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     names = given.only.split(";") if given.only else list(CASES)
     with StartedServer() as server:
         spark = get_session(app="bench", conf=CONF, memory="2g")
         chosen = {name: CASES[name] for name in names}
-        figures = measure(spark, server, chosen, rows=given.rows, batch=given.batch, rounds=given.rounds)
+        partitions = list(map(int, given.partitions.split(",")))
+        sizes = {"rows": given.rows, "batch": given.batch, "rounds": given.rounds}
+        figures = measure(spark, server, chosen, **sizes, partitions=partitions)
     if given.json:
         given.json.write_text(json.dumps(figures, indent=2))
 

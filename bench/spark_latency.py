@@ -138,7 +138,7 @@ def measure(
         empty = len(progress_of(query)) - idle_from
     return {
         "median_ms": percentile(waits, 0.5), "p95_ms": percentile(waits, 0.95), "events": len(waits),
-        "batches": len(batches) - before, "busy": asdict(busy), "idle": asdict(waiting), "idle_whole": waiting.total,
+        "batches": len(batches) - before, "busy": asdict(busy), "idle": asdict(waiting), "idle_total": waiting.total,
         "idle_batches": empty, "phases": phases(batches[before:]),
     }  # fmt: skip
 
@@ -161,8 +161,9 @@ def line(name: str, measured: dict[str, Any]) -> str:
     idle = measured["idle"]
     return (
         f"{name:12} median {measured['median_ms']:6.0f} ms  p95 {measured['p95_ms']:6.0f} ms  "
-        f"{measured['batches']:5} batches of {measured['events']} events  idle {measured['idle_whole']:6.1%} "
-        f"(driver {idle['driver']:.1%}, Spark {idle['spark']:.1%}, server {idle['server']:.1%}; "
+        f"{measured['batches']:5} batches of {measured['events']} events  idle {measured['idle_total']:6.1%} "
+        f"(driver {idle['driver']:.1%}, JVM {idle['jvm']:.1%}, workers {idle['workers']:.1%}, "
+        f"server {idle['server']:.1%}; "
         f"{measured['idle_batches']} batches)"
     )
 

@@ -1,7 +1,7 @@
 """What the benches of streams share: CPU time by part, a writer at a steady rate, and when its events were committed.
 
-Linux only: CPU times are read from /proc. A query's parts are the driver (this process), Spark (its JVM and the Python
-workers below it) and the server.
+Linux only: CPU times are read from /proc. A query's parts are the driver (this process), Spark's JVM, the Python
+workers below it, and the server.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import datetime
 from pathlib import Path
 from statistics import median
@@ -37,18 +37,23 @@ class Cpu:
     """Seconds of CPU time of each part."""
 
     driver: float
-    spark: float
+    jvm: float
+    workers: float
     server: float
 
     def __sub__(self, other: Cpu) -> Cpu:
-        return Cpu(self.driver - other.driver, self.spark - other.spark, self.server - other.server)
+        return Cpu(*(each - before for each, before in zip(astuple(self), astuple(other), strict=True)))
+
+    @property
+    def spark(self) -> float:
+        return self.jvm + self.workers
 
     @property
     def total(self) -> float:
         return self.driver + self.spark + self.server
 
     def over(self, divisor: float) -> Cpu:
-        return Cpu(self.driver / divisor, self.spark / divisor, self.server / divisor)
+        return Cpu(*(each / divisor for each in astuple(self)))
 
 
 def cpu_now(server: Target) -> Cpu:
@@ -59,7 +64,8 @@ def cpu_now(server: Target) -> Cpu:
         pid = below.pop()
         below += children.get(pid, ())
         _note(pid)
-    return Cpu(time.process_time(), sum(_USED.values()), server.cpu_seconds())
+    jvm = sum(used for (_, _, name), used in _USED.items() if name == "java")
+    return Cpu(time.process_time(), jvm, sum(_USED.values()) - jvm, server.cpu_seconds())
 
 
 def _children() -> dict[int, list[int]]:
@@ -67,24 +73,25 @@ def _children() -> dict[int, list[int]]:
     for folder in Path("/proc").glob("[0-9]*"):
         fields = _stat(folder)
         if fields:
-            matched.setdefault(int(fields[1]), []).append(int(folder.name))
+            matched.setdefault(int(fields[2]), []).append(int(folder.name))
     return matched
 
 
-# What each process was last seen to have used, by number and start: one that has ended keeps what it had.
-_USED: Final[dict[tuple[int, str], float]] = {}
+# What each process was last seen to have used, by number, start and name: one that has ended keeps what it had.
+_USED: Final[dict[tuple[int, str, str], float]] = {}
 
 
 def _note(pid: int) -> None:
     fields = _stat(Path("/proc") / str(pid))
     if fields:
-        _USED[pid, fields[19]] = sum(int(ticks) for ticks in fields[11:13]) / os.sysconf("SC_CLK_TCK")
+        _USED[pid, fields[20], fields[0]] = sum(int(ticks) for ticks in fields[12:14]) / os.sysconf("SC_CLK_TCK")
 
 
 def _stat(folder: Path) -> list[str]:
-    """The fields of /proc/PID/stat behind the name, the state first; none if the process is gone."""
+    """The fields of /proc/PID/stat from the name on, the state second; none if the process is gone."""
     try:
-        return (folder / "stat").read_text().rpartition(")")[2].split()
+        name, _, fields = (folder / "stat").read_text().rpartition(")")
+        return [name.partition("(")[2], *fields.split()]
     except OSError:
         return []
 

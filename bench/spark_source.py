@@ -27,9 +27,9 @@ from pymongo.uri_parser import parse_uri
 from pyspark.sql.types import BinaryType, DoubleType, LongType, StringType, StructField, StructType, TimestampType
 from target import Target
 
-from headrace.spark.source.data_source import BatchReader, StreamReader
 from headrace.spark.source.local_server import uri_of
 from headrace.spark.source.options import parse_options
+from headrace.spark.source.readers import BatchReader, StreamReader
 from headrace.spark.stream.partitions import EventRange
 
 if TYPE_CHECKING:

@@ -200,6 +200,7 @@ ALERT_SECONDS_MAX: Final = 30.0  # for the command of an alert; then it is kille
 SINK_EXIT_SECONDS_MAX: Final = 20.0  # for a sink's batch when the process ends; else it is repeated after the restart
 MERGED_ROW_COUNT_MAX: Final = 100_000  # rows of a micro-batch of several servers, when nobody says
 MERGED_PING_SECONDS_MAX: Final = 3.0  # after which one of several servers counts as down
+PARTITION_ROW_COUNT_MIN: Final = 5000  # rows of a batch for each partition by time: a task takes some 10 ms
 EVENT_MARK_COUNT_MAX: Final = 10_000  # tokens asked for in one command: about a megabyte
 COMPACT_BYTES: Final = 8_000_000  # of a file that a sink makes of small ones: each hundredth batch waits for it
 SQL_ROW_COUNT_MAX: Final = 500  # rows of a statement: databases bound the number of parameters, some at 1000

@@ -38,6 +38,8 @@ class ReadBounds:
     bytes: int
     slice: int = 0
     slices: int = 1
+    counts: bool = False
+    """Rows are only counted; `bytes` does not bound them then."""
 
 
 class _HeadPlan:
@@ -73,6 +75,8 @@ class RowCollector:
 
         None when there are no more, when it is full, and when `late` says, each 256 entries, that it is time to stop.
         """
+        if self._bounds.counts:
+            return self._count(entries, end, late)
         rows, plans, shape = self.rows, self._plans, self._shape
         slice_, slices = self._bounds.slice, self._bounds.slices
         rows_max, bytes_max = self._bounds.rows, self._bounds.bytes
@@ -113,11 +117,45 @@ class RowCollector:
                 break
         return self._stop(None, size, passed)
 
+    def _count(self, entries: Iterator[Entry], end: int, late: Callable[[int], bool]) -> Entry | None:
+        """As `run`, but the rows are only counted."""
+        plans, slice_, slices = self._plans, self._bounds.slice, self._bounds.slices
+        room = self._bounds.rows - len(self.rows)
+        count, passed = 0, self._passed
+        entry: Entry | None = None
+        for seen, (position, data) in enumerate(entries, 1):
+            fields = slices_of(data)
+            if fields is None or position >= end:
+                entry = position, data
+                break
+            head, _, key, _, wall = fields
+            plan = plans.get(head) or self._learn(head)
+            if plan.matches:
+                maker = plan.maker
+                if maker is None or wall[6] or wall[7]:
+                    entry = position, data
+                    break
+                if slices == 1 or crc32(encode_element(key[4], key[9:-1])) % slices == slice_:
+                    if count >= room:
+                        self.full = True
+                        break
+                    count += 1
+                passed = (maker, position, key)
+            if not seen & _LOOK and late(position):
+                break
+        self.rows.counted += count
+        self._passed = passed
+        return entry
+
     def add(self, event: bytes) -> bool:
         """Add an event's row, if it is in the slice; returns whether there was room for it."""
         bounds, count = self._bounds, len(self.rows)
         if bounds.slices > 1 and slice_of(event, bounds.slices) != bounds.slice:
             return True
+        if bounds.counts:
+            self.full = count >= bounds.rows
+            self.rows.counted += not self.full
+            return not self.full
         self._bytes += len(event)
         self.full = count >= bounds.rows or (self._bytes > bounds.bytes and count > 0)
         if not self.full:

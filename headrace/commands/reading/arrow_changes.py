@@ -150,7 +150,7 @@ def _wanted(request: Request) -> Wanted:
         bounds=ReadBounds(
             rows=min(ROWS_MAX.of(body), limits.ARROW_ROW_COUNT_MAX),
             bytes=min(BYTES_MAX.of(body), limits.BATCH_BYTES_MAX),
-            slice=SLICE.of(body), slices=slices,
+            slice=SLICE.of(body), slices=slices, counts=body.get("columns") == [],
         ),
         wait_ms=float(min(WAIT_MS.of(body), limits.AWAIT_MS_MAX)),
     )  # fmt: skip

@@ -281,6 +281,9 @@ def source_options(job: Job) -> dict[str, str]:
     pushed = server_stages(job)
     if pushed:
         options["pipeline"] = dumps([*loads(options.get("pipeline", "[]")), *pushed])
+    if not job.stages:
+        # Our sinks put rows in the order of their tokens themselves.
+        options.setdefault("partitionby", "time")
     if job.folds and not {"showrawupdatedescription", "showexpandedevents"} & options.keys():
         parsed = job.options
         options |= description_option(parsed.uri, parsed.database, parsed.collection)

@@ -14,7 +14,6 @@ from pymongo.errors import OperationFailure
 
 from headrace import limits
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream
-from headrace.spark.pipelines.reader import rewritten_batches
 from headrace.spark.rows.tokens import Token
 from headrace.values.arrow import COLUMNS, EventRow, in_slice
 
@@ -38,6 +37,8 @@ def read_range(
     read = _as_arrow if mongodb.arrow else _as_bson
     if not mongodb.options.reader:
         return read(mongodb, start, end, columns, slice_, slices)
+    from headrace.spark.pipelines.reader import rewritten_batches
+
     return rewritten_batches(mongodb.options.reader, read(mongodb, start, end, COLUMNS, slice_, slices), columns)
 
 

@@ -51,6 +51,8 @@ class SourceOptions:
     mask: Mask | None = field(default=None, repr=False)
     """What masks the rows; it has the key."""
     partitions: int = 1
+    partition_by: str = "document"
+    """What divides events into partitions: `document` or `time`."""
     transport: str = "auto"
     archive: str = ""
     as_of: StreamPosition | None = None

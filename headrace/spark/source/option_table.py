@@ -36,7 +36,8 @@ SOURCE_OPTIONS: Final = {
     "asOf": SourceOption(
         POSITIONS, "", "batch reads of a collection: a token or an ISO time; gives the documents as they were then"
     ),
-    "awaitMs": SourceOption(SIZES, "250", "how long to wait on the server for an event before reporting none to Spark"),
+    "awaitMs": SourceOption(SIZES, "250", "how long to wait on the server for an event before "
+        "reporting none to Spark; four times as long once that happened four times in a row"),
     "batchRows": SourceOption(SIZES, "1000", "rows requested from the server, and put into an Arrow batch, at a time"),
     "cappedCollections": SourceOption(
         SERVERS, "read",
@@ -87,10 +88,15 @@ SOURCE_OPTIONS: Final = {
     "onServerDown": SourceOption(
         SERVERS, "stall", "when one of several servers cannot be reached: `stall` waits for it, `skip` reads the others"
     ),
+    "partitionBy": SourceOption(
+        SIZES, "document",
+        "`document`: the events of one document are in one partition, in order; for each partition the server looks at "
+        "all events. `time`: each partition reads a part of the log of its own, if it has 5,000 events: a job without "
+        "stages does that",
+    ),
     "partitions": SourceOption(
-        SIZES, "1",
-        "partitions of a batch, by a hash of the document's key. The events of one document stay in one partition, in "
-        "order; sort by `token` where the order between documents matters",
+        SIZES, "1", "partitions of a batch, divided as `partitionBy` says; sort by `token` where the order between "
+        "them matters",
     ),
     "path": SourceOption(
         SERVERS, "",

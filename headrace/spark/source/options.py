@@ -17,7 +17,6 @@ from headrace.spark.masks.mask import parse_mask
 from headrace.spark.mongodb.collection_selection import parse_selection
 from headrace.spark.mongodb.connection_strings import resolved, resolved_secret
 from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
-from headrace.spark.pipelines.reader import split_stages
 from headrace.spark.pipelines.refusals import StageRefused
 from headrace.spark.rows.extjson import loads_strict
 from headrace.spark.rows.tokens import Token
@@ -64,6 +63,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         document_schema=options.get("documentschema", "").strip(),
         columns=_columns(options.get("columns", "")),
         partitions=_count(options, "partitions") or 1,
+        partition_by=_one_of(options, "partitionBy", "document", "time"),
         archive=options.get("archive", ""),
         as_of=parse_position(options["asof"]) if "asof" in options else None,
         on_position_lost=_one_of(options, "onPositionLost", "fail", "resnapshot"),
@@ -204,7 +204,10 @@ def _pipeline(text: str) -> tuple[tuple[dict[str, Any], ...], tuple[dict[str, An
     if not isinstance(stages, list) or not all(isinstance(stage, dict) for stage in stages):
         raise OptionError("the option 'pipeline' is an array of stages")
     try:
-        return split_stages(stages)
+        # It imports the server's stages, which most streams do not need.
+        from headrace.spark.pipelines.reader import split_stages
+
+        return split_stages(stages) if stages else ((), ())
     except (CommandError, StageRefused) as error:
         raise OptionError(f"the option 'pipeline': {error}") from None
 

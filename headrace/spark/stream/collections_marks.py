@@ -15,7 +15,7 @@ from headrace.spark.mongodb.collection_selection import CollectionSelection, Nam
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream
 from headrace.spark.mongodb.source_options import StreamPosition
 from headrace.spark.rows.tokens import Token
-from headrace.spark.stream.event_marks import EventMark
+from headrace.spark.stream.event_marks import EventMark, RunBounds
 from headrace.values.bson import decode
 
 _COLUMNS = ("token", "operationType", "database", "collection", "other")
@@ -85,7 +85,7 @@ class CollectionMarks:
         """A batch begins at `start`: what joined those before it does not count any more."""
         self.joined = [each for each in self.joined if each.renamed_at > start]
 
-    def next_batch(self, *, wait_ms: int) -> list[EventMark]:
+    def next_batch(self, *, wait_ms: int, run: RunBounds | None = None) -> list[EventMark]:
         if not self._waiting.marks:
             self._waiting = self._read(wait_ms)
         marks, token, self.drained, self.closed = self._waiting

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -46,13 +46,15 @@ class CollectionSnapshots(InputPartition):
     pieces: tuple[SnapshotPiece, ...]
 
 
-def event_partitions(start: CollectionsOffset, end: CollectionsOffset, slices: int) -> list[CollectionEvents]:
-    """The partitions of the events between two offsets."""
+def event_partitions(
+    start: CollectionsOffset, end: CollectionsOffset, divide: Callable[[EventRange], Sequence[EventRange]]
+) -> list[CollectionEvents]:
+    """The partitions of the events between two offsets, a range divided by `divide`."""
     if start.token >= end.token:
         return []
     begun = {piece.name for piece in end.snapshots if piece.first}
     waiting, skipped = frozenset(start.waiting) - begun, frozenset(end.skipped)
-    ranges = EventRange(start.token, end.token).sliced(slices)
+    ranges = divide(EventRange(start.token, end.token))
     return [CollectionEvents(events, start.selection, waiting, skipped) for events in ranges]
 
 

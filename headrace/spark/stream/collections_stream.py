@@ -73,7 +73,7 @@ class CollectionsStream(ServerStream):
         try:
             self.check_server(before.token)
             after = planned(before, position_after(before.token), rows, self._chunks)
-            wait_ms = 1 if after.snapshots else self.options.await_ms
+            wait_ms = 1 if after.snapshots else self.wait_ms
             end = self.ahead.advance(before.token, self.bounds, until=self._until, wait_ms=wait_ms)
             self.check_server(before.token)
         except PositionLost as error:
@@ -84,6 +84,7 @@ class CollectionsStream(ServerStream):
             self._until = self.mongodb.now()
         after = replace(after, snapshots=(*after.snapshots, *joined))
         self._last_event = end.token if end.rows else self._last_event
+        self.note_rows(end.rows)
         quiet_ms = (end.token.time.time - before.token.time.time) * 1000
         moved = end.rows or end.closed or before.initial or quiet_ms >= self.options.idle_advance_ms
         if not moved and not after.snapshots:
@@ -103,7 +104,7 @@ class CollectionsStream(ServerStream):
         check_history(self.options)
         before, after = CollectionsOffset.of(start), CollectionsOffset.of(end)
         rows = self.options.rows_max or CHUNK_ROWS
-        events = event_partitions(before, after, self.options.partitions)
+        events = event_partitions(before, after, self.divided)
         return [*events, *snapshot_partitions(after.snapshots, self.options, rows)]
 
     def _beginning(self) -> CollectionsOffset:

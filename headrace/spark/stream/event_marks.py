@@ -1,4 +1,7 @@
-"""Tokens and sizes of events without the events, for planning ranges; from a Headrace as Arrow, from others as BSON."""
+"""Tokens and sizes of events without the events, for planning ranges; from a Headrace as Arrow, from others as BSON.
+
+A Headrace also counts: where the tokens between do not matter, one mark stands for a run of events.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +13,30 @@ from headrace import limits
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream
 from headrace.spark.mongodb.source_options import StreamPosition
 from headrace.spark.rows.tokens import Token
+from headrace.values.position import from_timestamp, to_timestamp
+from headrace.values.token import decode_token, high_water_mark
 
 
 class EventMark(NamedTuple):
-    """An event's token, and its size in bytes as BSON, or 0 if sizes were not requested."""
+    """An event's token, and its size in bytes as BSON, or 0 if sizes were not requested; or a run of `rows` events."""
 
     token: Token
     bytes: int = 0
+    rows: int = 1
+    between: bool = False
+    """The token of a run is the position behind its last event, not that event's."""
 
     @property
     def time(self) -> Timestamp:
-        """The event's cluster time."""
-        return self.token.time
+        """The cluster time of the (last) event, or one up to which there is no other."""
+        return to_timestamp(from_timestamp(self.token.time) - 1) if self.between else self.token.time
+
+
+class RunBounds(NamedTuple):
+    """Of up to how many events a mark may stand, and up to which time, inclusive; None: any."""
+
+    rows: int
+    until: Timestamp | None = None
 
 
 class MarkCursor(Protocol):
@@ -39,8 +54,11 @@ class MarkCursor(Protocol):
     def closed(self) -> bool:
         """Whether the last mark is an invalidate."""
 
-    def next_batch(self, *, wait_ms: int) -> list[EventMark]:
-        """The next marks, or none if none comes within `wait_ms`. Raises PositionLost."""
+    def next_batch(self, *, wait_ms: int, run: RunBounds | None = None) -> list[EventMark]:
+        """The next marks, or none if none comes within `wait_ms`. Raises PositionLost.
+
+        With `run` it may be one mark of a run of events, whichever the cursor can do.
+        """
 
     def close(self) -> None:
         """Closes the server's cursor, if there is one."""
@@ -78,7 +96,7 @@ class StreamMarks:
     def closed(self) -> bool:
         return self._cursor.closed
 
-    def next_batch(self, *, wait_ms: int) -> list[EventMark]:
+    def next_batch(self, *, wait_ms: int, run: RunBounds | None = None) -> list[EventMark]:
         return [
             EventMark(Token.of(event["_id"]), event.get("bytes", 0))
             for event in self._cursor.next_batch(wait_ms=wait_ms)
@@ -97,9 +115,11 @@ class ArrowMarks:
         self.token = start
         self.drained = self.closed = False
 
-    def next_batch(self, *, wait_ms: int) -> list[EventMark]:
+    def next_batch(self, *, wait_ms: int, run: RunBounds | None = None) -> list[EventMark]:
         from headrace.values.arrow.batches import batches_of
 
+        if run and run.rows > 1 and len(self._columns) == 1:
+            return self._run(wait_ms, run)
         reply = self._mongodb.changes(
             self.token, None, columns=self._columns, rowsMax=limits.EVENT_MARK_COUNT_MAX, waitMs=wait_ms
         )  # fmt: skip
@@ -108,6 +128,17 @@ class ArrowMarks:
         columns = [column.to_pylist() for batch in batches_of(reply["arrow"]) for column in batch.columns]
         sizes = columns[1] if len(columns) > 1 else [0] * reply["rows"]
         return [EventMark(Token(text), size) for text, size in zip(columns[0], sizes, strict=True)]
+
+    def _run(self, wait_ms: int, run: RunBounds) -> list[EventMark]:
+        """One mark of the next events, which the server counts without making their tokens."""
+        until = None if run.until is None else Token(high_water_mark(from_timestamp(run.until) + 1))
+        reply = self._mongodb.changes(self.token, until, columns=[], rowsMax=run.rows, waitMs=wait_ms)
+        self.token = max(self.token, Token.of(reply["token"]))
+        self.drained, self.closed = not reply["rows"] and reply["idle"], reply["closed"]
+        if not reply["rows"]:
+            return []
+        end = self.token if until is None else min(self.token, until)
+        return [EventMark(end, 0, reply["rows"], decode_token(end.document()).is_high_water_mark)]
 
     def close(self) -> None:
         """Nothing to do: there is no cursor."""

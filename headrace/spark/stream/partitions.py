@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from pyspark.sql.datasource import InputPartition
 
@@ -23,6 +25,11 @@ class EventRange(InputPartition):
     def sliced(self, slices: int) -> list[EventRange]:
         """The same events in `slices` partitions; a document's events are all in one of them, in order."""
         return [EventRange(self.start, self.end, number, slices) for number in range(slices)]
+
+    def cut(self, tokens: Sequence[Token]) -> list[EventRange]:
+        """The same events in one range after another, divided at these tokens, which lie in the range in order."""
+        bounds = [self.start, *tokens, self.end]
+        return [replace(self, start=start, end=end) for start, end in pairwise(bounds)]
 
     def undivided(self) -> EventRange:
         """The events of all slices."""

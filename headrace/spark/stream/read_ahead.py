@@ -4,21 +4,28 @@ Rules:
 - The end is an event's token, or the position at which the server had nothing more; see `mongodb/mongodb_stream.py`.
 - A transaction is never split: its events have one cluster time, and the end never lies between events of one time.
 - An invalidate ends a batch: what follows it is another collection of the same name.
+
+What was read ahead also says where a batch can be divided (`splits`): then each of its partitions reads a range of its
+own of the log.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from bson import Timestamp
 
+from headrace import limits
 from headrace.spark.mongodb.batch_limits import BatchEnd, BatchLimits
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream
 from headrace.spark.rows.tokens import Token
-from headrace.spark.stream.event_marks import EventMark, MarkCursor, covers, open_marks
+from headrace.spark.stream.event_marks import EventMark, MarkCursor, RunBounds, covers, open_marks
 from headrace.values.position import from_timestamp, to_timestamp
+
+_RUN_ROWS: Final = limits.PARTITION_ROW_COUNT_MIN // 5
+"""Events for which one mark is enough, where only their number matters."""
 
 
 class ServerClock(Protocol):
@@ -37,6 +44,9 @@ class ReadAhead:
         self._cursor: MarkCursor | None = None
         self._last_end = self._last_nonempty_end = Token("")
         self._ahead: deque[EventMark] = deque()
+        self._row_count = 0
+        """The events of all marks ahead."""
+        self._passed: _PassedBatch | None = None
 
     def advance(self, start: Token, bounds: BatchLimits, *, until: Timestamp | None, wait_ms: int) -> BatchEnd:
         """The end of a batch after `start`: within the limits, or all there is now; nothing later than `until`.
@@ -48,14 +58,30 @@ class ReadAhead:
             # Wait before the server's time is read: events that come meanwhile are in this batch.
             self._append(cursor.next_batch(wait_ms=wait_ms), None)
             if not self._ahead:
-                return self._cut(cursor, bounds, None)
+                return self._cut(start, cursor, bounds, None)
         bound = until or (None if bounds else self._mongodb.now())
         while not self._has_enough(cursor, bounds, bound) and not (cursor.closed and self._ahead):
-            marks = cursor.next_batch(wait_ms=1 if self._ahead else wait_ms)
+            run = None if bounds.bytes else RunBounds(self._room(bounds), bound)
+            marks = cursor.next_batch(wait_ms=1 if self._ahead else wait_ms, run=run)
             self._append(marks, None if bounds else bound)
             if not marks and (until is None or cursor.closed):
                 break
-        return self._cut(cursor, bounds, bound)
+        return self._cut(start, cursor, bounds, bound)
+
+    def splits(self, start: Token, end: Token, parts: int) -> list[Token]:
+        """Tokens that divide the batch between `start` and `end`, the last one planned, into up to `parts` like ranges.
+
+        None for a small batch, and for one that another process planned.
+        """
+        passed = self._passed
+        if passed is None or (passed.start, passed.end) != (start, end):
+            return []
+        parts = min(parts, passed.rows // limits.PARTITION_ROW_COUNT_MIN)
+        splits: list[Token] = []
+        for token, rows in passed.marks:
+            if len(splits) + 1 < parts and rows * parts >= (len(splits) + 1) * passed.rows and start < token < end:
+                splits.append(token)
+        return splits
 
     def reachable_time(self, start: Token, bounds: BatchLimits, *, wait_ms: int) -> Timestamp:
         """The time, inclusive, up to which a batch after `start` could reach within the limits; consumes nothing.
@@ -65,7 +91,7 @@ class ReadAhead:
         cursor = self._cursor_at(start)
         while not self._has_enough(cursor, bounds, None) and not (cursor.closed and self._ahead):
             marks = cursor.next_batch(wait_ms=1 if self._ahead else wait_ms)
-            self._ahead.extend(marks)
+            self._append(marks, None)
             if not marks:
                 break
         within = self._count_within(bounds)
@@ -84,6 +110,7 @@ class ReadAhead:
         if self._cursor is None or start not in (self._last_end, self._last_nonempty_end):
             self.close()
             self._ahead.clear()
+            self._row_count = 0
             self._cursor = self._open_marks(start)
             self._last_end = self._last_nonempty_end = start
         return self._cursor
@@ -95,10 +122,22 @@ class ReadAhead:
         within = self._count_within(bounds)
         return within is not None and self._ahead[-1].time != self._ahead[within - 1].time
 
+    def _room(self, bounds: BatchLimits) -> int:
+        """How many events more are within the limits, for one run."""
+        # An eighth of what there is already: partitions are then alike enough.
+        room = max(_RUN_ROWS, self._row_count // 8)
+        return room if bounds.rows is None else min(room, bounds.rows - self._row_count)
+
     def _count_within(self, bounds: BatchLimits) -> int | None:
         """How many of the marks are within the limits, at least one; None if all are."""
         if bounds.bytes is None:
-            return bounds.rows if bounds.rows and len(self._ahead) > bounds.rows else None
+            if not bounds.rows or self._row_count <= bounds.rows:
+                return None
+            within, rows = len(self._ahead), self._row_count
+            while rows > bounds.rows and within > 1:
+                within -= 1
+                rows -= self._ahead[within].rows
+            return within
         size = 0
         for count, mark in enumerate(self._ahead):
             size += mark.bytes
@@ -108,26 +147,51 @@ class ReadAhead:
 
     def _append(self, marks: list[EventMark], bound: Timestamp | None) -> None:
         for mark in marks:
-            # Without limits only the last mark up to `bound` matters.
+            self._row_count += mark.rows
+            # Without limits only the last mark up to `bound` matters, and where the batch can be divided.
             if bound and self._ahead and mark.time <= bound:
-                self._ahead.pop()
+                rows = self._ahead[-1].rows + mark.rows
+                if rows <= _RUN_ROWS:
+                    self._ahead.pop()
+                    mark = mark._replace(rows=rows)
             self._ahead.append(mark)
 
-    def _cut(self, cursor: MarkCursor, bounds: BatchLimits, bound: Timestamp | None) -> BatchEnd:
+    def _cut(self, start: Token, cursor: MarkCursor, bounds: BatchLimits, bound: Timestamp | None) -> BatchEnd:
         within = self._count_within(bounds)
-        last, rows = self._last_end, 0
+        passed = _PassedBatch(start, self._last_end)
+        count, time = 0, None
         while self._ahead and not (bound and self._ahead[0].time > bound):
-            if within is not None and rows >= within and self._ahead[0].time != last.time:
+            if within is not None and count >= within and self._ahead[0].time != time:
                 break
-            last = self._ahead.popleft().token
-            rows += 1
-        closed = False
+            mark = self._ahead.popleft()
+            count, time = count + 1, mark.time
+            passed.take(mark)
+        self._row_count -= passed.rows
+        last, rows, closed = passed.end, passed.rows, False
         if not self._ahead:
             last, closed = max(last, cursor.token), cursor.closed
-        self._last_end = last
+        passed.end = self._last_end = last
+        self._passed = passed
         if rows or closed:
             self._last_nonempty_end = last
         return BatchEnd(last, rows, closed)
+
+
+class _PassedBatch:
+    """A planned batch: its marks, thinned out, each with the number of rows up to it."""
+
+    def __init__(self, start: Token, end: Token) -> None:
+        self.start, self.end = start, end
+        self.rows = 0
+        self.marks: list[tuple[Token, int]] = []
+        self._due = 0
+
+    def take(self, mark: EventMark) -> None:
+        self.rows += mark.rows
+        self.end = mark.token
+        if self.rows >= self._due:
+            self.marks.append((mark.token, self.rows))
+            self._due = self.rows + _RUN_ROWS
 
 
 def read_ahead(mongodb: MongoDBStream, *, sizes: bool = False) -> ReadAhead:

@@ -42,6 +42,7 @@ CHUNK_ROWS: Final = 20_000
 ARCHIVED_ROWS: Final = 1_000_000
 """Documents of an archive per micro-batch by default: many, since each partition scans all of the table."""
 _LATEST: Final = StreamPosition("latest")
+_IDLE_FACTOR: Final = 4
 _LOG: Final = logging.getLogger(__name__)
 
 Offset = dict[str, Any]
@@ -56,6 +57,8 @@ class ServerStream:
         self._until: Timestamp | None = None
         self._processes: tuple[str, ...] = ()
         self._last_event: Token | None = None
+        self._empty_count = 0
+        """How often in a row there was nothing new."""
 
     @cached_property
     def mongodb(self) -> MongoDBStream:
@@ -90,7 +93,7 @@ class ServerStream:
         token = token_of(start)
         try:
             self.check_server(token)
-            end = self.ahead.advance(token, self.bounds, until=self._until, wait_ms=self.options.await_ms)
+            end = self.ahead.advance(token, self.bounds, until=self._until, wait_ms=self.wait_ms)
             self.check_server(token)
         except PositionLost as error:
             archived = self._archived_end(token) if error.pruned else None
@@ -100,12 +103,22 @@ class ServerStream:
                 return offset_of(archived.token)
             end = archived
         self._last_event = end.token if end.rows else self._last_event
+        self.note_rows(end.rows)
         quiet_ms = (end.token.time.time - token.time.time) * 1000
         if end.rows or start.get("initial") or end.closed or quiet_ms >= self.options.idle_advance_ms:
             # After an invalidate there may be a collection without events: one that was renamed to this name.
             again = end.closed and self.options.start.kind == "snapshot"
             return offset_of(end.token, after="") if again else offset_of(end.token)
         return start
+
+    @property
+    def wait_ms(self) -> int:
+        """How long to wait for an event: longer when nothing came for a while, since each wait costs Spark a look."""
+        return self.options.await_ms * (_IDLE_FACTOR if self._empty_count >= _IDLE_FACTOR else 1)
+
+    def note_rows(self, rows: int) -> None:
+        """Notes what a wait has given."""
+        self._empty_count = 0 if rows else self._empty_count + 1
 
     def check_server(self, token: Token) -> None:
         """At the start and after each reconnection: raises PositionLost if the position is none in this history."""
@@ -140,7 +153,7 @@ class ServerStream:
             if self.options.on_position_lost == "resnapshot" and not has_events(self.mongodb, events.start, events.end):
                 # Planned, and pruned before it was read: a snapshot in its place, unless one follows anyway.
                 return [] if in_snapshot(end) else [ReplacementSnapshot(events.end)]
-            return events.sliced(self.options.partitions)
+            return self.divided(events)
         if "archive" in start:
             return archived_partitions(start, end)
         if not in_snapshot(end):
@@ -152,6 +165,13 @@ class ServerStream:
         return [
             SnapshotPartition(token_of(start), first_chunk and not nth, each, False) for nth, each in enumerate(chunks)
         ]
+
+    def divided(self, events: EventRange) -> list[EventRange]:
+        """The range in partitions: by documents, or by time if the options say so and the batch is large."""
+        options = self.options
+        if options.partition_by == "document" or options.archive:
+            return events.sliced(options.partitions)
+        return events.cut(self.ahead.splits(events.start, events.end, options.partitions))
 
     def close(self) -> None:
         """Closes the cursor that reads ahead."""

@@ -35,7 +35,7 @@ class RowKind:
 class RowColumns:
     """Rows in order, as one list per column; `events` has the other events, each with the number of rows before it."""
 
-    __slots__ = ("bits", "details", "events", "keys", "kinds", "positions", "tokens", "walls")
+    __slots__ = ("bits", "counted", "details", "events", "keys", "kinds", "positions", "tokens", "walls")
 
     def __init__(self) -> None:
         self.kinds: list[RowKind] = []
@@ -49,9 +49,11 @@ class RowColumns:
         self.bits: dict[int, int] = {}
         """The number of type bits' bytes of the tokens that have some, by place."""
         self.events: list[tuple[int, bytes]] = []
+        self.counted = 0
+        """Rows that were counted and not collected."""
 
     def __len__(self) -> int:
-        return len(self.tokens) + len(self.events)
+        return self.counted + len(self.tokens) + len(self.events)
 
     def add(self, event: bytes) -> None:
         """Append an event (BSON) that is not a plain change."""

@@ -27,8 +27,8 @@ from headrace.spark.sinks.collections_sink import CollectionsSink
 from headrace.spark.sinks.contract import FOLDED_COLUMNS, MicroBatch
 from headrace.spark.sinks.sink_options import SinkError
 from headrace.spark.sinks.table_paths import PathError
-from headrace.spark.source.data_source import StreamReader
 from headrace.spark.source.options import parse_options
+from headrace.spark.source.readers import StreamReader
 from headrace.spark.tables.dead_letters import DeadLetters
 from headrace.spark.tables.fold import MirrorChanges
 

@@ -19,8 +19,8 @@ from headrace.spark.rows.events import Row
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.sinks.collections_sink import rows_by_collection
 from headrace.spark.sinks.contract import FOLDED_COLUMNS, MicroBatch
-from headrace.spark.source.data_source import StreamReader
 from headrace.spark.source.options import parse_options
+from headrace.spark.source.readers import StreamReader
 from headrace.spark.stream.collections_offset import CollectionsOffset, Offset
 from tests.spark.tables.test_interleaved_snapshot import History, Mirror
 

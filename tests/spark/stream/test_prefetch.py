@@ -12,9 +12,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, SupportsTriggerAv
 from pyspark.sql.types import StringType, StructField, StructType
 
 from headrace import limits
-from headrace.spark.source.data_source import StreamReader
 from headrace.spark.source.options import parse_options
 from headrace.spark.source.prefetch import PrefetchingReader, prefetching
+from headrace.spark.source.readers import StreamReader
 
 Db = Database[dict[str, Any]]
 

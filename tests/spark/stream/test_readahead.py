@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from bson import Timestamp
 
 from headrace.spark.mongodb.batch_limits import BatchEnd, BatchLimits
 from headrace.spark.rows.tokens import Token
-from headrace.spark.stream.event_marks import EventMark
+from headrace.spark.stream.event_marks import EventMark, RunBounds
 from headrace.spark.stream.read_ahead import ReadAhead
 
 
@@ -29,6 +31,8 @@ class Server:
         self.coming: list[Token] = []
         """What comes as soon as somebody waits for it."""
         self.waits: list[int] = []
+        self.counts = False
+        self.runs: list[int] = []
 
     def now(self) -> Timestamp:
         return max(self.quiet_until, self.tokens[-1] if self.tokens else self.quiet_until).time
@@ -43,8 +47,10 @@ class Cursor:
         self.server, self.token = server, start
         self.drained = self.closed = False
 
-    def next_batch(self, *, wait_ms: int) -> list[EventMark]:
+    def next_batch(self, *, wait_ms: int, run: RunBounds | None = None) -> list[EventMark]:
         assert wait_ms > 0
+        if run and run.rows > 1 and self.server.counts:
+            return self._run(run)
         self.server.waits.append(wait_ms)
         if not [each for each in self.server.tokens if each > self.token]:
             self.server.tokens += self.server.coming
@@ -56,6 +62,19 @@ class Cursor:
         self.closed, self.drained = bool(ends), not batch
         self.token = batch[-1] if batch else max(self.token, self.server.quiet_until)
         return [EventMark(each, self.server.bytes) for each in batch]
+
+    def _run(self, run: RunBounds) -> list[EventMark]:
+        """As a Headrace counts: up to the last event, or to a position behind it when there is no more."""
+        events = [each for each in self.server.tokens if each > self.token]
+        wanted = [each for each in events if run.until is None or each.time <= run.until][: run.rows]
+        self.server.runs.append(len(wanted))
+        self.drained = not wanted
+        if wanted:
+            self.token = wanted[-1]
+        if len(wanted) < run.rows:
+            until = Token(f"82{(run.until or self.server.now()).time:08X}0000000200")
+            self.token = max(self.token, until)
+        return [EventMark(self.token, 0, len(wanted), self.token.text.endswith("00"))] if wanted else []
 
     def close(self) -> None:
         pass
@@ -181,3 +200,47 @@ def test_ranges_follow_one_another_without_a_gap(rows_max: int | None) -> None:
         covered += sum(start < each <= end for each in tokens)
         start = end
     assert covered == len(tokens)
+
+
+@pytest.mark.parametrize("rows_max", [3, 1200, 7000, None])
+@pytest.mark.parametrize("counts", [True, False])
+def test_counted_runs_give_the_same_batches_as_marks(rows_max: int | None, counts: bool) -> None:
+    tokens = [token(time, nth) for time in range(1, 9001) for nth in range(1, 1 + time % 3)]
+    server = Server(tokens, batch=400)
+    server.counts = counts
+    ahead, start, sizes = ahead_of(server), token(0, 0), []
+    until = token(8500).time
+    while start.time <= token(8499).time:
+        end = ahead.advance(start, BatchLimits(rows_max), until=until, wait_ms=5)
+        assert end.rows == sum(start < each <= end.token for each in tokens)
+        assert end.rows <= (rows_max or len(tokens)) + 1, "a transaction is never split, and has two events here"
+        sizes.append(end.rows)
+        start = end.token
+        if rows_max == 3 and len(sizes) > 200:
+            return
+    assert sum(sizes) == len([each for each in tokens if each.time <= until])
+    assert bool(server.runs) == counts
+
+
+@pytest.mark.parametrize("counts", [True, False])
+@pytest.mark.parametrize("rows_max", [20_000, None])
+def test_a_large_batch_is_divided_into_like_ranges(rows_max: int | None, counts: bool) -> None:
+    tokens = [token(time) for time in range(1, 21_001)]
+    server = Server(tokens, batch=2000)
+    server.counts = counts
+    ahead = ahead_of(server)
+    end = ahead.advance(token(0, 0), BatchLimits(rows_max), until=token(20_000).time, wait_ms=5)
+    bounds = [token(0, 0), *ahead.splits(token(0, 0), end.token, 3), end.token]
+    sizes = [sum(start < each <= end for each in tokens) for start, end in pairwise(bounds)]
+    assert len(sizes) == 3
+    assert sum(sizes) == 20_000
+    assert max(sizes) < 1.5 * 20_000 / 3
+    assert len(ahead.splits(token(0, 0), end.token, 99)) == 3, "a partition has enough rows to be worth a task"
+    assert ahead.splits(token(1), end.token, 3) == [], "planned by another process"
+
+
+def test_a_small_batch_is_not_divided() -> None:
+    server = Server([token(time) for time in range(1, 8)])
+    ahead = ahead_of(server)
+    end = ahead.advance(token(0, 0), BatchLimits(), until=None, wait_ms=5)
+    assert ahead.splits(token(0, 0), end.token, 2) == []

@@ -14,8 +14,8 @@ import headrace
 from headrace import limits
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream, PositionLost
 from headrace.spark.mongodb.source_options import server_name
-from headrace.spark.source.data_source import StreamReader
 from headrace.spark.source.options import parse_options
+from headrace.spark.source.readers import StreamReader
 from headrace.spark.stream.merged_stream import MergedStream
 from headrace.spark.stream.partitions import EventRange, MergedRanges
 from headrace.spark.stream.read_partition import read_partition
@@ -230,6 +230,39 @@ def test_a_chunk_of_a_snapshot_is_read_in_partitions() -> None:
         assert [key for kind, key in events if kind == "snapshot"] == list(range(40))
         assert (events[0][0], events[-1][0]) == ("snapshotBegin", "snapshotEnd")
         assert max(counts) <= 3
+
+
+@pytest.mark.parametrize("more", [{}, {"maxRowsPerTrigger": "70"}])
+@pytest.mark.parametrize("several", [False, True])
+def test_partitions_by_time_have_each_event_once_in_order(
+    more: dict[str, str], several: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "PARTITION_ROW_COUNT_MIN", 20)
+    monkeypatch.setattr("headrace.spark.stream.read_ahead._RUN_ROWS", 4)
+    with headrace.Server() as server:
+        names = {"collections": "c"} if several else {"collection": "c"}
+        names |= {"startingPosition": "snapshot" if several else "latest"}
+        options = {"uri": server.uri, "database": "d", "partitions": "3", "partitionBy": "time", "awaitMs": "20"}
+        reader = StreamReader(parse_options(options | names | more), SCHEMA)
+        start = reader.initialOffset()
+        with MongoClient[Row](server.uri) as client, client.start_session() as session:
+            for number in range(0, 500, 100):
+                client.d.c.insert_many([{"_id": number + key} for key in range(30)])
+                client.d.other.insert_many([{} for _ in range(10)])
+                with session.start_transaction():
+                    client.d.c.update_many({"_id": {"$gte": number}}, {"$set": {"n": 1}}, session=session)
+        reader.prepareForTriggerAvailableNow()
+        end, tokens, counts = advance(reader, start), [], []
+        while end != start:
+            again = reader.partitions(start, end)
+            assert again == reader.partitions(start, end)
+            counts.append(len(again))
+            rows = rows_of(reader, start, end)
+            tokens += [row["token"] for row in rows if row["operationType"] in {"insert", "update"}]
+            start, end = end, advance(reader, end)
+        assert tokens == sorted(set(tokens)) and len(tokens) == 300
+        assert max(counts) == 3
+        reader.stop()
 
 
 def test_a_partition_of_several_servers_has_a_range_of_each() -> None:

@@ -19,8 +19,8 @@ from headrace.spark.rows.tokens import Token
 from headrace.spark.sinks.changes_sink import changes_sink
 from headrace.spark.sinks.contract import MicroBatch
 from headrace.spark.sinks.log_sink import LogSink
-from headrace.spark.source.data_source import BatchReader, StreamReader
 from headrace.spark.source.options import parse_options
+from headrace.spark.source.readers import BatchReader, StreamReader
 from headrace.spark.stream.server_stream import Offset
 from headrace.spark.tables.fold import MirrorRow, MirrorState, fold, keys_to_read
 from headrace.values.arrow import COLUMNS

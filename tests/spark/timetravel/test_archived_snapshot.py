@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 import headrace
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
 from headrace.spark.rows.extjson import dumps
-from headrace.spark.source.data_source import StreamReader
+from headrace.spark.source.readers import StreamReader
 from headrace.spark.stream.server_stream import Offset
 from headrace.spark.timetravel.snapshot import Snapshot
 from tests.spark.support.archives import ArchivedServer, MirroredCollection, Row, advance, batches, run

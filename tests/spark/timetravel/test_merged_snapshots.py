@@ -25,8 +25,8 @@ from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.sinks.changes_sink import changes_sink
 from headrace.spark.sinks.contract import MicroBatch
-from headrace.spark.source.data_source import BatchReader, StreamReader
 from headrace.spark.source.options import parse_options
+from headrace.spark.source.readers import BatchReader, StreamReader
 from headrace.spark.stream.server_stream import Offset
 from headrace.spark.verify.compare_log import compare_log
 from tests.spark.support.archives import SCHEMA, MirroredCollection, Row, advance, batches, run
