@@ -68,18 +68,18 @@ class ReadAhead:
                 break
         return self._cut(start, cursor, bounds, bound)
 
-    def splits(self, start: Token, end: Token, parts: int) -> list[Token]:
-        """Tokens that divide the batch between `start` and `end`, the last one planned, into up to `parts` like ranges.
+    def splits(self, start: Token, end: Token, count: int) -> list[Token]:
+        """Tokens that divide the batch between `start` and `end`, the last one planned, into up to `count` like ranges.
 
         None for a small batch, and for one that another process planned.
         """
         passed = self._passed
         if passed is None or (passed.start, passed.end) != (start, end):
             return []
-        parts = min(parts, passed.rows // limits.PARTITION_ROW_COUNT_MIN)
+        count = min(count, passed.rows // limits.PARTITION_ROW_COUNT_MIN)
         splits: list[Token] = []
         for token, rows in passed.marks:
-            if len(splits) + 1 < parts and rows * parts >= (len(splits) + 1) * passed.rows and start < token < end:
+            if len(splits) + 1 < count and rows * count >= (len(splits) + 1) * passed.rows and start < token < end:
                 splits.append(token)
         return splits
 
