@@ -89,6 +89,12 @@ class Turn(greenlet):
     """Whether an `interruption` is raised; otherwise the command goes on to its end, as a commit must."""
     goes_first: bool = False
     """It goes on before all others until it has ended: it holds much, which the others would have to hold meanwhile."""
+    scan_bytes: int = 0
+    """What its scan has last read from a view at once,"""
+    batch_bytes: int = 0
+    """and the batch of documents that it makes; about."""
+    account: Any = None
+    """The shell's, which counts them while the command has paused, if they are many. Closed when it has ended."""
     waits_for: Any = None
     """What it waits for before it can go on, as the shell understands it; None: only for its next turn."""
 
@@ -160,6 +166,20 @@ def examined(plan: str, documents: int, keys: int = 0) -> None:
             work = turn.work = Work(plan)
         work.documents += documents
         work.keys += keys
+
+
+def holds_chunk(size: int) -> None:
+    """A scan of the command that runs has read so many bytes from a view at once."""
+    turn = getcurrent()
+    if type(turn) is Turn:
+        turn.scan_bytes = size
+
+
+def holds_batch(size: int) -> None:
+    """The batch that the command makes has come to so many bytes."""
+    turn = getcurrent()
+    if type(turn) is Turn:
+        turn.batch_bytes = size
 
 
 def current_turn() -> Turn | None:
@@ -495,6 +515,10 @@ class Turns:
         if turn.pause_count:
             turn.paused_at, turn.pause_count = None, 0
         turn.goes_first, turn.interruptible = False, True
+        turn.scan_bytes = turn.batch_bytes = 0
+        if turn.account is not None:
+            turn.account.close()
+            turn.account = None
         self._idle.append(turn)
         if type(result) is _Raised:
             error, result = result.error, None

@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 from headrace import limits
 from headrace.store.catalog import Collection
 from headrace.store.view import View
-from headrace.turns import examined, tick
+from headrace.turns import examined, holds_chunk, tick
 
 Read = TypeVar("Read", bound=tuple[Any, ...])
 """What a walk gives of a document; its BSON comes last."""
@@ -51,6 +51,7 @@ class ChunkedScan:
         while (chunk := self._chunk()) is not None:
             self._count = min(2 * self._count, limits.VIEW_CHUNK_COUNT)
             if chunk:
+                holds_chunk(sum(map(len, chunk)))
                 chunk.reverse()
                 self._buffer = chunk
                 return chunk.pop()

@@ -11,7 +11,7 @@ from typing import Any
 from headrace import limits
 from headrace.errors import CommandError
 from headrace.memory_budget import Account
-from headrace.turns import tick
+from headrace.turns import holds_batch, tick
 
 
 def _check_size(size: int) -> None:
@@ -85,7 +85,7 @@ class DocumentCursor:
 
     def _take(self, count_max: int | None) -> list[bytes]:
         batch: list[bytes] = []
-        size = 0
+        size = counted = 0
         if self._held is not None:
             batch.append(self._held)
             size, self._held = len(self._held), None
@@ -96,6 +96,9 @@ class DocumentCursor:
                 self.exhausted = not self.tails
                 return batch
             size += len(document)
+            if size - counted > limits.COUNTED_STEP_BYTES:
+                counted = size
+                holds_batch(size)
             if size > limits.BATCH_BYTES_MAX:
                 if batch:
                     self._held = document

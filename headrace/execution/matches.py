@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from functools import partial
-from itertools import islice
 from typing import Any, NamedTuple
 
 from headrace import limits
+from headrace.cursors.collection_scan import take_chunk
 from headrace.cursors.index_scan import SeenRecords
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.lock_waits import wait_until_unlocked
@@ -76,9 +76,10 @@ def matches(context: CommandContext, finder: Finder, wanted: int | None = None) 
     after: bytes | None = None
     seen: SeenRecords | None = None
     while True:
-        piece = _piece(finder.candidates(context.view, after), count_max)
-        if current_turn() is not None:
+        piece = take_chunk(finder.candidates(context.view, after), count_max)
+        if (turn := current_turn()) is not None:
             finder.note_examined(len(piece))
+            turn.scan_bytes = sum(len(raw) for _, _, raw in piece)
         pause_count = context.pause_count
         if seen is None and finder.may_repeat:
             seen = SeenRecords(memory_of(context, {}).add)
@@ -93,18 +94,6 @@ def matches(context: CommandContext, finder: Finder, wanted: int | None = None) 
             return
         after = piece[-1][0]
         count_max = min(2 * count_max, limits.VIEW_CHUNK_COUNT)
-
-
-def _piece(walk: Iterator[tuple[bytes, bytes, bytes]], count_max: int) -> list[tuple[bytes, bytes, bytes]]:
-    """So many documents of a walk, or so many bytes of them."""
-    piece = []
-    size = 0
-    for item in islice(walk, count_max):
-        piece.append(item)
-        size += len(item[2])
-        if size >= limits.VIEW_CHUNK_BYTES:
-            break
-    return piece
 
 
 def first_match(context: CommandContext, finder: Finder, key: SortKey | None) -> MatchedDocument | None:

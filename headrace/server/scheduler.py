@@ -24,6 +24,7 @@ from headrace.clock import monotonic
 from headrace.dispatch.command import Command
 from headrace.dispatch.request import Request
 from headrace.errors import Interrupted
+from headrace.memory_budget import count_paused
 from headrace.turns import TURN_SECONDS, AsideCall, Turn, Turns, free
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ class Scheduler:
             answer = self.turns.run(self._core.engine.run_read, command, request)
         if type(answer) is Turn:
             self._begun()
+            count_paused(self._core.store.memory, answer, request)
             self._add(_Paused(peer, request, answer, partial(_go_on, peer, command, request)))
         return answer
 
@@ -223,6 +225,8 @@ class Scheduler:
         except Exception as error:
             answer = error
         if type(answer) is Turn:
+            if paused.request is not None:
+                count_paused(self._core.store.memory, answer, paused.request)
             self._append(paused)
             return False
         if paused.peer is not None:

@@ -186,7 +186,7 @@ MANY = 12_000
 def keep_writing(server: Process, seed: int) -> None:
     """Write until the server is gone."""
     chooser = random.Random(seed)
-    with server.client(serverSelectionTimeoutMS=500) as client:
+    with server.client(serverSelectionTimeoutMS=2000) as client:
         try:
             for number in range(1_000_000):
                 key = MANY + seed * 1_000_000 + number
@@ -200,7 +200,7 @@ def keep_writing(server: Process, seed: int) -> None:
 
 
 def send_build(server: Process) -> None:
-    with server.client(serverSelectionTimeoutMS=500) as client:
+    with server.client() as client:
         try:
             client.t.c.create_indexes(MODELS)
         except PyMongoError:
@@ -228,10 +228,12 @@ def test_a_killed_server_goes_on_with_its_builds(tmp_path: Path) -> None:
                 thread.start()
             with server.client() as client:
                 while True:  # until the build has come further than in the life before
+                    is_alive = threads[-1].is_alive()
                     operations = client.admin.command("currentOp")["inprog"]
                     progress = [item["progress"]["done"] for item in operations if "progress" in item]
                     if (progress and progress[0] > done) or (life and built(client)):
                         break
+                    assert is_alive, "the build, or whoever writes, has ended before"
             done = max([done, *progress])
             server.kill()
             for thread in threads:

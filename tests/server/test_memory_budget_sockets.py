@@ -74,3 +74,21 @@ def test_a_message_in_small_pieces_is_read(server: headrace.Server) -> None:
         for at in range(200_000, len(data), 700):
             client.socket.sendall(data[at : at + 700])
         assert client.receive()[1]["n"] == 1
+
+
+def test_scans_that_have_paused_count_what_they_have_read(server: headrace.Server) -> None:
+    slow = {"$filter": {"input": {"$range": [0, 100_000]}, "cond": {"$lt": ["$$this", 0]}}}
+    body = {"find": "c", "filter": {"$expr": {"$ne": [{"$size": slow}, 0]}}}
+    with RawClient(server.address) as other, ExitStack() as stack:
+        for number in range(2):
+            other.ask({"insert": "c", "documents": [{"_id": number, "b": Binary(bytes(4 * MEGABYTE))}]})
+        clients = [stack.enter_context(RawClient(server.address)) for _ in range(6)]
+        for client in clients:
+            client.send(body)
+        most = 0
+        while not other.ask({"serverStatus": 1}, "admin")["mem"]["cutOff"]:
+            most = max(most, used(other))
+        codes = [client.receive()[1].get("code", 0) for client in clients]
+        assert most > 4 * MEGABYTE
+        assert 146 in codes and set(codes) == {0, 146}
+        until_unused(other)
