@@ -16,16 +16,11 @@ import heapq
 import logging
 import os
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from headrace import limits
-from headrace.errors import CommandError, Interrupted
-from headrace.turns import Turn
-
-if TYPE_CHECKING:
-    from headrace.dispatch.request import Request
+from headrace.errors import CommandError
 
 LOG = logging.getLogger("headrace.memory")
 UNLIMITED: Final = 1 << 62
@@ -138,26 +133,6 @@ class Memory:
                 self.used, self.bytes_max, largest.bytes, largest.name,
             )  # fmt: skip
             largest.release()
-
-
-def count_paused(memory: Memory, turn: Turn, request: Request) -> None:
-    """Count what a paused command holds of documents, as long as it waits for its next turn: the chunk that a scan has
-    read, and the batch that is made. Where that is needed, it ends with error 146 then."""
-    size = turn.scan_bytes + turn.batch_bytes
-    if turn.account is None:
-        if size <= limits.COUNTED_STEP_BYTES:
-            return
-        name = f"the paused {request.name} of {request.client.address}"
-        turn.account = memory.account(name, partial(_interrupt, memory, turn))
-    try:
-        turn.account.set(size)
-    except CommandError:
-        _interrupt(memory, turn)
-
-
-def _interrupt(memory: Memory, turn: Turn) -> None:
-    error = exceeded(memory.bytes_max)
-    turn.interruption = Interrupted(error.code, error.message)
 
 
 def default_bytes_max() -> int:

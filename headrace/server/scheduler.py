@@ -20,11 +20,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace import limits
 from headrace.clock import monotonic
 from headrace.dispatch.command import Command
 from headrace.dispatch.request import Request
-from headrace.errors import Interrupted
-from headrace.memory_budget import count_paused
+from headrace.errors import CommandError, Interrupted
+from headrace.memory_budget import exceeded
 from headrace.turns import TURN_SECONDS, AsideCall, Turn, Turns, free
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ class Scheduler:
             answer = self.turns.run(self._core.engine.run_read, command, request)
         if type(answer) is Turn:
             self._begun()
-            count_paused(self._core.store.memory, answer, request)
+            self.count_memory(answer, request)
             self._add(_Paused(peer, request, answer, partial(_go_on, peer, command, request)))
         return answer
 
@@ -114,6 +115,24 @@ class Scheduler:
             return turns.run(function, *args)
         finally:
             turns.seconds = seconds
+
+    def count_memory(self, turn: Turn, request: Request) -> None:
+        """Count what a paused command holds of documents, as long as it waits for its next turn: the chunk that a scan
+        has read, and the batch that is made. Where that is needed, it ends with error 146 then."""
+        size = turn.scan_bytes + turn.batch_bytes
+        if turn.account is None:
+            if size <= limits.COUNTED_STEP_BYTES:
+                return
+            name = f"the paused {request.name} of {request.client.address}"
+            turn.account = self._core.store.memory.account(name, partial(self._out_of_memory, turn))
+        try:
+            turn.account.set(size)
+        except CommandError:
+            self._out_of_memory(turn)
+
+    def _out_of_memory(self, turn: Turn) -> None:
+        error = exceeded(self._core.store.memory.bytes_max)
+        turn.interruption = Interrupted(error.code, error.message)
 
     def _begun(self) -> None:
         """A command has used up its first turn."""
@@ -226,7 +245,7 @@ class Scheduler:
             answer = error
         if type(answer) is Turn:
             if paused.request is not None:
-                count_paused(self._core.store.memory, answer, paused.request)
+                self.count_memory(answer, paused.request)
             self._append(paused)
             return False
         if paused.peer is not None:

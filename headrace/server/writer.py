@@ -27,7 +27,6 @@ from headrace.dispatch.command import Command
 from headrace.dispatch.request import Request
 from headrace.dispatch.wait import Wait
 from headrace.errors import Interrupted
-from headrace.memory_budget import count_paused
 from headrace.server.failures import log_failure, write_error
 from headrace.store.store import MapFull
 from headrace.store.write_transaction import CatalogChange, WriteTransaction
@@ -183,7 +182,7 @@ class Writer:
     def _pause(self, paused: PausedWrite) -> None:
         """A write has paused, and what it did is committed."""
         request, holder = paused.write[2], paused.turn.waits_for
-        count_paused(self._core.store.memory, paused.turn, request)
+        self._core.scheduler.count_memory(paused.turn, request)
         if self._core.ending:
             paused.turn.interruption = Interrupted(11600, "interrupted at shutdown")
         elif holder is not None and not holder.over() and paused.turn.interruption is None:
