@@ -101,9 +101,9 @@ class IdScan(ChunkedScan):
     def _chunk(self) -> list[bytes] | None:
         low, high = self._low, self._high
         if self._last is not None:
-            low, high = (low, self._last) if self._backward else (self._last, high)
+            low, high = (low, self._last) if self._backward else (self._last + b"\0", high)
         walk = self._view().scan_ids(self._collection, low, high, backward=self._backward)
-        chunk = take_chunk((item for item in walk if item[0] != self._last), self._count)
+        chunk = take_chunk(walk, self._count)
         examined("IXSCAN { _id: 1 }", len(chunk), len(chunk))
         if not chunk:
             return None

@@ -24,8 +24,8 @@ from headrace.execution.planner.trial import RESULT_COUNT
 from headrace.query.collation import Collation, parse_collation
 from headrace.query.match import parse_filter
 from headrace.store.catalog import Collection, Index
-from headrace.store.view import KEY_CUT, View, behind_all_before, id_bounds
-from headrace.turns import examined, tick
+from headrace.store.view import KEY_CUT, View, id_bounds
+from headrace.turns import examined, tick, uninterrupted
 from headrace.values.bson import decode
 from headrace.values.keystring import encode_value
 
@@ -94,10 +94,9 @@ class Finder:
             self._id_keys = self._id_range = None
             return
         least, limit = between.least.get("_id", _ABSENT), between.limit.get("_id", _ABSENT)
-        low = None if least is _ABSENT else encode_value(least)
-        low, high = id_bounds(low, None)
+        low, high = id_bounds(None if least is _ABSENT else encode_value(least), None)
         if limit is not _ABSENT:
-            high = behind_all_before(encode_value(limit)[:KEY_CUT])
+            high = encode_value(limit)[:KEY_CUT]
         self._id_keys, self._id_range = None, (low, high)
 
     def by_id(self, view: View) -> tuple[bytes, bytes] | None:
@@ -137,7 +136,8 @@ class Finder:
         node = None if self.predicate is None else self.predicate.node
         test = None if self.predicate is None else self.predicate.test
         query = Query(node, test, self._collation, self._spec, self._between, self.uses_cache)
-        choice = choose(view, collection, query, order, hint)
+        with uninterrupted():  # `view`, which the caller goes on to use, ends with a pause
+            choice = choose(view, collection, query, order, hint)
         if hint is None and self._id_range is not None and not _is_narrow(view, choice.access):
             return NO_INDEX
         return choice
@@ -186,10 +186,8 @@ class Finder:
         low, high = self._id_range or id_bounds(None, None)
         backward = self._id_direction == -1
         if after is not None:
-            low, high = (low, after) if backward else (after, high)
-        for item in view.scan_ids(self._collection, low, high, backward=backward):
-            if item[0] != after:
-                yield item
+            low, high = (low, after) if backward else (after + b"\0", high)
+        yield from view.scan_ids(self._collection, low, high, backward=backward)
 
     def id_direction(self, view: View, order: Order) -> int | None:
         """1 or -1 where a walk over the `_id`s gives the order that is asked for, and no index leads to few documents
@@ -305,12 +303,14 @@ def _range_of(condition: Any, collation: Collation | None) -> tuple[bytes, bytes
     bounds = {name: value for name, value in condition.items() if name in _BOUNDS and type(value) in plain}
     if not bounds:
         return None
-    low = [encode_value(value) for name, value in bounds.items() if name in ("$gt", "$gte")]
-    high = [encode_value(value) for name, value in bounds.items() if name in ("$lt", "$lte")]
+    positions = {name: encode_value(value) + _BOUNDS[name] for name, value in bounds.items()}
+    low = [key for name, key in positions.items() if name in ("$gt", "$gte")]
+    high = [key for name, key in positions.items() if name in ("$lt", "$lte")]
     return id_bounds(max(low, default=None), min(high, default=None))
 
 
-_BOUNDS: Final = frozenset({"$gt", "$gte", "$lt", "$lte"})
+_BOUNDS: Final = {"$gt": b"\0", "$gte": b"", "$lt": b"", "$lte": b"\0"}
+"""What makes a key the position in front of it, or behind it."""
 
 
 def _keys_of(equal: Any, condition: Any, collation: Collation | None) -> list[bytes] | None:

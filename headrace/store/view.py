@@ -34,13 +34,13 @@ KEY_CUT: Final = limits.KEY_BYTES_MAX - 32
 
 
 def id_bounds(low: bytes | None, high: bytes | None) -> tuple[bytes, bytes]:
-    """Bounds for `scan_ids` that leave out no key between `low` and `high`, both inclusive; None: no bound."""
-    return (low or b"")[:KEY_CUT], (b"\xff" if high is None else high[:KEY_CUT]) + b"\xff" * 40
-
-
-def behind_all_before(key: bytes) -> bytes:
-    """An inclusive upper bound for `scan_ids` of all keys before this one."""
-    return (key[:-1] + bytes((key[-1] - 1,)) + b"\xff" * 40) if key[-1] else key[:-1]
+    """[low, high) for `scan_ids`, of two positions between keys, None where there is no bound: a key is the position
+    in front of it, a key and 00 that behind it. No key between the two is left out, also of those that are cut."""
+    if high is None:
+        high = b"\xff"
+    elif len(high) >= KEY_CUT:
+        high = high[:KEY_CUT] + b"\xff" * 40
+    return (low or b"")[:KEY_CUT], high
 
 
 def bounded_key(prefix: bytes, key: bytes) -> bytes:
@@ -187,7 +187,7 @@ class View:
     def scan_ids(
         self, collection: Collection, low: bytes, high: bytes, *, backward: bool = False
     ) -> Iterator[tuple[bytes, bytes, bytes]]:
-        """(id key, record, document) in the order of `_id`, for keys from `low` to `high`, both inclusive.
+        """(id key, record, document) in the order of `_id`, for keys from `low`, inclusive, to `high`, exclusive.
 
         Bounds and keys are those of the `ids` table without the collection's number (`bounded_key`); a walk over a
         collection with over-long `_id`s (`long_ids`) is in order only up to where those are cut.
@@ -195,7 +195,7 @@ class View:
         prefix = collection.number_key
         with self.kv.cursor(self.tables["ids"]) as cursor:
             if backward:
-                moved = _seek_through(cursor, prefix + high)
+                moved = _seek_before(cursor, prefix + high)
                 walk = cursor.iterprev(keys=True, values=True)
             else:
                 moved = cursor.set_range(prefix + low)
@@ -204,7 +204,7 @@ class View:
                 return
             for key, record in walk:
                 id_key = key[4:]
-                if key[:4] != prefix or (id_key < low if backward else id_key > high):
+                if key[:4] != prefix or (id_key < low if backward else id_key >= high):
                     return
                 document = self.by_record(collection, record)
                 if document is not None:

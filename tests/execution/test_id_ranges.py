@@ -102,6 +102,19 @@ def test_a_query_for_ids_alone_is_covered_by_their_keys(at: DrivenServer) -> Non
     assert explained(at, {**command, "projection": {"a": 1}})[2] >= 9
 
 
+@pytest.mark.parametrize("sort", [{}, {"_id": 1}, {"_id": -1}])
+def test_explain_counts_of_a_range_what_is_in_it_however_many_chunks_it_is_read_in(
+    at: DrivenServer, sort: dict[str, int]
+) -> None:
+    at.must("t", {"insert": "n", "documents": [{"_id": number} for number in range(50, 1500)]})
+    for bounds, count in (({"$gte": 100, "$lt": 500}, 400), ({"$gt": 100, "$lte": 500}, 400), ({"$lt": 1000}, 1000)):
+        command = {"find": "n", "filter": {"_id": bounds}, "sort": sort, "batchSize": 2000}
+        assert explained(at, command)[1:] == (count, count)
+        assert len(first_batch(at, command)) == count
+    limited = {"find": "n", "filter": {"_id": {"$gt": 100}}, "sort": sort, "limit": 5}
+    assert explained(at, limited)[1:] == (5, 5)
+
+
 def test_a_number_is_read_from_its_document(at: DrivenServer) -> None:
     """5 and 5.0 have one key."""
     command = {"find": "n", "filter": {"_id": {"$gte": 40}}, "projection": {"_id": 1}}

@@ -16,8 +16,9 @@ from headrace.query.sort import parse_sort
 from headrace.store.view import View
 from headrace.testing.clock import FakeClock
 from headrace.testing.driven import DrivenServer
-from headrace.values.bson import encode
+from headrace.values.bson import decode, encode
 from tests.execution.collections import batch, both, documents, filled, filters, flat, indexes, paths, sorts
+from tests.stretches import tick_count
 
 projections = st.lists(st.sampled_from(["a", "b", "c", "_id"]), min_size=1, max_size=3, unique=True).map(
     lambda names: {**dict.fromkeys(names, 1), **({} if "_id" in names else {"_id": 0})}
@@ -281,3 +282,17 @@ def test_few_documents_are_sorted_rather_than_all_read_in_order_of_id(at: Driven
     assert plan["executionStats"]["totalDocsExamined"] == 10
     everything = explained(at, {**find, "filter": {"a": {"$gte": 0}}})
     assert everything["executionStats"]["totalDocsExamined"] == 2
+
+
+def test_a_command_that_pauses_while_it_chooses_a_plan_is_answered(at: DrivenServer) -> None:
+    """The shape of the filter is looked at with ticks: the view that the trial reads must outlive them."""
+    for command in (
+        {"find": "i", "filter": {"a": 5, "b": 5}}, {"find": "i", "filter": {"a": 5, "c": "c05"}, "sort": {"_id": 1}},
+        {"count": "i", "query": {"a": 5, "b": 5}},
+        {"aggregate": "i", "pipeline": [{"$match": {"a": 5, "b": 5}}], "cursor": {}},
+    ):  # fmt: skip
+        request = at.request("t", command)
+        reply, _ = tick_count(at.engine.run_read, at.engine.command(request), request)
+        assert decode(reply)["ok"] == 1
+    reply, _ = at.in_turns("t", {"delete": "i", "deletes": [{"q": {"a": 5, "b": 5}, "limit": 0}]})
+    assert reply["n"] == 2
