@@ -85,6 +85,7 @@ FIRST_BATCH_COUNT: Final = 101  # documents in a first batch when the client nam
 BATCH_BYTES_MAX: Final = DOCUMENT_BYTES_MAX  # bytes of documents in one reply
 ARROW_BYTES_MAX: Final = MESSAGE_BYTES_MAX - 64 * 1024  # an Arrow batch in one reply, less room for the rest of it
 CURSOR_IDLE_MS_MAX: Final = 10 * 60 * 1000  # a cursor nobody reads is closed after MongoDB's ten minutes
+DISTINCT_VALUE_COUNT: Final = 10_000  # values of documents with arrays that a distinct by index remembers: 1 MB
 VIEW_CHUNK_COUNT: Final = 64  # documents or entries a scan reads from a view at once, between two looks at the time
 BUILD_ENTRY_COUNT: Final = 500  # entries, one for each document and index, that a build makes at once: some 5 ms
 BUILD_COUNT: Final = 500  # documents that a build which nobody waits for indexes in one transaction: some 5 ms

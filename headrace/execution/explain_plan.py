@@ -165,9 +165,13 @@ def counting_stage(plan: ReadPlan | None, spec: dict[str, Any]) -> Stage:
 
 
 def distinct_stage(access: IndexAccess, path: str) -> Stage:
-    """The stage that goes from each value of a path to the next."""
+    """The stage that goes from each value of a path to the next; documents are fetched where keys never tell."""
     scan = {"stage": "DISTINCT_SCAN"} | {name: value for name, value in _index_scan(access).items() if name != "stage"}
-    return {"stage": "PROJECTION_COVERED", "transformBy": {path: 1, "_id": 0}, "inputStage": scan}
+    kind = "COVERED"
+    if "collation" in access.index.spec:
+        scan = {"stage": "FETCH", "inputStage": scan}
+        kind = "DEFAULT" if "." in path else "SIMPLE"
+    return {"stage": f"PROJECTION_{kind}", "transformBy": {path: 1, "_id": 0}, "inputStage": scan}
 
 
 def _by_id(spec: dict[str, Any], direction: str) -> Stage:

@@ -13,7 +13,7 @@ Sorting has its own rule, in `query/sort.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from headrace import limits
@@ -162,6 +162,24 @@ def _located_in_array(array: list[Any], path: tuple[str, ...], enter_last: bool)
             yield item, label
         elif type(item) in (dict, list):
             yield from ((value, label) for value, _ in located_values(item, path[1:], enter_last=enter_last))
+
+
+# ----------------------------------------------------------------- distinct
+
+
+def spread_values(value: Any, path: Sequence[str]) -> Iterator[Any]:
+    """The values that `distinct` has of a path: arrays on the way and at the end are spread one level."""
+    if not path:
+        yield from value if type(value) is list else (value,)
+    elif type(value) is dict:
+        if path[0] in value:
+            yield from spread_values(value[path[0]], path[1:])
+    elif type(value) is list:
+        if path[0].isdigit() and int(path[0]) < len(value):
+            yield from spread_values(value[int(path[0])], path[1:])
+        for item in value:
+            if type(item) is dict:
+                yield from spread_values(item, path)
 
 
 # -------------------------------------------------------------- expressions

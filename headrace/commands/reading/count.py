@@ -26,6 +26,7 @@ from headrace.turns import LARGE_COUNT, freed_in_pieces, ticking_all
 from headrace.values.bson import decode, encode
 from headrace.values.hashed import hashed
 from headrace.values.order import hash_key
+from headrace.values.paths import spread_values
 
 KEY: Final = string("key", required=True)
 LIMIT: Final = number("limit")
@@ -105,22 +106,7 @@ def _all_values(
             return
     names = path.split(".")
     for raw in _matches(context, namespace, spec, collation, body):
-        yield from ticking_all(_values(decode(raw), names))
-
-
-def _values(value: Any, path: list[str]) -> Iterator[Any]:
-    """Every value at the path, arrays on the way and at the end spread one level."""
-    if not path:
-        yield from value if type(value) is list else (value,)
-    elif type(value) is dict:
-        if path[0] in value:
-            yield from _values(value[path[0]], path[1:])
-    elif type(value) is list:
-        if path[0].isdigit() and int(path[0]) < len(value):
-            yield from _values(value[int(path[0])], path[1:])
-        for item in value:
-            if type(item) is dict:
-                yield from _values(item, path)
+        yield from ticking_all(spread_values(decode(raw), names))
 
 
 _COUNT: Final = Fields(

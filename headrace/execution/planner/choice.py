@@ -204,26 +204,39 @@ def distinct_access(
 ) -> IndexAccess | None:  # fmt: skip
     """The way from each value of a path to the next, in the order asked for, where the bounds are all of the filter.
 
-    `with_missing`: documents without a value count, so that a sparse index will not do.
+    `with_missing`: whether it is for a document of each value, where those without one count, so that a sparse index
+    will not do, nor one with arrays or with a choice of values before the path.
     """
-    conditions = [] if node is None or collation is not None else conditions_of(node)
-    if collation is not None or not _is_complete(node, conditions):
+    conditions = [] if node is None else conditions_of(node)
+    if not _is_complete(node, conditions):
         return None
     ways = []
     for index in collection.indexes if hint is None else [hint]:
-        if path not in index.spec["key"] or not index.has_entries or index.spec.get("hidden") or index.traits:
+        if path not in index.spec["key"] or not index.has_entries or index.spec.get("hidden"):
             continue
-        if not is_ordered(index) or not has_order_of(index, None):
+        if not is_ordered(index) or not has_order_of(index, collation):
             continue
-        way = index_access(index, conditions, sort, is_complete=True, hinted=True)
-        if way is None or not way.is_exact or (sort is not None and not way.is_sorted) or way.backward:
-            continue
+        of_index = conditions_for(index, conditions, collation)
         covers: Any = key_maker(index).covers
-        if (with_missing and index.spec.get("sparse")) or not (covers is None or follows(covers.node, conditions)):
+        if (with_missing and index.spec.get("sparse")) or not (covers is None or follows(covers.node, of_index)):
             continue
-        if way.leads_to(path):
+        way = index_access(index, of_index, sort, is_complete=True, hinted=True)
+        if way is None or (sort is not None and not way.is_sorted) or way.backward:
+            continue
+        if _gives_documents(way, path) if with_missing else _gives_values(way, path, hint):
             ways.append(way)
-    return min(ways, key=lambda way: len(way.bounds), default=None)
+    return min(ways, key=lambda way: (-way.point_count, len(way.bounds)), default=None)
+
+
+def _gives_values(way: IndexAccess, path: str, hint: Index | None) -> bool:
+    pattern = list(way.index.spec["key"])
+    if "collation" in way.index.spec and (way.index.traits or path != pattern[-1] or not way.leads_to(path)):
+        return False  # strings that are equal have several forms, of which the first document's counts
+    return way.has_distinct(path) and (way.bounds[0] is not None or pattern[0] == path or hint is not None)
+
+
+def _gives_documents(way: IndexAccess, path: str) -> bool:
+    return way.is_exact and way.leads_to(path) and "collation" not in way.index.spec
 
 
 def index_for_equality(collection: Collection, path: str) -> Index | None:

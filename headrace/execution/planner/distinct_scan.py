@@ -1,37 +1,50 @@
 """The distinct values of a field by an index, or a document of each: from one value to the next, without those between.
 
-Rule: only through an index whose bounds say all that the filter does, and that has met no array. A value that the key
-alone does not tell (a number, null) is read from the document of its first key.
+Rule: only through an index whose bounds say all that the filter does (`distinct_access` in `choice.py`). A key tells
+where the next one can be that counts: behind all with the same values up to the field, or, where a later value is in no
+interval, at the next interval.
+
+A value that the key alone does not tell (a number, null, what is nested, a string of a collation) is read from the
+document of its first key. The keys of missing values and of null are the same, so that all of them may have to be read.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final, NamedTuple
 
+from headrace import limits
 from headrace.cursors.index_scan import check_index, plan_summary
 from headrace.dispatch.context import CommandContext
 from headrace.execution.planner.index_access import IndexAccess
-from headrace.execution.planner.key_values import key_values
+from headrace.execution.planner.key_values import value_at
 from headrace.store.catalog import Collection
+from headrace.store.indexes.collated_keys import collated_key
+from headrace.store.indexes.index_entries import collation_of_index
 from headrace.store.indexes.index_keys import INVERTED, descends
 from headrace.store.view import View
-from headrace.turns import examined, tick
+from headrace.turns import examined, tick, ticking_all
 from headrace.values.bson import MISSING, decode
-from headrace.values.keystring import encode_value
-from headrace.values.paths import get_path, split_path
+from headrace.values.keystring import encode_value, value_end
+from headrace.values.paths import spread_values
+
+_UNCLEAR: Final = frozenset({0x0F, 0x14})
+"""What the keys of nothing begin with: an empty array and undefined, a missing value and null."""
 
 
 def distinct_values(context: CommandContext, collection: Collection, access: IndexAccess, path: str) -> Iterator[Any]:
     """The values at a path of the index, in its order, each once; none for documents without one."""
     walk = _ValueWalk(access, path)
     for view, key, record in walk.keys(context, collection):
-        values = key_values(key, walk.descending)
-        if values is not None:
-            value = values[-1]
-        else:
-            value = get_path(decode(view.fetch(collection, access.index, record)), walk.path)
-        walk.low = key + b"\0" if value is MISSING else walk.behind(key, value)
+        piece = walk.piece(key)
+        read = None if walk.is_collated else value_at(piece, 0)
+        if read is not None:
+            walk.skip(key)
+            yield read[0]
+            continue
+        value = walk.values_by_key(view, collection, record).get(piece, MISSING)
+        walk.skip(key, all_alike=value is not MISSING or piece[0] not in _UNCLEAR)
         if value is not MISSING:
             yield value
 
@@ -42,44 +55,105 @@ def distinct_documents(
     """The first raw document of each value at a path of the index; a missing one and null are one value."""
     walk = _ValueWalk(access, path)
     for view, key, record in walk.keys(context, collection):
-        raw = view.fetch(collection, access.index, record)
-        value = get_path(decode(raw), walk.path)
-        walk.low = walk.behind(key, None if value is MISSING else value)
-        yield raw
+        walk.skip(key)
+        yield view.fetch(collection, access.index, record)
+
+
+class _Field(NamedTuple):
+    descending: bool
+    lows: list[bytes] | None
+    """Where its intervals begin, in the order of the index; None: all values."""
+    highs: list[bytes]
 
 
 class _ValueWalk:
-    """A walk from key to key; whoever takes one says in `low` where the next may be."""
+    """A walk from key to key within the bounds; whoever takes one calls `skip`."""
 
     def __init__(self, access: IndexAccess, path: str) -> None:
         self._access = access
+        self._names = path.split(".")
+        self._fields: list[_Field] = []
         pattern = access.index.spec["key"]
-        position = list(pattern).index(path)
-        self.path = split_path(path)
-        self.descending = [descends(kind) for kind in pattern.values()][: position + 1]
-        fixed = [
-            intervals[0].piece(down) for intervals, down in zip(access.bounds[:position], self.descending) if intervals
-        ]
-        self._prefix = access.index.number.to_bytes(4, "big") + b"".join(fixed)
-        self.low = b""
+        self._at = list(pattern).index(path)
+        for kind, intervals in zip(pattern.values(), access.bounds):
+            down = descends(kind)
+            positions = sorted(interval.positions(down) for interval in intervals or ())
+            lows = None if intervals is None else [low for low, _ in positions]
+            self._fields.append(_Field(down, lows, [high for _, high in positions]))
+        bounded = [number for number, field in enumerate(self._fields) if field.lows is not None]
+        self._read = self._fields[: max([self._at, *bounded]) + 1]
+        collation = collation_of_index(access.index)
+        self._sort_key = None if collation is None else collation.key
+        self.is_collated = collation is not None
+        self._low = b""
+        self._start = self._end = 0
+        self._recent: dict[bytes, dict[bytes, Any]] = {}
+        self._recent_count = 0
 
     def keys(self, context: CommandContext, collection: Collection) -> Iterator[tuple[View, bytes, bytes]]:
-        """(view, key, record) of the first key from `low` on, again and again."""
-        index = self._access.index
-        for low, high in self._access.ranges:
-            self.low = low
-            while True:
-                view = context.view
-                check_index(view, collection, index)
-                first = next(view.index_keys(index, self.low, high), None)
-                if first is None:
-                    break
-                examined(plan_summary("DISTINCT_SCAN", index), 0, 1)
+        """(view, key, record) of the first key from `skip` on that is in the bounds, again and again."""
+        index, ranges = self._access.index, self._access.ranges
+        if not ranges:
+            return
+        self._low, end = ranges[0][0], ranges[-1][1]
+        while True:
+            view = context.view
+            check_index(view, collection, index)
+            first = next(view.index_keys(index, self._low, end), None) if self._low < end else None
+            if first is None:
+                return
+            examined(plan_summary("DISTINCT_SCAN", index), 0, 1)
+            other = self._next_position(first[0])
+            if other is None:
                 yield view, *first
-                tick()
+            else:
+                self._low = other
+            tick()
 
-    def behind(self, key: bytes, value: Any) -> bytes:
-        """Where the keys of the next value begin."""
-        piece = encode_value(value)
-        same = self._prefix + (piece.translate(INVERTED) if self.descending[-1] else piece)
-        return same + b"\xff" if key.startswith(same) else key + b"\0"
+    def _next_position(self, key: bytes) -> bytes | None:
+        """None for a key in the bounds, else where one in the bounds may be; notes where the value is."""
+        plain: dict[bool, bytes] = {False: key}
+        at = 4
+        for number, (down, lows, highs) in enumerate(self._read):
+            if lows is not None:
+                rest = key[at:]
+                interval = bisect_right(highs, rest)
+                if interval == len(highs):
+                    return key[:at] + b"\xff"
+                if rest < lows[interval]:
+                    return key[:at] + lows[interval]
+            if down and True not in plain:
+                plain[True] = key.translate(INVERTED)
+            end = value_end(plain[down], at)
+            if number == self._at:
+                self._start, self._end = at, end
+            at = end
+        return None
+
+    def piece(self, key: bytes) -> bytes:
+        """The keystring of the value in the key that was taken last."""
+        piece = key[self._start : self._end]
+        return piece.translate(INVERTED) if self._fields[self._at].descending else piece
+
+    def values_by_key(self, view: View, collection: Collection, record: bytes) -> dict[bytes, Any]:
+        """The values of a document by their keystrings; those of recent documents are remembered, as arrays have many
+        keys."""
+        values = self._recent.get(record)
+        if values is None:
+            values = {}
+            for value in ticking_all(
+                spread_values(decode(view.fetch(collection, self._access.index, record)), self._names)
+            ):
+                values.setdefault(self._key_of(value), value)
+            self._recent_count += len(values)
+            while self._recent and self._recent_count > limits.DISTINCT_VALUE_COUNT:
+                self._recent_count -= len(self._recent.pop(next(iter(self._recent))))
+            self._recent[record] = values
+        return values
+
+    def _key_of(self, value: Any) -> bytes:
+        return encode_value(value) if self._sort_key is None else collated_key(self._sort_key, value)
+
+    def skip(self, key: bytes, *, all_alike: bool = True) -> None:
+        """Go on behind this key; `all_alike`: behind all that have its values up to the field."""
+        self._low = key[: self._end] + b"\xff" if all_alike else key + b"\0"

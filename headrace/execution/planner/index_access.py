@@ -63,6 +63,8 @@ class IndexAccess:
     """How many of the first fields have values, not ranges of them."""
     between: IndexRange | None = None
     """Where `min` and `max` bound it."""
+    says_all: bool = False
+    """Whether each key in the bounds is of a document that matches, where no field that has bounds has had an array."""
 
     @property
     def branches(self) -> tuple[IndexAccess, ...]:
@@ -73,6 +75,21 @@ class IndexAccess:
     def may_repeat(self) -> bool:
         """Whether it may lead to a document more than once."""
         return bool(self.index.traits - {CUT_KEY})
+
+    def has_distinct(self, path: str) -> bool:
+        """Whether a walk through the bounds, from each value of a path to the next, has all values of the matches.
+
+        MongoDB's rules: not where keys are cut or a number in the path may mean an element. With a filter the first
+        field has bounds, and no array has been at the path: else the bounds of the elements would leave out others.
+        """
+        fields = _fields(self.index)
+        field = fields[list(self.index.spec["key"]).index(path)]
+        if CUT_KEY in self.index.traits or field.is_positional:
+            return False
+        bounded = [item for item, intervals in zip(fields, self.bounds) if intervals is not None]
+        if any(item.arrays for item in bounded) or (bounded and (field.arrays or self.bounds[0] is None)):
+            return False
+        return self.says_all
 
     @property
     def bounded_count(self) -> int:
@@ -104,9 +121,11 @@ def index_access(
         point_count += 1
     backward = direction == -1
     ranges = ranges_of(index, bounds)
+    says_all = is_complete and len(used) == len(conditions) and all(condition.is_exact for condition in conditions)
     return IndexAccess(
         index, tuple(bounds), tuple(reversed(ranges) if backward else ranges), backward, direction is not None,
-        is_complete and not index.traits and _is_exact(bounds, conditions, used), point_count,
+        says_all and not index.traits and _are_ranges(bounds), point_count,
+        says_all=says_all,
     )  # fmt: skip
 
 
@@ -229,10 +248,8 @@ def _cut(ranges: list[Range]) -> list[Range]:
     return made
 
 
-def _is_exact(bounds: list[Intervals | None], conditions: Sequence[PathCondition], used: set[int]) -> bool:
-    """Whether the bounds say all that the conditions do, and the ranges all that the bounds do."""
-    if len(used) < len(conditions) or not all(condition.is_exact for condition in conditions):
-        return False
+def _are_ranges(bounds: list[Intervals | None]) -> bool:
+    """Whether the ranges say all that the bounds do."""
     bounded = [intervals for intervals in bounds if intervals is not None]
     if bounds[: len(bounded)] != bounded:
         return False

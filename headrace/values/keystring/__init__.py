@@ -1,6 +1,6 @@
 """Keystrings: BSON values as bytes that sort in MongoDB's order of values, and back (KeyString V1, ascending)."""
 
-from headrace.values.keystring.decoding import decode_all, decode_value
+from headrace.values.keystring.decoding import decode_all, decode_value, value_end
 from headrace.values.keystring.encoding import (
     END,
     GENERAL_TYPES,
@@ -24,4 +24,5 @@ __all__ = [
     "encode_value",
     "encode_values",
     "type_bits",
+    "value_end",
 ]

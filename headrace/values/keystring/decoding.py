@@ -40,6 +40,13 @@ def decode_value(key: bytes, type_bits: bytes | None = None) -> TypedValue:
     return _value(cursor, cursor.byte(), 0)
 
 
+def value_end(key: bytes, at: int) -> int:
+    """Where the value ends that begins at `at`. Raises 15 and 50811."""
+    cursor = KeyCursor(key, None, at)
+    _value(cursor, cursor.byte(), 0)
+    return cursor.at
+
+
 def _value(cursor: KeyCursor, type_byte: int, depth: int) -> TypedValue:
     if 0x1E <= type_byte <= 0x33:
         return read_number(cursor, type_byte)

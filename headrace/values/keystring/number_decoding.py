@@ -52,10 +52,15 @@ class KeyCursor:
 
     __slots__ = ("_at", "_key", "bits")
 
-    def __init__(self, key: bytes, type_bits: bytes | None) -> None:
+    def __init__(self, key: bytes, type_bits: bytes | None, start: int = 0) -> None:
         self._key = key
-        self._at = 0
+        self._at = start
         self.bits = TypeBitsReader(type_bits)
+
+    @property
+    def at(self) -> int:
+        """How many bytes of the key are behind it."""
+        return self._at
 
     def at_end(self) -> bool:
         """Whether all bytes are read."""
