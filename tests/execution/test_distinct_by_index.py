@@ -180,7 +180,7 @@ def test_an_index_has_the_values_of_the_documents(
 
 
 @given(st.sampled_from(SCALARS) | plain | inner | st.floats() | st.integers(-(1 << 63), (1 << 63) - 1), st.binary())
-def test_a_key_tells_where_a_value_ends(value: Any, rest: bytes) -> None:
+def test_the_end_of_a_value_in_a_key(value: Any, rest: bytes) -> None:
     before = b"\x01\x02"
     key = encode_value(value)
     behind = rest.lstrip(b"\xff") if type(value) is str else rest
@@ -189,6 +189,6 @@ def test_a_key_tells_where_a_value_ends(value: Any, rest: bytes) -> None:
 
 
 @pytest.mark.parametrize("text", ["1.1", "-1.1", "1E-6170", "1E+4000", "9007199254740993.5", "0.1", "NaN", "-Infinity"])
-def test_a_key_tells_where_a_decimal_ends(text: str) -> None:
+def test_the_end_of_a_decimal_in_a_key(text: str) -> None:
     key = encode_value(Decimal128(text))
     assert value_end(key + b"\x2b\x02\x04", 0) == len(key)
