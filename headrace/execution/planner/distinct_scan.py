@@ -59,7 +59,7 @@ def distinct_documents(
         yield view.fetch(collection, access.index, record)
 
 
-class _Field(NamedTuple):
+class _FieldBounds(NamedTuple):
     descending: bool
     lows: list[bytes] | None
     """Where its intervals begin, in the order of the index; None: all values."""
@@ -72,14 +72,14 @@ class _ValueWalk:
     def __init__(self, access: IndexAccess, path: str) -> None:
         self._access = access
         self._names = path.split(".")
-        self._fields: list[_Field] = []
+        self._fields: list[_FieldBounds] = []
         pattern = access.index.spec["key"]
         self._at = list(pattern).index(path)
         for kind, intervals in zip(pattern.values(), access.bounds):
             down = descends(kind)
             positions = sorted(interval.positions(down) for interval in intervals or ())
             lows = None if intervals is None else [low for low, _ in positions]
-            self._fields.append(_Field(down, lows, [high for _, high in positions]))
+            self._fields.append(_FieldBounds(down, lows, [high for _, high in positions]))
         bounded = [number for number, field in enumerate(self._fields) if field.lows is not None]
         self._read = self._fields[: max([self._at, *bounded]) + 1]
         collation = collation_of_index(access.index)
