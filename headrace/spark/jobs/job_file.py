@@ -183,7 +183,7 @@ def _check(job: Job) -> None:
     if options.documents != "extjson" or options.columns:
         raise JobError(f"{kinds}: such a sink needs all columns, and documents as extjson")
     if options.others:
-        raise JobError(f"{kinds}: such a sink follows a collection of one server")
+        _check_servers(job)
     one = any(sink.kind in {"history", "mirror", "sql"} for sink in job.sinks)
     if one and not options.collection and not options.several:
         raise JobError(f"{kinds}: a mirror and a history of several collections need startingPosition 'snapshot'")
@@ -199,6 +199,17 @@ def _check(job: Job) -> None:
             f"{kinds}: fullDocument 'updateLookup' gives the document as it is later, not as the update left it: leave "
             "it out, such a sink needs no documents with updates"
         )
+
+
+def _check_servers(job: Job) -> None:
+    """Raises JobError for what follows a collection of one server, and takes the rows of no other."""
+    if refused := [sink.kind for sink in job.sinks if sink.folds and not sink.of_several_servers]:
+        raise JobError(
+            f"{', '.join(refused)}: such a sink follows a collection of one server; take mirror or history, whose rows "
+            "name their server"
+        )
+    if job.deadletter:
+        raise JobError("errors = 'deadletter' is for rows of one server: documents that wait are known by their keys")
 
 
 def _check_targets(job: Job) -> None:

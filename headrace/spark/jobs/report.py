@@ -12,8 +12,11 @@ from headrace.spark.jobs.job_file import Job
 from headrace.spark.jobs.job_stages import explained, spark_stages
 from headrace.spark.jobs.job_tables import tables_of
 from headrace.spark.jobs.runner import job_session, source_options
+from headrace.spark.masks.mask import Mask
 from headrace.spark.mongodb.collection_selection import namespace_of
-from headrace.spark.mongodb.source_options import SourceOptions
+from headrace.spark.mongodb.source_options import SourceOptions, server_name
+from headrace.spark.rows.events import SERVER
+from headrace.spark.rows.server_keys import of_server
 from headrace.spark.sinks.log_sink import LogSink
 from headrace.spark.sinks.mirror_sink import MirrorSink
 from headrace.spark.sinks.sink_options import SinkOptions
@@ -86,22 +89,40 @@ class _ComparedTable:
 
 
 class _CurrentVersions:
-    """A history's current versions as a mirror's table, for reading only."""
+    """A history's current versions as a mirror's table, for reading only; of one of its servers, if it has several."""
 
-    def __init__(self, history: HistoryTable | TypedHistory) -> None:
-        self._history = history
+    def __init__(self, history: HistoryTable | TypedHistory, server: str = "") -> None:
+        self._history, self._server = history, server
 
     def state(self) -> MirrorState:
-        progress = self._history.progress()
+        progress = self._history.progress().of_server(self._server or None)
         return MirrorState(progress.token, progress.ended, progress.query, progress.batch)
 
     def read(self) -> pa.Table:
         import pyarrow as pa
 
-        versions = self._history.current().values()
-        rows = [(version.key, version.document, version.confirmed) for version in versions]
+        versions = self._history.current()
+        if self._server:
+            versions = of_server(self._server, versions)
+        rows = [(key, version.document, version.confirmed) for key, version in versions.items()]
         columns = [list(column) for column in zip(*rows, strict=True)] or [[], [], []]
         return pa.table(dict(zip(("_id", "document", "token"), columns, strict=True)))
+
+
+class _RowsOfServer:
+    """The rows that a mirror of several servers has of one, as a mirror's table, for reading only."""
+
+    def __init__(self, mirror: MirrorTable, server: str) -> None:
+        self._mirror, self._server = mirror, server
+
+    def state(self) -> MirrorState:
+        return self._mirror.state().of_server(self._server)
+
+    def read(self) -> pa.Table:
+        import pyarrow.compute as pc
+
+        rows = self._mirror.read()
+        return rows.filter(pc.equal(rows.column(SERVER), self._server)).drop_columns([SERVER])
 
 
 def verify_job(job: Job) -> Iterator[SinkVerification]:
@@ -135,13 +156,31 @@ def _verified(
         patterns = (collection if options.database else name,) if name and collection else options.collections
         comparison: Any = compare_log(opened.log, replace(options, collections=patterns))
     else:
+        masks = [mask for mask in (options.mask, getattr(opened, "omit", None)) if mask]
+        if options.others:
+            return _verified_of_servers(sink, opened, options, masks)
         table = _mirror_of(opened)
         if table is None or not (database and collection):
             return SinkVerification(str(sink), None, "cannot be compared")
         table = TableAtPosition(table, reached) if name else table
-        masks = [mask for mask in (options.mask, getattr(opened, "omit", None)) if mask]
         comparison = compare(_ComparedTable(options.uri, database, collection, table), masks)
     return SinkVerification(str(sink), comparison.equal, str(comparison))
+
+
+def _verified_of_servers(sink: SinkOptions, opened: Any, options: SourceOptions, masks: list[Mask]) -> SinkVerification:
+    """Compares what a mirror or a history has of each server with its collection, at a token of its own."""
+    equal, texts = True, []
+    for one in options.servers:
+        name = server_name(one.uri)
+        table = _mirror_of(opened, name)
+        if table is None or not (one.database and one.collection):
+            return SinkVerification(str(sink), None, "cannot be compared")
+        if not table.state().token:
+            return SinkVerification(str(sink), None, f"nothing yet of {name}")
+        comparison = compare(_ComparedTable(one.uri, one.database, one.collection, table), masks)
+        equal &= comparison.equal
+        texts.append(f"{name}: {comparison}")
+    return SinkVerification(str(sink), equal, "; ".join(texts))
 
 
 def _is_empty(sink: Any) -> bool:
@@ -149,9 +188,10 @@ def _is_empty(sink: Any) -> bool:
     return isinstance(position, MirrorState | Progress) and position.batch < 0 and not position.token
 
 
-def _mirror_of(sink: Any) -> Any:
+def _mirror_of(sink: Any, server: str = "") -> Any:
+    """The sink's table to compare; what it has of this server, if there are several."""
     from headrace.spark.sinks.history_sink import HistorySink
 
     if isinstance(sink, MirrorSink):
-        return sink.table
-    return _CurrentVersions(sink.table) if isinstance(sink, HistorySink) else None
+        return _RowsOfServer(sink.table, server) if server else sink.table
+    return _CurrentVersions(sink.table, server) if isinstance(sink, HistorySink) else None

@@ -44,6 +44,8 @@ from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition,
 from headrace.spark.rows.tokens import Token
 from headrace.spark.sinks.sink_options import SinkOptions
 from headrace.spark.source.options import parse_options
+from headrace.spark.tables.fold import MirrorState
+from headrace.spark.tables.fold_servers import check_servers
 from headrace.spark.tables.progress import Progress
 from headrace.spark.tables.table_location import location_of
 from headrace.spark.tables.table_owner import NotOurTable, TableOwner, check_owner
@@ -127,6 +129,7 @@ def check_job(job: Job) -> CheckedJob:
         owner = checked.owner_of(state.sink, state.collection)
         check_owner(getattr(state.position, "owner", ""), owner, state.sink)
         if not state.collection:
+            _check_servers(checked, state)
             _check_there(checked, state)
             _check_stream(state, options)
     _check_all_there(checked)
@@ -315,6 +318,16 @@ def _check_there(checked: CheckedJob, state: SinkState) -> None:
         )
 
 
+def _check_servers(checked: CheckedJob, state: SinkState) -> None:
+    """Raises NotOurTable if a mirror or a history is of one server and the job reads several, or the reverse."""
+    position = state.position
+    if state.sink.folds and isinstance(position, MirrorState | Progress):
+        check_servers(
+            has_several=bool(position.servers), has_rows=bool(position.token),
+            reads_several=bool(checked.job.options.others), table=state.sink,
+        )  # fmt: skip
+
+
 def _check_all_there(checked: CheckedJob) -> None:
     """Raises TableGone if a table of several collections' is not there any more."""
     if checked.checkpoint.committed < 0:
@@ -432,8 +445,8 @@ def _check_order(checked: CheckedJob, now: dict[str, str]) -> None:
             if state.owner and history and state.owner.histories.get(name, history) != history
         ]  # fmt: skip
         if not other:
-            if options.start.kind == "snapshot" and not options.others and state.position.token:
-                _wait_if_behind(MongoDBStream(options), Token(state.position.token))
+            if options.start.kind == "snapshot":
+                _wait_for_each(options, state)
             continue
         assert state.owner is not None
         if options.start.kind != "snapshot" and not checked.record.snapshot:
@@ -442,10 +455,20 @@ def _check_order(checked: CheckedJob, now: dict[str, str]) -> None:
                     other[0], state.owner.histories[other[0]], now[other[0]]
                 )
             )  # fmt: skip
-        for one in options.servers:
-            name = server_name(one.uri) if options.others else ""
-            if token := _token_of(state, name):
-                wait_until_after(MongoDBStream(one), Token(token))
+        for one, token in _tokens_of(options, state):
+            wait_until_after(MongoDBStream(one), token)
+
+
+def _wait_for_each(options: SourceOptions, state: SinkState) -> None:
+    for one, token in _tokens_of(options, state):
+        _wait_if_behind(MongoDBStream(one), token)
+
+
+def _tokens_of(options: SourceOptions, state: SinkState) -> Iterator[tuple[SourceOptions, Token]]:
+    """The servers of which the table has rows, each with the last token."""
+    for one in options.servers:
+        if token := _token_of(state, server_name(one.uri) if options.others else ""):
+            yield one, Token(token)
 
 
 def _wait_if_behind(mongodb: MongoDBStream, token: Token) -> None:
@@ -457,6 +480,6 @@ def _wait_if_behind(mongodb: MongoDBStream, token: Token) -> None:
 
 def _token_of(state: SinkState, server: str) -> str:
     position = state.position
-    if server and isinstance(position, Progress):
+    if server and isinstance(position, MirrorState | Progress):
         return position.of_server(server).token
     return "" if server else str(position.token)

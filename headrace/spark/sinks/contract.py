@@ -32,7 +32,7 @@ FOLDED_COLUMNS: Final = (*_ROW_COLUMNS, "wallTime")
 
 
 class SeveralServers(ValueError):
-    """Rows of several servers came to a sink that follows a collection of one."""
+    """Rows of several servers came to a sink whose target has no column for them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,24 +1,30 @@
 """The sink `history`: every version of every document, see `tables/history_table.py`.
 
 A drop, a rename, an invalidate end every version (`follow`), are ignored (`keep`), or stop the job (`fail`).
+
+Of several servers the versions of each are computed from its own rows, as its tokens say nothing of another's.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from headrace.clock import SystemClock
 from headrace.spark.masks.mask import Mask
+from headrace.spark.rows.events import SERVER, Row
+from headrace.spark.rows.server_keys import of_server, rows_by_server, server_key
 from headrace.spark.sinks.contract import BatchReport, MicroBatch
 from headrace.spark.tables.drop_policy import checked_policy
 from headrace.spark.tables.fold import document_keys
+from headrace.spark.tables.fold_servers import check_servers
 from headrace.spark.tables.history_table import HistoryTable
 from headrace.spark.tables.progress import Progress
 from headrace.spark.tables.table_owner import TableOwner, check_owner
 from headrace.spark.tables.typed.table_schema import TypedOptions, rest_count_of
 from headrace.spark.tables.typed.typed_history import TypedHistory
-from headrace.spark.tables.versions import VersionChanges
+from headrace.spark.tables.versions import DocumentVersion, OpenVersions, VersionChanges
 
 
 class HistorySink:
@@ -39,15 +45,46 @@ class HistorySink:
         check_owner(before.owner, self.owner, self.table)
         if before.has(batch.query, batch.number) or not batch.table.num_rows:
             return None
-        rows = batch.masked(self.omit).rows_of_one_server()
+        rows = batch.masked(self.omit).rows()
+        check_servers(
+            has_several=bool(before.servers), has_rows=bool(before.token),
+            reads_several=SERVER in batch.table.column_names, table=self.table,
+        )  # fmt: skip
         rest_before = rest_count_of(self.table)
-        versions = VersionChanges(before, self.table.current(document_keys(rows)), self.table.current, self._policy)
-        for row in rows:
-            versions.take(row)
-        after = replace(versions.progress, query=batch.query, batch=batch.number)
+        after, changed, count = self._changes(rows, before)
+        after = replace(after, query=batch.query, batch=batch.number)
         after = replace(after, owner=self.owner.text() if self.owner else after.owner)
-        self.table.commit(list(versions.changed.values()), after)
+        self.table.commit(changed, after)
         return BatchReport(
-            batch.number, len(rows), versions.event_count, after.token, batch.first_event_ms(), SystemClock().now_ms(),
+            batch.number, len(rows), count, after.token, batch.first_event_ms(), SystemClock().now_ms(),
             rest_count_of(self.table) - rest_before,
         )  # fmt: skip
+
+    def _changes(self, rows: list[Row], before: Progress) -> tuple[Progress, list[DocumentVersion], int]:
+        """The progress after the rows, the versions that they change, and how many of them are new events."""
+        each = rows_by_server(rows)
+        keys = {server_key(server, key) for server, some in each.items() for key in document_keys(some)}
+        opened = self.table.current(keys)
+        after, changed, count = before, list[DocumentVersion](), 0
+        for server, some in each.items():
+            current = of_server(server, opened) if server else opened
+            versions = VersionChanges(
+                before.of_server(server or None), _renamed(current), self._all_of(server), self._policy
+            )
+            for row in some:
+                versions.take(row._replace(server=None))
+            after = after.with_server(server or None, versions.progress)
+            changed += [replace(each, key=server_key(server, each.key)) for each in versions.changed.values()]
+            count += versions.event_count
+        return after, changed, count
+
+    def _all_of(self, server: str) -> Callable[[], OpenVersions]:
+        """All versions of the server's documents that are still valid, by the `_id` alone."""
+        if not server:
+            return self.table.current
+        return lambda: _renamed(of_server(server, self.table.current()))
+
+
+def _renamed(versions: OpenVersions) -> OpenVersions:
+    """The versions, each with the key under which it is here."""
+    return {key: version if version.key == key else replace(version, key=key) for key, version in versions.items()}

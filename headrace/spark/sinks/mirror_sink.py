@@ -16,11 +16,12 @@ from typing import Final
 
 from headrace.clock import SystemClock
 from headrace.spark.masks.mask import Mask
-from headrace.spark.rows.events import Row
+from headrace.spark.rows.events import SERVER, Row
 from headrace.spark.rows.tokens import TIME_END
 from headrace.spark.sinks.contract import BatchReport, MicroBatch
 from headrace.spark.tables.drop_policy import CollectionGone, checked_policy
-from headrace.spark.tables.fold import INVALIDATING, MirrorState, fold, keys_to_read
+from headrace.spark.tables.fold import INVALIDATING, MirrorState
+from headrace.spark.tables.fold_servers import check_servers, fold_servers, server_keys_to_read
 from headrace.spark.tables.mirror_table import MirrorTable, open_mirror_table
 from headrace.spark.tables.table_owner import TableOwner, check_owner
 from headrace.spark.tables.typed.table_schema import TypedOptions, rest_count_of
@@ -39,22 +40,25 @@ def mirror_sink(
     A table with typed columns is a Delta table with a path.
     """
     if typed is not None:
-        return MirrorSink(TypedMirror(path, typed, buckets), policy)
+        return MirrorSink(TypedMirror(path, typed, buckets), policy, several=True)
     if "." not in kind:
-        return MirrorSink(open_mirror_table(path, kind, buckets=buckets), policy)
+        return MirrorSink(open_mirror_table(path, kind, buckets=buckets), policy, several=True)
     from headrace.spark.session import get_session
     from headrace.spark.tables.catalog_mirror import CatalogMirror
 
     if buckets or path:
         raise ValueError(f"a table of Spark's catalogs, {kind}, has neither a path nor buckets of ours")
-    return MirrorSink(CatalogMirror(kind, get_session), policy)
+    return MirrorSink(CatalogMirror(kind, get_session), policy, several=True)
 
 
 class MirrorSink:
-    """See `contract.Sink`. `rows_max` bounds one commit; a transaction is never cut."""
+    """See `contract.Sink`. `rows_max` bounds one commit; a transaction is never cut. `several`: of servers."""
 
-    def __init__(self, table: MirrorTable, policy: str = "follow", rows_max: int = _UNBOUNDED) -> None:
+    def __init__(
+        self, table: MirrorTable, policy: str = "follow", rows_max: int = _UNBOUNDED, *, several: bool = False
+    ) -> None:
         self.table = table
+        self._several = several
         self._policy = checked_policy(policy)
         self._rows_max = rows_max
         self.owner: TableOwner | None = None
@@ -69,7 +73,12 @@ class MirrorSink:
         check_owner(state.owner, self.owner, self.table)
         if state.has(batch.query, batch.number) or not batch.table.num_rows:
             return None
-        rows = batch.masked(self.omit).rows_of_one_server()
+        masked = batch.masked(self.omit)
+        rows = masked.rows() if self._several else masked.rows_of_one_server()
+        check_servers(
+            has_several=bool(state.servers), has_rows=bool(state.token),
+            reads_several=SERVER in batch.table.column_names, table=self.table,
+        )  # fmt: skip
         before = rest_count_of(self.table)
         after, count = self._apply_rows(rows, batch.query, batch.number, state)
         return BatchReport(
@@ -88,7 +97,9 @@ class MirrorSink:
         count = 0
         pieces = list(_pieces(rows, self._rows_max))
         for piece in pieces:
-            changes = fold(piece, state, self.table.rows(keys_to_read(piece)), clearing=self._policy != "keep")
+            changes = fold_servers(
+                piece, state, self.table.rows(server_keys_to_read(piece)), clearing=self._policy != "keep"
+            )
             if piece is pieces[-1]:
                 changes.state = replace(changes.state, query=query, batch=batch)
             self.table.commit(changes)
@@ -100,7 +111,7 @@ class MirrorSink:
         """Raises CollectionGone if the rows say so and the policy is `fail`."""
         if self._policy == "fail":
             for row in rows:
-                if row.operationType in INVALIDATING and row.token > state.token:
+                if row.operationType in INVALIDATING and row.token > state.of_server(row.server or "").token:
                     raise CollectionGone(f"{row.operationType} of {row.database}.{row.collection} at {row.token}")
 
 

@@ -147,6 +147,11 @@ class SinkOptions:
         return KINDS[self.kind].takes
 
     @property
+    def of_several_servers(self) -> bool:
+        """Whether rows of several servers can be in its table."""
+        return self.kind in _PER_COLLECTION
+
+    @property
     def has_policy(self) -> bool:
         """Whether it has the option `policy`: what to do when the collection is dropped."""
         return "policy" in KINDS[self.kind].options

@@ -19,23 +19,37 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace.spark.rows.events import SERVER
 from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
-from headrace.spark.tables.mirror_table import STATE_KEY, NotAMirror, state_of, stored_rows, upserted
+from headrace.spark.tables.mirror_table import (
+    STATE_KEY,
+    NotAMirror,
+    id_texts,
+    merged_rows,
+    names_of,
+    same_key,
+    schema,
+    stale_condition,
+    state_fields,
+    state_of,
+    stored_rows_of,
+    upserted,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
 _MERGE: Final = """
-MERGE INTO {name} AS target USING headrace_changes AS new ON target._id = new._id
+MERGE INTO {name} AS target USING headrace_changes AS new ON {same}
 WHEN MATCHED AND new.gone THEN DELETE
 WHEN MATCHED THEN UPDATE SET document = new.document, token = new.token
-WHEN NOT MATCHED AND NOT new.gone THEN INSERT (_id, document, token) VALUES (new._id, new.document, new.token)
+WHEN NOT MATCHED AND NOT new.gone THEN INSERT ({columns}) VALUES ({values})
 """
-_STALE: Final = "WHEN NOT MATCHED BY SOURCE AND target.token < '{before}' THEN DELETE"
+_STALE: Final = "WHEN NOT MATCHED BY SOURCE AND ({stale}) THEN DELETE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,24 +99,27 @@ class CatalogMirror:
         if not wanted:
             return {}
         session = self._session()
-        session.createDataFrame(pa.table({"_id": wanted})).createOrReplaceTempView("headrace_keys")
-        provider = session.sql(f"SELECT * FROM {self._name} WHERE _id IN (SELECT _id FROM headrace_keys)")
-        return stored_rows(provider.toArrow())
+        session.createDataFrame(pa.table({"_id": id_texts(wanted)})).createOrReplaceTempView("headrace_keys")
+        rows = session.sql(f"SELECT * FROM {self._name} WHERE _id IN (SELECT _id FROM headrace_keys)")
+        return stored_rows_of(rows.toArrow(), wanted)
 
     def commit(self, changes: MirrorChanges) -> None:
         self._number += 1
-        text = json.dumps({"number": self._number, **asdict(changes.state)})
+        text = json.dumps({"number": self._number, **state_fields(changes.state)})
+        if changes.state.servers:
+            self._check_server_column()
         with self._commit_metadata(text):
             if changes.clear:
                 self._overwrite(changes)
-            elif changes.upserts or changes.deletes or changes.stale_before:
+            elif changes.upserts or changes.deletes or stale_condition(changes):
                 self._merge(changes)
         if not (changes.upserts or changes.deletes):
             # There may have been nothing to do, and so no commit; if there was one, this says the same again.
             self._set_property(text)
 
     def read(self) -> pa.Table:
-        return self._session().table(self._name).select("_id", "document", "token").toArrow()
+        rows = self._session().table(self._name)
+        return rows.select(*names_of(rows.columns)).toArrow()
 
     def _overwrite(self, changes: MirrorChanges) -> None:
         from pyspark.sql.functions import lit
@@ -110,12 +127,15 @@ class CatalogMirror:
         self._session().createDataFrame(upserted(changes)).writeTo(self._name).overwrite(lit(True))
 
     def _merge(self, changes: MirrorChanges) -> None:
-        from headrace.spark.tables.mirror_table import merged_rows
-
         session = self._session()
         session.createDataFrame(merged_rows(changes)).createOrReplaceTempView("headrace_changes")
-        stale = _STALE.format(before=changes.stale_before) if changes.stale_before else ""
-        session.sql(_MERGE.format(name=self._name) + stale)
+        stale = stale_condition(changes)
+        names = schema(servers=bool(changes.state.servers)).names
+        merge = _MERGE.format(
+            name=self._name, same=same_key(changes), columns=", ".join(names),
+            values=", ".join(f"new.{name}" for name in names),
+        )  # fmt: skip
+        session.sql(merge + (_STALE.format(stale=stale) if stale else ""))
 
     def _set_property(self, text: str) -> None:
         # As hexadecimal digits: Spark shows no property with the word `token` in it.
@@ -159,6 +179,14 @@ class CatalogMirror:
             self._check(session)
             self._private_session = session
         return self._private_session
+
+    def _check_server_column(self) -> None:
+        """Raises NotAMirror if the table cannot have the rows of several servers."""
+        if SERVER not in self._session().table(self._name).columns:
+            raise NotAMirror(
+                f"the table {self._name} has no column `{SERVER}`, and the job reads several servers: make it with "
+                f"({SERVER} STRING NOT NULL, {COLUMNS})"
+            )
 
     def _check(self, session: SparkSession) -> None:
         """Raises NotAMirror if there is no such table, or it cannot keep a position."""

@@ -17,17 +17,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
+from headrace.spark.rows.events import SERVER
+from headrace.spark.rows.server_keys import server_key
 from headrace.spark.tables.delta_commits import commit_properties, newest_commit
 from headrace.spark.tables.delta_files import note, read_files, replace_rows, small_files
 from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
 from headrace.spark.tables.mirror_table import (
     STATE_KEY,
     NotAMirror,
+    id_texts,
     merged_rows,
+    names_of,
+    same_key,
     schema,
+    stale_condition,
     state_of,
     state_text,
-    stored_rows,
+    stored_rows_of,
     upserted,
 )
 from headrace.spark.tables.open_table import OpenDeltaTable
@@ -60,13 +66,14 @@ class DeltaMirror:
         return state_of(commit[STATE_KEY])
 
     def rows(self, keys: Iterable[str]) -> dict[str, MirrorRow]:
-        wanted = pa.array(list(keys), pa.large_string())
-        table = self._open_table.now() if len(wanted) else None
+        wanted = list(keys)
+        table = self._open_table.now() if wanted else None
         files = self._files(table, wanted) if table is not None else []
         if table is None or not files:
             return {}
-        dataset = self._location.dataset(table, files, schema())
-        return stored_rows(dataset.to_table(filter=pc.field("_id").cast(pa.large_string()).isin(wanted)))
+        dataset = self._location.dataset(table, files, schema(servers=_of_servers(table)))
+        ids = pa.array(id_texts(wanted), pa.large_string())
+        return stored_rows_of(dataset.to_table(filter=pc.field("_id").cast(pa.large_string()).isin(ids)), wanted)
 
     def commit(self, changes: MirrorChanges) -> None:
         properties = self._properties(changes.state)
@@ -81,13 +88,14 @@ class DeltaMirror:
             note(table, properties)
 
     def read(self) -> pa.Table:
-        return DeltaTable(self._location.url).to_pyarrow_table().select(["_id", "document", "token"])
+        rows = DeltaTable(self._location.url).to_pyarrow_table()
+        return rows.select(names_of(rows.column_names))
 
-    def _files(self, table: DeltaTable, keys: pa.Array) -> list[str]:
+    def _files(self, table: DeltaTable, keys: list[str]) -> list[str]:
         """The files in which rows of the keys may be."""
         if not self._buckets:
             return list(table.file_uris())
-        touched = [str(number) for number in sorted(set(self._bucket_of(keys.to_pylist())))]
+        touched = [str(number) for number in sorted(set(self._bucket_of(keys)))]
         return list(table.file_uris(file_pruning_predicate=[("bucket", "in", touched)]))
 
     def _rewrite(self, table: DeltaTable, changes: MirrorChanges, properties: CommitProperties) -> bool:
@@ -95,26 +103,27 @@ class DeltaMirror:
         files = small_files(table) if changes.has_rows and not self._buckets else None
         if files is None:
             return False
-        old = read_files(self._location, files, schema())
-        rows = pa.concat_tables([changes.remaining(old, "_id", "token"), upserted(changes)])
+        old = read_files(self._location, files, schema(servers=bool(changes.state.servers)))
+        rows = pa.concat_tables([changes.remaining(old), upserted(changes)])
         replace_rows(self._location, table, [(None, rows)], properties)
         return True
 
     def _merge(self, table: DeltaTable, changes: MirrorChanges, properties: CommitProperties) -> bool:
         """Whether there was a commit: a merge that finds nothing to do makes none."""
+        stale = stale_condition(changes)
         if not changes.has_rows:
             return False
         before = table.version()
         rows = self._bucketed(merged_rows(changes))
-        same = "target._id = new._id"
-        if self._buckets and not changes.stale_before:
+        same = same_key(changes)
+        if self._buckets and not stale:
             touched = sorted(set(rows.column("bucket").to_pylist()))
             same += f" and target.bucket = new.bucket and target.bucket in ({', '.join(map(str, touched))})"
         merging = table.merge(rows, same, "new", "target", commit_properties=properties)
         merging = merging.when_matched_delete("new.gone").when_matched_update_all("not new.gone", except_cols=["gone"])
         merging = merging.when_not_matched_insert_all("not new.gone", except_cols=["gone"])
-        if changes.stale_before:
-            merging = merging.when_not_matched_by_source_delete(f"target.token < '{changes.stale_before}'")
+        if stale:
+            merging = merging.when_not_matched_by_source_delete(stale)
         merging.execute()
         if table.version() % COMPACT_COMMITS == COMPACT_COMMITS - 1:
             table.optimize.compact(commit_properties=properties)
@@ -124,7 +133,10 @@ class DeltaMirror:
         """The rows with the column of their buckets, if the table has any."""
         if not self._buckets:
             return rows
-        numbers = self._bucket_of(rows.column("_id").to_pylist())
+        keys = rows.column("_id").to_pylist()
+        if SERVER in rows.column_names:
+            keys = list(map(server_key, rows.column(SERVER).to_pylist(), keys))
+        numbers = self._bucket_of(keys)
         return rows.append_column(pa.field("bucket", pa.int32(), nullable=False), pa.array(numbers, pa.int32()))
 
     def _bucket_of(self, keys: list[str]) -> list[int]:
@@ -137,3 +149,7 @@ class DeltaMirror:
     def _properties(self, state: MirrorState) -> CommitProperties:
         buckets = {_BUCKETS_KEY: str(self._buckets)} if self._buckets else {}
         return commit_properties(state_text(state), state.query, state.batch, buckets)
+
+
+def _of_servers(table: DeltaTable) -> bool:
+    return any(field.name == SERVER for field in table.schema().fields)

@@ -25,9 +25,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, Row
+from headrace.spark.rows.events import SERVER, SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, Row
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.rows.key_identity import key_identity, same_document_key
+from headrace.spark.rows.server_keys import server_key
 from headrace.spark.tables.apply_update import CannotApply, apply_update
 from headrace.spark.tables.refused_rows import RowRefused
 
@@ -72,6 +73,18 @@ class MirrorState:
     owner: str = ""
     """Whose the table is (`table_owner.py`); empty if a program without a job made it."""
     snapshot_began: str = ""
+    servers: Mapping[str, MirrorState] = field(default_factory=dict)
+    """Of several servers each one's own state, by its name; `token` is then the last of all."""
+
+    def of_server(self, server: str) -> MirrorState:
+        """The state by which rows of this server are folded; an empty name: of the only one."""
+        return self.servers.get(server, _NEW) if server else self
+
+    def with_server(self, server: str, state: MirrorState) -> MirrorState:
+        """The state when that of this server is `state`."""
+        if not server:
+            return state
+        return replace(self, token=max(self.token, state.token), servers={**self.servers, server: state})
 
     @property
     def in_snapshot(self) -> bool:
@@ -85,6 +98,9 @@ class MirrorState:
     def has(self, query: str, batch: int) -> bool:
         """Whether this batch of this query is committed."""
         return self.query == query and batch <= self.batch
+
+
+_NEW: Final = MirrorState()
 
 
 @dataclass(slots=True)
@@ -104,19 +120,30 @@ class MirrorChanges:
     event_count: int = 0
     absolute: bool = True
     stale_before: str = ""
+    stale_of_servers: dict[str, str] = field(default_factory=dict)
+    """Of several servers (keys are then those of `rows/server_keys.py`) `stale_before` for the rows of each."""
 
     @property
     def has_rows(self) -> bool:
         """Whether rows come, change or go."""
-        return bool(self.upserts or self.deletes or self.stale_before)
+        return bool(self.upserts or self.deletes or self.stale_before or self.stale_of_servers)
 
-    def remaining(self, rows: pa.Table, key: str, token: str) -> pa.Table:
-        """Which rows of the mirror stay as they are; `key` and `token` are the names of their columns."""
+    def remaining(self, rows: pa.Table, prefix: str = "") -> pa.Table:
+        """Which rows of the mirror stay as they are; its columns' names begin with `prefix`."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        changed = pc.is_in(rows.column(key), pa.array([*self.upserts, *self.deletes], pa.string()))
-        return rows.filter(pc.and_(pc.greater_equal(rows.column(token), self.stale_before), pc.invert(changed)))
+        keys, tokens = rows.column("_key" if prefix else "_id"), rows.column(f"{prefix}token")
+        if not self.state.servers:
+            changed = pc.is_in(keys, pa.array([*self.upserts, *self.deletes], pa.string()))
+            return rows.filter(pc.and_(pc.greater_equal(tokens, self.stale_before), pc.invert(changed)))
+        replaced = self.upserts.keys() | self.deletes
+        columns = (column.to_pylist() for column in (rows.column(f"{prefix}{SERVER}"), keys, tokens))
+        stays = [
+            token >= self.stale_of_servers.get(server, "") and server_key(server, key) not in replaced
+            for server, key, token in zip(*columns, strict=True)
+        ]
+        return rows.filter(pa.array(stays, pa.bool_()))
 
 
 def document_keys(rows: Iterable[Row]) -> set[str]:

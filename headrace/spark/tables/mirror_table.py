@@ -1,8 +1,8 @@
 """What a table must do to hold a mirror, and the two kinds of files it can be in.
 
 The columns are `_id` (the key's canonical Extended JSON), `document` (the document's) and `token` (the resume token
-at which the document is true). The mirror's state is written in the same commit as the rows it belongs to, so that
-a crash leaves both or neither.
+at which the document is true); of several servers also `server`, first. The mirror's state is written in the same
+commit as the rows it belongs to, so that a crash leaves both or neither.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from headrace.spark.rows.events import SERVER
+from headrace.spark.rows.server_keys import server_key, split_server_key
 from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
 
 if TYPE_CHECKING:
@@ -65,11 +67,17 @@ def _parquet(path: str | Path, buckets: int) -> MirrorTable:
 KINDS: Final[dict[str, Callable[[str | Path, int], MirrorTable]]] = {"delta": _delta, "parquet": _parquet}
 
 
-def schema() -> pa.Schema:
-    """The columns of every mirror."""
+def schema(*, servers: bool = False) -> pa.Schema:
+    """The columns of every mirror; `servers`: of one of several."""
     import pyarrow as pa
 
-    return pa.schema([pa.field(name, pa.string(), nullable=False) for name in ("_id", "document", "token")])
+    names = names_of([SERVER] if servers else [])
+    return pa.schema([pa.field(name, pa.string(), nullable=False) for name in names])
+
+
+def names_of(columns: Iterable[str]) -> list[str]:
+    """Those of a mirror's columns that a table has which has these."""
+    return [*([SERVER] if SERVER in columns else []), "_id", "document", "token"]
 
 
 def upserted(changes: MirrorChanges) -> pa.Table:
@@ -77,8 +85,9 @@ def upserted(changes: MirrorChanges) -> pa.Table:
     import pyarrow as pa
 
     stored = changes.upserts.values()
-    columns = [list(changes.upserts), [row.document for row in stored], [row.token for row in stored]]
-    return pa.table([pa.array(column, pa.string()) for column in columns], schema=schema())
+    columns = [*_keys(changes, changes.upserts), [row.document for row in stored], [row.token for row in stored]]
+    wanted = schema(servers=bool(changes.state.servers))
+    return pa.table([pa.array(column, pa.string()) for column in columns], schema=wanted)
 
 
 def merged_rows(changes: MirrorChanges) -> pa.Table:
@@ -87,29 +96,82 @@ def merged_rows(changes: MirrorChanges) -> pa.Table:
 
     new = upserted(changes)
     gone = sorted(changes.deletes)
-    keys = pa.array(gone, pa.string())
-    blank = pa.array([""] * len(gone), pa.string())
-    old = pa.table([keys, blank, blank], schema=new.schema)
+    blank = [""] * len(gone)
+    columns = [*_keys(changes, gone), blank, blank]
+    old = pa.table([pa.array(column, pa.string()) for column in columns], schema=new.schema)
     flags = pa.array([False] * len(new) + [True] * len(gone), pa.bool_())
     return pa.concat_tables([new, old]).append_column("gone", flags)
 
 
+def _keys(changes: MirrorChanges, keys: Iterable[str]) -> list[list[str]]:
+    """The columns of the keys: of several servers also that of the servers."""
+    if not changes.state.servers:
+        return [list(keys)]
+    split = [split_server_key(key) for key in keys]
+    return [[server for server, _ in split], [key for _, key in split]]
+
+
+def same_key(changes: MirrorChanges, prefix: str = "") -> str:
+    """The SQL condition that a row `target` and a row `new` are of one document; columns' names begin with `prefix`."""
+    same = "target._key = new._key" if prefix else "target._id = new._id"
+    return same + (f" and target.{prefix}{SERVER} = new.{prefix}{SERVER}" if changes.state.servers else "")
+
+
+def stale_condition(changes: MirrorChanges, prefix: str = "") -> str:
+    """The SQL condition of the rows `target` that are to go as they are stale; empty if none are."""
+    if changes.stale_before:
+        return f"target.{prefix}token < '{changes.stale_before}'"
+    each = [
+        f"(target.{prefix}{SERVER} = '{server}' and target.{prefix}token < '{before}')"
+        for server, before in changes.stale_of_servers.items()
+    ]
+    return " or ".join(each)
+
+
 def state_text(state: MirrorState) -> str:
     """The state as JSON, as it is stored."""
-    return json.dumps(asdict(state))
+    return json.dumps(state_fields(state))
+
+
+def state_fields(state: MirrorState) -> dict[str, Any]:
+    """The state as it is stored; of one server without those of several."""
+    fields = asdict(state)
+    servers = {name: state_fields(each) for name, each in state.servers.items()}
+    del fields["servers"]
+    return fields | ({"servers": servers} if servers else {})
 
 
 def state_of(text: str) -> MirrorState:
     """The state that `state_text` made the text of."""
-    given = json.loads(text)
+    return _state_of(json.loads(text))
+
+
+def _state_of(given: dict[str, Any]) -> MirrorState:
     if unknown := given.keys() - MirrorState.__dataclass_fields__.keys():
         raise NotAMirror(
             f"the table is no mirror: its position has {', '.join(sorted(unknown))}, as another sink's has"
         )
-    return MirrorState(**given)
+    return MirrorState(
+        **given | {"servers": {name: _state_of(each) for name, each in given.get("servers", {}).items()}}
+    )
 
 
 def stored_rows(table: pa.Table) -> dict[str, MirrorRow]:
-    """A mirror's rows, by key."""
-    columns = [table.column(name).to_pylist() for name in ("_id", "document", "token")]
+    """A mirror's rows, by key; of several servers by those of `rows/server_keys.py`."""
+    names = names_of(table.column_names)
+    columns = [table.column(name).to_pylist() for name in names]
+    if SERVER in names:
+        servers, keys, *columns = columns
+        columns = [[server_key(server, key) for server, key in zip(servers, keys, strict=True)], *columns]
     return {key: MirrorRow(document, token) for key, document, token in zip(*columns, strict=True)}
+
+
+def stored_rows_of(table: pa.Table, keys: Iterable[str]) -> dict[str, MirrorRow]:
+    """Those of a mirror's rows that have these keys, where the table may have rows of other servers besides."""
+    wanted, rows = set(keys), stored_rows(table)
+    return {key: row for key, row in rows.items() if key in wanted}
+
+
+def id_texts(keys: Iterable[str]) -> list[str]:
+    """The texts of the `_id`s in the keys, each once."""
+    return list(dict.fromkeys(split_server_key(key)[1] for key in keys))

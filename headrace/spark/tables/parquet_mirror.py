@@ -16,15 +16,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from headrace.spark.rows.events import SERVER
 from headrace.spark.tables.durable_files import replace_file
 from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
 from headrace.spark.tables.mirror_table import (
     STATE_KEY,
     NotAMirror,
+    id_texts,
+    names_of,
     schema,
     state_of,
     state_text,
-    stored_rows,
+    stored_rows_of,
     upserted,
 )
 from headrace.spark.tables.table_location import local_folder
@@ -49,18 +52,18 @@ class ParquetMirror:
         return state_of(metadata[STATE_KEY.encode()].decode())
 
     def rows(self, keys: Iterable[str]) -> dict[str, MirrorRow]:
-        wanted = pa.array(list(keys), pa.string())
-        if not self._file.exists() or not len(wanted):
+        wanted = list(keys)
+        if not self._file.exists() or not wanted:
             return {}
         table = self.read()
-        return stored_rows(table.filter(pc.is_in(table.column("_id"), wanted)))
+        return stored_rows_of(
+            table.filter(pc.is_in(table.column("_id"), pa.array(id_texts(wanted), pa.string()))), wanted
+        )
 
     def commit(self, changes: MirrorChanges) -> None:
         table = upserted(changes)
         if not changes.clear and self._file.exists():
-            remaining = self.read().filter(pc.field("token") >= changes.stale_before)
-            replaced = pa.array([*changes.upserts, *changes.deletes], pa.string())
-            table = pa.concat_tables([remaining.filter(pc.invert(pc.is_in(remaining.column("_id"), replaced))), table])
+            table = pa.concat_tables([changes.remaining(self.read()), table])
         self._path.mkdir(parents=True, exist_ok=True)
         table = table.replace_schema_metadata({STATE_KEY: state_text(changes.state)})
         replace_file(
@@ -68,4 +71,6 @@ class ParquetMirror:
         )
 
     def read(self) -> pa.Table:
-        return pq.read_table(self._file, partitioning=None).select(["_id", "document", "token"]).cast(schema())
+        rows = pq.read_table(self._file, partitioning=None)
+        names = names_of(rows.column_names)
+        return rows.select(names).cast(schema(servers=SERVER in names))

@@ -30,8 +30,8 @@ from headrace.spark.upkeep.upkeep_options import UpkeepOptions
 _STATISTICS: Final = {
     "changes": ("token", "clusterTime"),
     "documents": ("token", "clusterTime", "window"),
-    "history": ("_id", "token", "until", "since", "ended"),
-    "mirror": ("_id", "token"),
+    "history": ("_id", "token", "until", "since", "ended", "server"),
+    "mirror": ("_id", "token", "server"),
 }
 """The columns by which readers pass over files. By default each commit has the bounds of all, of documents as well."""
 _STATISTICS_KEY: Final = "delta.dataSkippingStatsColumns"

@@ -212,10 +212,19 @@ path = "changes"
 """
 
 
-def test_several_servers_go_into_a_log_in_their_common_order_and_into_nothing_else(tmp_path: Path) -> None:
+def test_several_servers_go_into_tables_whose_rows_name_their_server_and_into_nothing_else(tmp_path: Path) -> None:
     assert len(job_of(SEVERAL, tmp_path).options.servers) == 2
-    with pytest.raises(JobError, match="of one server"):
-        job_of(SEVERAL.replace('"changes"\npath', '"mirror"\npath'), tmp_path)
+    with pytest.raises(JobError, match=r"mongodb: .*of one server; take mirror or history"):
+        job_of(SEVERAL.replace('"changes"\npath = "changes"', '"mongodb"\nuri = "mongodb://three"'), tmp_path)
+    snapshot = SEVERAL.replace("database", 'startingPosition = "snapshot"\ndatabase')
+    for kind in ("history", "mirror"):
+        job = job_of(snapshot.replace('"changes"\npath', f'"{kind}"\npath'), tmp_path)
+        assert job.folds and job.options.others
+    letters = snapshot.replace('"changes"\npath', '"mirror"\npath').replace(
+        "[source]", 'errors = "deadletter"\ndeadletter = "letters"\n[source]'
+    )
+    with pytest.raises(JobError, match="rows of one server"):
+        job_of(letters, tmp_path)
     skipping = SEVERAL.replace("database", 'onServerDown = "skip"\ndatabase')
     assert job_of(skipping, tmp_path).options.on_server_down == "skip"
     staged = skipping.replace("[[sink]]", '[pipeline]\nstages = \'[{"$match": {"fullDocument.a": 1}}]\'\n[[sink]]')

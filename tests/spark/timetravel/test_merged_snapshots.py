@@ -19,6 +19,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 import headrace
 from headrace import limits
 from headrace.spark.errors import OptionError
+from headrace.spark.jobs.job_file import parse_job
+from headrace.spark.jobs.report import verify_job
 from headrace.spark.mongodb.mongodb_stream import PositionLost
 from headrace.spark.mongodb.source_options import server_name
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
@@ -271,3 +273,31 @@ def wait_until(client: MongoClient[Row], moment: Timestamp) -> None:
     """Writes elsewhere until the server's time has come so far."""
     while client.admin.command("ping")["operationTime"] < moment:
         client.elsewhere.c.insert_one({})
+
+
+def test_a_mirror_and_a_history_have_each_servers_collection(servers: Servers, tmp_path: Path) -> None:
+    """Batches go to tables that are opened anew each time; one collection is dropped on its server meanwhile."""
+    job = parse_job(
+        {
+            "checkpoint": "checkpoint", "source": servers.options(startingPosition="snapshot"),
+            "sink": [{"kind": "mirror", "path": "mirror"}, {"kind": "history", "path": "history"}],
+        },
+        "job", tmp_path,
+    )  # fmt: skip
+    at: Offset = servers.stream(maxRowsPerTrigger="6").initialOffset()
+    for number in range(12):
+        if number == 6:
+            servers.collections[0].drop()
+        servers.write(2)
+        reader = servers.stream(maxRowsPerTrigger="6", showRawUpdateDescription="true")
+        if rows := batches(reader, at, end := advance(reader, at)):
+            for sink in job.sinks:
+                sink.open().apply(MicroBatch("q", number, pa.Table.from_batches(rows)))
+        at = end
+        reader.stop()
+    verified = list(verify_job(job))
+    assert [each.equal for each in verified] == [True, True], verified
+    assert all(f"{name}: " in each.description for name in servers.names for each in verified)
+    servers.collections[1].insert_one({"_id": "later"})
+    DeltaTable(tmp_path / "mirror").delete(f"server = '{servers.names[1]}'")
+    assert [each.equal for each in verify_job(job)] == [False, True]

@@ -1,0 +1,42 @@
+"""The key of a document of one of several servers: documents of two servers may have the same `_id`.
+
+Sinks and tables that follow several servers know a document by one text, the server's name and the `_id`; the table
+has them in two columns. With one server the text is that of the `_id` alone. Neither a name nor Extended JSON has a
+newline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, TypeVar
+
+from headrace.spark.rows.events import Row
+
+_BETWEEN: Final = "\n"
+
+Value = TypeVar("Value")
+
+
+def server_key(server: str | None, key: str) -> str:
+    """The text for the document with this `_id` on this server; None or empty: on the only one."""
+    return f"{server}{_BETWEEN}{key}" if server else key
+
+
+def split_server_key(text: str) -> tuple[str, str]:
+    """The server, empty for the only one, and the text of the `_id`."""
+    server, _, key = text.rpartition(_BETWEEN)
+    return server, key
+
+
+def of_server(server: str, by_key: Mapping[str, Value]) -> dict[str, Value]:
+    """What the mapping has of this server, by the `_id` alone."""
+    start = f"{server}{_BETWEEN}"
+    return {key[len(start) :]: value for key, value in by_key.items() if key.startswith(start)}
+
+
+def rows_by_server(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    """The rows of each server, by its name, in their order; under an empty name those that name none."""
+    each: dict[str, list[Row]] = {}
+    for row in rows:
+        each.setdefault(row.server or "", []).append(row)
+    return dict(sorted(each.items()))
