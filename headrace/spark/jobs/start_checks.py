@@ -45,10 +45,9 @@ from headrace.spark.rows.tokens import Token
 from headrace.spark.sinks.sink_options import SinkOptions
 from headrace.spark.source.options import parse_options
 from headrace.spark.tables.fold import MirrorState
-from headrace.spark.tables.fold_servers import check_servers
 from headrace.spark.tables.progress import Progress
 from headrace.spark.tables.table_location import location_of
-from headrace.spark.tables.table_owner import NotOurTable, TableOwner, check_owner
+from headrace.spark.tables.table_owner import NotOurTable, TableOwner, check_owner, check_servers
 
 _COLLECTION: Final = "collection"
 _KINDS: Final = {"timeseries": "a time-series collection", "view": "a view"}

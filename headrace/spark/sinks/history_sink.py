@@ -18,10 +18,9 @@ from headrace.spark.rows.server_keys import of_server, rows_by_server, server_ke
 from headrace.spark.sinks.contract import BatchReport, MicroBatch
 from headrace.spark.tables.drop_policy import checked_policy
 from headrace.spark.tables.fold import document_keys
-from headrace.spark.tables.fold_servers import check_servers
 from headrace.spark.tables.history_table import HistoryTable
 from headrace.spark.tables.progress import Progress
-from headrace.spark.tables.table_owner import TableOwner, check_owner
+from headrace.spark.tables.table_owner import TableOwner, check_owner, check_servers
 from headrace.spark.tables.typed.table_schema import TypedOptions, rest_count_of
 from headrace.spark.tables.typed.typed_history import TypedHistory
 from headrace.spark.tables.versions import DocumentVersion, OpenVersions, VersionChanges

@@ -20,10 +20,9 @@ from headrace.spark.rows.events import SERVER, Row
 from headrace.spark.rows.tokens import TIME_END
 from headrace.spark.sinks.contract import BatchReport, MicroBatch
 from headrace.spark.tables.drop_policy import CollectionGone, checked_policy
-from headrace.spark.tables.fold import INVALIDATING, MirrorState
-from headrace.spark.tables.fold_servers import check_servers, fold_servers, server_keys_to_read
+from headrace.spark.tables.fold import INVALIDATING, MirrorState, fold_servers, server_keys_to_read
 from headrace.spark.tables.mirror_table import MirrorTable, open_mirror_table
-from headrace.spark.tables.table_owner import TableOwner, check_owner
+from headrace.spark.tables.table_owner import TableOwner, check_owner, check_servers
 from headrace.spark.tables.typed.table_schema import TypedOptions, rest_count_of
 from headrace.spark.tables.typed.typed_mirror import TypedMirror
 

@@ -17,6 +17,9 @@ insert or a replacement makes the row, a delete removes it, and the chunk's row,
 update that finds no row of this snapshot changes nothing: either the chunk's row has it, or the document is gone before
 its chunk is read. So early events, those up to the snapshot's end, never need a row and never take one of before the
 snapshot as theirs.
+
+Of several servers the rows of each are folded by themselves, since its tokens say nothing of another's: a drop takes
+away the rows of that server only.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from headrace.spark.rows.events import SERVER, SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, Row
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.rows.key_identity import key_identity, same_document_key
-from headrace.spark.rows.server_keys import server_key
+from headrace.spark.rows.server_keys import of_server, rows_by_server, server_key
 from headrace.spark.tables.apply_update import CannotApply, apply_update
 from headrace.spark.tables.refused_rows import RowRefused
 
@@ -40,6 +43,8 @@ INVALIDATING: Final = frozenset({"drop", "dropDatabase", "invalidate", "rename"}
 # Rows about one document, which they name by its key.
 DOCUMENT_OPERATIONS: Final = frozenset({"delete", "insert", "replace", "update", SNAPSHOT})
 _OBJECT_ID: Final = '{"_id":{"$oid":"'
+_ALL: Final = "~"
+"""Greater than every token."""
 _OBJECT_ID_LENGTH: Final = len(_OBJECT_ID) + 24 + len('"}}')
 
 
@@ -182,6 +187,31 @@ def fold(
     for row in sorted(rows, key=lambda row: row.token):
         folding.take(row)
     return folding.changes()
+
+
+def server_keys_to_read(rows: Iterable[Row]) -> set[str]:
+    """The keys whose rows `fold_servers` needs."""
+    return {server_key(server, key) for server, some in rows_by_server(rows).items() for key in keys_to_read(some)}
+
+
+def fold_servers(
+    rows: list[Row], state: MirrorState, existing: Mapping[str, MirrorRow], *, clearing: bool = True
+) -> MirrorChanges:
+    """As `fold`, of one server or of several. Raises MirrorDiverged."""
+    each = rows_by_server(rows)
+    if "" in each:
+        return fold(rows, state, existing, clearing=clearing)
+    combined = MirrorChanges(state)
+    for server, some in each.items():
+        changes = fold(some, state.of_server(server), of_server(server, existing), clearing=clearing)
+        combined.state = combined.state.with_server(server, changes.state)
+        combined.upserts |= {server_key(server, key): row for key, row in changes.upserts.items()}
+        combined.deletes |= {server_key(server, key) for key in changes.deletes}
+        combined.event_count += changes.event_count
+        combined.absolute &= changes.absolute
+        if stale := _ALL if changes.clear else changes.stale_before:
+            combined.stale_of_servers[server] = stale
+    return combined
 
 
 class _Changed(NamedTuple):

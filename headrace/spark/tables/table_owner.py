@@ -62,5 +62,15 @@ def check_owner(stored: str, owner: TableOwner | None, table: object) -> None:
         )
 
 
+def check_servers(*, has_several: bool, has_rows: bool, reads_several: bool, table: object) -> None:
+    """Raises NotOurTable if the table has the rows of one server and the source those of several, or the reverse."""
+    if has_rows and has_several != reads_several:
+        before, now = ("several", "one") if has_several else ("one", "several")
+        raise NotOurTable(
+            f"{table} has the rows of {before} server{'s' * has_several}, and the job reads {now}: give it a "
+            "checkpoint and tables of its own, or begin again with `headrace pipeline reset --data`"
+        )
+
+
 def _shown(namespace: str) -> str:
     return namespace or "the whole deployment"
