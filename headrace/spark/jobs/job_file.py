@@ -36,9 +36,8 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from headrace.spark import Window
 from headrace.spark.jobs.alerts import LagAlert, parse_alert
 from headrace.spark.jobs.file_table import JOB_KEYS
 from headrace.spark.jobs.job_stages import check_stages, checked_lookup_tables
@@ -50,10 +49,11 @@ from headrace.spark.sinks.table_paths import check_placeholders, overlap
 from headrace.spark.source.options import parse_options
 from headrace.spark.tables.table_location import location_of, resolved_path
 
+if TYPE_CHECKING:
+    from headrace.spark import Window
+
 # The options of the source that are paths.
 _PATHS: Final = frozenset({"archive", "path"})
-
-
 ERRORS: Final = ("stop", "deadletter")
 
 
@@ -266,6 +266,8 @@ def _window(pipeline: Mapping[str, Any]) -> Window | None:
     """The window that the file describes; its delay is that of the pipeline."""
     if "window" not in pipeline:
         return None
+    from headrace.spark import Window
+
     date = {"date": pipeline["date"]} if "date" in pipeline else {}
     return Window(pipeline["window"], pipeline.get("slide"), delay=pipeline.get("delay"), **date)
 

@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import CommandError
-from headrace.spark import StageRefused, explain
-from headrace.spark.pipelines.explain import Explanation
-from headrace.spark.pipelines.reader import IN_STREAM
+from headrace.spark.pipelines.refusals import IN_STREAM, StageRefused
 from headrace.spark.rows.events import SNAPSHOT_BEGIN, SNAPSHOT_END
 from headrace.spark.rows.extjson import loads
 from headrace.spark.tables.table_location import location_of, relative_names, resolved_path
@@ -22,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from headrace.spark.jobs.job_file import Job
+    from headrace.spark.pipelines.explain import Explanation
 
 Document = dict[str, Any]
 
@@ -60,6 +59,8 @@ def spark_stages(job: Job) -> list[Document]:
 
 def explained(job: Job) -> Explanation:
     """Where each stage runs. Raises StageRefused, `CommandError`."""
+    from headrace.spark import explain
+
     source_stages = loads(job.source.get("pipeline", "[]"))
     source = {"pipeline": [*source_stages, *server_stages(job)], "documents": job.options.documents}
     return explain(spark_stages(job), source, tables=tuple(job.tables), window=job.window, delay=job.delay)
@@ -80,6 +81,9 @@ def check_stages(job: Job) -> None:
         raise ValueError(f"{maker}: documents are made of whole events; leave out the source's option columns")
     if maker and job.options.documents == "columns":
         raise ValueError(f"{maker}: documents are made of events as extjson or bson, not of typed columns")
+    if not (job.stages or job.tables or job.window or job.delay or "pipeline" in job.source):
+        # Planning stages imports the server's, which takes longer than all else that is checked.
+        return
     try:
         explained(job)
     except (CommandError, StageRefused) as error:

@@ -7,20 +7,14 @@ them may change an event's `_id`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from headrace.spark.pipelines.program import ONE_DOCUMENT, Document, Program, Setting, flow_of
-from headrace.spark.pipelines.refusals import REFUSED, StageRefused
+from headrace.spark.pipelines.refusals import IN_STREAM, REFUSED, StageRefused
 from headrace.values import bson
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-IN_STREAM: Final = frozenset(
-    {"$addFields", "$changeStreamSplitLargeEvent", "$match", "$project", "$redact", "$replaceRoot", "$replaceWith",
-     "$set", "$unset"}
-)  # fmt: skip
-"""The stages that every server allows after `$changeStream`."""
 
 
 def split_stages(stages: Sequence[Document]) -> tuple[tuple[Document, ...], tuple[Document, ...]]:

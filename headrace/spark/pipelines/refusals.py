@@ -1,4 +1,4 @@
-"""The stages that a pipeline on Spark refuses, and the reasons."""
+"""The stages that a pipeline on Spark refuses, and the reasons; those that a server runs in a change stream."""
 
 from __future__ import annotations
 
@@ -34,6 +34,13 @@ REFUSED: Final[dict[str, str]] = {
     "$unionWith": "use DataFrame.union",
     "$vectorSearch": _SERVER,
 }
+
+
+IN_STREAM: Final = frozenset(
+    {"$addFields", "$changeStreamSplitLargeEvent", "$match", "$project", "$redact", "$replaceRoot", "$replaceWith",
+     "$set", "$unset"}
+)  # fmt: skip
+"""The stages that every server allows after `$changeStream`."""
 
 
 class StageRefused(ValueError):

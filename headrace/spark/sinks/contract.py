@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from headrace.spark.rows.events import SERVER, Row
@@ -53,10 +54,10 @@ class MicroBatch:
 
     def rows(self) -> list[Row]:
         """The rows in the order of their tokens, without the times; columns that the batch lacks are None."""
-        names = [name for name in _ROW_COLUMNS if name in self.table.column_names]
-        columns = [self.table.column(name).to_pylist() for name in names]
-        rows = [Row(**dict(zip(names, values, strict=True))) for values in zip(*columns, strict=True)]
-        return sorted(rows, key=lambda row: row.token)
+        names = {name for name in _ROW_COLUMNS if name in self.table.column_names}
+        nothing = [None] * self.table.num_rows
+        columns = [self.table.column(name).to_pylist() if name in names else nothing for name in Row._fields]
+        return sorted(map(Row._make, zip(*columns, strict=True)), key=attrgetter("token"))
 
     def rows_of_one_server(self) -> list[Row]:
         """As `rows`, of a source with one server; raises SeveralServers if rows name their server.

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.spark.rows.events import SERVER, SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, Row
 from headrace.spark.rows.extjson import dumps, loads
+from headrace.spark.rows.json_documents import JsonDocument, with_fields
 from headrace.spark.rows.key_identity import key_identity, same_document_key
 from headrace.spark.rows.server_keys import of_server, rows_by_server, server_key
 from headrace.spark.tables.apply_update import CannotApply, apply_update
@@ -218,11 +219,17 @@ class _Changed(NamedTuple):
     """A row as it is now: its key's text, the document (None: gone), the token at which that is true."""
 
     key: str
-    document: dict[str, Any] | str | None
+    document: dict[str, Any] | JsonDocument | str | None
     token: str
 
 
 _NOTHING: Final = _Changed("", None, "")
+
+
+def _text_of(document: dict[str, Any] | JsonDocument | str) -> str:
+    if isinstance(document, str):
+        return document
+    return document.text() if isinstance(document, JsonDocument) else dumps(document)
 
 
 class _Folding:
@@ -230,6 +237,7 @@ class _Folding:
 
     def __init__(self, state: MirrorState, existing: Mapping[str, MirrorRow], clearing: bool) -> None:
         self._state = state
+        self._token = state.token
         self._existing = existing
         self._texts: dict[str, list[str]] = {}
         """The keys of existing rows by their identity: one, but for rows of a snapshot that is still being read."""
@@ -252,18 +260,19 @@ class _Folding:
         elif kind == SNAPSHOT:
             key = key_of(row)
             self._changed[key_identity(key)] = _Changed(key, row.fullDocument, row.token)
-        elif row.token > self._state.token:
+        elif row.token > self._token:
             self._event(row)
-            self._state = replace(self._state, token=row.token)
+            self._token = row.token
             self._count += 1
 
     def changes(self) -> MirrorChanges:
+        self._state = replace(self._state, token=self._token)
         changes = MirrorChanges(self._state, clear=self._clear, event_count=self._count, absolute=self._absolute)
         if not self._state.begun:
             changes.stale_before = self._stale_before
         for identity, (key, document, token) in self._changed.items():
             if document is not None:
-                changes.upserts[key] = MirrorRow(document if isinstance(document, str) else dumps(document), token)
+                changes.upserts[key] = MirrorRow(_text_of(document), token)
             if not self._clear:
                 changes.deletes |= {text for text in self._texts.get(identity, ()) if text not in changes.upserts}
         for identity, texts in self._texts.items():
@@ -274,12 +283,13 @@ class _Folding:
 
     def _begin(self, token: str) -> None:
         """A snapshot begins. A server that is behind the mirror (restored from a copy) has no token to go by."""
-        if token < self._state.token:
+        if token < self._token:
             self._empty()
-        elif self._clearing and self._state.token:
+        elif self._clearing and self._token:
             self._changed.clear()
             self._stale_before = token
         begun = "" if self._clear else self._stale_before
+        self._token = token
         self._state = replace(self._state, token=token, snapshot_token="", begun=begun, snapshot_began=token)
 
     def _event(self, row: Row) -> None:
@@ -307,8 +317,13 @@ class _Folding:
         else:
             raise MirrorDiverged(f"the mirror has no document {key}, which was updated at {row.token}", row.token)
 
-    def _updated(self, before: dict[str, Any] | str, row: Row) -> dict[str, Any]:
+    def _updated(self, before: dict[str, Any] | JsonDocument | str, row: Row) -> dict[str, Any] | JsonDocument:
         self._absolute = False
+        if isinstance(before, str | JsonDocument):
+            changed = with_fields(before, row.updateDescription or "{}")
+            if changed is not None:
+                return changed
+            before = before if isinstance(before, str) else before.text()
         try:
             document = loads(before) if isinstance(before, str) else before
             return apply_update(document, loads(row.updateDescription or "{}"))

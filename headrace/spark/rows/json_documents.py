@@ -1,0 +1,55 @@
+"""Documents as parsed JSON, whose values stay Extended JSON: for updates that only set, add and remove whole fields.
+
+Such an update needs no value of the document: its own go in as they are. That takes a quarter of the time of decoding
+all of them, and gives the same text.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+_RAW_VERSION: Final = {"$numberInt": "2"}
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":"))
+
+
+class JsonDocument(dict[str, Any]):
+    """A document's fields, each with its value as parsed Extended JSON."""
+
+    def text(self) -> str:
+        """The document's Extended JSON, canonical if that of its values is."""
+        return _ENCODER.encode(self)
+
+
+def with_fields(before: str | JsonDocument, description: str) -> JsonDocument | None:
+    """The document after an update in the form of the oplog (`$v: 2`); None if it needs more than to replace fields.
+
+    `before` is left alone.
+    """
+    update = json.loads(description)
+    diff = update.get("diff") if isinstance(update, dict) and update.get("$v") == _RAW_VERSION else None
+    if not isinstance(diff, dict) or not diff.keys() <= {"d", "u", "i"} or not all(map(_is_plain, diff.values())):
+        return None
+    if isinstance(before, str):
+        if before.startswith('{"$'):
+            return None
+        fields = json.loads(before)
+        if not isinstance(fields, dict):
+            return None
+        document = JsonDocument(fields)
+    else:
+        document = JsonDocument(before)
+    for section, content in diff.items():
+        if section == "u":
+            document.update(content)
+            continue
+        for name, value in content.items():
+            document.pop(name, None)
+            if section == "i":
+                document[name] = value
+    return document
+
+
+def _is_plain(section: Any) -> bool:
+    """Whether the names in a section are those of fields: a document that looks like a value is written another way."""
+    return isinstance(section, dict) and not any(name.startswith("$") for name in section)
