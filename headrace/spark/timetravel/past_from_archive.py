@@ -1,7 +1,8 @@
 """A collection as it was at a token, from an archive: a complete snapshot in the table, and the events since.
 
 Needs no pre- and post-images. The events are the table's up to its end; after that, the server's. The documents are
-divided into slices by a hash of their key's text, for several workers; a slice is held in memory.
+divided into slices by a hash of their key's identity (1 and 1.0 are one key), for several workers; a slice is held in
+memory.
 
 Exact or refused (PastUnknown): the table must have a complete snapshot from before the token, every event since must
 be in the table or on the server, no other collection may have been renamed onto this one since, and the update
@@ -19,6 +20,7 @@ from headrace.spark.mongodb.mongodb_stream import MongoDBStream
 from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.rows.events import Row
 from headrace.spark.rows.extjson import dumps, loads
+from headrace.spark.rows.key_identity import key_identity
 from headrace.spark.rows.tokens import Token
 from headrace.spark.tables.fold import (
     DOCUMENT_OPERATIONS,
@@ -142,7 +144,7 @@ def _sliced(rows: Iterable[Row], slice_: int, slices: int) -> list[Row]:
     return [
         row
         for row in rows
-        if row.operationType not in DOCUMENT_OPERATIONS or crc32(key_of(row).encode()) % slices == slice_
+        if row.operationType not in DOCUMENT_OPERATIONS or crc32(key_identity(key_of(row)).encode()) % slices == slice_
     ]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bson import Decimal128, Int64
 from deltalake import DeltaTable
 from pymongo.database import Database
 
@@ -83,6 +84,27 @@ def test_every_state_since_the_snapshot_is_read_without_images(
     # Not that it is the server that tells.
     with pytest.raises((PastUnknown, PositionLost)):
         as_of(archived, states[1][0], archive="")
+
+
+@pytest.mark.parametrize("partitions", ["1", "2", "5"])
+def test_a_document_whose_key_changes_its_type_stays_in_its_slice(archived: ArchivedServer, partitions: str) -> None:
+    """1, 1.0 and Decimal128 "1.00" are one key, which a replacement writes in another way; updates come behind it."""
+    keys: list[list[Any]] = [[n, float(n), Int64(n), Decimal128(f"{n}.00")] for n in range(6)]
+    archived.collection.insert_many([{"_id": same[0], "n": 0} for same in keys])
+    archived.begin(startingPosition="snapshot")
+    states = []
+    for step in range(1, 4):
+        for same in keys:
+            archived.collection.replace_one({"_id": same[0]}, {"_id": same[step], "n": step})
+            archived.collection.update_one({"_id": same[0]}, {"$push": {"list": step}})
+        if step == 2:
+            archived.collection.delete_one({"_id": 3})
+            archived.collection.insert_one({"_id": 3.0, "n": "again"})
+        states.append((now(archived), contents(archived)))
+        archived.archive()
+        archived.prune()
+    for token, documents in states:
+        assert as_of(archived, token, partitions=partitions) == documents
 
 
 def test_the_same_rows_come_when_the_table_has_grown_and_been_compacted(archived: ArchivedServer) -> None:
