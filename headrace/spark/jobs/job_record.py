@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from headrace.spark.tables.durable_files import replace_file
 
@@ -32,6 +32,8 @@ class JobRecord:
     snapshot: bool = False
     mask: str = ""
     """The fingerprint of the mask of what was read; empty if nothing was masked."""
+    collections: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """The identity of each server's collection at the last start (`mongodb/collection_identity.py`), if known."""
 
 
 def read_record(checkpoint: Path) -> JobRecord | None:

@@ -98,7 +98,10 @@ def _run_once(
     listener: Listener | None,
 ) -> bool:  # fmt: skip
     """Runs the job to its end; False if it is to begin again, as the server was replaced and the job asks for that."""
-    running = _Run(job, begin(job), metrics, stop, listener)
+    checked = begin(job)
+    running = _Run(job, checked, metrics, stop, listener)
+    for notice in checked.notices:
+        reports.say(notice)
     try:
         reports.save()
         running.snapshot_documents = reports.snapshot_documents

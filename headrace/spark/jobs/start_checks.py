@@ -5,8 +5,9 @@ here, by name and in one line, before Spark is started. Rules:
 
 - The checkpoint and the file name the same collection, and so do the tables.
 - A table of a sink that has begun is there as long as the checkpoint is.
-- The server has the history that was read, its events among them. If not, `onPositionLost` decides: with `resnapshot`
-  the checkpoint is removed, and the job begins again with a snapshot, whose tokens are after all that the tables have.
+- The server has the history that was read, its events among them, and the collection, or events that say what became
+  of it (`mongodb/collection_identity.py`). If not, `onPositionLost` decides: with `resnapshot` the checkpoint is
+  removed, and the job begins again with a snapshot, whose tokens are after all that the tables have.
 - A mirror and a history are of a collection whose every change is an event: no capped one. Nothing reads a view.
 """
 
@@ -15,7 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 from uuid import uuid4
 
@@ -30,6 +31,14 @@ from headrace.spark.jobs.job_record import JobRecord, read_record, write_record
 from headrace.spark.jobs.job_stages import document_maker
 from headrace.spark.jobs.job_tables import missing_tables, table_name, tables_of
 from headrace.spark.jobs.machine_checks import machine_problems
+from headrace.spark.mongodb.collection_identity import (
+    CollectionIdentity,
+    CollectionReplaced,
+    collection_identity,
+    is_explained_by_events,
+    position_at,
+    replaced_message,
+)
 from headrace.spark.mongodb.listed_collections import list_collections
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream, PositionLost, client_of
 from headrace.spark.mongodb.server_history import (
@@ -89,12 +98,17 @@ class CheckedJob:
     record: JobRecord
     checkpoint: Checkpoint
     sinks: tuple[SinkState, ...]
+    notices: tuple[str, ...] = ()
+    """Lines for people: what has changed since the last run."""
 
     def owner_of(self, sink: SinkOptions, collection: str = "") -> TableOwner:
         """The owner of the table that the sink fills; of the table of one `collection` among several."""
         job, record = self.job, self.record
         path = str(job.checkpoint.absolute())
-        return TableOwner(record.job, job.name, path, sink.kind, collection or record.namespace, record.histories)
+        uuids = {name: each["uuid"] for name, each in record.collections.items()}
+        return TableOwner(
+            record.job, job.name, path, sink.kind, collection or record.namespace, record.histories, uuids
+        )
 
     def source_options(self) -> dict[str, str]:
         """The source's options that follow: the histories that the servers must have, and where to begin."""
@@ -143,6 +157,8 @@ def check_job(job: Job) -> CheckedJob:
         else:
             _check_order(checked, histories)
         _check_streams(checked)
+    # Not under the timeout, which pymongo would give the server as the time that it may wait for an event.
+    checked = _with_collections(checked)
     begun = {table_name(state.sink) for state in sinks if state.exists} | set(record.begun)
     return replace(checked, record=replace(checked.record, begun=tuple(sorted(begun))))
 
@@ -415,6 +431,44 @@ def _check_history(checked: CheckedJob, now: dict[str, str], before: Any) -> Non
         for each in recorded:
             if history and each.get(name) and each[name] != history:
                 raise HistoryChanged(changed_message(name, each[name], history))
+
+
+def _with_collections(checked: CheckedJob) -> CheckedJob:
+    """Records which collections the job reads from now on, with a notice for each that is another one.
+
+    Raises CollectionReplaced if no event that the job reads says so.
+    """
+    options, record = parse_options(checked.job.source), checked.record
+    now = {server_name(one.uri): identity for one in options.servers if (identity := collection_identity(one))}
+    notices = []
+    for one in options.servers:
+        name = server_name(one.uri)
+        if name not in now:
+            continue
+        before, start = _known_collection(checked, name), options.start
+        if before and checked.checkpoint.planned >= 0:
+            start = position_at(before.since)
+        if before and before.uuid != now[name].uuid:
+            if not is_explained_by_events(one, start):
+                raise CollectionReplaced(replaced_message(one, before.uuid, now[name].uuid))
+            notices.append(
+                f"{one.database}.{one.collection} on {name} was dropped or replaced since the last start: the events "
+                "say so, and the policy of each sink what follows"
+            )
+    recorded = {**record.collections, **{name: asdict(identity) for name, identity in now.items()}}
+    return replace(checked, record=replace(record, collections=recorded), notices=tuple(notices))
+
+
+def _known_collection(checked: CheckedJob, server: str) -> CollectionIdentity | None:
+    """What was read so far: by the checkpoint, or by the tables of a job that begins without a snapshot."""
+    if checked.checkpoint.planned >= 0:
+        known = checked.record.collections.get(server)
+        return CollectionIdentity(**known) if known else None
+    if checked.record.snapshot or checked.job.options.start.kind == "snapshot":
+        return None
+    owners = [state.owner for state in checked.sinks if state.owner and state.sink.folds and state.exists]
+    uuids = [owner.collections[server] for owner in owners if server in owner.collections]
+    return CollectionIdentity(uuids[0], 0) if uuids else None
 
 
 def _check_positions(checked: CheckedJob) -> None:

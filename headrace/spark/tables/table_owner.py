@@ -25,6 +25,8 @@ class TableOwner:
     sink: str
     namespace: str
     histories: Mapping[str, str] = field(default_factory=dict)
+    collections: Mapping[str, str] = field(default_factory=dict)
+    """The UUID of each server's collection when the job was started, if known."""
 
     def text(self) -> str:
         """The owner as JSON, as it is stored."""

@@ -6,6 +6,8 @@ import json
 import shutil
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from pymongo.database import Database
 
 import headrace
 from headrace.spark.jobs.job_file import Job, JobError, parse_job
-from headrace.spark.jobs.job_record import NAME, read_record
+from headrace.spark.jobs.job_record import NAME, read_record, write_record
 from headrace.spark.jobs.machine_checks import CannotStart, machine_problems
 from headrace.spark.jobs.report import explain_lines, verify_job
 from headrace.spark.jobs.runner import run_job
@@ -28,6 +30,7 @@ from headrace.spark.jobs.start_checks import (
     note_begun,
     problems,
 )
+from headrace.spark.mongodb.collection_identity import CollectionReplaced
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream, PositionLost
 from headrace.spark.mongodb.server_history import HistoryChanged
 from headrace.spark.mongodb.source_options import StreamPosition
@@ -331,3 +334,74 @@ def test_before_its_first_run_a_job_has_nothing_to_verify(server: headrace.Serve
         (None, "nothing yet: the job has committed nothing to it")
     }
     assert "trigger: as events arrive, until stopped; batches of any size" in list(explain_lines(job))
+
+
+def test_a_collection_made_anew_between_two_runs_is_named_and_its_events_decide(
+    server: headrace.Server, tmp_path: Path
+) -> None:
+    """The one was dropped, or another one was renamed to its name."""
+    insert(server.uri, 1)
+    job = job_of(server.uri, tmp_path, *SINKS)
+    assert ran(job).notices == ()
+    with MongoClient[dict[str, Any]](server.uri) as client:
+        client.d.c.drop()
+        insert(server.uri, 2)
+        (notice,) = check_job(job).notices
+        assert notice.startswith("d.c on 127.0.0.1") and "dropped or replaced since the last start" in notice
+        assert ran(job, number=1).notices == (notice,)
+        client.d.other.insert_one({"_id": 3})
+        client.d.other.rename("c", dropTarget=True)
+        assert check_job(job).notices == (notice,)
+
+
+@pytest.mark.parametrize("policy", ["fail", "resnapshot"])
+def test_another_collection_without_an_event_that_says_so_is_a_position_lost(
+    server: headrace.Server, tmp_path: Path, policy: str
+) -> None:
+    insert(server.uri, 1)
+    job = job_of(server.uri, tmp_path, *SINKS, onPositionLost=policy)
+    record = ran(job).record
+    known = {name: {**each, "uuid": "00" * 16} for name, each in record.collections.items()}
+    write_record(job.checkpoint, replace(record, collections=known))
+    with pytest.raises(CollectionReplaced, match=r"another collection .* than the one that was read .0000"):
+        check_job(job)
+    if policy == "fail":
+        with pytest.raises(CollectionReplaced):
+            begin(job)
+    else:
+        again = begin(job)
+        assert again.record.snapshot and again.source_options()["startingposition"] == "snapshot"
+        assert again.record.collections == record.collections | again.record.collections
+
+
+def test_a_table_of_another_collection_is_no_beginning_for_a_job_without_a_snapshot(
+    server: headrace.Server, tmp_path: Path
+) -> None:
+    insert(server.uri, 1)
+    job = job_of(server.uri, tmp_path, {"kind": "mirror"})
+    ran(job)
+    with MongoClient[dict[str, Any]](server.uri) as client:
+        client.d.c.drop()
+        insert(server.uri, 2)
+        since = datetime.now(UTC) + timedelta(seconds=1)
+        while client.admin.command("ping")["operationTime"].time <= since.timestamp():
+            client.d.other.insert_one({})
+    shutil.rmtree(job.checkpoint)
+    later = job_of(server.uri, tmp_path, {"kind": "mirror"}, startingPosition=since.isoformat())
+    with pytest.raises(CollectionReplaced, match="snapshot"):
+        check_job(later)
+    earliest = job_of(server.uri, tmp_path, {"kind": "mirror"}, startingPosition="earliest")
+    assert len(check_job(earliest).notices) == 1
+
+
+def test_a_checkpoint_of_an_earlier_version_learns_which_collection_it_is_of(
+    server: headrace.Server, tmp_path: Path
+) -> None:
+    insert(server.uri, 1)
+    job = job_of(server.uri, tmp_path, *SINKS)
+    record = ran(job).record
+    path = job.checkpoint / NAME
+    earlier = json.loads(path.read_text())
+    del earlier["collections"]
+    path.write_text(json.dumps(earlier))
+    assert begin(job).record.collections.keys() == record.collections.keys()
