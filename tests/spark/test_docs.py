@@ -1,8 +1,10 @@
-"""The notebook runs as it is written, in the session that all tests share."""
+"""The notebooks run as they are written, in the session that all tests share."""
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +15,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).parents[2]
-NOTEBOOK = ROOT / "examples" / "flights.ipynb"
+FLIGHTS = ROOT / "examples" / "flights.ipynb"
+LAKE = ROOT / "examples" / "lake.ipynb"
+TUTORIAL = ROOT / "docs" / "lake.md"
 
 
 class Shown:
@@ -36,18 +40,43 @@ def test_the_notebook_draws_the_delays_as_they_come(spark: SparkSession, monkeyp
     monkeypatch.setenv("MPLBACKEND", "agg")
     shown = Shown()
     names: dict[str, Any] = {"display": shown}
-    for text in cells():
-        exec(compile(text.replace("SECONDS = 20", "SECONDS = 10"), str(NOTEBOOK), "exec"), names)
+    for text in cells(FLIGHTS):
+        exec(compile(text.replace("SECONDS = 20", "SECONDS = 10"), str(FLIGHTS), "exec"), names)
     assert shown.titles[-1] == "831 flights have landed"
     assert len(set(shown.titles)) > 2
 
 
-def test_the_notebook_is_small_and_its_cells_are_python() -> None:
-    assert NOTEBOOK.stat().st_size < 40_000
-    for text in cells():
-        compile(text, str(NOTEBOOK), "exec")
+@pytest.mark.spark
+def test_the_notebook_of_two_collections_has_what_its_tutorial_shows(
+    spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert spark
+    names: dict[str, Any] = {}
+    shown = [last for text in cells(LAKE) if (last := shown_by(text, names)) is not None]
+    printed = capsys.readouterr().out
+    page = TUTORIAL.read_text("utf-8")
+    assert shown[0] == shown[3] == [("customers", True), ("orders", True)]
+    assert all(repr(columns) in page for columns in (*shown[1], shown[4]))
+    assert re.fullmatch(r"(?!0@)\S{20,}", shown[2][0]["email"]) and shown[2][0] != shown[2][1]
+    assert len(printed.splitlines()) == 7 and all(line in page for line in printed.splitlines())
+    assert repr(shown[5]) in page
 
 
-def cells() -> list[str]:
-    notebook = json.loads(NOTEBOOK.read_text("utf-8"))
-    return ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+def shown_by(text: str, names: dict[str, Any]) -> Any:
+    """Runs a cell; what a notebook shows of it, the value of its last line if that is an expression."""
+    tree = ast.parse(text)
+    last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+    exec(compile(tree, str(LAKE), "exec"), names)
+    return eval(compile(ast.Expression(last.value), str(LAKE), "eval"), names) if isinstance(last, ast.Expr) else None
+
+
+@pytest.mark.parametrize("notebook", [FLIGHTS, LAKE], ids=lambda path: path.stem)
+def test_a_notebook_is_small_and_its_cells_are_python(notebook: Path) -> None:
+    assert notebook.stat().st_size < 40_000
+    for text in cells(notebook):
+        compile(text, str(notebook), "exec")
+
+
+def cells(notebook: Path) -> list[str]:
+    given = json.loads(notebook.read_text("utf-8"))
+    return ["".join(cell["source"]) for cell in given["cells"] if cell["cell_type"] == "code"]

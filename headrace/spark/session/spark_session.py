@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.spark.session import class_archive, jvm
+from headrace.spark.session.interrupts import handler_kept, replace_handler
 from headrace.spark.session.java import find_java
 
 if TYPE_CHECKING:
@@ -44,10 +45,11 @@ def get_session(
     """
     from pyspark.sql import SparkSession
 
-    session = SparkSession.getActiveSession() or _existing()
-    if session is None:
-        settings = CONF | {"spark.app.name": app, "spark.master": f"local[{cores}]"} | dict(conf or {})
-        session = _start(settings, quick, memory, log_level)
+    with handler_kept():
+        session = SparkSession.getActiveSession() or _existing()
+        if session is None:
+            settings = CONF | {"spark.app.name": app, "spark.master": f"local[{cores}]"} | dict(conf or {})
+            session = _start(settings, quick, memory, log_level)
     return register(session)
 
 
@@ -70,9 +72,13 @@ def _is_connect(session: object) -> bool:
 
 
 def register(session: SparkSession) -> SparkSession:
-    """Registers the source, so that `format("headrace")` works in the session; returns the session."""
+    """Registers the source, so that `format("headrace")` works in the session; returns the session.
+
+    SIGINT stops queries in order from then on, where PySpark's handler would break them off (`interrupts.py`).
+    """
     from headrace.spark.source.data_source import HeadraceSource
 
+    replace_handler()
     session.dataSource.register(HeadraceSource)
     return session
 

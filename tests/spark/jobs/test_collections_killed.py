@@ -27,15 +27,16 @@ from tests.spark.jobs.test_job_killed import KINDS, Server, run_and_kill
 
 pytestmark = [
     pytest.mark.process,
-    pytest.mark.soak,  # some minutes on two idle cores
     pytest.mark.spark,
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds the job's processes in /proc"),
 ]
 
 COLLECTIONS = [f"orders_{number:02}" for number in range(16)] + ["a/b c", "_x", "Ünï", "log_1"]
 KEYS = 40
-RARE = 300
+RARE = 100
 """Of so many writes of a writer one drops, renames or makes a collection."""
+PAUSE_S = 0.05
+"""Of a writer between two writes: what waits behind the last kill is some thousand events."""
 JOB = """
 checkpoint = "checkpoint"
 report_seconds = 0.2
@@ -70,7 +71,6 @@ def change(database: Any, choose: random.Random, number: int) -> None:
     """One write or, now and then, a drop, a rename, or a collection that appears."""
     collection = database[choose.choice(COLLECTIONS)]
     new = database[f"new_{choose.randrange(4)}"]
-    # Each of the rare ones ends a batch, and a batch writes many tables.
     match choose.randrange(400) if number % RARE else number // RARE % 4 - 4:
         case -4:
             collection.drop()
@@ -100,7 +100,7 @@ def writers(uri: str, count: int) -> Iterator[list[int]]:
     def write(number: int) -> None:
         choose = random.Random(number)
         with MongoClient[Any](uri) as client:
-            while not stop.wait(0.02):
+            while not stop.wait(PAUSE_S):
                 # It is not known whether the write was done; the collections are what counts.
                 with suppress(OperationFailure, PyMongoError):
                     change(client.shop, choose, done[number])
@@ -148,7 +148,7 @@ def normal(text: str) -> str:
 
 @pytest.mark.parametrize("seed", [int(os.environ.get("HEADRACE_SEED") or 7)])
 def test_twenty_collections_are_right_after_each_kind_of_kill(tmp_path: Path, seed: int) -> None:
-    """Takes some minutes: Spark is started five times."""
+    """Takes two to four minutes: Spark is started five times, and each batch writes forty tables."""
     choose = random.Random(seed)
     server = Server(tmp_path / "data")
     job = tmp_path / "job.toml"

@@ -131,10 +131,18 @@ def writers(uri: str, count: int) -> Iterator[list[int]]:
             thread.join()
 
 
+def command_of(process: int) -> str:
+    """The name of the process's program; empty if it has ended meanwhile, as a worker may."""
+    try:
+        return Path(f"/proc/{process}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
 def victims(driver: int, kind: str) -> list[int]:
     """The processes of a job to be killed; the driver comes first where it is among them."""
     started = children(driver)
-    java = [each for each in started if Path(f"/proc/{each}/comm").read_text() == "java\n"]
+    java = [each for each in started if command_of(each) == "java"]
     match kind:
         case "all":
             return [driver, *started]

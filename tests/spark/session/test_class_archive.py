@@ -9,7 +9,7 @@ import pytest
 
 from headrace import limits
 from headrace.spark.session import class_archive, jvm
-from headrace.spark.session.java import Java
+from headrace.spark.session.java import Java, find_java
 
 
 @pytest.fixture
@@ -70,3 +70,17 @@ def test_another_build_of_java_has_another_archive(java: Java) -> None:
         (java.home / "release").write_text(f'JAVA_VERSION="{build}"')
         names.append(jvm.archive_path(java))
     assert len(set(names)) == 2
+
+
+@pytest.mark.process
+@pytest.mark.soak
+@pytest.mark.spark
+def test_the_run_in_the_background_ends_with_an_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Takes half a minute of a processor that nobody else wants."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert class_archive.make_in_background(find_java(), environ={})
+    assert class_archive._CHILDREN.pop().wait(timeout=900) == 0
+    path = jvm.archive_path(find_java())
+    assert [file.name for file in path.parent.iterdir()] == [path.name] and path.stat().st_size > 10_000_000
+    assert jvm._archive(find_java())[0] == f"-XX:SharedArchiveFile={path}"
+    assert not class_archive.make_in_background(find_java(), environ={})

@@ -1,0 +1,78 @@
+"""SIGINT in a process that starts a Spark session.
+
+PySpark sets a handler of its own, whatever was set before. It cancels all jobs, that of a streaming query's batch as
+well, so that the query fails in the middle of a batch; and it talks to the JVM on a connection that may be in use, so
+that it fails itself. Here a handler of the program stays; in place of Python's own and of PySpark's, queries are
+stopped in order, then KeyboardInterrupt is raised as PySpark raises it.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from headrace import limits
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@contextmanager
+def handler_kept() -> Iterator[None]:
+    """Within the context PySpark makes a session, and takes SIGINT from nobody."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if before is signal.default_int_handler:
+            signal.signal(signal.SIGINT, _interrupted)
+        elif before is not None:
+            signal.signal(signal.SIGINT, before)
+
+
+def replace_handler() -> None:
+    """Takes the place of PySpark's handler, if that is set, in a session that others have made."""
+    if threading.current_thread() is threading.main_thread():
+        handler = signal.getsignal(signal.SIGINT)
+        if getattr(handler, "__qualname__", "").startswith("SparkContext."):
+            signal.signal(signal.SIGINT, _interrupted)
+
+
+def _interrupted(number: int, frame: Any) -> NoReturn:
+    """Stops what runs, on a thread of its own: the interrupted one may be waiting for Spark's answer."""
+    stopping = threading.Thread(target=_stop_all, name="interrupted", daemon=True)
+    stopping.start()
+    stopping.join(limits.SINK_EXIT_SECONDS_MAX)
+    raise KeyboardInterrupt
+
+
+def _stop_all() -> None:
+    from pyspark.sql import SparkSession
+
+    session = SparkSession._instantiatedSession
+    # Whatever is wrong with Spark by now, the program is interrupted.
+    with suppress(Exception):
+        if session is not None:
+            _cancel_jobs(session)
+            if not _at_a_prompt():
+                for query in session.streams.active:
+                    query.stop()
+
+
+def _cancel_jobs(session: SparkSession) -> None:
+    """Cancels the jobs that are no streaming query's: those of a query have its group."""
+    context = session.sparkContext
+    for job in context.statusTracker().getJobIdsForGroup(None):
+        context._jsc.sc().cancelJob(job)  # type: ignore[union-attr]
+
+
+def _at_a_prompt() -> bool:
+    """Whether somebody types: an interrupt takes back a line then, and queries go on in the background."""
+    return hasattr(sys, "ps1") or bool(sys.flags.interactive)

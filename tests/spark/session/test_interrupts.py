@@ -1,0 +1,150 @@
+"""Ctrl-C: a job, and a program with a query, end in order, and nobody is shown a trace of Java or of a worker."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+
+import headrace
+from headrace.spark.jobs.job_file import read_job
+from headrace.spark.jobs.run_state import read_state
+from headrace.spark.session import interrupts
+from headrace.spark.sinks.mirror_sink import mirror_sink
+
+PROGRAM = Path(__file__).with_name("interrupted.py")
+JOB = """
+checkpoint = "checkpoint"
+report_seconds = 0.1
+[source]
+uri = "{uri}"
+database = "d"
+collection = "c"
+startingPosition = "snapshot"
+[spark]
+quick = true
+[[sink]]
+kind = "mirror"
+path = "table"
+"""
+SHOWN = re.compile(r"^\s+at (org|java|jdk|scala|py4j)\.|BrokenPipe|Exception|ERROR", re.MULTILINE)
+"""Traces of Java, errors of its log, and of workers that lost it."""
+
+
+@pytest.fixture
+def server() -> Iterator[Any]:
+    with headrace.Server() as server, MongoClient[dict[str, Any]](server.uri) as client:
+        client.d.c.insert_many([{"_id": number} for number in range(100)])
+        yield server
+
+
+@contextmanager
+def writing(uri: str) -> Iterator[None]:
+    """Inside, there is always something to be followed."""
+    stop = threading.Event()
+
+    def write() -> None:
+        with MongoClient[dict[str, Any]](uri) as client:
+            while not stop.wait(0.005):
+                client.d.c.update_one({"_id": 1}, {"$inc": {"n": 1}})
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def interrupted(command: list[str], server: Any, until: str) -> tuple[int, str]:
+    """Ctrl-C at a terminal, amid batches: SIGINT for the whole process group. The exit status, and standard error."""
+    command = [sys.executable, *command]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes, text=True, start_new_session=True) as process:
+        assert process.stdout and process.stderr
+        seen: set[str] = set()
+
+        def read_until(count: int) -> None:
+            assert process.stdout and process.stderr
+            while len(seen) < count:
+                line = process.stdout.readline()
+                assert line, process.stderr.read()
+                seen.update(re.findall(until, line))
+
+        read_until(1)  # the snapshot
+        with writing(server.uri):
+            read_until(3)
+            os.killpg(process.pid, signal.SIGINT)
+            _, errors = process.communicate(timeout=120)
+    return process.returncode, errors
+
+
+@pytest.mark.process
+@pytest.mark.spark
+def test_a_job_finishes_its_batch_and_says_that_it_was_stopped(server: Any, tmp_path: Path) -> None:
+    job = tmp_path / "job.toml"
+    job.write_text(JOB.format(uri=server.uri), encoding="utf-8")
+    status, errors = interrupted(["-m", "headrace.cli.main", "pipeline", "run", str(job)], server, r": batch (\d+),")
+    assert (status, errors) == (0, "")
+    state = read_state(read_job(job).checkpoint)
+    assert state and (state.phase, state.error) == ("stopped", "")
+    assert mirror_sink(tmp_path / "table").table.read().num_rows == 100
+
+
+@pytest.mark.process
+@pytest.mark.spark
+@pytest.mark.parametrize("made_by", ["headrace", "builder"])
+def test_a_program_is_interrupted_as_python_is(server: Any, tmp_path: Path, made_by: str) -> None:
+    status, errors = interrupted([str(PROGRAM), server.uri, str(tmp_path), made_by], server, r"^batch (\d+)$")
+    assert status == -signal.SIGINT
+    print(errors)
+    assert errors.rstrip().endswith("KeyboardInterrupt") and not SHOWN.search(errors)
+    assert mirror_sink(tmp_path / "table").table.read().num_rows == 100
+
+
+@pytest.fixture
+def pythons_handler() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+class SparkContext:
+    """As PySpark's, whose handler is a function within a method."""
+
+    def set_handler(self) -> None:
+        def signal_handler(*_: object) -> None:
+            raise AssertionError("all jobs are cancelled")
+
+        signal.signal(signal.SIGINT, signal_handler)
+
+
+@pytest.mark.usefixtures("pythons_handler")
+def test_a_handler_of_the_program_stays_and_pysparks_does_not() -> None:
+    def mine(*_: object) -> None: ...
+
+    signal.signal(signal.SIGINT, mine)
+    with interrupts.handler_kept():
+        SparkContext().set_handler()
+    interrupts.replace_handler()
+    assert signal.getsignal(signal.SIGINT) is mine
+    SparkContext().set_handler()
+    interrupts.replace_handler()
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with interrupts.handler_kept():
+        SparkContext().set_handler()
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
