@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def handler_kept() -> Iterator[None]:
+def handler_restored() -> Iterator[None]:
     """Within the context PySpark makes a session, and takes SIGINT from nobody."""
     if threading.current_thread() is not threading.main_thread():
         yield

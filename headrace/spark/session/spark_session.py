@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.spark.session import class_archive, jvm
-from headrace.spark.session.interrupts import handler_kept, replace_handler
+from headrace.spark.session.interrupts import handler_restored, replace_handler
 from headrace.spark.session.java import find_java
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def get_session(
     """
     from pyspark.sql import SparkSession
 
-    with handler_kept():
+    with handler_restored():
         session = SparkSession.getActiveSession() or _existing()
         if session is None:
             settings = CONF | {"spark.app.name": app, "spark.master": f"local[{cores}]"} | dict(conf or {})

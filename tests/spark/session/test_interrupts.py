@@ -135,7 +135,7 @@ def test_a_handler_of_the_program_stays_and_pysparks_does_not() -> None:
     def mine(*_: object) -> None: ...
 
     signal.signal(signal.SIGINT, mine)
-    with interrupts.handler_kept():
+    with interrupts.handler_restored():
         SparkContext().set_handler()
     interrupts.replace_handler()
     assert signal.getsignal(signal.SIGINT) is mine
@@ -144,7 +144,7 @@ def test_a_handler_of_the_program_stays_and_pysparks_does_not() -> None:
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    with interrupts.handler_kept():
+    with interrupts.handler_restored():
         SparkContext().set_handler()
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
