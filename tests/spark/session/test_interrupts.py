@@ -37,8 +37,8 @@ quick = true
 kind = "mirror"
 path = "table"
 """
-SHOWN = re.compile(r"^\s+at (org|java|jdk|scala|py4j)\.|BrokenPipe|Exception|ERROR", re.MULTILINE)
-"""Traces of Java, errors of its log, and of workers that lost it."""
+SHOWN = re.compile(r"^\s+at (org|java|jdk|scala|py4j)\.|BrokenPipe|Exception|\d ERROR ", re.MULTILINE)
+"""Traces of Java, errors of its log, and of workers that lost it. (Py4J logs the KeyboardInterrupt.)"""
 
 
 @pytest.fixture
@@ -109,7 +109,9 @@ def test_a_program_is_interrupted_as_python_is(server: Any, tmp_path: Path, made
     status, errors = interrupted([str(PROGRAM), server.uri, str(tmp_path), made_by], server, r"^batch (\d+)$")
     assert status == -signal.SIGINT
     print(errors)
-    assert errors.rstrip().endswith("KeyboardInterrupt") and not SHOWN.search(errors)
+    assert errors.rstrip().endswith("KeyboardInterrupt") and "reentrant call" not in errors
+    # What a JVM of PySpark's own prints goes to the terminal as it is.
+    assert made_by == "builder" or not SHOWN.search(errors)
     assert mirror_sink(tmp_path / "table").table.read().num_rows == 100
 
 
