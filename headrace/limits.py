@@ -147,6 +147,7 @@ KEY_BYTES_MAX: Final = 500  # LMDB's keys hold 511; ours leave room for a collec
 CHECK_PROBLEM_COUNT_MAX: Final = 1000  # problems of a data directory that are printed; a summary counts all
 MAP_BYTES_AHEAD: Final = 256 * 1024**2  # of the map free before a paused write goes on: more than a group can fill
 GROUP_SECONDS: Final = 0.010  # how long a group of writes runs before it is committed, and others have their turn
+USAGE_COUNT_MAX: Final = 10_000  # collections times kinds of commands that `top` has numbers of: 5 KiB each at most
 COMMIT_COMMAND_COUNT_MAX: Final = 1024  # commands in one write transaction, so that the first does not wait for all
 COMMIT_PIECE_COUNT: Final = 256  # changes that a large transaction's commit makes without a tick: some milliseconds
 COMMIT_PIECE_BYTES: Final = 1024 * 1024  # and bytes of them; a commit with fewer of both is one piece

@@ -94,6 +94,7 @@ class ChangeCursor:
         "repeated_getmore",
         "session",
         "state",
+        "usage",
         "used_ms",
     )  # fmt: skip
 
@@ -112,6 +113,7 @@ class ChangeCursor:
         self.key = channel_key(spec.scope)
         self.namespace = spec.scope.cursor_namespace
         self.namespace_bytes = self.namespace.encode()
+        self.usage: Any = None  # see `Usage.note_stream`
         self.id = 0
         self.idle = False  # the last read reached the end of what there is
         self.has_stages = bool(spec.stages)

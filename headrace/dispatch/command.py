@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.dispatch.arguments import Arguments, Fields
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import GENERIC
+from headrace.dispatch.profiling.usage import KINDS
 from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import Requirement
 from headrace.dispatch.wait import Wait
@@ -56,11 +57,14 @@ class Command:
     """The metric that counts how often it was answered."""
     failed: str = field(init=False)
     """The metric that counts how often it was answered with an error."""
+    usage: int = field(init=False)
+    """What `top` counts it as; 0: nothing, as it is not about one collection."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "arguments", _arguments(self.name, self.aliases, self.fields))
         object.__setattr__(self, "total", f"commands.{self.name}.total")
         object.__setattr__(self, "failed", f"commands.{self.name}.failed")
+        object.__setattr__(self, "usage", KINDS.get(self.name, 0))
 
 
 @cache

@@ -20,7 +20,7 @@ from bson.errors import BSONError
 
 from headrace import limits
 from headrace.changes import split
-from headrace.clock import Clock
+from headrace.clock import Clock, monotonic
 from headrace.cursors.channels import Channels
 from headrace.cursors.feed import Feeds
 from headrace.cursors.registry import Cursors
@@ -41,6 +41,7 @@ from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.options import ServerOptions
 from headrace.dispatch.profiling.profiler import Profiler
+from headrace.dispatch.profiling.usage import Usage
 from headrace.dispatch.request import ClientInfo, Request
 from headrace.dispatch.sessions import checked_out_key
 from headrace.dispatch.shell import NoShell, Shell
@@ -98,6 +99,7 @@ class Engine:
         """The collections that an `$out` is filling."""
         first_metrics = (split.EVENTS_FAILED, split.EVENTS_SPLIT, "network.bytesIn", "network.bytesOut")
         self.metrics: dict[str, int] = defaultdict(int, dict.fromkeys(first_metrics, 0))
+        self.usage = Usage(lambda namespace: namespace in store.catalog.collections)
         self.process_id = ObjectId()
         self.started_ms = self.clock.now_ms()
         self.connections_open = 0
@@ -190,6 +192,7 @@ class Engine:
 
     def run_read(self, command: Command, request: Request) -> bytes | Wait:
         """Run a command that changes nothing; every `AnsweredError` becomes a reply."""
+        began = monotonic() if command.usage else 0.0
         context = CommandContext(self, request.deadline_ms)
         turn = current_turn() if command.pauses else None
         if turn is not None:
@@ -202,11 +205,15 @@ class Engine:
             if type(answer) is Wait:
                 return answer
             self.metrics[command.total] += 1
+            if began:
+                self.usage.note(command.usage, request, monotonic() - began)
             if turn is not None:
                 turn.answer = answer
             return self._close(answer)
         except AnsweredError as error:
             free_held(error)
+            if began:
+                self.usage.note(command.usage, request, monotonic() - began)
             return self.failure(error, request)
         except (BSONError, UnicodeDecodeError) as error:
             return self.failure(CommandError(22, f"invalid bson: {error}"), request)
@@ -217,12 +224,14 @@ class Engine:
 
     def run_stream(self, command: Command, request: Request) -> bytes | Wait:
         """As `run_read`, of a getMore that is known to be a change stream's, and with a shortcut for most of them."""
+        began = monotonic()
         answer = repeated_getmore.from_feed(self, request)
         if answer is None:
             return self.run_read(command, request)
         if type(answer) is Wait:
             return answer
         self.metrics[command.total] += 1
+        self.usage.note_stream(request.cursor, monotonic() - began)
         return self._close(answer)  # type: ignore[arg-type]
 
     def run_write(self, command: Command, request: Request, txn: WriteTransaction) -> bytes | Wait:
@@ -230,6 +239,7 @@ class Engine:
 
         In a turn it may pause, and goes on in another transaction: what it has done until then is committed.
         """
+        began = monotonic() if command.usage else 0.0
         context = CommandContext(self, request.deadline_ms, txn)
         turn = current_turn() if command.pauses else None
         if turn is not None:
@@ -246,6 +256,8 @@ class Engine:
             if type(answer) is Wait:
                 return answer
             self.metrics[command.total] += 1
+            if began:
+                self.usage.note(command.usage, request, monotonic() - began)
             if turn is not None:
                 turn.answer = answer
             if "writeConcern" in request.body and (error := generic_arguments.unsatisfied(request.body)):
@@ -253,6 +265,8 @@ class Engine:
             return self._close(answer, max(context.txn.clock_position, self.store.last_position))
         except AnsweredError as error:
             free_held(error)
+            if began:
+                self.usage.note(command.usage, request, monotonic() - began)
             return self.failure(error, request)
         except (BSONError, UnicodeDecodeError) as error:
             return self.failure(CommandError(22, f"invalid bson: {error}"), request)

@@ -23,7 +23,6 @@ from headrace.execution.storage_stats import count_of, oplog_size, storage_stats
 from headrace.query.stages.server_stage import ServerStage
 
 UNSUPPORTED: Final = {
-    "latencyStats": (115, "$collStats: latencies are not kept by collection"),
     "queryExecStats": (115, "$collStats: scans are not counted by collection"),
 }
 
@@ -42,7 +41,7 @@ def _collection_stats(
         if name in spec:
             raise CommandError(code, message)
     for name, options in spec.items():
-        if name not in ("count", "storageStats"):
+        if name not in ("count", "latencyStats", "storageStats"):
             raise CommandError(40415, f"BSON field '$collStats.{name}' is an unknown field.")
         if type(options) is not dict:
             raise CommandError(14, f"BSON field '$collStats.{name}' is the wrong type, expected type 'object'")
@@ -50,6 +49,13 @@ def _collection_stats(
         "ns": namespace, "host": host_of(context.engine, request.client),
         "localTime": DatetimeMS(context.clock.now_ms()),
     }  # fmt: skip
+    if "latencyStats" in spec:
+        histograms = spec["latencyStats"].get("histograms", False)
+        if type(histograms) is not bool:
+            raise CommandError(
+                14, "BSON field '$collStats.latencyStats.histograms' is the wrong type, expected type 'bool'"
+            )
+        stats["latencyStats"] = context.engine.usage.latencies(namespace, histograms=histograms)
     if "storageStats" in spec:
         stats["storageStats"] = storage_stats(context, namespace, spec["storageStats"].get("scale", 1))
         del stats["storageStats"]["ns"]

@@ -35,6 +35,7 @@ def drop(context: CommandContext, request: Request) -> dict[str, Any]:
         return {}
     count = len(collection.indexes)
     catalog_changes.drop(context.txn, collection)
+    context.engine.usage.forget(namespace)
     return {"ns": namespace} if collection.is_view else {"nIndexesWas": count, "ns": namespace}
 
 
@@ -54,6 +55,7 @@ def drop_database(context: CommandContext, request: Request) -> dict[str, Any]:
             collection = counted(context, namespace)
             if collection is not None:
                 catalog_changes.drop(context.txn, collection)
+                context.engine.usage.forget(namespace)
     context.txn.log_command(database, None, {"dropDatabase": 1})
     return {"dropped": database}
 
@@ -82,6 +84,8 @@ def rename(context: CommandContext, request: Request) -> dict[str, Any]:
         catalog_changes.rename(txn, collection, goal, existing)
     else:
         move(context, collection, goal, drops_target=bool(DROP_TARGET.of(body)))
+    for namespace in (source, goal):
+        context.engine.usage.forget(namespace)
     return {}
 
 

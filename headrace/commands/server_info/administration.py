@@ -19,8 +19,8 @@ MESSAGE: Final = string("message")
 
 
 def top(context: CommandContext, request: Request) -> dict[str, Any]:
-    """top: no collections, as times are not counted by collection."""
-    return {"totals": {"note": "all times in microseconds"}}
+    """top: how often each collection was used since the start, and for how long."""
+    return {"totals": {"note": "all times in microseconds", **context.engine.usage.totals()}}
 
 
 def fsync(context: CommandContext, request: Request) -> dict[str, Any]:

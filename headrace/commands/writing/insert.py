@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bson.errors import BSONError
 
 from headrace import limits
+from headrace.clock import monotonic
 from headrace.commands.requirements import writes
 from headrace.dispatch.arguments import Fields, array, raw_documents
 from headrace.dispatch.command import Command
@@ -104,7 +105,7 @@ def insert_plain(engine: Engine, txn: WriteTransaction, namespace: str, document
     False, and nothing has happened: what is to be done or answered is for the command to say. `is_sound`: the document
     is known to decode.
     """
-    store = engine.store
+    began, store = monotonic(), engine.store
     collection = store.catalog.collections.get(namespace)
     if (
         collection is None or collection.checks_documents or collection.is_view or len(document) > limits.INSERT_BYTES
@@ -122,6 +123,7 @@ def insert_plain(engine: Engine, txn: WriteTransaction, namespace: str, document
     metrics[COMMAND.total] += 1
     metrics["operations.insert"] += 1
     metrics["document.inserted"] += 1
+    engine.usage.note_insert(namespace, monotonic() - began)
     return True
 
 

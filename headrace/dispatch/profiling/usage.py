@@ -1,0 +1,198 @@
+"""How often commands have used each collection, and how long they took: what `top` and `$collStats` answer.
+
+    engine.usage.note(kind, request, seconds)       a command has been answered
+    engine.usage.note_insert(namespace, seconds)    a document was inserted without a command
+    engine.usage.note_stream(cursor, seconds)       a change stream's getMore, without a look at its request
+
+The time is what the command ran for, with the turns of others if it paused, but without what it waited for: events, a
+lock, the commit that it shares with other writes. Numbers are lost at the end of the server, and when a collection is
+dropped or renamed. Source: MongoDB's manual, `top` and `$collStats`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from operator import add
+from typing import Any, Final
+
+from bson import Int64
+
+from headrace import limits
+from headrace.dispatch.request import Request
+
+QUERIES, GET_MORE, INSERT, UPDATE, REMOVE, READ, WRITE, CATALOG = range(1, 9)
+
+KINDS: Final = {
+    "aggregate": READ,
+    "collMod": CATALOG,
+    "count": READ,
+    "create": CATALOG,
+    "createIndexes": CATALOG,
+    "delete": REMOVE,
+    "distinct": READ,
+    "drop": CATALOG,
+    "dropIndexes": CATALOG,
+    "find": QUERIES,
+    "findAndModify": WRITE,
+    "getMore": GET_MORE,
+    "insert": INSERT,
+    "listIndexes": READ,
+    "update": UPDATE,
+    "validate": READ,
+}
+"""What the commands count as that are about one collection."""
+_EVENTS: Final = (
+    ("queries", (QUERIES,)), ("getmore", (GET_MORE,)), ("insert", (INSERT,)), ("update", (UPDATE,)),
+    ("remove", (REMOVE,)), ("commands", (READ, WRITE, CATALOG)),
+)  # fmt: skip
+_READS: Final = (QUERIES, GET_MORE, READ)
+_LOCKS: Final = {
+    "total": (*_READS, INSERT, UPDATE, REMOVE, WRITE, CATALOG),
+    "readLock": _READS,
+    "writeLock": (INSERT, UPDATE, REMOVE, WRITE, CATALOG),
+}
+_LATENCIES: Final = {"reads": _READS, "writes": (INSERT, UPDATE, REMOVE, WRITE), "commands": (CATALOG,)}
+_MICROS: Final = (
+    0, *(1 << power for power in range(1, 11)),
+    *(micros for power in range(11, 21) for micros in (1 << power, 3 << power - 1)),
+    *(1 << power for power in range(21, 41)),
+)  # fmt: skip
+"""The least time of each range: powers of two, from 2048 µs to a second with a step between."""
+_SECONDS: Final = [micros / 1e6 for micros in _MICROS]
+
+RECENT_COUNT: Final = 128
+"""Times that are stored as they come, before they are added up: that costs a command less."""
+
+Key = tuple[int, str, Any]
+"""A kind, a database and a collection."""
+
+
+class _Sum:
+    """Of one kind in one collection: how long, how often, and how often in each range of times."""
+
+    __slots__ = ("counts", "seconds")
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.counts = [0] * len(_SECONDS)
+
+    def add(self, times: list[float]) -> None:
+        """Add times, in seconds, which are then gone from the list."""
+        self.seconds += sum(times)
+        for seconds in times:
+            self.counts[bisect_right(_SECONDS, seconds) - 1] += 1
+        times.clear()
+
+
+class Usage:
+    """The numbers of one server."""
+
+    def __init__(self, exists: Callable[[str], bool]) -> None:
+        """`exists`: whether there is a collection of a name."""
+        self._exists = exists
+        self._recent: dict[Key, list[float]] = {}
+        self._sums: dict[Key, _Sum] = {}
+
+    def note(self, kind: int, request: Request, seconds: float) -> None:
+        """A command of a kind has taken so long."""
+        key = kind, request.db, request.body["collection" if kind == GET_MORE else request.name]
+        times = self._recent.get(key)
+        if times is None:
+            times = self._times(key)
+        times.append(seconds)
+        if len(times) >= RECENT_COUNT:
+            self._add_up(key, times)
+
+    def note_insert(self, namespace: str, seconds: float) -> None:
+        """An insert of one document has taken so long."""
+        database, _, name = namespace.partition(".")
+        key = INSERT, database, name
+        times = self._times(key)
+        times.append(seconds)
+        if len(times) >= RECENT_COUNT:
+            self._add_up(key, times)
+
+    def note_stream(self, cursor: Any, seconds: float) -> None:
+        """A change stream's getMore has taken so long."""
+        times = cursor.usage
+        if times is None:
+            times = cursor.usage = self._times(self._key_of(cursor))
+        times.append(seconds)
+        if len(times) >= RECENT_COUNT:
+            self._add_up(self._key_of(cursor), times)
+
+    def _key_of(self, cursor: Any) -> Key:
+        database, _, name = cursor.namespace.partition(".")
+        return GET_MORE, database, name
+
+    def _times(self, key: Key) -> list[float]:
+        times = self._recent.get(key)
+        if times is not None:
+            return times
+        if type(key[2]) is not str:
+            return []  # of an aggregation without a collection
+        if len(self._recent) >= limits.USAGE_COUNT_MAX:
+            self._forget_some()
+        times = self._recent[key] = []
+        return times
+
+    def _add_up(self, key: Key, times: list[float]) -> None:
+        if self._recent.get(key) is times:
+            self._sums.setdefault(key, _Sum()).add(times)
+        else:
+            times.clear()  # a cursor's, whose collection has gone
+
+    def _forget_some(self) -> None:
+        """Forget the numbers of what is not there; if that is little, the older half."""
+        left = [key for key in self._recent if self._exists(f"{key[1]}.{key[2]}")]
+        if len(left) > limits.USAGE_COUNT_MAX // 2:
+            left = left[len(left) // 2 :]
+        self._recent = {key: self._recent[key] for key in left}
+        self._sums = {key: self._sums[key] for key in left if key in self._sums}
+
+    def forget(self, namespace: str) -> None:
+        """A collection was dropped or renamed."""
+        database, _, name = namespace.partition(".")
+        for kind in KINDS.values():
+            self._recent.pop((kind, database, name), None)
+            self._sums.pop((kind, database, name), None)
+
+    def totals(self) -> dict[str, Any]:
+        """What `top` has of each collection, by name; times in microseconds."""
+        names = sorted({f"{database}.{name}" for _, database, name in self._recent})
+        return {name: self._total(name) for name in names}
+
+    def _total(self, namespace: str) -> dict[str, Any]:
+        fields = {}
+        for field, kinds in (*_LOCKS.items(), *_EVENTS):
+            micros, counts = self._sum_of(namespace, kinds)
+            fields[field] = {"time": Int64(micros), "count": Int64(sum(counts))}
+        return fields
+
+    def _sum_of(self, namespace: str, kinds: tuple[int, ...]) -> tuple[int, list[int]]:
+        """(microseconds, the count of each range) of several kinds."""
+        database, _, name = namespace.partition(".")
+        micros, counts = 0, [0] * len(_SECONDS)
+        for kind in kinds:
+            key = kind, database, name
+            if key in self._recent:
+                self._add_up(key, self._recent[key])
+                micros += int(self._sums[key].seconds * 1e6)
+                counts = list(map(add, counts, self._sums[key].counts))
+        return micros, counts
+
+    def latencies(self, namespace: str, *, histograms: bool) -> dict[str, Any]:
+        """What `$collStats` has as `latencyStats`. Transactions are not counted by collection, as in MongoDB."""
+        shown = {}
+        for field, kinds in (*_LATENCIES.items(), ("transactions", ())):
+            micros, counts = self._sum_of(namespace, kinds)
+            latency: dict[str, Any] = {}
+            if histograms:
+                latency["histogram"] = [
+                    {"micros": Int64(least), "count": Int64(count)} for least, count in zip(_MICROS, counts) if count
+                ]
+            latency["latency"] = Int64(micros)
+            latency["ops"] = Int64(sum(counts))
+            shown[field] = latency
+        return shown
