@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.execution.planner import choice
+from headrace.execution.planner import choice, trial
 from headrace.query.sort import parse_sort
 from headrace.store.view import View
 from headrace.testing.clock import FakeClock
@@ -296,3 +296,23 @@ def test_a_command_that_pauses_while_it_chooses_a_plan_is_answered(at: DrivenSer
         assert decode(reply)["ok"] == 1
     reply, _ = at.in_turns("t", {"delete": "i", "deletes": [{"q": {"a": 5, "b": 5}, "limit": 0}]})
     assert reply["n"] == 2
+
+
+def test_a_trial_ends_where_a_look_at_a_document_takes_long() -> None:
+    with DrivenServer() as server:
+        documents = [{"_id": number, "a": 1, "b": 1} for number in range(200)]
+        server.must("t", {"insert": "slow", "documents": documents})
+        indexes = [{"name": name, "key": {name: 1}} for name in ("a", "b")]
+        server.must("t", {"createIndexes": "slow", "indexes": indexes})
+        numbers = {
+            "$filter": {"input": {"$range": [0, 300_000]}, "cond": {"$lt": ["$$this", 0]}}
+        }  # takes much more than 20 ms
+        body = {"find": "slow", "filter": {"a": 1, "b": 1, "$expr": {"$eq": [{"$size": numbers}, 0]}}, "limit": 3}
+        shown = server.must("t", {"explain": body, "verbosity": "queryPlanner"})["queryPlanner"]
+        assert shown["rejectedPlans"]
+        made: list[trial.Trial] = []
+        original = trial.run_trials
+        with mock.patch.object(choice, "run_trials", lambda *args: made.extend(original(*args)) or made):
+            found = server.must("t", body)["cursor"]["firstBatch"]
+        assert [document["_id"] for document in found] == [0, 1, 2]
+        assert len(made) == 2 and sum(each.works for each in made) <= 2

@@ -4,7 +4,7 @@ A *work* is the look at one key. The score of a way is 1, and its results for ea
 its end, and a little for an order that needs no sort. One that must be sorted has no results before its end.
 
 Source: MongoDB's documentation of query plans and `planCacheStats`. Its trials go on for 10,000 works; here they end
-sooner, since nobody else is served meanwhile.
+sooner, since nobody else is served meanwhile: where a look at a document takes long, after some milliseconds.
 """
 
 from __future__ import annotations
@@ -13,18 +13,22 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from headrace.clock import thread_time
+from headrace.errors import CommandError
 from headrace.execution.planner.index_access import IndexAccess
 from headrace.execution.planner.query import Order, Query
 from headrace.execution.planner.several_accesses import Access
 from headrace.store.catalog import Collection
 from headrace.store.view import View
-from headrace.turns import uninterrupted
+from headrace.turns import TimeLimit, uninterrupted
 from headrace.values.bson import decode
 
 RESULT_COUNT: Final = 101
 """Results that end a trial."""
 WORK_COUNT: Final = 1000
 """Works of all ways together, and at least `RESULT_COUNT` for each."""
+TRIAL_SECONDS: Final = 0.01
+"""Of the thread's own time, after which a trial ends; in the middle of a look at a document, up to twice as long."""
 _TIE_BREAKER: Final = 0.0001
 
 
@@ -44,7 +48,7 @@ class Trial:
     @property
     def score(self) -> float:
         """More is better."""
-        return 1 + self.result_count / self.works + _TIE_BREAKER * self.is_sorted + self.is_eof
+        return 1 + self.result_count / max(self.works, 1) + _TIE_BREAKER * self.is_sorted + self.is_eof
 
 
 def run_trials(
@@ -53,14 +57,25 @@ def run_trials(
     """What each way did, in the order of the ways."""
     wanted = min(RESULT_COUNT, order.limit or RESULT_COUNT)
     candidates = [_Candidate(view, collection, query, way, order) for way in ways]
-    with uninterrupted():
-        for _ in range(max(RESULT_COUNT, WORK_COUNT // len(ways))):
-            for candidate in candidates:
-                candidate.work()
-            if any(candidate.is_eof or candidate.result_count >= wanted for candidate in candidates):
-                break
-    for candidate in candidates:
-        candidate.close()
+    ends = thread_time() + TRIAL_SECONDS
+    limit = TimeLimit(TRIAL_SECONDS, "the trial of a plan")
+    limit.begin()
+    try:
+        with uninterrupted():
+            for _ in range(max(RESULT_COUNT, WORK_COUNT // len(ways))):
+                for candidate in candidates:
+                    candidate.work()
+                if any(candidate.is_eof or candidate.result_count >= wanted for candidate in candidates):
+                    break
+                if thread_time() > ends:
+                    break
+    except CommandError as error:
+        if error.code != 50:
+            raise
+    finally:
+        limit.end()
+        for candidate in candidates:
+            candidate.close()
     return [candidate.trial() for candidate in candidates]
 
 
