@@ -193,7 +193,7 @@ def _check_streams(checked: CheckedJob) -> None:
         position = positions.get(server_name(one.uri) if options.others else "")
         start = StreamPosition("token", position.token) if position else StreamPosition("latest")
         try:
-            MongoDBStream(one).open(start, batch_rows=1).close()
+            MongoDBStream(one).try_open(start)
         except PositionLost:
             # An archive may have what the oplog has no longer; a new snapshot is the stream's affair.
             if options.on_position_lost == "fail" and not options.archive:

@@ -122,6 +122,11 @@ class MongoDBStream:
         pipeline = [*self._pipeline, *stages]
         return ResumingCursor(self, position, pipeline, batch_rows or self.options.batch_rows, raw=raw)
 
+    def try_open(self, position: StreamPosition) -> None:
+        """Raises what `open` does. Of the first event only the token is read: the event may be too large for a reply, and
+        is then read in another way."""
+        self.open(position, stages=({"$project": {"_id": 1}},), batch_rows=1).close()
+
     def resolve(self, position: StreamPosition) -> Token:
         """The token of a position; that of `latest` precedes all later events. Raises PositionLost."""
         if position.token is not None:

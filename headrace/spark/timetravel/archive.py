@@ -228,10 +228,10 @@ def _archived_token(archive: Archive, moment: Timestamp, error: PositionLost) ->
 def _why_gone(mongodb: MongoDBStream, token: Token) -> PositionLost | None:
     """Why the server cannot go on at the token; None if it can."""
     try:
-        with mongodb.open(StreamPosition("token", token=token), batch_rows=1):
-            return None
+        mongodb.try_open(StreamPosition("token", token=token))
     except PositionLost as error:
         return error
+    return None
 
 
 def _row_dicts(table: pa.Table) -> Iterator[dict[str, Any]]:
