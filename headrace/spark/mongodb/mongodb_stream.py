@@ -123,8 +123,8 @@ class MongoDBStream:
         return ResumingCursor(self, position, pipeline, batch_rows or self.options.batch_rows, raw=raw)
 
     def try_open(self, position: StreamPosition) -> None:
-        """Raises what `open` does. Of the first event only the token is read: the event may be too large for a reply, and
-        is then read in another way."""
+        """Raises what `open` does. Of the first event only the token is read: the event may be too large for a reply,
+        and is then read in another way."""
         self.open(position, stages=({"$project": {"_id": 1}},), batch_rows=1).close()
 
     def resolve(self, position: StreamPosition) -> Token:
