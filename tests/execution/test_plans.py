@@ -313,6 +313,6 @@ def test_a_trial_ends_where_a_look_at_a_document_takes_long() -> None:
         made: list[trial.Trial] = []
         original = trial.run_trials
         with mock.patch.object(choice, "run_trials", lambda *args: made.extend(original(*args)) or made):
-            found = server.must("t", body)["cursor"]["firstBatch"]
-        assert [document["_id"] for document in found] == [0, 1, 2]
+            first = server.must("t", body)["cursor"]["firstBatch"]
+        assert [document["_id"] for document in first] == [0, 1, 2]
         assert len(made) == 2 and sum(each.works for each in made) <= 2
