@@ -34,6 +34,7 @@ from headrace.store.catalog import Collection, Index
 from headrace.store.indexes.index_keys import descends
 from headrace.store.view import View, id_bounds
 from headrace.values.bson import decode, encode, encode_in_order
+from headrace.values.bson.elements import find_element
 
 MERGED_COUNT: Final = 16
 """Documents that each of several merged scans reads at first."""
@@ -171,10 +172,21 @@ def _key_reader(collection: Collection, index: Index, fields: tuple[str, ...]) -
         values = key_values(key, descending)
         if values is not None:
             return encode_in_order({name: values[position] for name, position in positions}), False
-        document = decode(view.fetch(collection, index, record))
-        return encode_in_order({name: document[name] for name in fields if name in document}), True
+        return _with_fields(view.fetch(collection, index, record), fields), True
 
     return reader
+
+
+def _with_fields(document: bytes, fields: tuple[str, ...]) -> bytes:
+    """A document of these fields of a document. Does not tick, as decoding would: the walk holds a view's cursor."""
+    elements = []
+    for name in fields:
+        element = find_element(document, name.encode())
+        if element is not None:
+            bson_type, start, end = element
+            elements.append(bytes((bson_type,)) + name.encode() + b"\0" + document[start:end])
+    body = b"".join(elements)
+    return (len(body) + 5).to_bytes(4, "little") + body + b"\0"
 
 
 def _id_reader(collection: Collection) -> Reader:
@@ -185,7 +197,7 @@ def _id_reader(collection: Collection) -> Reader:
         read = value_at(key, 0)
         if read is not None:
             return encode({"_id": read[0]}), False
-        return encode({"_id": decode(view.fetch(collection, index, record))["_id"]}), True
+        return _with_fields(view.fetch(collection, index, record), ("_id",)), True
 
     return reader
 

@@ -10,7 +10,9 @@ import pytest
 from bson import Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pymongo import MongoClient
 
+import headrace
 from headrace.testing.clock import FakeClock
 from headrace.testing.driven import DrivenServer
 from headrace.values.order import hash_key
@@ -134,3 +136,14 @@ def test_ids_of_a_collation_are_read(at: DrivenServer) -> None:
     at.must("t", {"create": "folded", "collation": {"locale": "en", "strength": 2}})
     at.must("t", {"insert": "folded", "documents": [{"_id": "A"}, {"_id": "b"}]})
     assert at.must("t", {"count": "folded", "query": {"_id": {"$gte": "a", "$lt": "b"}}})["n"] == 1
+
+
+def test_ids_alone_of_documents_that_take_long_to_decode_are_read() -> None:
+    """Whether 3 is an integer only the document says; the walk through the keys must not pause for it."""
+    with headrace.Server() as server, MongoClient[dict[str, Any]](server.uri) as client:
+        client.d.c.create_index("n")
+        client.d.c.insert_many([{"_id": n, "n": -n, "text": "x" * 2_000_000} for n in range(9)])
+        after = client.d.c.find({"_id": {"$gt": 1}}, {"_id": 1})
+        assert list(after.sort("_id", 1).skip(3)) == [{"_id": n} for n in range(5, 9)]
+        covered = client.d.c.find({"n": {"$lt": -1}}, {"_id": 0, "n": 1}).hint("n_1")
+        assert list(covered.sort("n", 1)) == [{"n": n} for n in range(-8, -1)]
