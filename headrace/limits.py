@@ -218,6 +218,10 @@ COLUMN_NAME_LENGTH_MAX: Final = 120  # of a typed table's column, before a numbe
 LAYOUT_FIELD_COUNT_MAX: Final = 200  # fields of a document that is decoded by its layout
 LAYOUT_FAILURE_COUNT_MAX: Final = 8  # layouts that matched no further row, until the rest is decoded one by one
 SNAPSHOT_ROUND_COUNT_MAX: Final = 200  # how often a document may change while it is read; a round takes milliseconds
+ROW_COUNT_UNBOUNDED: Final = 1 << 31  # rows of a chunk whose size nobody knows: what is asked for, then
+SNAPSHOT_CHUNK_BYTES: Final = (
+    256 * 1024 * 1024
+)  # of documents in a chunk, about, which a worker holds and Spark takes in one batch
 SNAPSHOT_COLLECTION_COUNT_MAX: Final = (
     100  # collections whose snapshots are in a micro-batch: a commit of each takes 30 ms
 )

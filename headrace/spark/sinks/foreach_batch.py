@@ -94,6 +94,10 @@ def wait_for_sinks(*, query: str | None = None, timeout_s: float = limits.SINK_E
     return _ACTIVE.wait(query, timeout_s)
 
 
+class BatchTooLarge(RuntimeError):
+    """The rows of a batch do not fit the driver, which has to have them for the sinks."""
+
+
 def for_each_batch(
     *sinks: Sink, listener: Listener | None = None, checkpoint: str | Path | None = None
 ) -> Callable[[DataFrame, int], None]:
@@ -116,10 +120,28 @@ def for_each_batch(
                     listener(report)
 
     def collected(frame: DataFrame, query: str, number: int) -> Iterator[BatchReport | None]:
-        batch = MicroBatch(query, number, frame.toArrow())
+        batch = MicroBatch(query, number, _collected_rows(frame, number))
         return (sink.apply(batch) for sink in sinks)
 
     return apply
+
+
+def _collected_rows(frame: DataFrame, number: int) -> pa.Table:
+    try:
+        return frame.toArrow()
+    except Exception as error:
+        if any(sign in str(error) for sign in _TOO_LARGE):
+            raise BatchTooLarge(
+                f"batch {number} has more bytes than the driver takes (spark.driver.maxResultSize, and its heap): set "
+                "maxBytesPerTrigger in [source], to 128000000, say, and run the job again; if the batch is planned "
+                "already, or one large transaction, give the driver more: memory and spark.driver.maxResultSize in "
+                "[spark]"
+            ) from error
+        raise
+
+
+_TOO_LARGE: Final = ("spark.driver.maxResultSize", "java.lang.OutOfMemoryError")
+"""What Spark says of a result that the driver does not take."""
 
 
 def _apply_frames(

@@ -21,10 +21,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Final
 
 from bson import Decimal128, MinKey, Timestamp
 from pymongo.collection import Collection
+from pymongo.errors import OperationFailure
 from pymongo.read_concern import ReadConcern
 
 from headrace import limits
@@ -90,9 +92,13 @@ class Snapshot:
         )[options.collection]
 
     def next_chunk(self, after: str, rows_max: int) -> Chunk | None:
-        """The next chunk of at most `rows_max` keys after the key `after` (`""`: from the first); None at the end."""
+        """The next chunk of at most `rows_max` keys after the key `after` (`""`: from the first); None at the end.
+
+        It has about as many bytes as a batch may have, by the documents' average size, and at least one document.
+        """
         if not after:
             return self._single({})
+        rows_max = min(rows_max, self._rows_within_bytes)
         key = loads(after)["_id"]
         # `$gt: NaN` matches nothing, though NaN sorts before all numbers.
         within = {"_id": {"$gt": key}}
@@ -100,6 +106,18 @@ class Snapshot:
         if not _is_nan(key) and not isinstance(key, MinKey):
             last = self._key(within, 1, skip=rows_max - 1) or self._key(within, -1)
         return Chunk(last, after) if last else self._single(_beyond(key))
+
+    @cached_property
+    def _rows_within_bytes(self) -> int:
+        """How many documents of the average size now are within the bytes of a batch."""
+        size_max = self._options.bytes_max or limits.SNAPSHOT_CHUNK_BYTES
+        try:
+            stats = list(self._collection.aggregate([{"$collStats": {"storageStats": {}}}]))
+        except OperationFailure:
+            return limits.ROW_COUNT_UNBOUNDED  # without the privilege nobody knows
+        # A sharded collection has those of each shard.
+        sizes = [int(each.get("storageStats", {}).get("avgObjSize", 0)) for each in stats]
+        return max(size_max // max([*sizes, 1]), 1)
 
     def split(self, chunk: Chunk, rows: int, chunks_max: int) -> list[Chunk]:
         """A chunk of about `rows` rows as at most `chunks_max` smaller ones, in order."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from headrace.spark.sinks.foreach_batch import ProcessEnding, _ActiveBatches
+from headrace.spark.errors import error_line
+from headrace.spark.sinks.foreach_batch import BatchTooLarge, ProcessEnding, _ActiveBatches, for_each_batch
 
 PROGRAM = """
 import threading
@@ -43,3 +46,18 @@ def test_no_batch_begins_once_the_process_ends() -> None:
         active.begin("q")
     active.finish("q")
     assert active.wait("q", 0)
+
+
+@pytest.mark.parametrize(
+    "said", ["is bigger than spark.driver.maxResultSize (1024.0 MiB)", "java.lang.OutOfMemoryError: Java"]
+)
+def test_a_batch_that_the_driver_does_not_take_is_an_error_that_says_what_to_do(said: str) -> None:
+    def to_arrow() -> None:
+        raise RuntimeError(f"An error occurred while calling o1: Total size of serialized results of 4 tasks {said}")
+
+    context = SimpleNamespace(getLocalProperty=lambda _: "q")
+    sink: Any = SimpleNamespace()
+    frame: Any = SimpleNamespace(toArrow=to_arrow, sparkSession=SimpleNamespace(sparkContext=context))
+    with pytest.raises(BatchTooLarge, match=r"batch 7 .*maxBytesPerTrigger") as raised:
+        for_each_batch(sink)(frame, 7)
+    assert "\n" not in error_line(raised.value)

@@ -10,6 +10,7 @@ from bson import Binary, Decimal128, Int64, MaxKey, MinKey, ObjectId, Timestamp
 from bson.datetime_ms import DatetimeMS
 from pymongo.database import Database
 
+from headrace import limits
 from headrace.spark.mongodb.batch_limits import BatchLimits
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream
 from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
@@ -18,7 +19,7 @@ from headrace.spark.rows.events import SNAPSHOT_BEGIN, SNAPSHOT_END, Row
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.stream.read_ahead import read_ahead
 from headrace.spark.tables.fold import MirrorRow, MirrorState, fold, keys_to_read
-from headrace.spark.timetravel.snapshot import Snapshot
+from headrace.spark.timetravel.snapshot import Chunk, Snapshot
 from tests.spark.support.event_rows import row_of, text_row
 
 Db = Database[dict[str, Any]]
@@ -99,3 +100,18 @@ def test_a_snapshot_under_writers_and_the_events_after_it_give_the_collection(
     assert {key: row.document for key, row in mirror.items()} == {
         dumps(document["_id"]): dumps(document) for document in database.c.find()
     }
+
+
+def test_a_chunk_has_about_as_many_bytes_as_a_batch_may_have(uri: str, database: Db) -> None:
+    """Documents of 16 MB, the largest that there are."""
+    for number in range(7):
+        database.c.insert_one({"_id": number, "text": "x" * (limits.DOCUMENT_BYTES_MAX - 64)})
+    options = SourceOptions(uri, database.name, "c", bytes_max=3 * limits.DOCUMENT_BYTES_MAX)
+    counts, after, snapshot = [], "", Snapshot(options)
+    while chunk := snapshot.next_chunk(after, 1000):
+        counts.append(sum(1 for _ in snapshot.read(chunk)))
+        after = chunk.upto
+    assert counts == [1, 3, 3]
+    one = Snapshot(SourceOptions(uri, database.name, "c", bytes_max=1))
+    first = one.next_chunk("", 1000)
+    assert first and one.next_chunk(first.upto, 1000) == Chunk(dumps({"_id": 1}), first.upto)
