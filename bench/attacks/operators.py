@@ -59,6 +59,20 @@ def _indexes(attacker: Attacker) -> None:
         attacker.ask({"dropIndexes": "c", "index": "*"})
 
 
+def _two_indexes(attacker: Attacker) -> None:
+    attacker.fill(20_000)
+    attacker.ask({"createIndexes": "c", "indexes": [{"key": {name: 1}, "name": name} for name in ("n", "note")]})
+
+
+def _planned(attacker: Attacker) -> None:
+    slow = {"$filter": {"input": {"$range": [0, 100_000]}, "cond": {"$lt": ["$$this", 0]}}}
+    number = 0
+    while attacker.seconds_left > 0:
+        number += 1  # another shape, so that a plan is chosen anew
+        spec = {"n": {"$gt": 0}, "note": {"$gt": ""}, f"f{number}": None, "$expr": {"$eq": [{"$size": slow}, 0]}}
+        attacker.ask({"find": "c", "filter": spec, "limit": 1})
+
+
 def _modifications(attacker: Attacker) -> None:
     schema = {"properties": {f"f{key}": {"bsonType": "string", "minLength": key % 10} for key in range(50_000)}}
     while attacker.seconds_left > 0:
@@ -184,6 +198,7 @@ ATTACKS = (
     _update("$set of 100,000 fields", {"$set": {f"f{key}": key for key in range(100_000)}}),
     _update("a replacement by 1,000,000 elements", {"a": list(range(1_000_000))}),
     Attack("60 unique indexes over 20,000 documents", _indexes, _numbers),
+    Attack("plans chosen by documents that take long to look at", _planned, _two_indexes),
     Attack("collMod with a schema of 50,000 properties", _modifications, _numbers),
     Attack("listDatabases of 3,000", lambda attacker: attacker.repeat({"listDatabases": 1}, "admin"), _databases),
     Attack("killCursors of 300,000", _killed_among_many, _numbers),
