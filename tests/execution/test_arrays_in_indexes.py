@@ -61,3 +61,21 @@ def test_an_index_loses_nothing_and_keeps_the_order(
         ids = [[document["_id"] for document in answer] for answer in answers]
         assert sorted(ids[0]) == sorted(ids[1]) and ids[0]
         assert not sort or ids[0] == ids[1]
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        {"key": {"$**": 1}}, {"key": {"a.b": 1}}, {"key": {"a.b": 1}, "sparse": True},
+        {"key": {"a.b": 1}, "partialFilterExpression": {"a.b": {"$exists": True}}},
+    ],
+)  # fmt: skip
+def test_an_array_without_the_field_is_not_equal_to_null(index: dict[str, Any]) -> None:
+    """Recorded answers of MongoDB showed it: such a document has no key in an index that lacks missing values."""
+    with DrivenServer(clock=FakeClock()) as at:
+        at.must("t", {"createIndexes": "c", "indexes": [{"name": "i", **index}]})
+        values: list[Any] = [[], [1], [[1]], [{"b": None}], {"b": 1}, {"b": None}, {}, 5]
+        at.must("t", {"insert": "c", "documents": [{"_id": n, "a": value} for n, value in enumerate(values)]})
+        for condition in ({"$ne": None}, {"$nin": [None, 7]}, {"$not": {"$in": [None, 7]}}):
+            reply = at.must("t", {"find": "c", "filter": {"a.b": condition}, "sort": {"_id": 1}})
+            assert [item["_id"] for item in reply["cursor"]["firstBatch"]] == [0, 1, 2, 4]

@@ -85,7 +85,8 @@ def _negated(
     with_null = _has_null(inner)
     if intervals is None or (with_null and element is not None):
         return
-    path, needs_value = _joined(prefix, inner.path), inner.test(MISSING)
+    path = _joined(prefix, inner.path)
+    needs_value = inner.test(MISSING) and "." not in path  # {a: []} matches {a.b: {$ne: null}}, without any a.b
     yield PathCondition(path, complement(intervals), True, needs_value, element, node, is_single=with_null)
 
 
