@@ -96,7 +96,10 @@ class Usage:
 
     def note(self, kind: int, request: Request, seconds: float) -> None:
         """A command of a kind has taken so long."""
-        key = kind, request.db, request.body["collection" if kind == GET_MORE else request.name]
+        name = request.body.get("collection" if kind == GET_MORE else request.name)
+        if type(name) is not str:
+            return  # of an aggregation without a collection, or of what was refused for its name
+        key = kind, request.db, name
         times = self._recent.get(key)
         if times is None:
             times = self._times(key)
@@ -130,8 +133,6 @@ class Usage:
         times = self._recent.get(key)
         if times is not None:
             return times
-        if type(key[2]) is not str:
-            return []  # of an aggregation without a collection
         if len(self._recent) >= limits.USAGE_COUNT_MAX:
             self._forget_some()
         times = self._recent[key] = []

@@ -117,3 +117,15 @@ def test_times_are_added_up_now_and_then(at: DrivenServer) -> None:
         at.engine.usage.note_insert("t.c", 1e-3)
     assert counts(at)["insert"] == 2 * RECENT_COUNT + 3
     assert latencies(at)["writes"]["latency"] == pytest.approx(1000 * (2 * RECENT_COUNT + 3), abs=1)
+
+
+@pytest.mark.parametrize("name", [{}, [], 5, None, {"a": 1}])
+def test_what_is_no_name_is_refused_and_counted_nowhere(at: DrivenServer, name: object) -> None:
+    for body in (
+        {"aggregate": name, "pipeline": [], "cursor": {}}, {"count": name}, {"delete": name, "deletes": []},
+        {"distinct": name, "key": "a"}, {"drop": name}, {"find": name}, {"insert": name, "documents": [{}]},
+        {"update": name, "updates": []}, {"validate": name},
+    ):  # fmt: skip
+        reply = at.run("t", body)
+        assert isinstance(reply, dict) and reply["ok"] == 0.0 and reply["code"] not in (1, 8), (body, reply)
+    assert set(at.must("admin", {"top": 1})["totals"]) <= {"note", "t.c"}
