@@ -84,6 +84,10 @@ class CommandContext:
         view = self._view
         return self._begin() if view is None else view
 
+    def current_view(self) -> View:
+        """`view`, for whoever asks for it again behind each pause."""
+        return self.view
+
     @property
     def txn(self) -> WriteTransaction:
         """The write transaction of a command that writes; another one after each pause."""

@@ -24,7 +24,7 @@ def quick_count(context: CommandContext, collection: Collection, finder: Finder,
         return count_of(context, collection)
     if finder.is_by_id:
         return None
-    access = finder.choice(context.view).access
+    access = finder.choice(context.current_view).access
     if access is None:
         return None if finder.id_ranges is None else _id_count(context, collection, finder.id_ranges)
     return _key_count(context, collection, access) if isinstance(access, IndexAccess) and access.is_exact else None

@@ -25,7 +25,7 @@ def marked_documents(context: CommandContext, plan: ReadPlan) -> Iterator[bytes]
     """The matches of a plan, raw."""
     finder = plan.finder
     finder.is_backward = plan.kind is ReadKind.COLLECTION and plan.backward
-    finder.take_order(context.view, plan.order)
+    finder.take_order(context.current_view, plan.order)
     for match in matches(context, finder):
         marks = {_KEY: _key(plan, match), RECORD: Int64(int.from_bytes(match.record, "big"))}
         yield encode_in_order(match.document | marks)

@@ -76,7 +76,7 @@ def matches(context: CommandContext, finder: Finder, wanted: int | None = None) 
     after: bytes | None = None
     seen: SeenRecords | None = None
     while True:
-        piece = take_chunk(finder.candidates(context.view, after), count_max)
+        piece = take_chunk(finder.candidates(context.current_view, after), count_max)
         if (turn := current_turn()) is not None:
             finder.note_examined(len(piece))
             turn.scan_bytes = sum(len(raw) for _, _, raw in piece)
@@ -98,7 +98,7 @@ def matches(context: CommandContext, finder: Finder, wanted: int | None = None) 
 
 def first_match(context: CommandContext, finder: Finder, key: SortKey | None) -> MatchedDocument | None:
     """The first match, by a sort if there is one."""
-    if key is None or finder.take_order(context.view, Order(key, 1)):
+    if key is None or finder.take_order(context.current_view, Order(key, 1)):
         return next(matches(context, finder, 1), None)
     if key.natural == -1:
         return next(iter(deque(matches(context, finder), maxlen=1)), None)

@@ -25,7 +25,7 @@ from headrace.query.collation import Collation, parse_collation
 from headrace.query.match import parse_filter
 from headrace.store.catalog import Collection, Index
 from headrace.store.view import KEY_CUT, View, id_bounds
-from headrace.turns import examined, tick, uninterrupted
+from headrace.turns import examined, tick
 from headrace.values.bson import decode
 from headrace.values.keystring import encode_value
 
@@ -119,14 +119,14 @@ class Finder:
         """Whether only some `_id` values can match, so that the collection need not be walked."""
         return self._id_keys is not None
 
-    def choice(self, view: View, order: Order = ANY_ORDER) -> Choice:
-        """The way through an index, chosen at the first call."""
+    def choice(self, current: Callable[[], View], order: Order = ANY_ORDER) -> Choice:
+        """The way through an index, chosen at the first call, which may pause."""
         if self._choice is None:
-            self._choice = self._chosen(view, order)
-            view.store.index_uses.update(index.number for index in self._choice.indexes)
+            self._choice = self._chosen(current, order)
+            current().store.index_uses.update(index.number for index in self._choice.indexes)
         return self._choice
 
-    def _chosen(self, view: View, order: Order) -> Choice:
+    def _chosen(self, current: Callable[[], View], order: Order) -> Choice:
         collection = self._collection
         if self._id_key is not None or not collection.maintained:
             return NO_INDEX
@@ -136,9 +136,8 @@ class Finder:
         node = None if self.predicate is None else self.predicate.node
         test = None if self.predicate is None else self.predicate.test
         query = Query(node, test, self._collation, self._spec, self._between, self.uses_cache)
-        with uninterrupted():  # `view`, which the caller goes on to use, ends with a pause
-            choice = choose(view, collection, query, order, hint)
-        if hint is None and self._id_range is not None and not _is_narrow(view, choice.access):
+        choice = choose(current, collection, query, order, hint)
+        if hint is None and self._id_range is not None and not _is_narrow(current(), choice.access):
             return NO_INDEX
         return choice
 
@@ -159,13 +158,16 @@ class Finder:
             view.store.index_uses[access.index.number] += 1
         return access
 
-    def candidates(self, view: View, after: bytes | None = None) -> Iterator[tuple[bytes, bytes, bytes]]:
+    def candidates(
+        self, current: Callable[[], View], after: bytes | None = None
+    ) -> Iterator[tuple[bytes, bytes, bytes]]:
         """(position, record, raw document) of what may match, past the position `after` if there is one.
 
         In natural order where the collection is walked, else in that of `_id` or of an index. A document comes more
         than once where `may_repeat`.
         """
-        access = self.choice(view).access
+        access = self.choice(current).access
+        view = current()
         if access is not None:
             yield from self._by_index(view, access, after)
             return
@@ -189,16 +191,16 @@ class Finder:
             low, high = (low, after) if backward else (after + b"\0", high)
         yield from view.scan_ids(self._collection, low, high, backward=backward)
 
-    def id_direction(self, view: View, order: Order) -> int | None:
+    def id_direction(self, current: Callable[[], View], order: Order) -> int | None:
         """1 or -1 where a walk over the `_id`s gives the order that is asked for, and no index leads to few documents
         that are sooner sorted."""
         direction = self._id_order(order)
         if direction is None or self.predicate is None:
             return direction
-        access = self.choice(view, order).access
+        access = self.choice(current, order).access
         if access is None or not access.branches[0].bounded_count:
             return direction
-        return None if access.is_sorted or key_count(view, access, _SORTED_COUNT) < _SORTED_COUNT else direction
+        return None if access.is_sorted or key_count(current(), access, _SORTED_COUNT) < _SORTED_COUNT else direction
 
     def _id_order(self, order: Order) -> int | None:
         sort, collection = order.sort, self._collection
@@ -208,15 +210,15 @@ class Finder:
             return None
         return -1 if sort.paths[0][1] else 1
 
-    def take_order(self, view: View, order: Order) -> bool:
+    def take_order(self, current: Callable[[], View], order: Order) -> bool:
         """Plan for an order, before `candidates` is called; whether these then come in it."""
         if self._id_key is not None:
             return True
-        self._id_direction = self.id_direction(view, order)
+        self._id_direction = self.id_direction(current, order)
         if self._id_direction is not None:
             self._choice = NO_INDEX
             return True
-        access = self.choice(view, order).access
+        access = self.choice(current, order).access
         return isinstance(access, IndexAccess) and access.is_sorted
 
     def note_examined(self, count: int) -> None:

@@ -69,14 +69,16 @@ class ReadPlan:
     """Of the branches, while it is executed."""
 
 
-def plan_read(view: View, collection: Collection, finder: Finder, order: Order, *, backward: bool = False) -> ReadPlan:
+def plan_read(
+    current: Callable[[], View], collection: Collection, finder: Finder, order: Order, *, backward: bool = False
+) -> ReadPlan:
     """Decide. `backward`: natural order is, and wanted so."""
     if finder.is_by_id:
         return ReadPlan(ReadKind.IDHACK, collection, finder, order, is_sorted=True)
-    direction = finder.id_direction(view, order)
+    direction = finder.id_direction(current, order)
     if direction is not None:
         return _by_ids(ReadPlan(ReadKind.IDS, collection, finder, order, direction < 0, is_sorted=True))
-    choice = NO_INDEX if backward else finder.choice(view, order)
+    choice = NO_INDEX if backward else finder.choice(current, order)
     if choice.access is not None:
         plan = ReadPlan(ReadKind.INDEX, collection, finder, order, choice=choice)
         plan.is_sorted = order.is_asked and choice.access.is_sorted
@@ -110,7 +112,7 @@ def _covered(access: Access, fields: Sequence[str] | None) -> tuple[str, ...] | 
 def read(context: CommandContext, plan: ReadPlan) -> Iterator[bytes]:
     """The matches, raw; with the covered fields alone where there are some."""
     finder, collection, order = plan.finder, plan.collection, plan.order
-    current: Callable[[], View] = lambda: context.view  # noqa: E731
+    current = context.current_view
     wanted = order.limit if plan.is_sorted or not order.is_asked else None
     if plan.kind is ReadKind.IDHACK:
         match = finder.by_id(context.view)
@@ -125,7 +127,7 @@ def read(context: CommandContext, plan: ReadPlan) -> Iterator[bytes]:
         ranges, reader = plan.id_ranges, _id_reader(collection)
         return IdKeyScan(current, collection, ranges, reader, backward=plan.backward, wanted=wanted)
     if finder.has_id_keys and not plan.is_sorted:
-        candidates = [raw for _, _, raw in finder.candidates(context.view)]
+        candidates = [raw for _, _, raw in finder.candidates(current)]
         finder.note_examined(len(candidates))
         return finder.narrowed(lambda: iter(candidates))
     bounds = finder.id_range or id_bounds(None, None)

@@ -146,5 +146,5 @@ def in_order(
         return Opened(iter(()), None)
     finder = Finder(collection, spec, collation, variables, hint, between)
     finder.uses_cache = not explained
-    plan = plan_read(context.view, collection, finder, order, backward=backward)
+    plan = plan_read(context.current_view, collection, finder, order, backward=backward)
     return Opened(marked_documents(context, plan) if marked else read(context, plan), plan)

@@ -194,7 +194,7 @@ def _read(
         return None
     finder = Finder(collection, spec, collation, variables, body.get("hint"))
     finder.uses_cache = False
-    return plan_read(context.view, collection, finder, order)
+    return plan_read(context.current_view, collection, finder, order)
 
 
 def _count(context: CommandContext, request: Request) -> Plan:
@@ -241,7 +241,7 @@ def _writes(context: CommandContext, request: Request, statement: dict[str, Any]
     change = parsed(statement, collection, let) if updates else None
     is_sorted = False
     if sort and read is not None:
-        is_sorted = read.finder.take_order(context.view, order)
+        is_sorted = read.finder.take_order(context.current_view, order)
         if not is_sorted:
             below = {"stage": "SORT", "sortPattern": sort, "inputStage": below}
 

@@ -14,7 +14,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -63,32 +63,36 @@ NO_INDEX: Final = Choice(None)
 
 
 def choose(
-    view: View, collection: Collection, query: Query, order: Order = ANY_ORDER, hint: Index | None = None
-) -> Choice:
-    """The way to what a query matches. Raises 291 for a hint at an index that cannot do."""
+    current: Callable[[], View], collection: Collection, query: Query, order: Order = ANY_ORDER,
+    hint: Index | None = None,
+) -> Choice:  # fmt: skip
+    """The way to what a query matches; `current` is asked for the view behind each pause. Raises 291 for a hint at an
+    index that cannot do."""
     node, collation = query.node, query.collation
     conditions = [] if node is None else conditions_of(node)
     is_complete = _is_complete(node, conditions)
     if query.between is not None and hint is not None:
         return Choice(range_access(hint, query.between, collation, order.sort))
-    allowed = allowed_indexes(view, collection, query, order)
+    allowed = allowed_indexes(current(), collection, query, order)
     if hint is not None and allowed is None:
         if not hint.has_entries:
             return NO_INDEX
         ways = _through(hint, conditions, collation, order.sort, is_complete, hinted=True)
         if not ways:
             raise CommandError(291, "error processing query: planner returned error :: caused by :: No query solutions")
-        return Choice(ways[0]) if len(ways) == 1 else _tried(view, collection, query, ways, order)
+        return Choice(ways[0]) if len(ways) == 1 else _tried(current, collection, query, ways, order)
     indexes = collection.indexes if allowed is None else allowed
     ways = _ways(indexes, conditions, collation, order.sort, is_complete)
     if ways:
-        choice = Choice(ways[0]) if len(ways) == 1 else _tried(view, collection, query, ways, order)
+        choice = Choice(ways[0]) if len(ways) == 1 else _tried(current, collection, query, ways, order)
     else:
         choice = Choice(_branches(indexes, query, order))
     return choice if allowed is None else replace(choice, is_filtered=True)
 
 
-def _tried(view: View, collection: Collection, query: Query, ways: list[Access], order: Order) -> Choice:
+def _tried(
+    current: Callable[[], View], collection: Collection, query: Query, ways: list[Access], order: Order
+) -> Choice:
     """The way that the plan cache has, or the best in a trial, which the plan cache then remembers."""
     cache = plan_cache_of(collection)
     shape = shape_of(query.node, order.sort, query.collation)
@@ -97,10 +101,10 @@ def _tried(view: View, collection: Collection, query: Query, ways: list[Access],
         for way in ways:
             if entry.is_of(way):
                 return Choice(way, tuple(other for other in ways if other is not way), entry=entry)
-    trials = sorted(run_trials(view, collection, query, ways, order), key=_rank)
+    trials = sorted(run_trials(current(), collection, query, ways, order), key=_rank)
     choice = Choice(trials[0].access, tuple(trial.access for trial in trials[1:]), tuple(trials))
     if query.uses_cache:
-        cache.learn(shape, query, order, trials, view.store.clock.now_ms())
+        cache.learn(shape, query, order, trials, current().store.clock.now_ms())
     return choice
 
 
