@@ -25,7 +25,7 @@ from headrace.query.collation import Collation, parse_collation
 from headrace.query.match import parse_filter
 from headrace.store.catalog import Collection, Index
 from headrace.store.view import KEY_CUT, View, id_bounds
-from headrace.turns import examined, tick
+from headrace.turns import examined, sorted_in_pieces, tick, ticking_if_many
 from headrace.values.bson import decode
 from headrace.values.keystring import encode_value
 
@@ -325,8 +325,8 @@ def _keys_of(equal: Any, condition: Any, collation: Collation | None) -> list[by
         and len(condition["$in"]) <= limits.ID_LOOKUP_COUNT_MAX
     ):
         values = condition["$in"]
-        if all(_is_plain(value, collation) for value in values):
-            return sorted({encode_value(value) for value in values})
+        if all(_is_plain(value, collation) for value in ticking_if_many(values)):
+            return sorted_in_pieces(list({encode_value(value) for value in ticking_if_many(values)}), bytes)
     return None
 
 

@@ -33,6 +33,7 @@ from headrace.execution.planner.trial import RESULT_COUNT
 from headrace.store.catalog import Collection, Index
 from headrace.store.indexes.index_keys import descends
 from headrace.store.view import View, id_bounds
+from headrace.turns import ticking_if_many
 from headrace.values.bson import decode, encode, encode_in_order
 from headrace.values.bson.elements import find_element
 
@@ -159,7 +160,7 @@ def index_scans(
             lambda: context.view, collection, branch.index, branch.ranges, backward=branch.backward, seen=seen,
             wanted=wanted, reader=reader,
         )
-        for branch in access.branches
+        for branch in ticking_if_many(access.branches)
     ]  # fmt: skip
 
 

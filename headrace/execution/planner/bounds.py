@@ -22,6 +22,7 @@ from headrace.query.match.match_expression import (
     MatchType,
     Not,
 )
+from headrace.turns import ticking_if_many
 from headrace.values.bson import MISSING
 from headrace.values.keystring import encode_value
 from headrace.values.order import NAN_KEY, number_key, regex_options
@@ -58,7 +59,7 @@ def conditions_of(node: MatchExpression) -> list[PathCondition]:
 
 def _conditions(node: MatchExpression, prefix: str, element: tuple[int, str] | None) -> Iterator[PathCondition]:
     if isinstance(node, And):
-        for child in node.children:
+        for child in ticking_if_many(node.children):
             yield from _conditions(child, prefix, element)
     elif isinstance(node, LeafMatchExpression):
         intervals = leaf_intervals(node)
@@ -148,7 +149,7 @@ def _equal(value: Any) -> Intervals | None:
 
 def _in(values: list[Any]) -> Intervals | None:
     made: Intervals = []
-    for value in values:
+    for value in ticking_if_many(values):
         if type(value) is Regex:
             made += _pattern(value.pattern, regex_options(value))
             continue

@@ -37,6 +37,7 @@ from headrace.store.catalog import Collection, Index
 from headrace.store.indexes.index_entries import key_maker
 from headrace.store.indexes.index_keys import CUT_BYTES, INVERTED, descends
 from headrace.store.view import View
+from headrace.turns import ticking_if_many
 from headrace.values.keystring import encode_value
 
 
@@ -183,7 +184,7 @@ def _each_branch(
     indexes: Sequence[Index], node: Or, collation: Collation | None, sort: SortKey | None
 ) -> list[IndexAccess] | None:
     made: list[IndexAccess] = []
-    for child in node.children:
+    for child in ticking_if_many(node.children):
         conditions = conditions_of(child)
         ways = [
             way

@@ -22,6 +22,7 @@ from headrace.execution.planner.intervals import Intervals, intersection
 from headrace.query.sort import SortKey
 from headrace.store.catalog import Index
 from headrace.store.indexes.index_keys import CUT_BYTES, CUT_KEY, descends
+from headrace.turns import ticking_if_many
 
 if TYPE_CHECKING:
     from headrace.execution.planner.key_range import IndexRange
@@ -151,7 +152,7 @@ def _made_fields(index: Index) -> list[_Field]:
 
 def are_points(intervals: Intervals | None) -> bool:
     """Whether they are values, not ranges of them."""
-    return bool(intervals) and all(interval.is_point for interval in intervals or ())
+    return bool(intervals) and all(interval.is_point for interval in ticking_if_many(intervals or ()))
 
 
 def _bounds(fields: list[_Field], conditions: Sequence[PathCondition]) -> tuple[list[Intervals | None], set[int]]:
@@ -180,7 +181,7 @@ def _groups(field: _Field, conditions: Sequence[PathCondition]) -> list[tuple[_E
     if field.is_positional:
         return []
     numbers = [
-        number for number, condition in enumerate(conditions)
+        number for number, condition in enumerate(ticking_if_many(conditions))
         if condition.path == field.path and condition.intervals is not None
         and not (condition.is_single and field.arrays)
     ]  # fmt: skip
@@ -211,7 +212,7 @@ def _are_compatible(
 
 def _intersected(all_intervals: list[Intervals]) -> Intervals:
     made = all_intervals[0]
-    for intervals in all_intervals[1:]:
+    for intervals in ticking_if_many(all_intervals[1:]):
         made = intersection(made, intervals)
     return made
 
@@ -225,21 +226,21 @@ def ranges_of(index: Index, bounds: Sequence[Intervals | None]) -> list[Range]:
             break
         ordered = list(reversed(intervals)) if field.descending else intervals
         if are_points(intervals) and (len(prefixes) == 1 or len(prefixes) * len(ordered) <= RANGE_COUNT_MAX):
-            pieces = [interval.piece(field.descending) for interval in ordered]
-            prefixes = [prefix + piece for prefix in prefixes for piece in pieces]
+            pieces = [interval.piece(field.descending) for interval in ticking_if_many(ordered)]
+            prefixes = [prefix + piece for prefix in prefixes for piece in ticking_if_many(pieces)]
             continue
-        positions = [interval.positions(field.descending) for interval in ordered]
-        return _cut([(prefix + low, prefix + high) for prefix in prefixes for low, high in positions])
-    return _cut([(prefix + b"\x01", prefix + b"\xff") for prefix in prefixes])
+        positions = [interval.positions(field.descending) for interval in ticking_if_many(ordered)]
+        return _cut([(prefix + low, prefix + high) for prefix in prefixes for low, high in ticking_if_many(positions)])
+    return _cut([(prefix + b"\x01", prefix + b"\xff") for prefix in ticking_if_many(prefixes)])
 
 
 def _cut(ranges: list[Range]) -> list[Range]:
     """The ranges for keys that are cut where they are too long; what then overlaps is joined."""
     longest = CUT_BYTES + 4
-    if all(len(low) <= longest and len(high) <= longest for low, high in ranges):
+    if all(len(low) <= longest and len(high) <= longest for low, high in ticking_if_many(ranges)):
         return ranges
     made: list[Range] = []
-    for low, high in ranges:
+    for low, high in ticking_if_many(ranges):
         cut = low[:longest], (high if len(high) <= longest else high[:longest] + b"\xff" * 40)
         if made and cut[0] <= made[-1][1]:
             made[-1] = made[-1][0], max(made[-1][1], cut[1])

@@ -17,6 +17,7 @@ from typing import Any, Final
 from bson import MaxKey, MinKey
 
 from headrace.store.indexes.index_keys import INVERTED
+from headrace.turns import TICK_COUNT, sorted_in_pieces, tick, ticking_if_many
 from headrace.values.keystring import encode_value
 
 _BEFORE: Final = b"\x01"
@@ -91,13 +92,19 @@ def _low(interval: Interval) -> bytes:
 
 def union(intervals: Iterable[Interval]) -> Intervals:
     """The values that are in any of them."""
+    given = list(intervals)
+    if len(given) < 2:
+        return given
     made: Intervals = []
-    for interval in sorted(intervals, key=_low):
-        if made and _low(interval) <= made[-1].positions()[1]:
-            if interval.positions()[1] > made[-1].positions()[1]:
-                made[-1] = Interval(made[-1].low, interval.high)
-        else:
+    end = b""
+    for interval in ticking_if_many(sorted_in_pieces(given, _low)):
+        low, high = interval.positions()
+        if not made or low > end:
             made.append(interval)
+            end = high
+        elif high > end:
+            made[-1] = Interval(made[-1].low, interval.high)
+            end = high
     return made
 
 
@@ -109,11 +116,11 @@ def complement(intervals: Intervals) -> Intervals:
     """The values that are in none of them."""
     made: Intervals = []
     low = _FIRST
-    for interval in intervals:
+    for interval in ticking_if_many(intervals):
         made.append(Interval(low, _turned(interval.low)))
         low = _turned(interval.high)
     made.append(Interval(low, _LAST))
-    return [interval for interval in made if interval.positions()[0] < interval.positions()[1]]
+    return [interval for interval in ticking_if_many(made) if interval.positions()[0] < interval.positions()[1]]
 
 
 def _turned(end: End) -> End:
@@ -127,6 +134,8 @@ def intersection(left: Intervals, right: Intervals) -> Intervals:
     made: Intervals = []
     at = start = 0
     while at < len(left) and start < len(right):
+        if (at + start) % TICK_COUNT == TICK_COUNT - 1:
+            tick()
         (low, high), (other_low, other_high) = left[at].positions(), right[start].positions()
         if max(low, other_low) < min(high, other_high):
             first = left[at].low if low >= other_low else right[start].low
