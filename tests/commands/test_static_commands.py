@@ -17,6 +17,7 @@ from headrace.commands.table_static import STATIC_COMMANDS
 from headrace.commands.users import changing_roles, changing_users, showing
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.options import ServerOptions
+from headrace.dispatch.profiling.usage import Usage
 from headrace.dispatch.request import ClientInfo, Request
 from headrace.dispatch.shell import NoShell
 from headrace.dispatch.wait import Wait
@@ -80,6 +81,7 @@ class FakeServer:
     oplog_bytes_max: int | None = None
     metrics: dict[str, int] = field(default_factory=dict)
     memory: Memory = field(default_factory=Memory)
+    usage: Usage = field(default_factory=lambda: Usage(lambda namespace: False))
     shell: FakeShell = field(default_factory=FakeShell)
     cursors: tuple[Any, ...] = ()
     access: FakeAccess = field(default_factory=FakeAccess)

@@ -110,7 +110,7 @@ def replace_rows(
     location: TableLocation, table: DeltaTable, rows: Iterable[tuple[str | None, pa.Table]],
     properties: CommitProperties, *, partition: Partition | None = None,
 ) -> None:  # fmt: skip
-    """Puts rows in place of those of the table, or of those in the partition, by one commit.
+    """Puts rows in place of those of the table, or of those in the partition, by one commit, which `table` is at then.
 
     Each table of `rows` becomes a file, of the partition with that value of the same column.
     """
@@ -120,6 +120,7 @@ def replace_rows(
         [*added], "overwrite", table.schema(), [partition[0]] if partition else [],
         [(partition[0], "=", partition[1])] if partition else None, commit_properties=properties,
     )  # fmt: skip
+    table.update_incremental()
 
 
 def note(table: DeltaTable, properties: CommitProperties) -> None:

@@ -29,7 +29,7 @@ from tests.spark.support.pruning import prune_to
 MONGODBS: Final = {"aggregate", "buildInfo", "find", "getMore", "killCursors", "ping"}
 # Pymongo's own.
 DRIVERS: Final = {"endSessions", "hello", "isMaster"}
-STAGES: Final = {"$changeStream", "$changeStreamSplitLargeEvent", "$match", "$project"}
+STAGES: Final = {"$changeStream", "$collStats", "$changeStreamSplitLargeEvent", "$match", "$project"}
 HEADRACES: Final = {"headraceChanges"}
 SCHEMA: Final = StructType([StructField(name, StringType()) for name in ("token", "operationType", "documentKey")])
 
