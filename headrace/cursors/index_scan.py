@@ -19,6 +19,8 @@ from headrace.turns import examined
 RECORD_BYTES: Final = 64
 """What a remembered record takes in memory, about."""
 _REPORTED_COUNT: Final = 1024
+_RANGE_COUNT: Final = 512
+"""Ranges that a chunk is read from at most: they may all be empty."""
 
 Range = tuple[bytes, bytes]
 
@@ -34,7 +36,9 @@ def walk_keys(
     view: View, index: Index, ranges: Sequence[Range], *, backward: bool, after: bytes | None = None
 ) -> Iterator[tuple[bytes, bytes]]:
     """(key, record) of all ranges, which are in the order of the walk; those past the key `after`."""
-    for low, high in ranges:
+    start = 0 if after is None else _first_past(ranges, after, backward=backward)
+    for number in range(start, len(ranges)):
+        low, high = ranges[number]
         if after is not None:
             if backward:
                 high = min(high, after)
@@ -43,6 +47,19 @@ def walk_keys(
             if low >= high:
                 continue
         yield from view.index_keys(index, low, high, backward=backward)
+
+
+def _first_past(ranges: Sequence[Range], after: bytes, *, backward: bool) -> int:
+    """The number of the first range that may have keys past `after`: there may be hundreds of thousands before it."""
+    start, end = 0, len(ranges)
+    while start < end:
+        middle = (start + end) // 2
+        low, high = ranges[middle]
+        if low >= after if backward else high <= after:
+            start = middle + 1
+        else:
+            end = middle
+    return start
 
 
 def plan_summary(stage: str, index: Index) -> str:
@@ -76,7 +93,7 @@ class IndexScan(ChunkedScan):
     """A collection's documents in the order of an index."""
 
     __slots__ = (
-        "_backward", "_collection", "_ended", "_index", "_last", "_ranges", "_reader", "_seen", "document_count",
+        "_backward", "_collection", "_index", "_last", "_range", "_ranges", "_reader", "_seen", "document_count",
         "key_count",
     )  # fmt: skip
 
@@ -95,12 +112,13 @@ class IndexScan(ChunkedScan):
         self._seen = seen
         self._reader = reader
         self._last: bytes | None = None
-        self._ended = False
+        self._range = 0  # those before it were read
         self.key_count = 0
         self.document_count = 0
 
     def _chunk(self) -> list[bytes] | None:
-        if self._ended:
+        ranges = self._ranges[self._range : self._range + _RANGE_COUNT]
+        if not ranges:
             return None
         view, index, seen = self._view(), self._index, self._seen
         if self._last is not None:
@@ -108,7 +126,7 @@ class IndexScan(ChunkedScan):
         chunk: list[bytes] = []
         size = count = fetched = 0
         reader = self._reader
-        for key, record in walk_keys(view, index, self._ranges, backward=self._backward, after=self._last):
+        for key, record in walk_keys(view, index, ranges, backward=self._backward, after=self._last):
             self._last = key
             count += 1
             if seen is None or seen.is_new(record):
@@ -122,7 +140,7 @@ class IndexScan(ChunkedScan):
             if count == self._count or size >= limits.VIEW_CHUNK_BYTES:
                 break
         else:
-            self._ended = True
+            self._range += len(ranges)
         self.key_count += count
         self.document_count += fetched
         examined(plan_summary("IXSCAN", index), fetched, count)

@@ -316,3 +316,21 @@ def test_a_trial_ends_where_a_look_at_a_document_takes_long() -> None:
             first = server.must("t", body)["cursor"]["firstBatch"]
         assert [document["_id"] for document in first] == [0, 1, 2]
         assert len(made) == 2 and sum(each.works for each in made) <= 2
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_walk_goes_on_in_the_midst_of_many_ranges(backward: bool) -> None:
+    """Most of them are empty: they are read some at a time, and none that was read is looked at again."""
+    with DrivenServer() as server:
+        numbers = range(0, 3000, 100)
+        server.must("t", {"insert": "c", "documents": [{"_id": number, "a": number} for number in numbers]})
+        server.must("t", {"createIndexes": "c", "indexes": [{"name": "a", "key": {"a": 1}}]})
+        body = {"find": "c", "filter": {"a": {"$in": list(range(3000))}}, "sort": {"a": -1 if backward else 1}}
+        reply = server.must("t", {**body, "hint": "a", "batchSize": 4})["cursor"]
+        read = [document["a"] for document in reply["firstBatch"]]
+        while reply["id"]:
+            reply = server.must("t", {"getMore": reply["id"], "collection": "c", "batchSize": 4})["cursor"]
+            read += [document["a"] for document in reply["nextBatch"]]
+        assert read == sorted(numbers, reverse=backward)
+        update = {"q": {"a": {"$in": list(range(3000))}}, "u": {"$set": {"b": 1}}, "multi": True, "hint": "a"}
+        assert server.must("t", {"update": "c", "updates": [update]})["nModified"] == len(numbers)

@@ -20,7 +20,7 @@ from headrace.execution.planner.query import Order, Query
 from headrace.execution.planner.several_accesses import Access
 from headrace.store.catalog import Collection
 from headrace.store.view import View
-from headrace.turns import TimeLimit, uninterrupted
+from headrace.turns import TimeLimit, tick, uninterrupted
 from headrace.values.bson import decode
 
 RESULT_COUNT: Final = 101
@@ -128,6 +128,7 @@ class _Candidate:
 
     def _records(self, branch: IndexAccess) -> Iterator[bytes]:
         for low, high in branch.ranges:
+            tick()  # within the time of a trial
             for _, record in View.index_keys(self._view, branch.index, low, high, backward=branch.backward):
                 yield record
 
