@@ -41,6 +41,10 @@ SHOWN = re.compile(r"^\s+at (org|java|jdk|scala|py4j)\.|BrokenPipe|Exception|\d 
 """Traces of Java, errors of its log, and of workers that lost it. (Py4J logs the KeyboardInterrupt.)"""
 
 
+TERMINAL = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
+"""As a terminal starts a program: the tests may run in the background of a shell, where SIGINT is ignored."""
+
+
 @pytest.fixture
 def server() -> Iterator[Any]:
     with headrace.Server() as server, MongoClient[dict[str, Any]](server.uri) as client:
@@ -55,7 +59,7 @@ def writing(uri: str) -> Iterator[None]:
 
     def write() -> None:
         with MongoClient[dict[str, Any]](uri) as client:
-            while not stop.wait(0.005):
+            while not stop.wait(0.05):  # a snapshot comes to an end between two writes
                 client.d.c.update_one({"_id": 1}, {"$inc": {"n": 1}})
 
     thread = threading.Thread(target=write)
@@ -69,7 +73,7 @@ def writing(uri: str) -> Iterator[None]:
 
 def interrupted(command: list[str], server: Any, until: str) -> tuple[int, str]:
     """Ctrl-C at a terminal, amid batches: SIGINT for the whole process group. The exit status, and standard error."""
-    command = [sys.executable, *command]
+    command = [sys.executable, "-c", TERMINAL, sys.executable, *command]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, **pipes, text=True, start_new_session=True) as process:
         assert process.stdout and process.stderr
