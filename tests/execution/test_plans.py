@@ -334,3 +334,19 @@ def test_a_walk_goes_on_in_the_midst_of_many_ranges(backward: bool) -> None:
         assert read == sorted(numbers, reverse=backward)
         update = {"q": {"a": {"$in": list(range(3000))}}, "u": {"$set": {"b": 1}}, "multi": True, "hint": "a"}
         assert server.must("t", {"update": "c", "updates": [update]})["nModified"] == len(numbers)
+
+
+def test_values_of_two_fields_do_not_make_a_range_of_each_pair() -> None:
+    """20,000 of each would be 400 million ranges: the first field alone bounds the keys."""
+    with DrivenServer() as server:
+        server.must("t", {"insert": "c", "documents": [{"_id": number, "a": number, "b": 1} for number in range(50)]})
+        server.must("t", {"createIndexes": "c", "indexes": [{"name": "ab", "key": {"a": 1, "b": -1}}]})
+        many = list(range(20_000))
+        for body in (
+            {"find": "c", "filter": {"a": {"$in": many}, "b": {"$in": many[1:]}}, "hint": "ab", "limit": 1000},
+            {"find": "c", "filter": {"a": {"$in": many}, "b": {"$nin": many[2:]}}, "hint": "ab", "limit": 1000},
+            {"find": "c", "filter": {"a": {"$in": many}, "b": {"$in": many[1:]}}, "sort": {"a": -1}, "limit": 1000},
+        ):
+            shown = server.must("t", {**body, "batchSize": 1000})["cursor"]["firstBatch"]
+            assert sorted(document["_id"] for document in shown) == list(range(50))
+        assert server.must("t", {"count": "c", "query": {"a": {"$in": many}, "b": {"$in": many[2:]}}})["n"] == 0

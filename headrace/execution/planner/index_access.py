@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 RANGE_COUNT_MAX: Final = 1000
 """Ranges of keys that the values of several fields may be multiplied to; then the later ones are left to the filter."""
+_PAIR_COUNT_MAX: Final = 100_000
+"""Ranges of the values of several fields; of more the first fields alone bound the keys."""
 
 Range = tuple[bytes, bytes]
 """[low, high) of keys, the index's number included."""
@@ -229,6 +231,8 @@ def ranges_of(index: Index, bounds: Sequence[Intervals | None]) -> list[Range]:
             pieces = [interval.piece(field.descending) for interval in ticking_if_many(ordered)]
             prefixes = [prefix + piece for prefix in prefixes for piece in ticking_if_many(pieces)]
             continue
+        if len(prefixes) > 1 and len(prefixes) * len(ordered) > _PAIR_COUNT_MAX:
+            break  # what the ranges do not say, the filter does
         positions = [interval.positions(field.descending) for interval in ticking_if_many(ordered)]
         return _cut([(prefix + low, prefix + high) for prefix in prefixes for low, high in ticking_if_many(positions)])
     return _cut([(prefix + b"\x01", prefix + b"\xff") for prefix in ticking_if_many(prefixes)])
