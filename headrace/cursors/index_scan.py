@@ -19,8 +19,8 @@ from headrace.turns import examined
 RECORD_BYTES: Final = 64
 """What a remembered record takes in memory, about."""
 _REPORTED_COUNT: Final = 1024
-_RANGE_COUNT: Final = 512
-"""Ranges that a chunk is read from at most: they may all be empty."""
+RANGE_COUNT: Final = 512
+"""Ranges that are read from one view at most: they may all be empty."""
 
 Range = tuple[bytes, bytes]
 
@@ -36,7 +36,7 @@ def walk_keys(
     view: View, index: Index, ranges: Sequence[Range], *, backward: bool, after: bytes | None = None
 ) -> Iterator[tuple[bytes, bytes]]:
     """(key, record) of all ranges, which are in the order of the walk; those past the key `after`."""
-    start = 0 if after is None else _first_past(ranges, after, backward=backward)
+    start = 0 if after is None else first_past(ranges, after, backward=backward)
     for number in range(start, len(ranges)):
         low, high = ranges[number]
         if after is not None:
@@ -49,7 +49,7 @@ def walk_keys(
         yield from view.index_keys(index, low, high, backward=backward)
 
 
-def _first_past(ranges: Sequence[Range], after: bytes, *, backward: bool) -> int:
+def first_past(ranges: Sequence[Range], after: bytes, *, backward: bool) -> int:
     """The number of the first range that may have keys past `after`: there may be hundreds of thousands before it."""
     start, end = 0, len(ranges)
     while start < end:
@@ -117,7 +117,7 @@ class IndexScan(ChunkedScan):
         self.document_count = 0
 
     def _chunk(self) -> list[bytes] | None:
-        ranges = self._ranges[self._range : self._range + _RANGE_COUNT]
+        ranges = self._ranges[self._range : self._range + RANGE_COUNT]
         if not ranges:
             return None
         view, index, seen = self._view(), self._index, self._seen

@@ -76,11 +76,11 @@ def matches(context: CommandContext, finder: Finder, wanted: int | None = None) 
     after: bytes | None = None
     seen: SeenRecords | None = None
     while True:
+        pause_count = context.pause_count  # a pause may come while the piece is read
         piece = take_chunk(finder.candidates(context.current_view, after), count_max)
         if (turn := current_turn()) is not None:
             finder.note_examined(len(piece))
             turn.scan_bytes = sum(len(raw) for _, _, raw in piece)
-        pause_count = context.pause_count
         if seen is None and finder.may_repeat:
             seen = SeenRecords(memory_of(context, {}).add)
         for _, record, raw in piece:

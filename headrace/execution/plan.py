@@ -12,7 +12,7 @@ from bson import Decimal128, Int64, ObjectId
 from bson.datetime_ms import DatetimeMS
 
 from headrace import limits
-from headrace.cursors.index_scan import check_index, plan_summary, walk_keys
+from headrace.cursors.index_scan import RANGE_COUNT, check_index, first_past, plan_summary, walk_keys
 from headrace.errors import CommandError
 from headrace.execution.planner.choice import NO_INDEX, Choice, choose, distinct_access, key_count
 from headrace.execution.planner.id_ranges import IdRange, id_ranges
@@ -137,7 +137,7 @@ class Finder:
         test = None if self.predicate is None else self.predicate.test
         query = Query(node, test, self._collation, self._spec, self._between, self.uses_cache)
         choice = choose(current, collection, query, order, hint)
-        if hint is None and self._id_range is not None and not _is_narrow(current(), choice.access):
+        if hint is None and self._id_range is not None and not _is_narrow(current, choice.access):
             return NO_INDEX
         return choice
 
@@ -164,13 +164,14 @@ class Finder:
         """(position, record, raw document) of what may match, past the position `after` if there is one.
 
         In natural order where the collection is walked, else in that of `_id` or of an index. A document comes more
-        than once where `may_repeat`.
+        than once where `may_repeat`. May pause before any document: one that was read before may have
+        changed since.
         """
         access = self.choice(current).access
-        view = current()
         if access is not None:
-            yield from self._by_index(view, access, after)
+            yield from self._by_index(current, access, after)
             return
+        view = current()
         if self._id_key is not None or self._id_keys is not None:
             keys = [self._id_key] if self._id_keys is None else self._id_keys
             for key in keys:
@@ -200,7 +201,7 @@ class Finder:
         access = self.choice(current, order).access
         if access is None or not access.branches[0].bounded_count:
             return direction
-        return None if access.is_sorted or key_count(current(), access, _SORTED_COUNT) < _SORTED_COUNT else direction
+        return None if access.is_sorted or key_count(current, access, _SORTED_COUNT) < _SORTED_COUNT else direction
 
     def _id_order(self, order: Order) -> int | None:
         sort, collection = order.sort, self._collection
@@ -239,19 +240,23 @@ class Finder:
         """Whether `candidates` has a document more than once, or again once its keys have changed."""
         return self._choice is not None and self._choice.access is not None
 
-    def _by_index(self, view: View, access: Access, after: bytes | None) -> Iterator[tuple[bytes, bytes, bytes]]:
-        """A position is the number of the branch, in two bytes, and the key."""
-        collection = self._collection
-        for number, branch in enumerate(access.branches):
-            prefix = number.to_bytes(2, "big")
+    def _by_index(
+        self, current: Callable[[], View], access: Access, after: bytes | None
+    ) -> Iterator[tuple[bytes, bytes, bytes]]:
+        """A position is the number of the branch, in four bytes, and the key."""
+        collection, branches = self._collection, access.branches
+        at, last = (0, None) if after is None else (int.from_bytes(after[:4], "big"), after[4:])
+        for number in range(at, len(branches)):
+            branch = branches[number]
+            index, ranges, backward, prefix = branch.index, branch.ranges, branch.backward, number.to_bytes(4, "big")
+            start = 0 if last is None else first_past(ranges, last, backward=backward)
+            for begin in range(start, len(ranges), RANGE_COUNT):
+                view = current()
+                check_index(view, collection, index)
+                piece = ranges[begin : begin + RANGE_COUNT]
+                for key, record in walk_keys(view, index, piece, backward=backward, after=last):
+                    yield prefix + key, record, view.fetch(collection, index, record)
             last = None
-            if after is not None:
-                check_index(view, collection, branch.index)
-                if after[:2] > prefix:
-                    continue
-                last = after[2:] if after[:2] == prefix else None
-            for key, record in walk_keys(view, branch.index, branch.ranges, backward=branch.backward, after=last):
-                yield prefix + key, record, view.fetch(collection, branch.index, record)
 
     @property
     def id_ranges(self) -> list[IdRange] | None:
@@ -330,9 +335,9 @@ def _keys_of(equal: Any, condition: Any, collation: Collation | None) -> list[by
     return None
 
 
-def _is_narrow(view: View, access: Access | None) -> bool:
+def _is_narrow(current: Callable[[], View], access: Access | None) -> bool:
     """Whether an index leads to fewer documents than end a trial, so that a range of `_id`s is no better."""
-    return isinstance(access, IndexAccess) and key_count(view, access, RESULT_COUNT) < RESULT_COUNT
+    return isinstance(access, IndexAccess) and key_count(current, access, RESULT_COUNT) < RESULT_COUNT
 
 
 def hinted_index(collection: Collection | None, hint: Any) -> Index | None:

@@ -11,11 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.errors import Interrupted
 from headrace.execution.planner import choice, trial
 from headrace.query.sort import parse_sort
 from headrace.store.view import View
 from headrace.testing.clock import FakeClock
 from headrace.testing.driven import DrivenServer
+from headrace.turns import Turn, Turns
 from headrace.values.bson import decode, encode
 from tests.execution.collections import batch, both, documents, filled, filters, flat, indexes, paths, sorts
 from tests.stretches import tick_count
@@ -350,3 +352,45 @@ def test_values_of_two_fields_do_not_make_a_range_of_each_pair() -> None:
             shown = server.must("t", {**body, "batchSize": 1000})["cursor"]["firstBatch"]
             assert sorted(document["_id"] for document in shown) == list(range(50))
         assert server.must("t", {"count": "c", "query": {"a": {"$in": many}, "b": {"$in": many[2:]}}})["n"] == 0
+
+
+EMPTY_RANGES = {"a": {"$in": list(range(1, 3000))}}
+WRITES_OF_NOTHING: dict[str, dict[str, Any]] = {
+    "delete": {"delete": "c", "deletes": [{"q": EMPTY_RANGES, "limit": 0, "hint": "a"}]},
+    "findAndModify": {"findAndModify": "c", "query": EMPTY_RANGES, "update": {"$set": {"b": 1}}, "hint": "a"},
+    "update": {"update": "c", "updates": [{"q": EMPTY_RANGES, "u": {"$set": {"b": 1}}, "multi": True, "hint": "a"}]},
+}
+
+
+@pytest.mark.parametrize("what", WRITES_OF_NOTHING)
+def test_a_write_takes_turns_and_can_be_ended_where_ranges_are_empty(what: str) -> None:
+    with DrivenServer() as server:
+        server.must("t", {"insert": "c", "documents": [{"_id": 0, "a": 0}, {"_id": 1, "a": 3000}]})
+        server.must("t", {"createIndexes": "c", "indexes": [{"name": "a", "key": {"a": 1}}]})
+        answer, looks = looks_of_write(server, WRITES_OF_NOTHING[what])
+        assert decode(answer)["ok"] == 1.0
+        assert sum(looks) == 2999 and max(looks) <= 512
+        answer, looks = looks_of_write(server, WRITES_OF_NOTHING[what], looks_max=1000)
+        assert decode(answer)["code"] == 11601
+        assert 1000 <= sum(looks) < 2000
+
+
+def looks_of_write(server: DrivenServer, body: dict[str, Any], looks_max: int = 10_000) -> tuple[Any, list[int]]:
+    """The reply, and how many ranges of keys were looked at in each turn. It is interrupted behind `looks_max`."""
+    request = server.request("t", body)
+    txn, turns, looks = server.store.begin(), Turns(seconds=0.0), [0]
+    index_keys = View.index_keys
+
+    def counted(self: View, *arguments: Any, **options: Any) -> Any:
+        looks[-1] += 1
+        return index_keys(self, *arguments, **options)
+
+    with mock.patch.object(View, "index_keys", counted):
+        answer = turns.run(server.engine.run_write, server.engine.command(request), request, txn)
+        while isinstance(answer, Turn):
+            if sum(looks) >= looks_max:
+                answer.interruption = Interrupted(11601, "operation was interrupted")
+            looks.append(0)
+            answer = turns.resume(answer, txn)
+    server.store.abandon(txn)
+    return answer, looks

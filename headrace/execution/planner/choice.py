@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from headrace.cursors.index_scan import RANGE_COUNT
 from headrace.errors import CommandError
 from headrace.execution.planner.bounds import POINTS, PathCondition, conditions_of, equality_condition
 from headrace.execution.planner.collated_bounds import conditions_for, has_order_of
@@ -152,11 +153,14 @@ def _is_complete(node: MatchExpression | None, conditions: list[PathCondition]) 
     return len(nodes) == len(conditions) and all(isinstance(item, LeafMatchExpression | Not) for item in nodes)
 
 
-def key_count(view: View, way: Access, count_max: int) -> int:
-    """How many keys a way has, at most so many; explain does not count them among those examined."""
-    count = 0
+def key_count(current: Callable[[], View], way: Access, count_max: int) -> int:
+    """How many keys a way has, at most so many; explain does not count them among those examined. May pause."""
+    count = range_count = 0
     for branch in way.branches:
         for low, high in branch.ranges:
+            if not range_count % RANGE_COUNT:
+                view = current()
+            range_count += 1
             count += View.count_keys(view, branch.index, low, high, count_max - count)[0]
             if count == count_max:
                 return count
