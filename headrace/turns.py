@@ -433,9 +433,12 @@ class TimeLimit:
 
     def end(self) -> None:
         """What was limited has ended."""
+        global _first_end  # noqa: PLW0603  (as below)
         _time_limits.pop(self._greenlet, None)
         if self.ends <= _first_end:
-            _look_at_running()
+            _first_end = inf
+            if _running or _time_limits:
+                _look_at_running()
 
     def check(self) -> None:
         """Raises 50 when the time is spent."""

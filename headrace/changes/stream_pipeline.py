@@ -35,7 +35,10 @@ Test = Callable[[Document], bool]
 
 def passes(tests: tuple[Test, ...], document: Document) -> bool:
     """Whether the document meets every condition."""
-    return all(test(document) for test in tests)
+    for test in tests:  # noqa: SIM110  (half of what a generator for `all` takes)
+        if not test(document):
+            return False
+    return True
 
 
 class StreamPipeline:

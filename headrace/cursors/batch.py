@@ -7,9 +7,9 @@ from typing import Any
 
 
 class Batch:
-    """Raw event documents and the token behind the last of them. Nothing in it changes but `envelope`."""
+    """Raw event documents and the token behind the last of them. Nothing in it changes but `shared_reply`."""
 
-    __slots__ = ("closes", "documents", "end", "envelope", "last", "read_from", "token")
+    __slots__ = ("closes", "count", "documents", "last", "read_from", "shared_reply", "token")
 
     def __init__(self, documents: Sequence[bytes], token: bytes) -> None:
         self.documents = documents
@@ -17,11 +17,12 @@ class Batch:
         """The raw document of `postBatchResumeToken`."""
         self.closes = False
         """Its last event ends the stream."""
-        self.end = 0
-        """From a feed: the sequence number behind it."""
+        self.count = 0
+        """From a feed: how many of its numbers are in it, more than documents where one hides an event."""
         self.last: Any = None
         """From a feed: its last event."""
         self.read_from = 0
         """From a feed: the position from which the oplog has what comes next."""
-        self.envelope: Any = None
-        """The batch as elements of a reply, encoded for its first reader and used by the next."""
+        self.shared_reply: Any = None
+        """(position, bytes before the cursor's id, bytes behind it) of the reply, made for its first reader and used by
+        the next, as long as that is the position of the last commit."""

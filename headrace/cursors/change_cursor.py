@@ -191,19 +191,21 @@ class ChangeCursor:
             return None
         if self._index == feed.end:
             self.idle = is_current
-            if not is_current:
-                return Batch([], self._token)
-            self._advance_mark(self._feeds.last_position())
-            return Batch([], self._token)
+            if is_current and self._token_time < self._feeds.store.last_position:
+                self._advance_mark(self._feeds.store.last_position)
+            nothing = feed.nothing
+            if nothing.token is not self._token:
+                nothing = feed.nothing = Batch([], self._token)
+            return nothing
         batch = feed.batch(self._index, count_max)
         last = batch.last
-        self._index = batch.end
+        self._index += batch.count
         self._token, self._after = last.token_document, last.token
         self._token_time, self._read_from = last.cluster_time, batch.read_from
         if batch.closes:
             self.close()
-        elif is_current and batch.end == feed.end:
-            self._advance_mark(self._feeds.last_position())
+        elif is_current and self._index == feed.end and self._token_time < self._feeds.store.last_position:
+            self._advance_mark(self._feeds.store.last_position)
         return batch
 
     def _fall_behind(self) -> None:

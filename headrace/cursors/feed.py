@@ -36,7 +36,7 @@ class Feed:
 
     __slots__ = (
         "_account", "_aged", "_batches", "_bytes", "_channel", "_channels", "_feeds", "_items", "_pieces", "_read",
-        "builder", "end", "start", "users",
+        "builder", "end", "nothing", "start", "users",
     )  # fmt: skip
 
     def __init__(self, builder: EventBuilder, channels: Channels, key: str, feeds: Feeds) -> None:
@@ -51,6 +51,8 @@ class Feed:
         self._account: Account | None = None  # opened when there is something to count
         self._batches: dict[tuple[int, int, int], Batch] = {}  # returned lately, by (first, count, position)
         self._aged = 0  # number up to which items were there at the last `forget_aged`
+        self.nothing = Batch([], b"")
+        """The empty batch, with the token of whoever was last at the end."""
         self.start = 0
         self.end = 0
         self.users = 0
@@ -71,28 +73,38 @@ class Feed:
         if self._read < channel.start:
             self._forget()
             return True
-        self._batches.clear()
+        if self._batches:
+            self._batches.clear()
         entries = channel.since(self._read)
-        if len(entries) == 1 and not entries[0][1].may_be_long:
-            clock_ms = None
-        until_ms = inf if clock_ms is None else clock_ms() + limits.FEED_MS_MAX
-        is_over = False
-        for _, entry in entries:
-            while not is_over:
-                items = self._built(entry)
-                self._items += items
-                self._bytes += sum(map(_size, items))
-                self.end += len(items)
-                is_over = clock_ms is not None and clock_ms() > until_ms
-                if self._pieces is None:
-                    self._read += 1
-                    break
-            if is_over:
-                break
+        if len(entries) == 1 and self._pieces is None and not entries[0][1].may_be_long:
+            self._add_events(self._built_at_once(entries[0][1]))
+            self._read += 1
+        else:
+            self._build(entries, clock_ms)
         if len(self._items) > 2 * limits.FEED_EVENT_COUNT_MAX or self._bytes > limits.FEED_BYTES_MAX:
             self._shorten()
         self._count_if_changed()
         return self._read == channel.end
+
+    def _build(self, entries: list[tuple[int, DecodedEntry]], clock_ms: Callable[[], float] | None) -> None:
+        until_ms = inf if clock_ms is None else clock_ms() + limits.FEED_MS_MAX
+        for _, entry in entries:
+            while True:
+                self._add_events(self._built(entry))
+                is_over = clock_ms is not None and clock_ms() > until_ms
+                if self._pieces is None:
+                    self._read += 1
+                    break
+                if is_over:
+                    break
+            if is_over:
+                break
+
+    def _add_events(self, items: Sequence[Item]) -> None:
+        self._items += items
+        for item in items:
+            self._bytes += _size(item)
+        self.end += len(items)
 
     def forget_aged(self) -> None:
         """Drop the items that were there at the last call, and what was not built of entries that are gone."""
@@ -111,11 +123,11 @@ class Feed:
 
     def _built(self, entry: DecodedEntry) -> Sequence[Item]:
         """The events of an entry; of a long one the next ones, with `_pieces` set until there are no more."""
+        if self._pieces is None:
+            if not entry.may_be_long:
+                return self._built_at_once(entry)
+            self._pieces = self.builder.build_in_pieces(entry)
         try:
-            if self._pieces is None:
-                if not entry.may_be_long:
-                    return self.builder.build(entry)
-                self._pieces = self.builder.build_in_pieces(entry)
             events = next(self._pieces, None)
             if events is None:
                 self._pieces = None
@@ -125,6 +137,15 @@ class Feed:
             return [*error.events, _renewed(error)]
         except CommandError as error:
             self._pieces = None
+            return [_renewed(error)]
+
+    def _built_at_once(self, entry: DecodedEntry) -> Sequence[Item]:
+        """The events of an entry that is not long."""
+        try:
+            return self.builder.build(entry)
+        except IncompleteEvents as error:
+            return [*error.events, _renewed(error)]
+        except CommandError as error:
             return [_renewed(error)]
 
     def _count(self) -> None:
@@ -162,9 +183,16 @@ class Feed:
     def batch(self, first: int, count_max: int) -> Batch:
         """The events from `first` on, which is held; raises the error at `first`, if it is one.
 
-        Watchers that ask for the same get the same `Batch`, as long as nothing was committed in between.
+        Watchers that ask for the same get the same `Batch`, as long as nothing was committed in between; of the last
+        event also those of other feeds, whose filters are different.
         """
-        position = self._feeds.last_position()
+        feeds = self._feeds
+        position = feeds.store.last_position
+        if first == self.end - 1 and self._read == self._channel.end:
+            scope, made = self._channel.key, feeds.last_batch
+            if made[2].last is not self._items[-1] or made[0] != position or made[1] != scope:
+                made = feeds.last_batch = (position, scope, self._cut(first, count_max, position))
+            return made[2]
         key = (first, count_max, position)
         batch = self._batches.get(key)
         if batch is None:
@@ -197,14 +225,14 @@ class Feed:
             if item.closes:
                 break
         batch = Batch(documents, last.token_document)
-        batch.end, batch.last, batch.closes = self.start + at, last, last.closes
+        batch.count, batch.last, batch.closes = self.start + at - first, last, last.closes
         following = items[at] if at < len(items) else None
         entry_is_over = (following is None and self._pieces is None) or (
             type(following) is Event and following.cluster_time > last.cluster_time
         )
         batch.read_from = last.cluster_time + entry_is_over
         if (
-            batch.end == self.end
+            self.start + at == self.end
             and self._read == self._channel.end
             and not last.closes
             and last.cluster_time < position
@@ -236,8 +264,10 @@ class Feeds:
 
     def __init__(self, channels: Channels, store: Store) -> None:
         self._channels = channels
-        self._store = store
+        self.store = store
         self.memory = store.memory
+        self.last_batch = (0, "", Batch([], b""))
+        """(position, the channel's key, batch) of the last event that was returned alone."""
         self._mark: tuple[int, bytes, str] = (-1, b"", "")
         self._feeds: dict[bytes, Feed] = {}
 
@@ -257,10 +287,6 @@ class Feeds:
         feed = self._feeds.get(share_key)
         return None if feed is None else feed.builder
 
-    def last_position(self) -> int:
-        """The position of the last commit."""
-        return self._store.last_position
-
     def mark(self, position: int) -> tuple[bytes, str]:
         """The high-water mark at `position`: token document and text, made once for all idle streams."""
         if self._mark[0] != position:
@@ -270,6 +296,7 @@ class Feeds:
     def forget_aged(self) -> Iterator[None]:
         """Drop the entries and events that were there at the last call, a piece before each `next`."""
         yield from self._channels.forget_aged()
+        self.last_batch = (0, "", Batch([], b""))
         for feed in list(self._feeds.values()):
             feed.forget_aged()
             yield

@@ -226,13 +226,11 @@ class Engine:
         """As `run_read`, of a getMore that is known to be a change stream's, and with a shortcut for most of them."""
         began = monotonic()
         answer = repeated_getmore.from_feed(self, request)
-        if answer is None:
-            return self.run_read(command, request)
-        if type(answer) is Wait:
+        if type(answer) is bytes:
+            self.metrics[command.total] += 1
+            self.usage.note_stream(request.cursor, monotonic() - began)
             return answer
-        self.metrics[command.total] += 1
-        self.usage.note_stream(request.cursor, monotonic() - began)
-        return self._close(answer)  # type: ignore[arg-type]
+        return self.run_read(command, request) if answer is None else answer
 
     def run_write(self, command: Command, request: Request, txn: WriteTransaction) -> bytes | Wait:
         """Run a command that writes, inside `txn`; the reply counts once `txn` is committed.

@@ -22,6 +22,7 @@ from headrace.dispatch import reply
 from headrace.dispatch.request import ClientInfo, Request, UnreadRequest
 from headrace.dispatch.wait import Wait, only_others
 from headrace.errors import AnsweredError
+from headrace.long_bytes import AT_ONCE_BYTES, joined
 from headrace.values.bson import find_element
 
 if TYPE_CHECKING:
@@ -40,15 +41,19 @@ _INT64 = Struct("<q").pack
 class RepeatedGetMore:
     """The last getMore of a cursor, parsed."""
 
-    __slots__ = ("count_max", "db", "grants", "head", "tail", "wait_ms")
+    __slots__ = ("count_max", "db", "grants", "head", "tail", "wait", "wait_for_others", "wait_ms")
 
-    def __init__(self, request: Request, count_max: int, wait_ms: float, grants: Any = None) -> None:
+    def __init__(self, request: Request, key: str, count_max: int, wait_ms: float, grants: Any = None) -> None:
+        """`key`: of what it waits for."""
         body = request.raw
         self.db = request.db
         self.count_max = count_max
         """Events that a batch holds at most."""
         self.wait_ms = wait_ms
         """How long it waits for the first."""
+        self.wait = Wait(wait_ms, key)
+        self.wait_for_others = Wait(wait_ms, key, only_others)
+        """Where there is more to read."""
         self.grants = grants
         """What its user may do, by which it was checked; None: nobody's. `CHANGED`: it must be checked again."""
         self.head = body[4:]
@@ -90,39 +95,57 @@ def from_feed(engine: Engine, request: Request) -> bytes | Wait | None:
     lost a privilege since the getMore was recognised.
     """
     cursor: ChangeCursor = request.cursor
-    if engine.cursors.peek(cursor.id) is not cursor or engine.fail_points.active:
-        return None
     repeated = cursor.repeated_getmore
-    if repeated.grants is not request.client.grants:
+    if repeated.grants is not request.client.grants or engine.fail_points.active:
         return None
     try:
-        batch = cursor.next_from_feed(repeated.count_max)
+        batch = cursor.next_from_feed(repeated.count_max)  # None of a cursor that was closed: it has left its feed
     except AnsweredError:
         return None  # which the command meets again
-    return None if batch is None else answer(engine, request, batch)
+    if batch is None:
+        return None
+    cursor_id = _id_or_wait(engine, request, batch)
+    if type(cursor_id) is Wait:
+        return cursor_id
+    position = engine.store.last_position
+    shared = batch.shared_reply
+    if shared is None or shared[0] != position:
+        shared = batch.shared_reply = (
+            position,
+            *reply.document_halves(*_envelope(cursor, batch), reply.closing(position)),
+        )
+    _, before, behind = shared
+    answered = before, _INT64(cursor_id), behind
+    return joined(answered) if len(before) > AT_ONCE_BYTES else b"".join(answered)
 
 
 def answer(engine: Engine, request: Request, batch: Batch) -> bytes | Wait:
     """The reply of a change stream's getMore that has come to this batch. A `Wait` where nothing is in it: for the next
     commit, or, where there is more to read, for the next turn."""
+    cursor_id = _id_or_wait(engine, request, batch)
+    if type(cursor_id) is Wait:
+        return cursor_id
+    before, behind = _envelope(request.cursor, batch)
+    return joined((before, _INT64(cursor_id), behind))
+
+
+def _id_or_wait(engine: Engine, request: Request, batch: Batch) -> Any:
+    """The cursor's id in the reply, or the `Wait`."""
     cursor = request.cursor
+    count, closed = len(batch.documents), cursor.closed
     cursor.used_ms = engine.clock.monotonic_ms()
-    if not batch.documents and not cursor.closed and not request.time_is_up:
-        wait_ms = cursor.repeated_getmore.wait_ms
-        cursor.used_ms += wait_ms  # it is not idle while its client waits
-        return Wait(wait_ms, cursor.key, None if cursor.idle else only_others)
-    cursor.record.count(len(batch.documents))
-    cursor_id = cursor.id
-    if cursor.closed:
-        engine.cursors.remove(cursor_id)
-        cursor_id = 0
-    if batch.envelope is None:
-        batch.envelope = reply.cursor_envelope(
-            b"nextBatch",
-            reply.array(batch.documents),
-            cursor.namespace_bytes,
-            batch.token,
-            invalidated=cursor.closed,
-        )
-    before, behind = batch.envelope
-    return before + _INT64(cursor_id) + behind  # type: ignore[no-any-return]
+    if not count and not closed and not request.time_is_up:
+        repeated = cursor.repeated_getmore
+        cursor.used_ms += repeated.wait_ms  # it is not idle while its client waits
+        return repeated.wait if cursor.idle else repeated.wait_for_others
+    cursor.record.count(count)
+    if closed:
+        engine.cursors.remove(cursor.id)
+        return 0
+    return cursor.id
+
+
+def _envelope(cursor: ChangeCursor, batch: Batch) -> tuple[bytes, bytes]:
+    return reply.cursor_envelope(
+        b"nextBatch", reply.array(batch.documents), cursor.namespace_bytes, batch.token, invalidated=cursor.closed
+    )

@@ -166,6 +166,12 @@ def cursor_elements_id_first(
     return b"\x03cursor\x00" + _INT32(len(body) + 4) + body
 
 
+def document_halves(before: bytes, behind: bytes, end: bytes) -> tuple[bytes, bytes]:
+    """A `cursor_envelope` with what `document` puts around it: together with an id between them, a document."""
+    size = _INT32(4 + len(before) + 8 + len(behind) + len(end))
+    return joined((size, before)), behind + end
+
+
 def write_errors(failures: Sequence[tuple[int, CommandError]]) -> list[dict[str, Any]]:
     """The `writeErrors` of a reply: (index of the statement, what went wrong) in order."""
     return [{"index": index, "code": error.code, **error.extra, "errmsg": error.message} for index, error in failures]

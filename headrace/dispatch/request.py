@@ -163,8 +163,17 @@ class UnreadRequest(Request):
     __slots__ = ("_body",)
 
     def __init__(self, name: str, db: str, raw: bytes, client: ClientInfo) -> None:
+        # All that the class above sets, without a call of it: this is made for each event of each change stream.
+        self.name = name
+        self.db = db
+        self.raw = raw
+        self.sequences = _NO_SEQUENCES
+        self.client = client
+        self.time_is_up = False
+        self.deadline_ms = self.wait_until_ms = None
         self._body = _UNREAD
-        super().__init__(name, db, raw, {}, client, _UNREAD)
+        self.required = ()
+        self.prepared = self.cursor = None
 
     @property
     def body(self) -> dict[str, Any]:
@@ -179,6 +188,7 @@ class UnreadRequest(Request):
 
 
 _UNREAD: Final[dict[str, Any]] = {}
+_NO_SEQUENCES: Final[dict[str, list[bytes]]] = {}
 
 
 _SECRETS: Final = {

@@ -115,11 +115,9 @@ class Notifier:
     def queue(self, peer: Peer, command: Command, request: Request) -> None:
         """Run a command when it is its turn; one on a slow stream behind the others."""
         self._schedule()
-        self._append(Parked(peer, command, request, None))
-
-    def _append(self, item: Parked) -> None:
-        cursor = item.request.cursor
-        (self._slow if cursor is not None and cursor.is_slow else self._woken).append(item)
+        item = Parked(peer, command, request, None)
+        cursor = request.cursor
+        (self._woken if cursor is None or not cursor.is_slow else self._slow).append(item)
 
     def _schedule(self) -> None:
         if not self._woken and not self._slow:
@@ -127,9 +125,11 @@ class Notifier:
 
     def _wake(self, here: dict[Parked, None]) -> None:
         self._schedule()
+        woken, slow, remove = self._woken.append, self._slow.append, self._deadlines.remove
         for item in here:
-            self._append(item)
-            self._deadlines.remove(item, item.step)
+            cursor = item.request.cursor
+            (woken if cursor is None or not cursor.is_slow else slow)(item)
+            remove(item, item.step)
             item.peer.waiting = None
         here.clear()
 

@@ -349,7 +349,7 @@ class Peer(asyncio.Protocol):
             return
         self._busy = True
         if type(answer) is Wait:
-            self.wait(command, request, answer)
+            self._core.notifier.park(self, command, request, answer)
 
     def failed(self, request: Request, error: Exception) -> bytes:
         """The reply to a command that failed inside the server, which the log tells of."""
@@ -397,7 +397,9 @@ class Peer(asyncio.Protocol):
             self._send(plain_head(number, message.request_id, len(answer)))
             self._send(answer)
         else:
-            self._send(plain_reply(number, message.request_id, answer))
+            sent = plain_reply(number, message.request_id, answer)
+            self._core.engine.metrics["network.bytesOut"] += len(sent)
+            self._transport.write(sent)
 
     def _answer_encoded(self, number: int, answer: bytes, *, is_long: bool) -> None:
         """Answer a legacy message, or a compressed one."""
@@ -433,7 +435,10 @@ class Peer(asyncio.Protocol):
             self._busy = False
             if self._transport.is_closing():
                 return
-            self.start(command, request)
+            if request.cursor is None:
+                self.start(command, request)
+            else:
+                self.run(command, request)
             if not self._busy:
                 self._serve()
         except Exception as error:

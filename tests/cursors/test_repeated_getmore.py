@@ -9,7 +9,7 @@ import pytest
 from bson import Binary, Int64, Timestamp
 
 from headrace.dispatch import repeated_getmore
-from headrace.dispatch.request import ClientInfo, Request
+from headrace.dispatch.request import ClientInfo, Request, UnreadRequest
 from headrace.dispatch.wait import Wait
 from headrace.testing.clock import FakeClock
 from headrace.testing.driven import DrivenServer
@@ -125,8 +125,8 @@ def test_a_feed_answers_for_a_stream_that_is_caught_up_and_the_command_for_one_t
     server.must("d", {"insert": "c", "documents": [{"_id": 3}]})
     request = repeated_getmore.recognised(server.engine, body, CLIENT)
     assert request is not None
-    elements = repeated_getmore.from_feed(server.engine, request)
-    assert isinstance(elements, bytes) and b"fullDocument" in elements
+    reply_bytes = repeated_getmore.from_feed(server.engine, request)
+    assert isinstance(reply_bytes, bytes) and b"fullDocument" in reply_bytes
     assert isinstance(ask(server, body), Wait)
 
 
@@ -137,3 +137,39 @@ def test_a_cursor_whose_client_waits_longer_than_ten_minutes_is_not_idle(server:
     assert server.engine.cursors.remove_idle(server.clock.monotonic_ms()) == 0
     server.clock.advance(800_000)  # type: ignore[attr-defined]
     assert server.engine.cursors.remove_idle(server.clock.monotonic_ms()) == 1
+
+
+def test_streams_of_other_filters_and_scopes_get_the_same_event_in_a_reply_of_their_own(server: DrivenServer) -> None:
+    """Those of one scope share the bytes of the reply, but for the cursor's id."""
+    filters = [[{"$match": {"fullDocument.n": {"$gte": -number}}}] for number in range(3)]
+    scopes: list[tuple[Any, list[dict[str, Any]], str]] = [
+        *(("c", stages, "c") for stages in filters), (1, filters[0], "$cmd.aggregate"), ("c", filters[1], "c"),
+    ]  # fmt: skip
+    bodies = []
+    for target, stages, collection in scopes:
+        pipeline = [{"$changeStream": {}}, *stages]
+        reply = server.must("d", {"aggregate": target, "pipeline": pipeline, "cursor": {}})
+        bodies.append(asked(reply["cursor"]["id"], collection=collection))
+        assert isinstance(ask(server, bodies[-1]), Wait)
+    for number in range(2):
+        server.must("d", {"insert": "c", "documents": [{"_id": number, "n": number}]})
+        made = []
+        for body, (_, _, collection) in zip(bodies, scopes, strict=True):
+            reply = ask(server, body)
+            assert isinstance(reply, dict)
+            cursor = reply["cursor"]
+            assert (cursor["id"], cursor["ns"]) == (decode(body)["getMore"], f"d.{collection}")
+            assert [event["documentKey"]["_id"] for event in cursor["nextBatch"]] == [number]
+            assert reply["operationTime"] == reply["$clusterTime"]["clusterTime"]
+            made.append(server.engine.feeds.last_batch[2])
+        assert made[0] is made[1] is made[2] and made[2] is not made[3]
+        server.must("d", {"insert": "other", "documents": [{"_id": number}]})
+        late = ask(server, bodies[0])
+        assert isinstance(late, Wait)
+
+
+def test_a_request_that_is_recognised_has_all_that_one_that_is_read_has() -> None:
+    body = asked(1)
+    read, unread = Request("getMore", "d", body, {}, CLIENT), UnreadRequest("getMore", "d", body, CLIENT)
+    for name in Request.__slots__:
+        assert getattr(read, name, None) == getattr(unread, name, None), name

@@ -50,7 +50,7 @@ def run(context: CommandContext, request: Request) -> bytes | Wait:
         _check_out(context, request, cursor_id)
     if cursor.is_change_stream:
         cursor.repeated_getmore = RepeatedGetMore(
-            request, size or UNBOUNDED, _await_ms(body), _grants(context, request)
+            request, cursor.key, size or UNBOUNDED, _await_ms(body), _grants(context, request)
         )
         request.cursor = cursor
         with uninterrupted():  # a getMore that repeats this one does not run in a turn
