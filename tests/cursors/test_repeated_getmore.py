@@ -139,7 +139,7 @@ def test_a_cursor_whose_client_waits_longer_than_ten_minutes_is_not_idle(server:
     assert server.engine.cursors.remove_idle(server.clock.monotonic_ms()) == 1
 
 
-def test_streams_of_other_filters_and_scopes_get_the_same_event_in_a_reply_of_their_own(server: DrivenServer) -> None:
+def test_streams_of_other_filters_and_scopes_have_replies_with_the_same_event(server: DrivenServer) -> None:
     """Those of one scope share the bytes of the reply, but for the cursor's id."""
     filters = [[{"$match": {"fullDocument.n": {"$gte": -number}}}] for number in range(3)]
     scopes: list[tuple[Any, list[dict[str, Any]], str]] = [
