@@ -41,20 +41,13 @@ def main() -> int:
         )
         return 2
     figures: Figures = {}
-    with ExitStack() as stack:
-        if arguments.tls or arguments.auth:
-            targets = [
-                stack.enter_context(
-                    StartedServer(arguments.directory, name=name, tls=name == "tls", auth=name == "auth")
-                )
-                for name in ("tls" if arguments.tls else "auth", "plain")
-            ]
-        else:
-            targets = [_target(arguments, stack)]
-        if arguments.against:
-            targets.append(_address("against", arguments.against, arguments.against_pid))
-        for scenario in chosen:
-            _measure(scenario, targets, arguments.rounds, arguments.seconds, figures)
+    for start in range(arguments.starts):
+        with ExitStack() as stack:
+            targets = _targets(arguments, stack)
+            for scenario in chosen:
+                names = _measure(scenario, targets, arguments.rounds, arguments.seconds, figures)
+                if start == arguments.starts - 1:
+                    _print(names, [target.name for target in targets], figures)
     if arguments.json:
         arguments.json.write_text(json.dumps(_plain(figures), indent=2) + "\n")
     return 0
@@ -71,6 +64,13 @@ def _arguments() -> argparse.Namespace:
     add("--against-pid", type=int, help="its process, where /proc does not tell")
     add("--only", nargs="+", default=[], metavar="TEXT", help="scenarios whose name contains one of these")
     add("--rounds", type=int, default=3, help="measurements of each, of which the median counts (default: 3)")
+    add(
+        "--starts",
+        type=int,
+        default=1,
+        help="start the servers anew so many times: two processes of the same program "
+        "differ by some percent, whatever they run (default: 1)",
+    )
     add("--seconds", type=float, default=2.0, help="about how long each takes (default: 2)")
     add("--directory", type=Path, help="where the started Headrace has its data (default: the temporary directory)")
     add("--json", type=Path, metavar="FILE", help="write all measurements there")
@@ -81,10 +81,22 @@ def _wanted(scenario: Scenario, only: Sequence[str]) -> bool:
     return not only or any(text.lower() in scenario.name.lower() for text in only)
 
 
-def _target(arguments: argparse.Namespace, stack: ExitStack) -> Target:
+def _targets(arguments: argparse.Namespace, stack: ExitStack) -> list[Target]:
+    """The server that is measured, and the one that it is compared with, if any."""
+    directory = arguments.directory
+    if arguments.tls or arguments.auth:
+        names = ("tls" if arguments.tls else "auth", "plain")
+        return [
+            stack.enter_context(StartedServer(directory, name=name, tls=name == "tls", auth=name == "auth"))
+            for name in names
+        ]
     if arguments.server:
-        return _address("server", arguments.server, arguments.pid)
-    return stack.enter_context(StartedServer(arguments.directory))
+        targets = [_address("server", arguments.server, arguments.pid)]
+    else:
+        targets = [stack.enter_context(StartedServer(directory))]
+    if arguments.against:
+        targets.append(_address("against", arguments.against, arguments.against_pid))
+    return targets
 
 
 def _address(name: str, text: str, pid: int | None) -> Target:
@@ -92,18 +104,21 @@ def _address(name: str, text: str, pid: int | None) -> Target:
     return Target(name, host.strip("[]") or "127.0.0.1", int(port), pid)
 
 
-def _measure(scenario: Scenario, targets: Sequence[Target], rounds: int, seconds: float, figures: Figures) -> None:
-    """All rounds of one scenario, the servers taking turns; prints its lines."""
+def _measure(scenario: Scenario, targets: Sequence[Target], rounds: int, seconds: float, figures: Figures) -> list[str]:
+    """All rounds of one scenario, the servers taking turns, each first in every other round. Returns the names of its
+    figures."""
     names: list[str] = []
-    for _ in range(rounds):
-        for target in targets:
+    for number in range(rounds):
+        for target in targets if number % 2 == 0 else reversed(targets):
             for name, measured in scenario.run(target, seconds).items():
                 figures.setdefault(name, {}).setdefault(target.name, []).append(measured)
                 names += [name] if name not in names else []
+    return names
+
+
+def _print(names: Sequence[str], targets: Sequence[str], figures: Figures) -> None:
     for name in names:
-        print(
-            _line(name, [figures[name][target.name] for target in targets if target.name in figures[name]]), flush=True
-        )
+        print(_line(name, [figures[name][target] for target in targets if target in figures[name]]), flush=True)
 
 
 def _line(name: str, servers: Sequence[Sequence[Measured]]) -> str:

@@ -44,10 +44,11 @@ WRITE_BUFFER_BYTES_MAX: Final = (
 )  # replies a client has not read; above that they count, and it is not read from
 READ_AHEAD_BYTES_MAX: Final = 2 * MESSAGE_BYTES_MAX  # what a client may send ahead while its command waits
 REPLY_ID_MAX: Final = 2**31 - 1  # of a connection's replies, an int32 in their header; they begin again at 0
-COLLECTION_SECONDS: Final = 1  # between two looks whether garbage is to be collected
-COLLECTION_PASS_COUNT_MAX: Final = 15  # passes over young objects, some 100,000, behind which it is in any case
-COLLECTION_PASS_COUNT_LONG: Final = 40  # behind which it would take longer than 25 ms, while commands run
+COLLECTION_SECONDS: Final = 0.25  # between two looks whether garbage is to be collected
+COLLECTION_PASS_COUNT_MAX: Final = 4  # passes over young objects, some 20,000, behind which it is in any case
+COLLECTION_PASS_COUNT_LONG: Final = 8  # behind which it would take up to 25 ms, while others wait
 COLLECTION_SECONDS_MAX: Final = 60  # between two collections, however busy the server is
+QUIET_SECONDS: Final = 1.5  # without a command, from which on the server is quiet
 THAW_SECONDS: Final = 600  # between two collections that look at old objects, too, on a quiet server
 THAW_SECONDS_MAX: Final = 3600  # and on any
 FREED_BYTES_MAX: Final = 128 * 1024 * 1024  # at the end of the heap that stay with the process while it is busy
@@ -102,7 +103,7 @@ STAGE_BYTES_MAX: Final = 100 * 1024 * 1024  # that a sort, a group or another bl
 LOOKUP_BYTES_MAX: Final = (
     100 * 1024 * 1024
 )  # of what joins with one document: internalLookupStageIntermediateDocumentMaxSizeBytes
-TEXT_BYTES_MAX: Final = 64 * 1024 * 1024  # that $concat or $replaceAll makes: MongoDB's largest buffer
+TEXT_BYTES_MAX: Final = 32 * 1024 * 1024  # that $concat or $replaceAll makes: joined at once, in some 30 ms
 ACCUMULATOR_BYTES_MAX: Final = 100 * 1024 * 1024  # and one accumulator of one group: internalQueryMaxPushBytes
 SPILL_BLOCK_BYTES: Final = 64 * 1024  # of records, written to a temporary file at once; a group gathers 16 blocks
 SPILL_DISK_FREE_BYTES_MIN: Final = 500 * 1024 * 1024  # on the disk, for writes: as MongoDB leaves

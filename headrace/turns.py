@@ -93,6 +93,8 @@ class Turn(greenlet):
     """What its scan has last read from a view at once,"""
     batch_bytes: int = 0
     """and the batch of documents that it makes; about."""
+    returned_count: int | None = None
+    """How many documents are in its batch, where these are many, for the log."""
     account: Any = None
     """The shell's, which counts them while the command has paused, if they are many. Closed when it has ended."""
     waits_for: Any = None
@@ -519,6 +521,7 @@ class Turns:
             turn.paused_at, turn.pause_count = None, 0
         turn.goes_first, turn.interruptible = False, True
         turn.scan_bytes = turn.batch_bytes = 0
+        turn.returned_count = None
         if turn.account is not None:
             turn.account.close()
             turn.account = None

@@ -106,8 +106,9 @@ def array(documents: Sequence[bytes]) -> bytes:
             tick()
         _KEYS.append(b"\x03" + str(len(_KEYS)).encode() + b"\x00")
     size = sum(map(len, documents)) + sum(map(len, _KEYS[: len(documents)])) + 5
-    if size > AT_ONCE_BYTES and (turn := current_turn()) is not None:
-        turn.goes_first = True  # a reply is copied some times: not many at once
+    if (size > AT_ONCE_BYTES or len(documents) > TICK_COUNT) and (turn := current_turn()) is not None:
+        turn.goes_first = size > AT_ONCE_BYTES  # a reply is copied some times: not many at once
+        turn.returned_count = len(documents)
     pieces = [_INT32(size)]
     pieces += [part for pair in zip(_KEYS, ticking(documents)) for part in pair]
     pieces.append(b"\x00")

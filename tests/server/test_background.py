@@ -1,15 +1,18 @@
-"""Background jobs: each comes to its end, and none waits for another, whatever clients write meanwhile."""
+"""Background jobs: each comes to its end, and none waits for another, whatever clients write meanwhile. And Python's
+collector, which stops everybody while it runs."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import headrace
-from headrace.server import background
+from headrace import limits
+from headrace.server import background, process
 from headrace.server.ttl import TimeToLive
 from headrace.store.write_transaction import WriteTransaction
 
@@ -52,3 +55,45 @@ def test_a_job_that_does_not_end_holds_up_no_other(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(TimeToLive, "tick", tick)
     with headrace.Server() as server:
         asyncio.run_coroutine_threadsafe(asyncio.wait_for(ticked.wait(), 20), server._running.loop).result()
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The calls of the collector; its passes are `passes`, the time `now`."""
+    made: list[str] = []
+    for name in ("collect", "freeze", "unfreeze"):
+        monkeypatch.setattr(gc, name, lambda name=name: made.append(name))
+    return made
+
+
+def looks(
+    monkeypatch: pytest.MonkeyPatch, garbage: process.Garbage, passes: int, seconds: float, *, quiet: bool = False
+) -> None:
+    monkeypatch.setattr(gc, "get_count", lambda: (0, 0, passes))
+    monkeypatch.setattr(process, "monotonic", lambda: seconds)
+    garbage.look(is_quiet=quiet, has_been_quiet=quiet)
+
+
+@pytest.mark.parametrize(
+    ("passes", "seconds", "quiet", "expected"),
+    [
+        (0, 1.0, True, []),
+        (1, 1.0, False, []),
+        (1, 1.0, True, ["collect", "freeze"]),
+        (1, limits.COLLECTION_SECONDS_MAX + 1.0, False, ["collect", "freeze"]),
+        (limits.COLLECTION_PASS_COUNT_MAX + 1, 1.0, False, ["collect", "freeze"]),
+        (limits.COLLECTION_PASS_COUNT_LONG + 1, 1.0, False, ["freeze"]),
+        (limits.COLLECTION_PASS_COUNT_LONG + 1, 1.0, True, ["collect", "freeze"]),
+        (1, limits.THAW_SECONDS + 1.0, True, ["unfreeze", "collect", "freeze"]),
+        (1, limits.THAW_SECONDS + 1.0, False, ["collect", "freeze"]),
+        (1, limits.THAW_SECONDS_MAX + 1.0, False, ["unfreeze", "collect", "freeze"]),
+    ],
+)
+def test_it_runs_where_it_takes_little_or_nobody_waits(
+    monkeypatch: pytest.MonkeyPatch, calls: list[str], passes: int, seconds: float, quiet: bool, expected: list[str]
+) -> None:
+    monkeypatch.setattr(process, "monotonic", lambda: 0.0)
+    garbage = process.Garbage()
+    calls.clear()
+    looks(monkeypatch, garbage, passes, seconds, quiet=quiet)
+    assert calls == expected

@@ -14,8 +14,10 @@ from pymongo.errors import PyMongoError
 
 import headrace
 from headrace import limits
+from headrace.dispatch.profiling import profile_document
 from headrace.server.logs import JsonFormatter, formatter
 from headrace.turns import Turns
+from headrace.values.bson import iter_elements
 from tests.server.raw import RawClient
 
 CANARY = "canary-7f3a"
@@ -75,6 +77,26 @@ def test_a_slow_command_is_logged_with_its_plan_and_counts(monkeypatch: pytest.M
         )
         assert of_find["ns"] == "t.c" and of_find["command"] == {"find": "c", "$db": "t"} and of_find["numYields"] > 0
         assert "insert" in by_command and all(line["s"] == "I" for line in events(log, 51803))
+
+
+def test_the_documents_of_a_long_batch_are_not_counted_anew(monkeypatch: pytest.MonkeyPatch, log: io.StringIO) -> None:
+    walked = 0
+
+    def counted(*arguments: Any) -> Iterator[Any]:
+        nonlocal walked
+        for element in iter_elements(*arguments):
+            walked += 1
+            yield element
+
+    monkeypatch.setattr(profile_document, "iter_elements", counted)
+    with slow_server(monkeypatch) as server, pymongo.MongoClient(server.uri) as client:
+        client.t.c.insert_many({"_id": number} for number in range(3000))
+        assert len(list(client.t.c.find(batch_size=5000))) == 3000
+        assert len(list(client.t.c.find({"_id": {"$lt": 3}}))) == 3
+    assert walked < 100
+    if log.getvalue().startswith("{"):
+        returned = [line["attr"].get("nreturned") for line in events(log, 51803) if "find" in line["attr"]["command"]]
+        assert returned == [3000, 3]
 
 
 def test_a_slow_command_is_logged_with_what_it_has_changed_through_an_index(

@@ -20,6 +20,7 @@ _KINDS: Final = {
     "delete": "remove", "find": "query", "getMore": "getmore", "insert": "insert", "update": "update",
 }  # fmt: skip
 """`op` of the commands that have one of their own; of all others it is `command`."""
+_CURSOR: Final = b"\x03cursor\x00"
 _STATEMENTS: Final = {"delete": "deletes", "update": "updates"}
 _IDS: Final = {"find": "filter", "findAndModify": "query"}
 _SHOWN_STATEMENT: Final = {"delete": ("q", "limit"), "update": ("q", "u", "c", "multi", "upsert", "arrayFilters")}
@@ -77,6 +78,10 @@ class _Counts:
         self._cursor: tuple[int, int] | None = None
         if self.error is not None:
             return
+        if isinstance(answer, bytes) and answer.startswith(_CURSOR):  # which may be long: it is not copied
+            self.length = len(answer) + 5
+            self._cursor = _cursor_of(answer, len(_CURSOR))
+            return
         raw = encode(answer) if isinstance(answer, dict) else (len(answer) + 5).to_bytes(4, "little") + answer + b"\0"
         self.length = len(raw)
         element = find_element(raw, b"cursor")
@@ -116,13 +121,16 @@ class _Counts:
 
 
 def _cursor_of(raw: bytes, at: int) -> tuple[int, int]:
-    """The id of a reply's cursor, and the documents of its batch, which are counted and not read."""
+    """The id of a reply's cursor, and the documents of its batch, which are counted and not read; those of a long batch
+    were counted as it was made."""
     cursor_id, count = 0, 0
+    turn = current_turn()
+    returned = None if turn is None else turn.returned_count
     for _, name, start, end in iter_elements(raw, at):
         if name == b"id":
             cursor_id = int.from_bytes(raw[start:end], "little", signed=True)
         elif name in (b"firstBatch", b"nextBatch"):
-            count = sum(1 for _ in iter_elements(raw, start))
+            count = returned if returned is not None else sum(1 for _ in iter_elements(raw, start))
     return cursor_id, count
 
 

@@ -1,7 +1,7 @@
 """Operations on texts of megabytes, cut into pieces with ticks; of a short text they are Python's own.
 
-Rule: the results are those of `str.replace`, `str.split` and `str.translate`. A text that an operator makes fits into
-MongoDB's largest buffer (error 13548).
+Rule: the results are those of `str.replace`, `str.split` and `str.translate`. A text that an operator makes is
+not longer than `limits.TEXT_BYTES_MAX` (error 13548).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _QUICK_LENGTH: Final = 16 * PIECE_LENGTH  # of what comes out at most
 
 
 def check_length(length: int) -> None:
-    """Raise 13548 for a text of so many characters that MongoDB has no buffer for it."""
+    """Raise 13548 for a text of so many characters; MongoDB's buffer has twice as many."""
     if length > limits.TEXT_BYTES_MAX:
-        raise CommandError(13548, f"BufBuilder attempted to grow() to {length} bytes, past the 64MB limit.")
+        raise CommandError(13548, f"BufBuilder attempted to grow() to {length} bytes, past the 32MB limit.")
 
 
 def joined(texts: list[str]) -> str:
