@@ -113,10 +113,10 @@ class StartedServer:
 
     def __init__(
         self, directory: Path | None = None, flags: Sequence[str] = (), *, name: str = "headrace", tls: bool = False,
-        auth: bool = False,
+        auth: bool = False, program: Sequence[str] = ("-m", "headrace.cli.main"),
     ) -> None:  # fmt: skip
         """`directory`: where the new directory is made. `flags`: more of the server's command line. `auth`: with
-        --auth, and a user for the load."""
+        --auth, and a user for the load. `program`: what Python runs."""
         self._directory = Path(tempfile.mkdtemp(prefix="headrace-bench-", dir=directory))
         self._name = name
         self._auth = auth
@@ -132,9 +132,7 @@ class StartedServer:
             self._tls = ssl.create_default_context(cafile=authority)
             self._tls.load_cert_chain(client)
         words = ["serve", "--dbpath", str(self._directory / "data"), "--port", "0", "--nounixsocket", "--quiet", *flags]
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "headrace.cli.main", *words], stdout=subprocess.PIPE, text=True
-        )
+        self._process = subprocess.Popen([sys.executable, *program, *words], stdout=subprocess.PIPE, text=True)
 
     def __enter__(self) -> Target:
         assert self._process.stdout is not None

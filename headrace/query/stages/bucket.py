@@ -95,7 +95,7 @@ def _bucket_key(
 ) -> Callable[[Document], Any]:
     """The lower boundary of the bucket a document falls into, or the default."""
     collation = context.collation
-    keys = [sort_key(boundary, collation) for boundary in boundaries]
+    keys = [sort_key(boundary, collation) for boundary in ticking(boundaries)]
     bucket_count = len(boundaries) - 1
 
     def key(document: Document) -> Any:
