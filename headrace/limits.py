@@ -218,6 +218,9 @@ TYPED_SAMPLE_COUNT_MAX: Final = 1000  # documents, and items of an array, that a
 COLUMN_NAME_LENGTH_MAX: Final = 120  # of a typed table's column, before a number that tells it from others
 LAYOUT_FIELD_COUNT_MAX: Final = 200  # fields of a document that is decoded by its layout
 LAYOUT_FAILURE_COUNT_MAX: Final = 8  # layouts that matched no further row, until the rest is decoded one by one
+SNAPSHOT_FREE_ROUND_COUNT: Final = (
+    4  # rounds without read concern `snapshot`, for which a server has to retain old versions, and not every one can
+)
 SNAPSHOT_ROUND_COUNT_MAX: Final = 200  # how often a document may change while it is read; a round takes milliseconds
 ROW_COUNT_UNBOUNDED: Final = 1 << 31  # rows of a chunk whose size nobody knows: what is asked for, then
 SNAPSHOT_CHUNK_BYTES: Final = (

@@ -149,8 +149,7 @@ class MongoDBStream:
         with self.open(StreamPosition("time", time=moment)) as cursor:
             while not cursor.covers(moment):
                 cursor.next_batch(wait_ms=20)
-            # The last batch may contain later events as well.
-            return min(cursor.token, Token(high_water_mark(from_timestamp(moment) + 1)))
+            return cursor.token_at(moment)
 
     def read(self, start: Token, end: Token) -> Iterator[Event]:
         """The events after `start` up to and including `end`, in order; waits until the server reaches `end`."""
@@ -284,6 +283,11 @@ class ResumingCursor:
     def covers(self, moment: Timestamp) -> bool:
         """Whether everything that happened up to `moment`, inclusive, was returned."""
         return self.token.time > moment or (self.drained and self.token.time == moment)
+
+    def token_at(self, moment: Timestamp) -> Token:
+        """The token that ends everything up to `moment`, inclusive, which the cursor must cover."""
+        # The last batch may contain later events as well.
+        return min(self.token, Token(high_water_mark(from_timestamp(moment) + 1)))
 
     def close(self) -> None:
         """Closes the server's cursor and the session; an unreachable server is ignored."""

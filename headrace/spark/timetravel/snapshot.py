@@ -8,6 +8,10 @@ How: (1) open a stream on the collection; (2) read the chunk; (3) read the strea
 of (2) without an event in (3) did not change in between, so it is valid at the stream's present token. Documents with
 an event are read again, followed by (3), until there are none.
 
+After some rounds, what changes faster than it is read is read at one cluster time T, with read concern `snapshot`. The
+other documents with an event up to T are then read at T as well, so that all are valid at the token behind T. Where a
+server has no such reads, the rounds go on.
+
 A key that is in no chunk needs no row. If the document exists later, its insert comes after the snapshot's first token.
 If it was deleted, events from before the snapshot's end may have no row to change: `snapshotEnd` has the token up to
 which that is expected; later it is an error.
@@ -35,6 +39,7 @@ from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.rows.tokens import Token
+from headrace.spark.timetravel.find_at_time import find_at
 from headrace.values.arrow import COLUMNS, EventRow
 from headrace.values.bson import OPTIONS, encode, type_number
 
@@ -51,7 +56,7 @@ _KEYS_ONLY: Final = (
 
 
 class SnapshotUnsettled(RuntimeError):
-    """Some documents changed every time they were read, so that no token is valid for them."""
+    """Some documents changed every time they were read, and the server does not read them at one time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,16 +161,39 @@ class Snapshot:
         """The chunk's documents and a token at which all of them are valid; raises SnapshotUnsettled."""
         with self._mongodb.open(StreamPosition("latest"), stages=_KEYS_ONLY) as cursor:
             documents, moment = self._find(chunk.filter(), _before(cursor.token.time))
-            for _ in range(limits.SNAPSHOT_ROUND_COUNT_MAX):
-                stale = dict.fromkeys(key for key in _touched(cursor, moment) if key in documents)
+            for number in range(limits.SNAPSHOT_ROUND_COUNT_MAX):
+                stale = dict.fromkeys(key for key, _ in _changed(cursor, moment) if key in documents)
                 if not stale or cursor.closed:
                     return documents.values(), cursor.token
                 keys = [documents.pop(key)["_id"] for key in stale]
+                token = self._settle(cursor, documents, keys) if number >= limits.SNAPSHOT_FREE_ROUND_COUNT else None
+                if token is not None:
+                    return documents.values(), token
                 again, moment = self._find({"_id": {"$in": keys}}, cursor.token.time)
                 documents |= again
         raise SnapshotUnsettled(
-            f"{len(stale)} documents changed each of the {limits.SNAPSHOT_ROUND_COUNT_MAX} times they were read"
+            f"{len(stale)} documents changed each of the {limits.SNAPSHOT_ROUND_COUNT_MAX} times they were read, and "
+            'the server does not read them with {readConcern: {level: "snapshot"}}'
         )
+
+    def _settle(self, cursor: ResumingCursor, documents: dict[str, Any], keys: list[Any]) -> Token | None:
+        """Reads `keys`, and which of `documents` change until then, at one cluster time; all are valid at the token.
+
+        None where the server does not read so: then `keys` has what is to be read again, and `documents` the others.
+        """
+        read = find_at(self._collection, keys)
+        if read is None or read.time < cursor.token.time:
+            return None
+        events = [(key, time) for key, time in _changed(cursor, read.time) if key in documents]
+        changed = {key: documents[key]["_id"] for key, time in events if time <= read.time}
+        again = find_at(self._collection, list(changed.values()), read.time) if changed else read
+        if again is None:
+            keys += [documents.pop(key)["_id"] for key in dict(events)]
+            return None
+        for key in changed:
+            del documents[key]
+        documents |= read.documents | again.documents
+        return cursor.token_at(read.time)
 
     def begin_row(self, token: Token) -> EventRow:
         """The row `snapshotBegin`: earlier rows are obsolete, and those of a snapshot that begins at `token` follow."""
@@ -207,11 +235,16 @@ class Snapshot:
         return head + [None] * (len(COLUMNS) - len(head))
 
 
-def _touched(cursor: ResumingCursor, moment: Timestamp) -> Iterator[str]:
-    """The keys of the events up to `moment`, or up to an invalidate, which ends the collection."""
+def _changed(cursor: ResumingCursor, moment: Timestamp) -> Iterator[tuple[str, Timestamp]]:
+    """Keys and times of the events up to `moment`, and some later ones; up to an invalidate, which ends the collection.
+
+    What was yielded is what the cursor has passed, once it is exhausted.
+    """
+    # A getMore from before the read says nothing of what came at the same time.
+    cursor.drained = False
     while not cursor.covers(moment) and not cursor.closed:
         for event in cursor.next_batch(wait_ms=20):
-            yield dumps(event["documentKey"]["_id"])
+            yield dumps(event["documentKey"]["_id"]), Token.of(event["_id"]).time
 
 
 def _before(moment: Timestamp) -> Timestamp:
