@@ -89,7 +89,7 @@ def _documents(job: Job, table: JobTable, letters: DeadLetters) -> Iterator[str]
             yield f"{row['documentKey']} is not in the collection; its delete takes it away"
             continue
         token, document = now
-        values = {name: row[name] for name in ("database", "collection", "documentKey")}
+        values = {"database": options.database, "collection": options.collection, "documentKey": row["documentKey"]}
         values |= {"token": token, "operationType": SNAPSHOT, "fullDocument": document}
         yield _given(sink, letters, letter, values, token)
 

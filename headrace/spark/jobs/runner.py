@@ -375,7 +375,7 @@ def reset_job(job: Job, *, data: bool = False) -> ResetResult:
 
 def _forget_positions(job: Job) -> None:
     from headrace.spark.sinks.mirror_sink import MirrorSink
-    from headrace.spark.tables.mongodb_mirror import MongoMirror
+    from headrace.spark.tables.mongodb.mongodb_mirror import MongoMirror
     from headrace.spark.tables.sql.sql_mirror import SqlMirror
 
     for sink in job.sinks:

@@ -54,6 +54,7 @@ from headrace.spark.rows.tokens import Token
 from headrace.spark.sinks.sink_options import SinkOptions
 from headrace.spark.source.options import parse_options
 from headrace.spark.tables.fold import MirrorState
+from headrace.spark.tables.mongodb.mongodb_mirror import CommitRefused
 from headrace.spark.tables.progress import Progress
 from headrace.spark.tables.table_location import location_of
 from headrace.spark.tables.table_owner import NotOurTable, TableOwner, check_owner, check_servers
@@ -127,7 +128,7 @@ def check_job(job: Job) -> CheckedJob:
     """
     options = job.options
     checkpoint, record = read_checkpoint(job.checkpoint), read_record(job.checkpoint)
-    sinks = _sink_states(job)
+    sinks = sink_states(job)
     namespace = ".".join(name for name in (options.database, options.collection) if name)
     record = record or JobRecord(_job_id(job, sinks), namespace)
     if record.namespace != namespace:
@@ -229,7 +230,7 @@ def _begin_again(job: Job, error: Exception) -> CheckedJob:
     location_of(job.checkpoint).remove()
     options = job.options
     namespace = ".".join(name for name in (options.database, options.collection) if name)
-    job_id = record.job if record else _job_id(job, _sink_states(job))
+    job_id = record.job if record else _job_id(job, sink_states(job))
     begun, mask = (record.begun, record.mask) if record else ((), "")
     write_record(job.checkpoint, JobRecord(job_id, namespace, {}, begun, snapshot=True, mask=mask))
     return check_job(job)
@@ -252,9 +253,23 @@ def _has_state(sink: SinkOptions) -> bool:
     return sink.kind != "own" and not sink.in_catalog
 
 
-def _sink_states(job: Job) -> tuple[SinkState, ...]:
-    """Raises ServerUnreachable if a target is a server that does not answer, NotAMirror for a table of another kind."""
-    return tuple(_sink_state(table.sink, table.collection) for table in tables_of(job) if _has_state(table.sink))
+def sink_states(job: Job) -> tuple[SinkState, ...]:
+    """The tables of the job's sinks, as they are.
+
+    Raises ServerUnreachable if a target is a server that does not answer, NotAMirror for a table of another kind,
+    CommitRefused for a target that refuses documents of a commit, unless the job has dead letters for them.
+    """
+    states = []
+    for table in tables_of(job):
+        if _has_state(table.sink):
+            try:
+                states.append(_sink_state(table.sink, table.collection))
+            except CommitRefused as error:
+                if not job.deadletter:
+                    raise
+                owner = TableOwner.of(error.state.owner)
+                states.append(SinkState(table.sink, error.state, owner, table.collection))
+    return tuple(states)
 
 
 def _sink_state(sink: SinkOptions, collection: str = "") -> SinkState:

@@ -2,19 +2,35 @@
 
 Rule: what the sink has is right but for the keys that wait (`DeadLetters.waiting`), and each refused row is in the
 table before the batch without it is committed. A batch that is repeated refuses the same rows.
+
+A sink whose target refuses documents only as they are written says so by its `CommitOutcome`: the row that made the
+document is then written down, and the document waits. Which documents wait no more is known by the outcome as well.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.spark.rows.events import Row
+from headrace.spark.rows.extjson import dumps, loads
+from headrace.spark.rows.key_identity import key_identity
 from headrace.spark.sinks.contract import BatchReport, MicroBatch, Sink, SinkPosition, take_rows
 from headrace.spark.tables.dead_letters import REFUSED, RESOLVED, DeadLetter, DeadLetters
-from headrace.spark.tables.refused_rows import Division, RefusedRows, RowRefused, identity_of
+from headrace.spark.tables.refused_rows import (
+    CommitOutcome,
+    Division,
+    RefusedRows,
+    RefusedWrite,
+    RefusesAsItWrites,
+    RowRefused,
+    identity_of,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class DeadLetterSink:
@@ -23,6 +39,14 @@ class DeadLetterSink:
     def __init__(self, sink: Sink, letters: DeadLetters, name: str, now_ms: Callable[[], int]) -> None:
         self.sink = sink
         self._letters, self._name, self._now_ms = letters, name, now_ms
+        self._table: pa.Table | None = None
+        self._rows: list[Row] = []
+        """The rows of the batch that is being applied, in their order; also as `_table`."""
+        self._late_count = 0
+        table = getattr(sink, "table", None)
+        self._late = isinstance(table, RefusesAsItWrites)
+        if isinstance(table, RefusesAsItWrites):
+            table.on_outcome = self._settled
 
     def position(self) -> SinkPosition:
         return self.sink.position()
@@ -31,7 +55,13 @@ class DeadLetterSink:
         if not batch.table.num_rows:
             return None
         ordered = replace(batch, table=batch.table.sort_by("token"))
-        rows = ordered.rows()
+        self._table, self._rows, self._late_count = ordered.table, ordered.rows(), 0
+        try:
+            return self._apply(ordered, self._rows)
+        finally:
+            self._table, self._rows = None, []
+
+    def _apply(self, ordered: MicroBatch, rows: list[Row]) -> BatchReport | None:
         done = self.sink.position().token
         refused = RefusedRows(set(self._letters.waiting(self._name, rows[0].token, done)), done)
         count = 0
@@ -45,8 +75,9 @@ class DeadLetterSink:
                     raise
                 refused.reasons[error.token] = str(error)
                 continue
+            count += self._late_count
             if report is None and count:
-                report = BatchReport(batch.number, 0, 0, done, batch.first_event_ms(), self._now_ms())
+                report = BatchReport(ordered.number, 0, 0, done, ordered.first_event_ms(), self._now_ms())
             return report and replace(report, row_count=len(rows), dead_letter_count=count)
 
     def _write(self, batch: MicroBatch, rows: list[Row], division: Division, refused: RefusedRows) -> int:
@@ -64,8 +95,35 @@ class DeadLetterSink:
         ]  # fmt: skip
         refused_keys = {letter.key for letter in letters if letter.key is not None}
         ended = (refused.waiting | refused_keys) - division.waiting
+        if self._late:
+            ended -= _brought([rows[number] for number in division.taken])
         letters += [DeadLetter(self._name, rows[-1].token, key, RESOLVED, None, "", "") for key in sorted(ended)]
         return self._letters.add(letters, self._now_ms())
+
+    def _settled(self, outcome: CommitOutcome) -> None:
+        """Writes down which documents the target has refused, and which of those that waited it has now."""
+        rows = {(row.token, identity_of(row)): number for number, row in enumerate(self._rows)}
+        letters = [self._letter_of(write, rows) for write in outcome.refused]
+        waiting = self._letters.waiting(self._name).keys()
+        for key, token in outcome.accepted.items():
+            if waiting and (identity := key_identity(key)) in waiting:
+                letters.append(DeadLetter(self._name, token, identity, RESOLVED, None, "", ""))
+        self._late_count += self._letters.add(letters, self._now_ms())
+
+    def _letter_of(self, write: RefusedWrite, rows: Mapping[tuple[str, str | None], int]) -> DeadLetter:
+        """With the row, if it is of this batch; otherwise a process before this one had it, and ended."""
+        identity, kind = key_identity(write.key), None
+        value: dict[str, Any] = {"token": write.token, "documentKey": dumps({"_id": loads(write.key)})}
+        number = rows.get((write.token, identity))
+        if number is not None and self._table is not None:
+            (value,), kind = take_rows(self._table, [number]).to_pylist(), self._rows[number].operationType
+        return DeadLetter(self._name, write.token, identity, REFUSED, kind, write.reason, _text(value))
+
+
+def _brought(rows: Sequence[Row]) -> set[str | None]:
+    """The keys whose document the last of their rows brings, so that the target may refuse it."""
+    last = {identity_of(row): row for row in rows}
+    return {key for key, row in last.items() if key is not None and row.operationType != "delete"}
 
 
 def _text(row: dict[str, Any]) -> str:

@@ -30,7 +30,7 @@ from headrace.spark.sinks.contract import BatchReport, MicroBatch, SinkPosition
 from headrace.spark.sinks.mirror_sink import MirrorSink
 from headrace.spark.tables.drop_policy import CollectionGone, checked_policy
 from headrace.spark.tables.fold import INVALIDATING, MirrorState
-from headrace.spark.tables.mongodb_mirror import MongoMirror
+from headrace.spark.tables.mongodb.mongodb_mirror import MongoMirror
 from headrace.spark.tables.table_owner import TableOwner, check_owner
 
 Namespace = tuple[str, str]

@@ -24,6 +24,11 @@ from headrace.spark.source.option_table import SOURCE_OPTIONS, STREAM
 
 _STREAM_OPTIONS: Final = {name.lower(): name for name, option in SOURCE_OPTIONS.items() if option.group == STREAM}
 _BOOLEANS: Final = {"false": False, "true": True}
+_OF_ONE: Final = {
+    "archive": "it is a table of one collection's events; give the collection that needs it a job of its own",
+    "pipeline": "it could hide a drop or a rename; take a job's [pipeline], which runs in Spark",
+}
+"""Options that a snapshot of several collections cannot have, and what to do."""
 _SOURCE_NAMES: Final = frozenset(name.lower() for name in SOURCE_OPTIONS) - _STREAM_OPTIONS.keys()
 
 
@@ -133,9 +138,9 @@ def _check_several(options: Mapping[str, str], servers: int) -> None:
     """Raises OptionError for what a snapshot of several collections cannot have."""
     if servers > 1:
         raise OptionError("startingPosition 'snapshot' of several collections is for one server")
-    for name in ("archive", "pipeline"):
+    for name, reason in _OF_ONE.items():
         if name in options:
-            raise OptionError(f"the option {name!r} is not for a snapshot of several collections")
+            raise OptionError(f"the option {name!r} is not for a snapshot of several collections: {reason}")
 
 
 def _one_of(options: Mapping[str, str], name: str, *values: str) -> str:

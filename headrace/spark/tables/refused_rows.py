@@ -2,12 +2,16 @@
 
 A document whose update was refused is not as the source's any more: further updates of it are refused as well, until a
 row brings it as it is (an insert, a replacement, a row of a snapshot, an update with `fullDocument`), or takes it away.
+
+A server refuses documents only as they come. Such a target says what became of a commit (`CommitOutcome`) behind
+its writes, and before its position says that they are done: so a repeated batch finds the same rows refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
 
 from headrace.spark.rows.events import SNAPSHOT, Row
 from headrace.spark.rows.extjson import dumps, loads
@@ -23,6 +27,30 @@ class RowRefused(RuntimeError):
     def __init__(self, message: str, token: str = "") -> None:
         super().__init__(message)
         self.token = token
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedWrite:
+    """A document that a server refused: its key's text, the token of the row that made it what it is, the reason."""
+
+    key: str
+    token: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommitOutcome:
+    """What became of a commit: the keys of the documents that were accepted, with their rows' tokens; the others."""
+
+    accepted: Mapping[str, str]
+    refused: Sequence[RefusedWrite]
+
+
+@runtime_checkable
+class RefusesAsItWrites(Protocol):
+    """A table that knows only by writing what is refused. Without `on_outcome` a refusal is a CommitRefused."""
+
+    on_outcome: Callable[[CommitOutcome], object] | None
 
 
 @dataclass(slots=True)

@@ -49,7 +49,11 @@ def test_a_position_is_a_word_a_token_or_a_time(text: str, position: StreamPosit
         ({}, "'uri'"),
         (URI | {"collecton": "c"}, "'collecton'"),
         (URI | {"collection": "c"}, "'database'"),
-        (URI | {"startingPosition": "snapshot", "database": "d", "archive": "x"}, "snapshot"),
+        (URI | {"startingPosition": "snapshot", "database": "d", "archive": "x"}, "several collections: .* a job of"),
+        (
+            URI | {"startingPosition": "snapshot", "database": "d", "pipeline": "[]"},
+            r"several collections: .*\[pipeline",
+        ),
         (URI | {"startingPosition": "yesterday"}, "'yesterday'"),
         (URI | {"startingPosition": '{"_dat": 1}'}, "not a resume token"),
         (URI | {"maxRowsPerTrigger": "0"}, "maxRowsPerTrigger"),

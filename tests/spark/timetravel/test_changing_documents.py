@@ -55,16 +55,16 @@ def write_between_reads(monkeypatch: pytest.MonkeyPatch, write: Callable[[], obj
     """A write behind each read, before its time is asked for, and one before each getMore of a stream."""
     next_batch, now = ResumingCursor.next_batch, MongoDBStream.now
 
-    def written_now(self: MongoDBStream) -> Timestamp:
+    def now_behind_a_write(self: MongoDBStream) -> Timestamp:
         write()
         return now(self)
 
-    def written(self: ResumingCursor, *, wait_ms: int) -> list[Document]:
+    def asked_behind_a_write(self: ResumingCursor, *, wait_ms: int) -> list[Document]:
         write()
         return next_batch(self, wait_ms=wait_ms)
 
-    monkeypatch.setattr(ResumingCursor, "next_batch", written)
-    monkeypatch.setattr(MongoDBStream, "now", written_now)
+    monkeypatch.setattr(ResumingCursor, "next_batch", asked_behind_a_write)
+    monkeypatch.setattr(MongoDBStream, "now", now_behind_a_write)
 
 
 def write_around_timed_reads(
@@ -202,7 +202,7 @@ def test_large_documents_are_read_at_one_time_in_several_replies(collection: Row
 
 @pytest.mark.long
 @pytest.mark.parametrize("rounds", [0, limits.SNAPSHOT_FREE_ROUND_COUNT])
-def test_snapshots_beside_writers_and_transactions_fit_the_events(
+def test_snapshots_during_writes_and_transactions_fit_the_events(
     uri: str, collection: Rows, options: SourceOptions, monkeypatch: pytest.MonkeyPatch, rounds: int
 ) -> None:
     """Twenty of them beside four writers; few keys, so that nearly each is read at one time."""

@@ -2,7 +2,7 @@
 
     <collection>           the documents
     headrace.positions     {_id: <collection>, state: …, pending: {parts, clear, stale_before, next}}
-    headrace.redo          {_id: "<collection>/<part>", of: <collection>, bson: …}  what a commit is about to do
+    headrace.redo          {_id: "<collection>/<part>", of: <collection>, bson: …, more}  what a commit is about to do
     headrace.tokens        {_id: "<collection>/<key>", of: <collection>, token: …}  while a snapshot is caught up with
 
 No transaction is needed (a standalone server has none), because a commit is in this order:
@@ -15,6 +15,10 @@ No transaction is needed (a standalone server has none), because a commit is in 
 A crash before 2 changes nothing; behind it, whoever opens the table next does 3 and 4. When no document is computed
 from the target's own (a snapshot, inserts, deletes), 1 and 2 are left out: the batch given again does the same.
 
+What the target refuses (a validator, a unique index, the size) is known in 3 only. `on_outcome` is called between 3 and
+4; without it the position stays where it is. A document that was refused is as before, and counts as not there until
+a later one is taken.
+
 Documents that others write into the collection remain, unless the source has their keys.
 
 The server takes 1 and 1.0 for one `_id`, so a token's key is the key's identity (`rows/key_identity.py`), and deletes
@@ -24,7 +28,7 @@ a name that begins with `$` cannot replace another one as it is (error 52), and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -35,6 +39,8 @@ from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.rows.key_identity import key_identity
 from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
 from headrace.spark.tables.mirror_table import schema, state_of, state_text
+from headrace.spark.tables.mongodb.refused_writes import write_all
+from headrace.spark.tables.refused_rows import CommitOutcome, RefusedWrite, RowRefused
 from headrace.values.bson import OPTIONS, decode, encode
 
 if TYPE_CHECKING:
@@ -47,8 +53,16 @@ _FIELDS_FROM: Final = 1024
 Document = dict[str, Any]
 
 
+class CommitRefused(RowRefused):
+    """The target has refused documents of a commit; `state` is what it will be when this is settled."""
+
+    def __init__(self, message: str, token: str, state: MirrorState) -> None:
+        super().__init__(message, token)
+        self.state = state
+
+
 class MongoMirror:
-    """See `mirror_table.MirrorTable`."""
+    """See `mirror_table.MirrorTable` and `refused_rows.RefusesAsItWrites`."""
 
     def __init__(self, client: MongoClient[Document], database: str, collection: str) -> None:
         self.collection = collection
@@ -58,6 +72,9 @@ class MongoMirror:
         self._redo = self._database["headrace.redo"]
         self._tokens = self._database["headrace.tokens"]
         self._seen: dict[str, MirrorRow] = {}
+        self._refused: set[str] = set()
+        """The identities of the keys whose last document was refused."""
+        self.on_outcome: Callable[[CommitOutcome], object] | None = None
 
     def __str__(self) -> str:
         return f"{self._database.name}.{self.collection}"
@@ -83,6 +100,8 @@ class MongoMirror:
             }
             for document in self._documents.find({"_id": {"$in": [value for _, value in some]}}):
                 key = dumps(document["_id"])
+                if key_identity(key) in self._refused:
+                    continue
                 token = max(tokens.get(key_identity(key), ""), tokens.get(key, ""))
                 self._seen[key] = MirrorRow(dumps(document), token)
         return self._seen
@@ -92,14 +111,15 @@ class MongoMirror:
         pending: Document = {"parts": 0, "clear": changes.clear, "next": state_text(changes.state)}
         pending["stale_before"] = changes.stale_before
         if changes.absolute:
-            self._write(writes, pending)
-            self._finish(pending["next"])
+            self._do(writes, pending)
             return
-        chunks = list(_redo_chunks(writes))
-        for number, chunk in enumerate(chunks):
-            stored = {"of": self.collection, "bson": encode({"writes": chunk})}
-            self._redo.replace_one({"_id": self._id(str(number))}, stored, upsert=True)
-        pending["parts"] = len(chunks)
+        count = 0
+        for chunk in _redo_chunks(writes):
+            for part, more in _slices(encode({"writes": chunk})):
+                stored = {"of": self.collection, "bson": part, "more": more}
+                self._redo.replace_one({"_id": self._id(str(count))}, stored, upsert=True)
+                count += 1
+        pending["parts"] = count
         self._positions.update_one({"_id": self.collection}, {"$set": {"pending": pending}}, upsert=True)
         self._apply_pending(pending)
 
@@ -122,21 +142,49 @@ class MongoMirror:
         self._tokens.delete_many({"of": self.collection})
 
     def _apply_pending(self, pending: Document) -> None:
-        """Steps 3 and 4."""
+        """Steps 3 and 4. Raises CommitRefused."""
         writes: list[Document] = []
+        read = b""
         for number in range(pending["parts"]):
             chunk = self._redo.find_one({"_id": self._id(str(number))})
             assert chunk is not None, "a pending commit has all its writes"
-            # An earlier version stored the writes as they are.
-            writes += decode(chunk["bson"])["writes"] if "bson" in chunk else chunk["writes"]
-        self._write(writes, pending)
+            # Earlier versions stored the writes as they are, or in one part.
+            if "bson" not in chunk:
+                writes += chunk["writes"]
+                continue
+            read += chunk["bson"]
+            if not chunk.get("more"):
+                writes += decode(read)["writes"]
+                read = b""
+        self._do(writes, pending)
+
+    def _do(self, writes: list[Document], pending: Document) -> None:
+        """Writes, says what came of it, and stores the position. Raises CommitRefused if nobody is to be told."""
+        state = state_of(pending["next"])
+        reasons = self._write(writes, pending)
+        refused = [
+            RefusedWrite(dumps(writes[number]["key"]), _token_of(writes[number], state), reason)
+            for number, reason in reasons.items()
+        ]
+        if refused and not self.on_outcome:
+            first, more = refused[0], f"; {len(refused) - 1} more were refused" if len(refused) > 1 else ""
+            raise CommitRefused(f"{self} refuses the document {first.key}: {first.reason}{more}", first.token, state)
+        if self.on_outcome:
+            accepted = {
+                dumps(write["key"]): _token_of(write, state)
+                for number, write in enumerate(writes)
+                if number not in reasons and not _is_delete(write)
+            }
+            self.on_outcome(CommitOutcome(accepted, refused))
+            self._refused -= set(map(key_identity, accepted))
+            self._refused |= {key_identity(each.key) for each in refused}
         self._finish(pending["next"])
 
     def _finish(self, text: str) -> None:
         state = state_of(text)
         if state.snapshot_token and state.token > state.snapshot_token:
-            # Every event is newer than what the snapshot read, from now on.
-            self._tokens.delete_many({"of": self.collection})
+            # Every event is newer than what the snapshot read, from now on. What was replayed may be newer still.
+            self._tokens.delete_many({"of": self.collection, "token": {"$lte": state.token}})
         self._positions.replace_one({"_id": self.collection}, {"state": text}, upsert=True)
         self._redo.delete_many({"of": self.collection})
 
@@ -151,30 +199,37 @@ class MongoMirror:
             large = before is not None and len(stored.document) > _FIELDS_FROM
             fields = _fields(loads(before.document), document) if before and large else None
             write = {"key": document["_id"], **({"fields": fields} if fields else {"document": document})}
-            guard = {"guard": self._id(key_identity(key)), "token": stored.token}
-            yield write | (guard if catching_up else {})
+            write["token"] = stored.token
+            if catching_up or stored.token > state.token:
+                write["guard"] = self._id(key_identity(key))
+            yield write
 
-    def _write(self, writes: list[Document], pending: Document) -> None:
+    def _write(self, writes: list[Document], pending: Document) -> dict[int, str]:
+        """Step 3; the numbers of the writes that were refused, and why."""
         if pending["clear"]:
             self._documents.delete_many({})
             self._tokens.delete_many({"of": self.collection})
-        deletes = [write for write in writes if not {"document", "fields"} & write.keys()]
-        others = [write for write in writes if {"document", "fields"} & write.keys()]
+        reasons: dict[int, str] = {}
+        numbered = list(enumerate(writes))
+        deletes = [each for each in numbered if _is_delete(each[1])]
+        others = [each for each in numbered if not _is_delete(each[1])]
         for some in (
             *_chunks(deletes, limits.SINK_WRITE_COUNT_MAX),
             *_chunks(others, limits.SINK_WRITE_COUNT_MAX),
         ):
-            self._documents.bulk_write([_operation(write) for write in some], ordered=False)
+            refused = write_all(self._documents, [_operation(write) for _, write in some])
+            reasons |= {some[number][0]: reason for number, reason in refused.items()}
             # Behind the documents: a token without its document would hide events from it.
             tokens = [
                 ReplaceOne({"_id": write["guard"]}, {"of": self.collection, "token": write["token"]}, upsert=True)
-                for write in some
-                if "guard" in write
+                for number, write in some
+                if "guard" in write and number not in reasons
             ]
             if tokens:
                 self._tokens.bulk_write(tokens, ordered=False)
         if pending.get("stale_before") and not pending["clear"]:
             self._remove_stale(pending["stale_before"])
+        return reasons
 
     def _remove_stale(self, before: str) -> None:
         """Removes the documents that no row of the snapshot which began at `before` has confirmed."""
@@ -192,6 +247,15 @@ class MongoMirror:
     def _id(self, name: str) -> str:
         """The key of what belongs to this collection; its name has no slash that matters: it is escaped."""
         return f"{self.collection.replace('/', '%2F')}/{name}"
+
+
+def _is_delete(write: Document) -> bool:
+    return not {"document", "fields"} & write.keys()
+
+
+def _token_of(write: Document, state: MirrorState) -> str:
+    """The token of the row that made the document; an earlier version did not store it."""
+    return write.get("token") or state.token
 
 
 def _operation(write: Document) -> Any:
@@ -233,6 +297,12 @@ def _redo_chunks(writes: list[Document]) -> Iterator[list[Document]]:
         size += length
     if chunk:
         yield chunk
+
+
+def _slices(chunk: bytes) -> Iterator[tuple[bytes, bool]]:
+    """The bytes in parts that fit into a document, and whether more follow: a write may have one of 16 MB."""
+    for start in range(0, len(chunk), limits.REDO_BYTES_MAX):
+        yield chunk[start : start + limits.REDO_BYTES_MAX], start + limits.REDO_BYTES_MAX < len(chunk)
 
 
 def _chunks(items: list[Any], size: int) -> Iterator[list[Any]]:

@@ -1,0 +1,1 @@
+"""Mirrors as collections of a MongoDB or a Headrace."""

@@ -1,0 +1,68 @@
+"""Bulk writes of which a server refuses some for what their documents are; it does the others.
+
+What the server refuses for another reason (rights, a full disk, another primary) is an error, since it says nothing of
+a document. The codes of the first kind are in a table; a code that is not there counts as the second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from bson.errors import InvalidDocument
+from pymongo.collection import Collection
+from pymongo.errors import BulkWriteError
+
+REFUSALS: Final[dict[int, str]] = {
+    2: "BadValue",
+    52: "DollarPrefixedFieldName",
+    55: "InvalidDBRef",
+    56: "EmptyFieldName",
+    57: "DottedFieldName",
+    121: "DocumentValidationFailure",
+    171: "CannotIndexParallelArrays",
+    10334: "BSONObjectTooLarge",
+    11000: "DuplicateKey",
+    16755: "geo keys cannot be extracted",
+    16756: "geo keys cannot be extracted",
+    16766: "a hashed index of an array",
+    17280: "KeyTooLong",
+    17419: "the document is too large after the update",
+    17420: "the document is too large after the update",
+}
+"""The codes that refuse a document, with their names, where they have one."""
+_DUPLICATE_KEY: Final = 11000
+
+
+def write_all(collection: Collection[dict[str, Any]], operations: Sequence[Any]) -> dict[int, str]:
+    """Does the operations, in any order; why the server refuses which of them, by their numbers.
+
+    Raises pymongo's BulkWriteError for what is not about a document, and its other errors.
+    """
+    refused = _write(collection, operations)
+    while any(code == _DUPLICATE_KEY for code, _ in refused.values()):
+        # It may have come before the one that gives up the unique value.
+        numbers = list(refused)
+        again = _write(collection, [operations[number] for number in numbers])
+        refused = {numbers[number]: why for number, why in again.items()}
+        if len(refused) == len(numbers):
+            break
+    return {number: text for number, (_, text) in sorted(refused.items())}
+
+
+def _write(collection: Collection[dict[str, Any]], operations: Sequence[Any]) -> dict[int, tuple[int, str]]:
+    """The numbers of what was refused, with the code and the text."""
+    try:
+        collection.bulk_write(operations, ordered=False)
+    except BulkWriteError as error:
+        errors = error.details["writeErrors"]
+        if error.details.get("writeConcernErrors") or any(each["code"] not in REFUSALS for each in errors):
+            raise
+        return {each["index"]: (each["code"], f"{each['errmsg']} ({each['code']})") for each in errors}
+    except InvalidDocument as error:
+        # The driver does not send it, and says not which.
+        if len(operations) == 1:
+            return {0: (10334, str(error))}
+        each_alone = enumerate(_write(collection, [operation]) for operation in operations)
+        return {number: why[0] for number, why in each_alone if why}
+    return {}
