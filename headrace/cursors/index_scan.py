@@ -13,7 +13,7 @@ from headrace import limits
 from headrace.cursors.collection_scan import ChunkedScan
 from headrace.errors import CommandError
 from headrace.store.catalog import Collection, Index
-from headrace.store.view import View
+from headrace.store.view import LEFT_OUT, Skip, View
 from headrace.turns import examined
 
 RECORD_BYTES: Final = 64
@@ -33,9 +33,13 @@ def check_index(view: View, collection: Collection, index: Index) -> None:
 
 
 def walk_keys(
-    view: View, index: Index, ranges: Sequence[Range], *, backward: bool, after: bytes | None = None
-) -> Iterator[tuple[bytes, bytes]]:
-    """(key, record) of all ranges, which are in the order of the walk; those past the key `after`."""
+    view: View, index: Index, ranges: Sequence[Range], *, backward: bool, after: bytes | None = None,
+    skip: Skip | None = None,
+) -> Iterator[tuple[bytes, bytes]]:  # fmt: skip
+    """(key, record) of all ranges, which are in the order of the walk; those past the key `after`.
+
+    A key that does not count, to `skip`, has `LEFT_OUT` for a record.
+    """
     start = 0 if after is None else first_past(ranges, after, backward=backward)
     for number in range(start, len(ranges)):
         low, high = ranges[number]
@@ -46,7 +50,10 @@ def walk_keys(
                 low = max(low, after + b"\0")
             if low >= high:
                 continue
-        yield from view.index_keys(index, low, high, backward=backward)
+        if skip is None:
+            yield from view.index_keys(index, low, high, backward=backward)
+        else:
+            yield from view.index_keys_within(index, low, high, skip, backward=backward)
 
 
 def first_past(ranges: Sequence[Range], after: bytes, *, backward: bool) -> int:
@@ -93,14 +100,14 @@ class IndexScan(ChunkedScan):
     """A collection's documents in the order of an index."""
 
     __slots__ = (
-        "_backward", "_collection", "_index", "_last", "_range", "_ranges", "_reader", "_seen", "document_count",
-        "key_count",
+        "_backward", "_collection", "_index", "_last", "_range", "_ranges", "_reader", "_seen", "_skip",
+        "document_count", "key_count", "left_out_count",
     )  # fmt: skip
 
     def __init__(
         self, view: Callable[[], View], collection: Collection, index: Index, ranges: Sequence[Range], *,
         backward: bool = False, seen: SeenRecords | None = None, wanted: int | None = None,
-        reader: Callable[[View, bytes, bytes], tuple[bytes, bool]] | None = None,
+        reader: Callable[[View, bytes, bytes], tuple[bytes, bool]] | None = None, skip: Skip | None = None,
     ) -> None:  # fmt: skip
         """`seen`: where documents may come more than once. `reader`: what makes something else of a key and its record
         than the document, and says whether it has fetched that."""
@@ -111,10 +118,11 @@ class IndexScan(ChunkedScan):
         self._backward = backward
         self._seen = seen
         self._reader = reader
+        self._skip = skip
         self._last: bytes | None = None
         self._range = 0  # those before it were read
         self.key_count = 0
-        self.document_count = 0
+        self.document_count = self.left_out_count = 0
 
     def _chunk(self) -> list[bytes] | None:
         ranges = self._ranges[self._range : self._range + RANGE_COUNT]
@@ -126,10 +134,12 @@ class IndexScan(ChunkedScan):
         chunk: list[bytes] = []
         size = count = fetched = 0
         reader = self._reader
-        for key, record in walk_keys(view, index, ranges, backward=self._backward, after=self._last):
+        for key, record in walk_keys(view, index, ranges, backward=self._backward, after=self._last, skip=self._skip):
             self._last = key
             count += 1
-            if seen is None or seen.is_new(record):
+            if record is LEFT_OUT:
+                self.left_out_count += 1
+            elif seen is None or seen.is_new(record):
                 if reader is None:
                     document, is_fetched = view.fetch(self._collection, index, record), True
                 else:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 
 from headrace import limits
 from headrace.cursors.index_scan import check_index, plan_summary
@@ -13,11 +14,17 @@ from headrace.execution.planner.id_ranges import IdRange
 from headrace.execution.planner.index_access import IndexAccess
 from headrace.execution.storage_stats import count_of
 from headrace.store.catalog import Collection
+from headrace.store.view import LEFT_OUT
 from headrace.turns import examined, tick
 
 
-def quick_count(context: CommandContext, collection: Collection, finder: Finder, spec: dict[str, Any]) -> int | None:
-    """How many documents match, by the number that is stored or the keys of an index; None where neither tells."""
+def quick_count(
+    context: CommandContext, collection: Collection, finder: Finder, spec: dict[str, Any], wanted: int | None = None
+) -> int | None:
+    """How many documents match, by the number that is stored or the keys of an index; None where neither tells.
+
+    `wanted`: where so many are enough, perhaps no more are counted.
+    """
     if collection.is_view:
         return None
     if not spec and not finder.is_hinted:  # a sparse index has fewer
@@ -26,35 +33,65 @@ def quick_count(context: CommandContext, collection: Collection, finder: Finder,
         return None
     access = finder.choice(context.current_view).access
     if access is None:
-        return None if finder.id_ranges is None else _id_count(context, collection, finder.id_ranges)
-    return _key_count(context, collection, access) if isinstance(access, IndexAccess) and access.is_exact else None
+        ranges = finder.id_ranges
+        return None if ranges is None else _id_count(context, collection, ranges, wanted)
+    if not isinstance(access, IndexAccess) or not access.is_exact:
+        return None
+    return _key_count(context, collection, access, wanted)
 
 
-def _id_count(context: CommandContext, collection: Collection, ranges: Sequence[IdRange]) -> int:
-    def look(low: bytes, high: bytes) -> tuple[int, bytes]:
-        return context.view.count_ids(collection, low, high, limits.COUNT_COUNT)
+def _id_count(
+    context: CommandContext, collection: Collection, ranges: Sequence[IdRange], wanted: int | None
+) -> int:  # fmt: skip
+    context.view.store.id_uses[collection.number] += 1
 
-    return _count(look, ranges, "COUNT_SCAN { _id: 1 }")
+    def look(low: bytes, high: bytes, count_max: int) -> Looked:
+        return _all_count(context.view.count_ids(collection, low, high, count_max))
+
+    return _count(look, ranges, "COUNT_SCAN { _id: 1 }", wanted)
 
 
-def _key_count(context: CommandContext, collection: Collection, access: IndexAccess) -> int:
-    def look(low: bytes, high: bytes) -> tuple[int, bytes]:
+def _key_count(context: CommandContext, collection: Collection, access: IndexAccess, wanted: int | None) -> int:
+    index, skip = access.index, access.skip
+
+    def look(low: bytes, high: bytes, count_max: int) -> Looked:
         view = context.view
-        check_index(view, collection, access.index)
-        return view.count_keys(access.index, low, high, limits.COUNT_COUNT)
+        check_index(view, collection, index)
+        if skip is None:
+            return _all_count(view.count_keys(index, low, high, count_max))
+        looked = list(islice(view.index_keys_within(index, low, high, skip), count_max))
+        count = sum(record is not LEFT_OUT for _, record in looked)
+        return Looked(count, len(looked), looked[-1][0] if looked else low)
 
-    return _count(look, access.ranges, plan_summary("COUNT_SCAN", access.index))
+    return _count(look, access.ranges, plan_summary("COUNT_SCAN", index), wanted)
 
 
-def _count(look: Callable[[bytes, bytes], tuple[int, bytes]], ranges: Sequence[IdRange], summary: str) -> int:
-    """All keys in the ranges; `look` counts some of them, and says which was the last."""
+class Looked(NamedTuple):
+    """How many of some keys count, how many there were, and which was the last."""
+
+    counting: int
+    key_count: int
+    last: bytes
+
+
+def _all_count(keys: tuple[int, bytes]) -> Looked:
+    return Looked(keys[0], *keys)
+
+
+def _count(
+    look: Callable[[bytes, bytes, int], Looked], ranges: Sequence[IdRange], summary: str, wanted: int | None
+) -> int:  # fmt: skip
+    """The keys in the ranges that count, or `wanted` of them; `look` looks at some, at most so many."""
     total = 0
     for low, high in ranges:
         while True:
-            count, last = look(low, high)
-            examined(summary, 0, count)
+            count_max = limits.COUNT_COUNT if wanted is None else min(limits.COUNT_COUNT, wanted - total)
+            count, key_count, last = look(low, high, count_max)
+            examined(summary, 0, key_count)
             total += count
-            if count < limits.COUNT_COUNT:
+            if total == wanted:
+                return total
+            if key_count < count_max:
                 break
             low = last + b"\0"
             tick()

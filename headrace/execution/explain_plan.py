@@ -15,9 +15,11 @@ Rule: what is shown is the `ReadPlan` that is executed; counts are those of its 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Final
 
+from headrace import limits
 from headrace.cursors.index_scan import IndexScan
 from headrace.execution.planner.bounds import end_shown
 from headrace.execution.planner.collated_bounds import CollationKey
@@ -30,25 +32,55 @@ from headrace.execution.planner.trial import Trial
 from headrace.execution.read_plan import ReadKind, ReadPlan
 from headrace.store.catalog import Collection, Index
 from headrace.store.indexes.index_keys import descends
-from headrace.store.view import View
+from headrace.store.view import LEFT_OUT, Skip, View
 from headrace.values.bson.to_string import to_string
 
 Stage = dict[str, Any]
 _LOGICAL: Final = frozenset({"$and", "$nor", "$or"})
 
 
-class Examined:
-    """How many keys and documents a command has examined, however often it has paused."""
+@dataclass(slots=True)
+class Counts:
+    """What was examined."""
 
-    __slots__ = ("documents", "keys")
+    keys: int = 0
+    documents: int = 0
+    left_out: int = 0
+    """Keys that are not in the bounds."""
+    collection_scans: int = 0
+    indexes: dict[str, None] = field(default_factory=dict)
+    """The names of those that were used."""
+
+
+class Examined:
+    """How many keys and documents a command has examined, however often it has paused; and each stage of a pipeline."""
+
+    __slots__ = ("now", "of_source")
 
     def __init__(self) -> None:
-        self.keys = 0
-        self.documents = 0
+        self.of_source = Counts()
+        """For the plan; of a pipeline, for what it begins with."""
+        self.now = self.of_source
+        """Those of the stage that is at work."""
 
     def counting(self, view: View) -> View:
         """A view that counts what it gives out."""
         return CountingView(view, self)
+
+    def by(self, counts: Counts, items: Iterator[Any]) -> Iterator[Any]:
+        """The items; what is examined for them counts there."""
+        while True:
+            before, self.now = self.now, counts
+            try:
+                item = next(items, _END)
+            finally:
+                self.now = before
+            if item is _END:
+                return
+            yield item
+
+
+_END: Final = object()
 
 
 class CountingView(View):
@@ -62,58 +94,71 @@ class CountingView(View):
 
     def by_id(self, collection: Collection, id_key: bytes) -> tuple[bytes, bytes] | None:
         match = super().by_id(collection, id_key)
-        self._examined.keys += 1
-        self._examined.documents += match is not None
+        self._examined.now.indexes["_id_"] = None
+        self._examined.now.keys += 1
+        self._examined.now.documents += match is not None
         return match
 
     def scan_chunk(
-        self, collection: Collection, *, after: bytes | None = None, backward: bool = False
-    ) -> list[tuple[bytes, bytes]]:
-        chunk = super().scan_chunk(collection, after=after, backward=backward)
-        self._examined.documents += len(chunk)
+        self, collection: Collection, *, after: bytes | None = None, backward: bool = False,
+        count_max: int = limits.VIEW_CHUNK_COUNT,
+    ) -> list[tuple[bytes, bytes]]:  # fmt: skip
+        chunk = super().scan_chunk(collection, after=after, backward=backward, count_max=count_max)
+        self._examined.now.documents += len(chunk)
+        self._examined.now.collection_scans += after is None
         return chunk
 
     def scan(
         self, collection: Collection, *, after: bytes | None = None, backward: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
         for item in super().scan(collection, after=after, backward=backward):
-            self._examined.documents += 1
+            self._examined.now.documents += 1
             yield item
 
     def index_keys(
         self, index: Index, low: bytes, high: bytes, *, backward: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
+        self._examined.now.indexes[index.name] = None
         for item in super().index_keys(index, low, high, backward=backward):
-            self._examined.keys += 1
+            self._examined.now.keys += 1
+            yield item
+
+    def index_keys_within(
+        self, index: Index, low: bytes, high: bytes, skip: Skip, *, backward: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        self._examined.now.indexes[index.name] = None
+        for item in super().index_keys_within(index, low, high, skip, backward=backward):
+            self._examined.now.keys += 1
+            self._examined.now.left_out += item[1] is LEFT_OUT
             yield item
 
     def count_keys(self, index: Index, low: bytes, high: bytes, count_max: int) -> tuple[int, bytes]:
         count, last = super().count_keys(index, low, high, count_max)
-        self._examined.keys += count
+        self._examined.now.keys += count
         return count, last
 
     def id_keys(
         self, collection: Collection, low: bytes, high: bytes, *, backward: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
         for item in super().id_keys(collection, low, high, backward=backward):
-            self._examined.keys += 1
+            self._examined.now.keys += 1
             yield item
 
     def count_ids(self, collection: Collection, low: bytes, high: bytes, count_max: int) -> tuple[int, bytes]:
         count, last = super().count_ids(collection, low, high, count_max)
-        self._examined.keys += count
+        self._examined.now.keys += count
         return count, last
 
     def fetch(self, collection: Collection, index: Index, record: bytes) -> bytes:
-        self._examined.documents += 1
+        self._examined.now.documents += 1
         return super().fetch(collection, index, record)
 
     def scan_ids(
         self, collection: Collection, low: bytes, high: bytes, *, backward: bool = False
     ) -> Iterator[tuple[bytes, bytes, bytes]]:
         for item in super().scan_ids(collection, low, high, backward=backward):
-            self._examined.keys += 1
-            self._examined.documents += 1
+            self._examined.now.keys += 1
+            self._examined.now.documents += 1
             yield item
 
 
@@ -282,7 +327,7 @@ class StageCounts:
         if name in _LEAVES:
             passed = self._leaf(name, examined)
         elif name == "FETCH":
-            examined["docsExamined"] = self._examined.documents
+            examined["docsExamined"] = self._examined.of_source.documents
         returned = self._returned.get("FETCH" if name in _READING else name, passed) if name not in _SILENT else 0
         works = 1 + max(passed, returned, *examined.values(), 0)
         filter_shown = {"filter": shown.pop("filter")} if "filter" in shown else {}
@@ -300,16 +345,18 @@ class StageCounts:
     def _leaf(self, name: str, examined: dict[str, int]) -> int:
         """Put what a scan has examined; returns how much left it."""
         if name == "IXSCAN" and self._scans:
-            examined["keysExamined"] = self._scans.pop(0).key_count
+            scan = self._scans.pop(0)
+            examined["keysExamined"] = scan.key_count
+            return scan.key_count - scan.left_out_count
         elif name == "COLLSCAN":
-            examined["docsExamined"] = self._examined.documents
-            return self._examined.documents
+            examined["docsExamined"] = self._examined.of_source.documents
+            return self._examined.of_source.documents
         elif name != "EOF":
-            examined["keysExamined"] = self._examined.keys
+            examined["keysExamined"] = self._examined.of_source.keys
             if name == "IDHACK":
-                examined["docsExamined"] = self._examined.documents
-                return self._examined.documents
-        return examined.get("keysExamined", 0)
+                examined["docsExamined"] = self._examined.of_source.documents
+                return self._examined.of_source.documents
+        return examined.get("keysExamined", 0) - self._examined.of_source.left_out
 
 
 _LEAVES: Final = frozenset({"COLLSCAN", "COUNT_SCAN", "DISTINCT_SCAN", "EOF", "IDHACK", "IXSCAN", "RECORD_STORE_COUNT"})

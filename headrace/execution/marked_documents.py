@@ -38,6 +38,8 @@ def _key(plan: ReadPlan, match: MatchedDocument) -> dict[str, Any]:
     for branch in [] if plan.choice.access is None else plan.choice.access.branches:
         for key, row in key_maker(branch.index).rows(match.raw).items():
             entry = key if branch.index.unique else key + match.record
+            if branch.skip is not None and branch.skip(entry, False) is not None:
+                continue
             if any(low <= entry < high for low, high in branch.ranges):
                 return dict(zip(branch.index.spec["key"], row))
     return {}

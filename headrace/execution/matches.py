@@ -28,6 +28,7 @@ from headrace.execution.planner.query import Order
 from headrace.query.sort import SortKey
 from headrace.store import capped, catalog_changes
 from headrace.store.catalog import Collection
+from headrace.store.view import LEFT_OUT
 from headrace.turns import current_turn, tick
 from headrace.values.bson import decode
 
@@ -79,13 +80,13 @@ def matches(context: CommandContext, finder: Finder, wanted: int | None = None) 
         pause_count = context.pause_count  # a pause may come while the piece is read
         piece = take_chunk(finder.candidates(context.current_view, after), count_max)
         if (turn := current_turn()) is not None:
-            finder.note_examined(len(piece))
+            finder.note_examined(sum(record is not LEFT_OUT for _, record, _ in piece), len(piece))
             turn.scan_bytes = sum(len(raw) for _, _, raw in piece)
         if seen is None and finder.may_repeat:
             seen = SeenRecords(memory_of(context, {}).add)
         for _, record, raw in piece:
             tick()
-            if seen is not None and not seen.is_new(record):
+            if record is LEFT_OUT or (seen is not None and not seen.is_new(record)):
                 continue
             document = decode(raw)
             if predicate is None or predicate(document):

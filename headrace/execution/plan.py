@@ -24,7 +24,7 @@ from headrace.execution.planner.trial import RESULT_COUNT
 from headrace.query.collation import Collation, parse_collation
 from headrace.query.match import parse_filter
 from headrace.store.catalog import Collection, Index
-from headrace.store.view import KEY_CUT, View, id_bounds
+from headrace.store.view import KEY_CUT, LEFT_OUT, View, id_bounds
 from headrace.turns import examined, sorted_in_pieces, tick, ticking_if_many
 from headrace.values.bson import decode
 from headrace.values.keystring import encode_value
@@ -102,6 +102,7 @@ class Finder:
     def by_id(self, view: View) -> tuple[bytes, bytes] | None:
         """(record, raw document) where the filter is a plain `_id`."""
         assert self._id_key is not None
+        view.store.id_uses[self._collection.number] += 1
         return view.by_id(self._collection, self._id_key)
 
     @property
@@ -164,14 +165,16 @@ class Finder:
         """(position, record, raw document) of what may match, past the position `after` if there is one.
 
         In natural order where the collection is walked, else in that of `_id` or of an index. A document comes more
-        than once where `may_repeat`. May pause before any document: one that was read before may have
-        changed since.
+        than once where `may_repeat`. A key that does not count has no document, but `LEFT_OUT` and nothing. May pause
+        before any document: one that was read before may have changed since.
         """
         access = self.choice(current).access
         if access is not None:
             yield from self._by_index(current, access, after)
             return
         view = current()
+        if after is None and self._goes_by_id:
+            self.note_id_use(view)
         if self._id_key is not None or self._id_keys is not None:
             keys = [self._id_key] if self._id_keys is None else self._id_keys
             for key in keys:
@@ -184,6 +187,15 @@ class Finder:
         else:
             for record, raw in view.scan(self._collection, after=after, backward=self.is_backward):
                 yield record, record, raw
+
+    @property
+    def _goes_by_id(self) -> bool:
+        ways = (self._id_key, self._id_keys, self._id_range, self._id_direction)
+        return any(way is not None for way in ways)
+
+    def note_id_use(self, view: View) -> None:
+        """Count a use of the index on `_id`."""
+        view.store.id_uses[self._collection.number] += 1
 
     def _by_ids(self, view: View, after: bytes | None) -> Iterator[tuple[bytes, bytes, bytes]]:
         low, high = self._id_range or id_bounds(None, None)
@@ -222,8 +234,8 @@ class Finder:
         access = self.choice(current, order).access
         return isinstance(access, IndexAccess) and access.is_sorted
 
-    def note_examined(self, count: int) -> None:
-        """Count for the log so many candidates, of a command in a turn."""
+    def note_examined(self, count: int, key_count: int | None = None) -> None:
+        """Count for the log so many candidates, of a command in a turn; and keys, if there were more of these."""
         access = None if self._choice is None else self._choice.access
         if access is not None:
             summary = ", ".join(plan_summary("IXSCAN", branch.index) for branch in access.branches)
@@ -233,7 +245,7 @@ class Finder:
             summary = "IXSCAN { _id: 1 }"
         else:
             summary = "COLLSCAN"
-        examined(summary, count, 0 if summary == "COLLSCAN" else count)
+        examined(summary, count, 0 if summary == "COLLSCAN" else count if key_count is None else key_count)
 
     @property
     def may_repeat(self) -> bool:
@@ -254,8 +266,9 @@ class Finder:
                 view = current()
                 check_index(view, collection, index)
                 piece = ranges[begin : begin + RANGE_COUNT]
-                for key, record in walk_keys(view, index, piece, backward=backward, after=last):
-                    yield prefix + key, record, view.fetch(collection, index, record)
+                for key, record in walk_keys(view, index, piece, backward=backward, after=last, skip=branch.skip):
+                    document = b"" if record is LEFT_OUT else view.fetch(collection, index, record)
+                    yield prefix + key, record, document
             last = None
 
     @property

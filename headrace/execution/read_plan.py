@@ -78,7 +78,7 @@ def plan_read(
         return ReadPlan(ReadKind.IDHACK, collection, finder, order, is_sorted=True)
     direction = finder.id_direction(current, order)
     if direction is not None:
-        return _by_ids(ReadPlan(ReadKind.IDS, collection, finder, order, direction < 0, is_sorted=True))
+        return _by_ids(ReadPlan(ReadKind.IDS, collection, finder, order, direction < 0, is_sorted=True), current)
     choice = NO_INDEX if backward else finder.choice(current, order)
     if choice.access is not None:
         plan = ReadPlan(ReadKind.INDEX, collection, finder, order, choice=choice)
@@ -87,13 +87,15 @@ def plan_read(
             plan.covered = _covered(choice.access, order.fields)
         return plan
     if finder.has_id_keys or (finder.id_range is not None and not backward):
-        return _by_ids(ReadPlan(ReadKind.IDS, collection, finder, order))
+        return _by_ids(ReadPlan(ReadKind.IDS, collection, finder, order), current)
     return ReadPlan(ReadKind.COLLECTION, collection, finder, order, backward)
 
 
-def _by_ids(plan: ReadPlan) -> ReadPlan:
+def _by_ids(plan: ReadPlan, current: Callable[[], View]) -> ReadPlan:
     """The plan, covered by the keys of `_id` where these are enough."""
     order = plan.order
+    if plan.is_sorted or not plan.finder.has_id_keys:  # else `candidates` does
+        plan.finder.note_id_use(current())
     if order.fields == ("_id",) and (plan.is_sorted or not order.is_asked):
         plan.id_ranges = plan.finder.id_ranges
         plan.covered = None if plan.id_ranges is None else order.fields
@@ -158,7 +160,7 @@ def index_scans(
     return [
         IndexScan(
             lambda: context.view, collection, branch.index, branch.ranges, backward=branch.backward, seen=seen,
-            wanted=wanted, reader=reader,
+            wanted=wanted, reader=reader, skip=branch.skip,
         )
         for branch in ticking_if_many(access.branches)
     ]  # fmt: skip

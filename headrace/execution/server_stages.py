@@ -21,6 +21,7 @@ from headrace.execution.explain_plan import access_stage, tried
 from headrace.execution.planner.plan_cache import plan_cache_of
 from headrace.execution.storage_stats import count_of, oplog_size, storage_stats
 from headrace.query.stages.server_stage import ServerStage
+from headrace.store.catalog import Index
 
 UNSUPPORTED: Final = {
     "queryExecStats": (115, "$collStats: scans are not counted by collection"),
@@ -75,23 +76,29 @@ def _collection_stats(
 def _index_stats(
     context: CommandContext, request: Request, namespace: str, spec: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    """Every index. That on `_id` is used and not counted."""
-    collection = context.view.collection(namespace)
-    host, since = host_of(context.engine, request.client), DatetimeMS(context.engine.started_ms)
-    for index in [] if collection is None else collection.indexes:
-        stats = {"name": index.name, "key": index.spec["key"], "host": host, "spec": index.spec}
-        if index.name != "_id_":
-            stats["accesses"] = {"ops": Int64(context.store.index_uses[index.number]), "since": since}
-        yield stats
+    """Every index, and how often each was used since the start; those that are being built."""
+    collection, store = context.view.collection(namespace), context.store
     if collection is None:
         return
-    for build in context.store.catalog.builds_on(collection):
+    host, since = host_of(context.engine, request.client), DatetimeMS(context.engine.started_ms)
+
+    def shown(index: Index, uses: int, **more: bool) -> dict[str, Any]:
+        accesses = {"ops": Int64(uses), "since": since}
+        return {
+            "name": index.name,
+            "key": index.spec["key"],
+            "host": host,
+            "spec": index.spec,
+            **more,
+            "accesses": accesses,
+        }
+
+    for index in collection.indexes:
+        is_of_id = index.name == "_id_"
+        yield shown(index, store.id_uses[collection.number] if is_of_id else store.index_uses[index.number])
+    for build in store.catalog.builds_on(collection):
         for index in build.indexes:
-            accesses = {"ops": Int64(0), "since": since}
-            yield {
-                "name": index.name, "key": index.spec["key"], "host": host, "spec": index.spec, "building": True,
-                "accesses": accesses,
-            }  # fmt: skip
+            yield shown(index, 0, building=True)
 
 
 def _plan_cache_stats(

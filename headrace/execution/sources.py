@@ -112,6 +112,7 @@ def equal_documents(context: CommandContext, namespace: str, path: str) -> Equal
 
 
 def _by_ids(context: CommandContext, collection: Collection, values: list[Any]) -> Iterator[dict[str, Any]]:
+    context.store.id_uses[collection.number] += 1
     for key in sorted({encode_value(value) for value in values}):
         match = context.view.by_id(collection, key)
         if match is not None:

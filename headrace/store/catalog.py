@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from bson import Binary
 
+from headrace import limits
 from headrace.errors import CommandError
 from headrace.store.entries import crud_head
 from headrace.store.indexes.collated_keys import key_format
@@ -86,6 +87,8 @@ class IndexBuild:
     """Why it cannot end well: a change of a document that the indexes cannot hold."""
     formats: tuple[str, ...] = ()
     """What the keys so far depend on."""
+    count_max: int = limits.VIEW_CHUNK_COUNT
+    """Documents in its next piece: more as long as each has one key in each index. Not stored."""
 
     @property
     def key(self) -> bytes:

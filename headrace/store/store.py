@@ -98,6 +98,8 @@ class Store:
         """The numbers of the indexes that are being built."""
         self.index_uses: Counter[int] = Counter()
         """How often each index was used since the start, by its number."""
+        self.id_uses: Counter[int] = Counter()
+        """The same of the indexes on `_id`, by the collection's number."""
         self.index_filters: dict[bytes | None, dict[Any, Any]] = {}
         """The planner's index filters, by the UUID of the collection."""
         self._open_transaction: WriteTransaction | None = None

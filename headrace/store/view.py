@@ -15,7 +15,7 @@ All numbers are big-endian, so that keys sort as numbers do.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -29,6 +29,11 @@ from headrace.values import position as positions
 if TYPE_CHECKING:
     from headrace.store.store import Store
 
+Skip = Callable[[bytes, bool], bytes | None]
+"""Of a key of an index, and whether the walk is backward: None if the key counts, else the position where the walk goes
+on, forward with the first key from there on, backward with the last one before it."""
+LEFT_OUT: Final = b""
+"""In place of the record of a key that does not count."""
 KEY_CUT: Final = limits.KEY_BYTES_MAX - 32
 """Bytes that stay of a key too long for LMDB; a SHA-256 digest of all of it follows."""
 
@@ -156,14 +161,15 @@ class View:
                 yield key[4:], value
 
     def scan_chunk(
-        self, collection: Collection, *, after: bytes | None = None, backward: bool = False
-    ) -> list[tuple[bytes, bytes]]:
-        """What `scan` yields first: `VIEW_CHUNK_COUNT` documents, or `VIEW_CHUNK_BYTES` of them."""
+        self, collection: Collection, *, after: bytes | None = None, backward: bool = False,
+        count_max: int = limits.VIEW_CHUNK_COUNT,
+    ) -> list[tuple[bytes, bytes]]:  # fmt: skip
+        """What `scan` yields first: so many documents, or `VIEW_CHUNK_BYTES` of them."""
         prefix = collection.number_key
         with self.kv.cursor(self.tables["documents"]) as cursor:
             if not _seek_past(cursor, prefix, after, backward=backward):
                 return []
-            return cursor.chunk(prefix, limits.VIEW_CHUNK_COUNT, limits.VIEW_CHUNK_BYTES, backward=backward)
+            return cursor.chunk(prefix, count_max, limits.VIEW_CHUNK_BYTES, backward=backward)
 
     def last_record(self, collection: Collection) -> bytes | None:
         """The greatest record of a collection, by its key alone: the document need not be readable."""
@@ -267,6 +273,24 @@ class View:
                 if key >= high:
                     return
                 yield key, key[-8:]
+
+    def index_keys_within(
+        self, index: Index, low: bytes, high: bytes, skip: Skip, *, backward: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """As `index_keys`, but (key, `LEFT_OUT`) for a key that does not count; the walk goes on where `skip` says."""
+        with self.kv.cursor(self.tables["indexes"]) as cursor:
+            moved = _seek_before(cursor, high) if backward else cursor.set_range(low)
+            while moved:
+                key = cursor.key()
+                if key < low if backward else key >= high:
+                    return
+                position = skip(key, backward)
+                if position is None:
+                    yield key, cursor.value() if index.unique else key[-8:]
+                    moved = cursor.prev() if backward else cursor.next()
+                    continue
+                yield key, LEFT_OUT
+                moved = _seek_before(cursor, position) if backward else cursor.set_range(position)
 
     def count_keys(self, index: Index, low: bytes, high: bytes, count_max: int) -> tuple[int, bytes]:
         """(count, the last key) of at most so many keys from `low`, inclusive, to `high`, exclusive."""

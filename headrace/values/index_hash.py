@@ -15,7 +15,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Any, Final
 
-from bson import Decimal128
+from bson import Decimal128, ObjectId
 
 from headrace.hashing import md5
 from headrace.values.bson import encode, iter_elements
@@ -33,6 +33,11 @@ _double: Final = Struct("<d").unpack
 
 def hash_of(value: Any) -> int:
     """The hash of a Python value (of the types of `values/bson`)."""
+    if type(value) is str:
+        text = value.encode()
+        return _hashed(_TEXT + (len(text) + 1).to_bytes(4, "little") + text + b"\0")
+    if type(value) is ObjectId:
+        return _hashed(_OBJECT_ID + value.binary)
     raw = encode({"": value})
     ((kind, _, start, end),) = iter_elements(raw)
     return hash_of_element(kind, raw[start:end])
@@ -42,9 +47,15 @@ def hash_of_element(kind: int, value: bytes) -> int:
     """The hash of a raw BSON element."""
     pieces = [b"\0\0\0\0"]
     _add(pieces, kind, None, value)
-    return int.from_bytes(md5(b"".join(pieces)).digest()[:8], "little", signed=True)
+    return _hashed(b"".join(pieces))
 
 
+def _hashed(data: bytes) -> int:
+    return int.from_bytes(md5(data).digest()[:8], "little", signed=True)
+
+
+_TEXT: Final = b"\0\0\0\0" + _rank(_RANKS[0x02])
+_OBJECT_ID: Final = b"\0\0\0\0" + _rank(_RANKS[0x07])
 NULL_HASH: Final = int.from_bytes(bytes.fromhex("f7b8810a025e7520"), "little", signed=True)
 """That of null, and of what is not there."""
 

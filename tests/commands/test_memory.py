@@ -68,7 +68,7 @@ def test_explain_says_what_went_to_disk(server: DrivenServer) -> None:
     stage = server.run("t", {"explain": find})["executionStats"]["executionStages"]
     assert stage["usedDisk"] is True and stage["spills"] > 1 and stage["spilledRecords"] > 1000
     stage = server.run("t", {"explain": {**find, "limit": 5}})["executionStats"]["executionStages"]
-    assert stage["stage"] == "LIMIT" and "usedDisk" not in stage
+    assert stage["stage"] == "SORT" and stage["limitAmount"] == 5 and stage["usedDisk"] is False
     pipeline = [{"$match": {"n": {"$lt": 10}}}, {"$group": {"_id": "$n"}}]
     explained = server.run("t", {"explain": {"aggregate": "c", "pipeline": pipeline, "cursor": {}}})
     assert explained["stages"][1]["usedDisk"] is False and explained["stages"][1]["spills"] == Int64(0)

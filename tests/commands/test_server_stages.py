@@ -53,7 +53,16 @@ def test_counting_a_collection_that_is_not_there_is_an_error(client: Any) -> Non
 def test_index_stats_lists_the_indexes(client: Any) -> None:
     result = list(client.t.c.aggregate([{"$indexStats": {}}, {"$sort": {"name": 1}}]))
     assert [(item["name"], item["key"]) for item in result] == [("_id_", {"_id": 1}), ("x_1", {"x": 1})]
-    assert result[1]["accesses"]["ops"] == 0 and "accesses" not in result[0]
+    assert result[1]["accesses"]["ops"] == 0
+    before = result[0]["accesses"]["ops"]
+    client.t.c.find_one({"_id": 1})
+    client.t.c.update_one({"_id": 1}, {"$set": {"y": 1}})
+    list(client.t.c.find({"_id": {"$gt": 5}}))
+    list(client.t.c.find().sort("_id", -1).limit(1))
+    client.t.c.count_documents({"_id": {"$gt": 5}})
+    client.t.c.delete_one({"_id": 12345})
+    after = next(item for item in client.t.c.aggregate([{"$indexStats": {}}]) if item["name"] == "_id_")
+    assert after["accesses"]["ops"] == before + 6
 
 
 def test_list_local_sessions_has_at_least_the_one_that_asks(client: Any) -> None:

@@ -12,7 +12,9 @@ from headrace.query.sort import parse_sort
 from headrace.query.stages import joins
 from headrace.testing.clock import FakeClock
 from headrace.testing.driven import DrivenServer
+from headrace.values.bson import encode
 from headrace.values.order import hash_key
+from headrace.values.paths import spread_values
 from tests.execution.collections import (
     batch,
     both,
@@ -109,13 +111,25 @@ def test_an_update_changes_the_same_documents_once(
 def test_distinct_has_the_same_values(
     made: list[dict[str, Any]], specs: list[Any], queries: list[tuple[dict[str, Any], str]]
 ) -> None:
+    """Equal ones once, as one of the documents has it: of 1 and 1.0 MongoDB does not say which."""
     with filled(made, specs) as at:
         for spec, path in queries:
             expected, got = both(at, "distinct", {"key": path, "query": spec})
-            values = [{hash_key(value, None) for value in reply.get("values", ())} for reply in (expected, got)]
-            assert values[0] == values[1], (spec, path)
-            types = [sorted(str(type(value)) for value in reply.get("values", ())) for reply in (expected, got)]
-            assert types[0] == types[1] and len(types[0]) == len(values[0]), (spec, path)
+            assert ("values" in expected) == ("values" in got)
+            if "values" not in expected:
+                continue
+            present = {
+                encode({"": value})
+                for document in results(at, "plain", spec, None)
+                for value in spread_values(document, path.split("."))
+            }
+            classes = []
+            for reply in (expected, got):
+                values = reply["values"]
+                classes.append({hash_key(value, None) for value in values})
+                assert len(classes[-1]) == len(values), (spec, path)
+                assert {encode({"": value}) for value in values} <= present, (spec, path)
+            assert classes[0] == classes[1], (spec, path)
 
 
 @settings(max_examples=60, deadline=None)

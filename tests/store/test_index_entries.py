@@ -16,6 +16,8 @@ from headrace.store.catalog import Index
 from headrace.store.check.directory import check
 from headrace.store.indexes import index_migration
 from headrace.store.indexes.index_entries import key_maker
+from headrace.store.indexes.index_keys import KeyMaker
+from headrace.store.indexes.keys_of_many import NO_KEY, plain_keys
 from headrace.store.store import Store
 from headrace.testing.clock import FakeClock
 from headrace.testing.driven import DrivenServer
@@ -143,6 +145,39 @@ def test_keys_from_raw_documents_are_those_of_decoded_ones() -> None:
     one = key_maker(Index(1, {"key": {"a": 1, "b.c": -1}, "name": "i"}))
     assert one.keys(twice)[0] == list(one.rows(twice)) == keys_of({"a": 1, "b.c": -1}, {"a": 7, "b": {"c": 3}})
     assert one.keys(made)[0] == list(one.rows(made))
+
+
+@pytest.mark.parametrize("options", [{}, {"sparse": True}, {"partialFilterExpression": {"d": {"$gt": 2}}},
+                                     {"unique": True}, {"collation": {"locale": "sv"}}])  # fmt: skip
+@pytest.mark.parametrize(
+    "key",
+    [{"a": 1}, {"a": -1}, {"a": 1, "d": -1}, {"b.c": 1}, {"a": 1, "b.c": -1, "t": 1}, {"b.0": 1}, {"a": "hashed"}],
+)
+def test_keys_of_many_documents_are_those_of_each(key: dict[str, Any], options: dict[str, Any]) -> None:
+    """Where there is no one plain key, it is said so."""
+    chooser = random.Random(3)
+    maker = key_maker(Index(1, {"key": key, "name": "i", **options}))
+    assert isinstance(maker, KeyMaker)
+    flat = [
+        {"_id": n, "a": value, "b": {"c": value}, "d": n} for n, value in enumerate(VALUES) if type(value) is not list
+    ]
+    for made in (flat, [document(chooser) for _ in range(200)]):
+        raw = [encode(one) for one in made]
+        plain = plain_keys(maker, raw)
+        for one, quick in zip(raw, plain, strict=True):
+            if quick is None:
+                continue
+            assert [quick] * (quick != NO_KEY) == maker.keys(one)[0], decode(one)
+            assert maker.keys(one)[1] == frozenset()
+        assert made is not flat or sum(quick is None for quick in plain) < len(plain) / 2
+    assert plain_keys(maker, []) == []
+    assert plain_keys(maker, [encode({"a": {"$ref": "c", "$id": 1}})]) == [None]
+
+
+def test_long_documents_are_not_decoded_for_their_keys() -> None:
+    maker = key_maker(Index(1, {"key": {"a": 1}, "name": "i"}))
+    assert isinstance(maker, KeyMaker)
+    assert plain_keys(maker, [encode({"a": 1, "text": "x" * 5000})]) == [None]
 
 
 def without_entries(path: Path) -> None:

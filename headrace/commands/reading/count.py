@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any, Final
 
 from headrace import limits
@@ -42,13 +43,13 @@ def count(context: CommandContext, request: Request) -> dict[str, Any]:
     skip, limit = SKIP.of(body) or 0, abs(LIMIT.of(body) or 0)
     collection = context.view.collection(namespace)
     check_hint(collection, body.get("hint"))
-    matched = None
+    matched, wanted = None, skip + limit if limit else None
     collation = collation_of(collection, body.get("collation"))
     if collection is not None and not collection.is_view:
         finder = Finder(collection, spec, collation, hint=body.get("hint"))
-        matched = quick_count(context, collection, finder, spec)
+        matched = quick_count(context, collection, finder, spec, wanted)
     if matched is None:
-        matched = sum(1 for _ in _matches(context, namespace, spec, collation, body))
+        matched = sum(1 for _ in islice(_matches(context, namespace, spec, collation, body), wanted))
     matched = max(0, matched - skip)
     reply: dict[str, Any] = {"n": min(matched, limit) if limit else matched}
     if collection is not None and collection.is_view:

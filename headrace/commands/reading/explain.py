@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from bson import Int64, Timestamp
 
+from headrace import limits
 from headrace.commands.reading import count, find
 from headrace.commands.reading.aggregate import PIPELINE
 from headrace.commands.requirements import others
@@ -28,6 +29,7 @@ from headrace.dispatch.request import Request
 from headrace.dispatch.server_info import MONGODB_VERSION_TEXT, host_of
 from headrace.errors import CommandError
 from headrace.execution.explain_plan import (
+    Counts,
     Examined,
     StageCounts,
     cache_keys,
@@ -131,7 +133,7 @@ def _explained(context: CommandContext, plan: Plan, examined: Examined, verbosit
         counted |= spills_of(context, "$sort")
     stats |= {
         "executionTimeMillis": int(context.clock.monotonic_ms() - began_ms),
-        "totalKeysExamined": examined.keys, "totalDocsExamined": examined.documents,
+        "totalKeysExamined": examined.of_source.keys, "totalDocsExamined": examined.of_source.documents,
         "executionStages": counts.executed(plan.stage, plan.read) | counted,
     }  # fmt: skip
     if verbosity == "allPlansExecution":
@@ -159,13 +161,18 @@ def _find(context: CommandContext, request: Request) -> Plan:
 
     documents, read = find.selected(context, request, namespace, spec, collection, skip, limit, count_stage)
     stage = read_stage(read, spec)
-    if sort and "$natural" not in sort and (read is None or not read.is_sorted):
-        stage = {"stage": "SORT", "sortPattern": sort, "inputStage": stage}
+    sorts = bool(sort) and "$natural" not in sort and (read is None or not read.is_sorted)
+    if sorts:
+        limited = {} if limit is None else {"limitAmount": Int64(skip + limit)}
+        stage = {
+            "stage": "SORT", "sortPattern": sort, "memLimit": limits.STAGE_BYTES_MAX, **limited, "type": "simple",
+            "inputStage": stage,
+        }  # fmt: skip
     if find.RETURN_KEY.of(body):
         stage = {"stage": "RETURN_KEY", "inputStage": stage}
     if skip:
         stage = {"stage": "SKIP", "skipAmount": Int64(skip), "inputStage": stage}
-    if limit is not None:
+    if limit is not None and not sorts:
         stage = {"stage": "LIMIT", "limitAmount": Int64(limit), "inputStage": stage}
     if body.get("projection") and (read is None or read.covered is None):
         kind = "DEFAULT" if find.covering(body["projection"]) is None else "SIMPLE"
@@ -345,12 +352,14 @@ def _pipeline(context: CommandContext, request: Request, examined: Examined, ver
         spec, stages = pipeline[0]["$match"], stages[1:]
     plan, documents, left = _source(context, base, spec, pipeline_context, stages, body.get("hint"))
     counts = [0] * (len(left) + 1)
+    of_stages = [examined.of_source, *(Counts() for _ in left)]
 
     def run_plan(stage_counts: StageCounts) -> tuple[int, dict[str, int]]:
-        flow: Iterator[Any] = map(decode, _counted(stage_counts.count("FETCH", documents), counts, 0))
+        source = examined.by(examined.of_source, stage_counts.count("FETCH", documents))
+        flow: Iterator[Any] = map(decode, _counted(source, counts, 0))
         for index, stage in enumerate(left, 1):
             if stage.name not in ("$merge", "$out"):
-                flow = _counted(stage.apply(flow), counts, index)
+                flow = _counted(examined.by(of_stages[index], stage.apply(flow)), counts, index)
         _length(flow)
         return counts[0], {}
 
@@ -361,8 +370,11 @@ def _pipeline(context: CommandContext, request: Request, examined: Examined, ver
     shown: list[dict[str, Any]] = [{"$cursor": explained}, *({stage.name: stage.spec} for stage in left)]
     if verbosity != "queryPlanner":
         for index, item in enumerate(shown):
+            name = next(iter(item))
+            if index and (name == "$lookup" or of_stages[index].keys or of_stages[index].documents):
+                item |= _examined_shown(of_stages[index])
             item["nReturned"] = Int64(counts[index])
-            item |= spills_of(context, next(iter(item)))
+            item |= spills_of(context, name)
     return {"stages": shown}
 
 
@@ -385,6 +397,14 @@ def _source(
     if read is not None and read.is_sorted and order.is_asked:
         stages, documents = stages[1:], islice(documents, order.limit)
     return Plan(base, spec, read_stage(read, spec), read, never), documents, stages
+
+
+def _examined_shown(counts: Counts) -> dict[str, Any]:
+    """What a stage has examined in other collections, as MongoDB shows it for `$lookup`."""
+    return {
+        "totalDocsExamined": Int64(counts.documents), "totalKeysExamined": Int64(counts.keys),
+        "collectionScans": Int64(counts.collection_scans), "indexesUsed": list(counts.indexes),
+    }  # fmt: skip
 
 
 def spills_of(context: CommandContext, stage: str) -> dict[str, Any]:

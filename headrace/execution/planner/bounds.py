@@ -64,7 +64,8 @@ def _conditions(node: MatchExpression, prefix: str, element: tuple[int, str] | N
     elif isinstance(node, LeafMatchExpression):
         intervals = leaf_intervals(node)
         needs_value = not node.test(MISSING)
-        yield PathCondition(_joined(prefix, node.path), intervals, _is_exact(node), needs_value, element, node)
+        is_exact = _is_exact(node) or _is_prefix(node)
+        yield PathCondition(_joined(prefix, node.path), intervals, is_exact, needs_value, element, node)
     elif isinstance(node, Not):
         if isinstance(node.inner, LeafMatchExpression):
             yield from _negated(node, node.inner, prefix, element)
@@ -128,6 +129,15 @@ def _is_exact(leaf: LeafMatchExpression) -> bool:
     return leaf.kind is MatchType.IN and all(type(item) in _EXACT for item in leaf.argument)
 
 
+def _is_prefix(leaf: LeafMatchExpression) -> bool:
+    """Whether a pattern says how a text begins, and nothing else."""
+    if leaf.kind is not MatchType.REGEX or type(leaf.argument) is not tuple:
+        return False
+    pattern, options = leaf.argument
+    leading = _LEADING_TEXT.match(pattern)
+    return leading is not None and not options and not leading[2] and leading.end() == len(pattern)
+
+
 def _has_null(leaf: LeafMatchExpression) -> bool:
     return leaf.wanted is None or (leaf.kind is MatchType.IN and None in map(_null, leaf.argument))
 
@@ -163,7 +173,9 @@ def _in(values: list[Any]) -> Intervals | None:
 def _pattern(pattern: str, options: str) -> Intervals:
     """The strings with what the pattern begins with, and the equal pattern."""
     regex = Regex(pattern, options)
-    itself = Interval(End(b"\x8c", regex, is_prefix=True), End(b"\x8c", regex, is_prefix=True))
+    itself = point(regex)
+    if options:  # in whatever order they are stored
+        itself = Interval(End(b"\x8c", regex, is_prefix=True), End(b"\x8c", regex, is_prefix=True))
     leading = _LEADING_TEXT.match(pattern)
     if leading is None or "|" in pattern or set(options) - {"s", "u"}:
         return [_bracket(b"<", "", {}), itself]

@@ -9,7 +9,8 @@
    its first fields, then with more bounds, then the older one.
 4  Without any way, an `$or` whose branches all have one takes these, merged where each gives the order asked for,
    else one after the other.
-5  Else the collection is read.
+5  Else an index whose first field has few values, where the second has bounds (`skip_scan.py`).
+6  Else the collection is read.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from headrace.execution.planner.key_range import range_access
 from headrace.execution.planner.plan_cache import CachedPlan, plan_cache_of
 from headrace.execution.planner.query import ANY_ORDER, Order, Query, shape_of
 from headrace.execution.planner.several_accesses import Access, OrAccess, exploded
+from headrace.execution.planner.skip_scan import skip_access
 from headrace.execution.planner.trial import Trial, run_trials
 from headrace.query.collation import Collation
 from headrace.query.match.match_expression import And, LeafMatchExpression, MatchExpression, Not, Or
@@ -88,7 +90,10 @@ def choose(
     if ways:
         choice = Choice(ways[0]) if len(ways) == 1 else _tried(current, collection, query, ways, order)
     else:
-        choice = Choice(_branches(indexes, query, order))
+        choice = Choice(
+            _branches(indexes, query, order)
+            or skip_access(current(), collection, indexes, conditions, collation, order.sort, is_complete)
+        )
     return choice if allowed is None else replace(choice, is_filtered=True)
 
 
@@ -141,7 +146,7 @@ def _through(
     for variant, bounding in variants(index, of_index):
         way = index_access(variant, bounding, sort, is_complete=is_complete, hinted=hinted)
         if way is not None and (hinted or is_safe(way, of_index)):
-            ways.append((None if sort is None or way.is_sorted else exploded(way, sort)) or way)
+            ways.append((None if sort is None or way.is_sorted else exploded(way, sort, bounding)) or way)
     return ways
 
 

@@ -12,21 +12,22 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from headrace import limits
 from headrace.cursors.index_scan import check_index, plan_summary
 from headrace.dispatch.context import CommandContext
 from headrace.execution.planner.index_access import IndexAccess
+from headrace.execution.planner.key_bounds import end_of_value, field_bounds
 from headrace.execution.planner.key_values import value_at
 from headrace.store.catalog import Collection
 from headrace.store.indexes.collated_keys import collated_key
 from headrace.store.indexes.index_entries import collation_of_index
-from headrace.store.indexes.index_keys import INVERTED, descends
+from headrace.store.indexes.index_keys import INVERTED
 from headrace.store.view import View
 from headrace.turns import examined, tick, ticking_all
 from headrace.values.bson import MISSING, decode
-from headrace.values.keystring import encode_value, value_end
+from headrace.values.keystring import encode_value
 from headrace.values.paths import spread_values
 
 _UNCLEAR: Final = frozenset({0x0F, 0x14})
@@ -59,27 +60,15 @@ def distinct_documents(
         yield view.fetch(collection, access.index, record)
 
 
-class _FieldBounds(NamedTuple):
-    descending: bool
-    lows: list[bytes] | None
-    """Where its intervals begin, in the order of the index; None: all values."""
-    highs: list[bytes]
-
-
 class _ValueWalk:
     """A walk from key to key within the bounds; whoever takes one calls `skip`."""
 
     def __init__(self, access: IndexAccess, path: str) -> None:
         self._access = access
         self._names = path.split(".")
-        self._fields: list[_FieldBounds] = []
         pattern = access.index.spec["key"]
         self._at = list(pattern).index(path)
-        for kind, intervals in zip(pattern.values(), access.bounds):
-            down = descends(kind)
-            positions = sorted(interval.positions(down) for interval in intervals or ())
-            lows = None if intervals is None else [low for low, _ in positions]
-            self._fields.append(_FieldBounds(down, lows, [high for _, high in positions]))
+        self._fields = [field_bounds(kind, intervals) for kind, intervals in zip(pattern.values(), access.bounds)]
         bounded = [number for number, field in enumerate(self._fields) if field.lows is not None]
         self._read = self._fields[: max([self._at, *bounded]) + 1]
         collation = collation_of_index(access.index)
@@ -114,7 +103,7 @@ class _ValueWalk:
         """None for a key in the bounds, else where one in the bounds may be; notes where the value is."""
         plain: dict[bool, bytes] = {False: key}
         at = 4
-        for number, (down, lows, highs) in enumerate(self._read):
+        for number, (down, lows, highs, _) in enumerate(self._read):
             if lows is not None:
                 rest = key[at:]
                 interval = bisect_right(highs, rest)
@@ -124,7 +113,7 @@ class _ValueWalk:
                     return key[:at] + lows[interval]
             if down and True not in plain:
                 plain[True] = key.translate(INVERTED)
-            end = value_end(plain[down], at)
+            end = end_of_value(plain[down], at)
             if number == self._at:
                 self._start, self._end = at, end
             at = end

@@ -19,9 +19,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.execution.planner.bounds import PathCondition
 from headrace.execution.planner.intervals import Intervals, intersection
+from headrace.execution.planner.key_bounds import key_bounds
 from headrace.query.sort import SortKey
 from headrace.store.catalog import Index
 from headrace.store.indexes.index_keys import CUT_BYTES, CUT_KEY, descends
+from headrace.store.view import Skip
 from headrace.turns import ticking_if_many
 
 if TYPE_CHECKING:
@@ -68,6 +70,8 @@ class IndexAccess:
     """Where `min` and `max` bound it."""
     says_all: bool = False
     """Whether each key in the bounds is of a document that matches, where no field that has bounds has had an array."""
+    skip: Skip | None = None
+    """What tells of a key in the ranges whether it is in the bounds; None: all are."""
 
     @property
     def branches(self) -> tuple[IndexAccess, ...]:
@@ -127,9 +131,13 @@ def index_access(
     says_all = is_complete and len(used) == len(conditions) and all(condition.is_exact for condition in conditions)
     return IndexAccess(
         index, tuple(bounds), tuple(reversed(ranges) if backward else ranges), backward, direction is not None,
-        says_all and not index.traits and _are_ranges(bounds), point_count,
-        says_all=says_all,
+        says_all and not index.traits, point_count, says_all=says_all, skip=skip_of(index, bounds, conditions),
     )  # fmt: skip
+
+
+def skip_of(index: Index, bounds: Sequence[Intervals | None], conditions: Sequence[PathCondition]) -> Skip | None:
+    """What tells of a key in the ranges whether it counts; None: all do."""
+    return key_bounds(index, bounds, conditions, are_ranges=_are_ranges(bounds))
 
 
 def _fields(index: Index) -> list[_Field]:
@@ -253,17 +261,17 @@ def _cut(ranges: list[Range]) -> list[Range]:
     return made
 
 
-def _are_ranges(bounds: list[Intervals | None]) -> bool:
+def _are_ranges(bounds: Sequence[Intervals | None]) -> bool:
     """Whether the ranges say all that the bounds do."""
     bounded = [intervals for intervals in bounds if intervals is not None]
-    if bounds[: len(bounded)] != bounded:
+    if any(intervals is None for intervals in bounds[: len(bounded)]):
         return False
     count = 1
     for intervals in bounded[:-1]:
-        count *= len(intervals)
-        if not are_points(intervals):
+        if not are_points(intervals) or (count > 1 and count * len(intervals) > RANGE_COUNT_MAX):
             return False
-    return count * len(bounded[-1] if bounded else ()) <= RANGE_COUNT_MAX
+        count *= len(intervals)
+    return count == 1 or count * len(bounded[-1]) <= _PAIR_COUNT_MAX
 
 
 # ------------------------------------------------------------------ order

@@ -6,11 +6,13 @@ an `$in`, one after the other or merged in their common order.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Final
 
-from headrace.execution.planner.index_access import IndexAccess, are_points, direction_of, ranges_of
+from headrace.execution.planner.bounds import PathCondition
+from headrace.execution.planner.index_access import IndexAccess, are_points, direction_of, ranges_of, skip_of
 from headrace.query.sort import SortKey
 
 SCAN_COUNT_MAX: Final = 200
@@ -44,8 +46,11 @@ class OrAccess:
 Access = IndexAccess | OrAccess
 
 
-def exploded(way: IndexAccess, sort: SortKey) -> OrAccess | None:
-    """A way with several values for its first fields as one for each, if each then gives the order; else None."""
+def exploded(way: IndexAccess, sort: SortKey, conditions: Sequence[PathCondition]) -> OrAccess | None:
+    """A way with several values for its first fields as one for each, if each then gives the order; else None.
+
+    `conditions`: those of the way.
+    """
     count, combined = 1, 0
     for intervals in way.bounds:
         if intervals is None or not are_points(intervals) or count * len(intervals) > SCAN_COUNT_MAX:
@@ -65,7 +70,7 @@ def exploded(way: IndexAccess, sort: SortKey) -> OrAccess | None:
         branches.append(
             replace(
                 way, bounds=bounds, ranges=tuple(reversed(ranges) if backward else ranges), backward=backward,
-                is_sorted=True,
+                is_sorted=True, skip=skip_of(way.index, bounds, conditions),
             )
         )  # fmt: skip
     return OrAccess(tuple(branches), sort)

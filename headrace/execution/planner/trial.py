@@ -19,7 +19,7 @@ from headrace.execution.planner.index_access import IndexAccess
 from headrace.execution.planner.query import Order, Query
 from headrace.execution.planner.several_accesses import Access
 from headrace.store.catalog import Collection
-from headrace.store.view import View
+from headrace.store.view import LEFT_OUT, View
 from headrace.turns import TimeLimit, tick, uninterrupted
 from headrace.values.bson import decode
 
@@ -127,12 +127,19 @@ class _Candidate:
             yield True
 
     def _records(self, branch: IndexAccess) -> Iterator[bytes]:
+        view, index, backward = self._view, branch.index, branch.backward
         for low, high in branch.ranges:
             tick()  # within the time of a trial
-            for _, record in View.index_keys(self._view, branch.index, low, high, backward=branch.backward):
+            if branch.skip is None:
+                walk = View.index_keys(view, index, low, high, backward=backward)
+            else:
+                walk = View.index_keys_within(view, index, low, high, branch.skip, backward=backward)
+            for _, record in walk:
                 yield record
 
     def _matches(self, branch: IndexAccess, record: bytes) -> bool:
+        if record is LEFT_OUT:
+            return False
         if self._seen is not None:
             if record in self._seen:
                 return False

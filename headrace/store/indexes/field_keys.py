@@ -2,38 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 from headrace.store.indexes.collated_keys import SortKey, collated_element, collated_key, folded
+from headrace.values.bson import MISSING
 from headrace.values.index_hash import NULL_HASH, hash_of, hash_of_element
-from headrace.values.keystring import encode_element, encode_value
+from headrace.values.keystring import DIRECT_ENCODERS, encode_element, encode_value
 from headrace.values.keystring.number_encoding import integer_key
+
+Encoders = Mapping[type, Callable[[Any], bytes]]
 
 
 class FieldKeys(NamedTuple):
-    """Both functions give the same key for the same value."""
+    """All functions give the same key for the same value."""
 
     of_element: Callable[[int, bytes], bytes]
     """Of the type and the bytes of a BSON element that is neither an object nor an array."""
     of_value: Callable[[Any], bytes]
     missing: bytes
     """Of a value that is not there: that of null."""
+    encoders: Encoders
+    """As `of_value`, of plain values by their types, and of MISSING."""
 
 
-_PLAIN: Final = FieldKeys(encode_element, encode_value, b"\x14")
+_MISSING: Final = b"\x14"
+_PLAIN: Final = FieldKeys(
+    encode_element, encode_value, _MISSING, {**DIRECT_ENCODERS, type(MISSING): lambda value: _MISSING}
+)
 
 
 def field_keys(kind: Any, sort_key: SortKey | None) -> FieldKeys:
     """Those of a field with this kind in the index's pattern, and this collation."""
     if kind == "hashed":
-        return FieldKeys(
-            partial(_hashed_element, sort_key), partial(hashed_key, sort_key=sort_key), integer_key(NULL_HASH)
-        )
+        hashed = partial(hashed_key, sort_key=sort_key)
+        missing = integer_key(NULL_HASH)
+        encoders: Encoders = dict.fromkeys(DIRECT_ENCODERS, hashed) | {type(MISSING): lambda value: missing}
+        return FieldKeys(partial(_hashed_element, sort_key), hashed, missing, encoders)
     if sort_key is None:
         return _PLAIN
-    return FieldKeys(partial(collated_element, sort_key), partial(collated_key, sort_key), _PLAIN.missing)
+    collated = partial(collated_key, sort_key)
+    return FieldKeys(partial(collated_element, sort_key), collated, _MISSING, {**_PLAIN.encoders, str: collated})
 
 
 def hash_in_index(value: Any, sort_key: SortKey | None) -> int:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import logging
 import uuid as uuids
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from headrace import limits
@@ -51,7 +50,7 @@ def _replaced(build: IndexBuild) -> dict[str, Index]:
     return {index.name: index for index in build.collection.indexes if index.name in names}
 
 
-def fill(txn: WriteTransaction, build: IndexBuild, count_max: int = limits.VIEW_CHUNK_COUNT) -> bool:
+def fill(txn: WriteTransaction, build: IndexBuild, count_max: int = limits.BUILD_COUNT) -> bool:
     """Add the keys of some more documents; False if there are none.
 
     Raises what the indexes cannot hold: 11000, 171, 16746, 16766, 7246301; then the build is to be aborted.
@@ -59,16 +58,12 @@ def fill(txn: WriteTransaction, build: IndexBuild, count_max: int = limits.VIEW_
     if build.failure is not None:
         raise build.failure
     _check_formats(txn, build)
-    piece, size = [], 0
-    count_max = max(1, min(count_max, limits.BUILD_ENTRY_COUNT // len(build.indexes)))
-    for item in islice(txn.scan(build.collection, after=build.after or None), count_max):
-        piece.append(item)
-        size += len(item[1])
-        if size >= limits.VIEW_CHUNK_BYTES:
-            break
+    count_max = max(1, min(count_max, build.count_max, limits.BUILD_ENTRY_COUNT // len(build.indexes)))
+    piece = txn.scan_chunk(build.collection, after=build.after or None, count_max=count_max)
     with uninterrupted():
-        for index in build.indexes:
-            index_entries.add(txn, build.collection, index, piece)
+        count = sum([index_entries.add(txn, build.collection, index, piece) for index in build.indexes])
+    is_plain = count <= len(piece) * len(build.indexes)  # else documents have many keys: these take longer
+    build.count_max = min(2 * build.count_max, limits.BUILD_COUNT) if is_plain else limits.VIEW_CHUNK_COUNT
     if piece:
         build.after = piece[-1][0]
         build.done += len(piece)

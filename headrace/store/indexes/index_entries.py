@@ -258,30 +258,48 @@ def _keys_before(index: Index, old: bytes) -> list[bytes]:
         return []
 
 
-def add(txn: WriteTransaction, collection: Collection, index: Index, documents: list[tuple[bytes, bytes]]) -> None:
-    """Put the entries of some (record, document) into an index that is being built.
+def add(txn: WriteTransaction, collection: Collection, index: Index, documents: list[tuple[bytes, bytes]]) -> int:
+    """Put the entries of some (record, document) into an index that is being built; returns how many.
 
     Raises 11000 where another record has a unique key, 171, 16746.
     """
-    table, keys_of, unique = txn.tables["indexes"], key_maker(index).keys, index.unique
-    items = []
-    for record, document in documents:
-        keys, traits = keys_of(document)
-        if traits:
+    from headrace.store.indexes.keys_of_many import NO_KEY, plain_keys
+
+    maker, unique = key_maker(index), index.unique
+    if isinstance(maker, KeyMaker):
+        plain = plain_keys(maker, [document for _, document in documents])
+    else:
+        plain = [None] * len(documents)
+    items: list[tuple[bytes, bytes]] = []
+    for (record, document), key in zip(documents, plain):
+        if key is None:
+            keys, traits = maker.keys(document)
             index.traits |= traits
-        if not unique:
-            items += [(key + record, b"") for key in keys]
-            continue
-        for key in keys:
-            holder = txn.kv.get(key, db=table)
-            if holder is None:
-                txn.kv.put(key, record, db=table)
-            elif holder != record:
-                raise _duplicate_in(collection, index, document, key)
-    if items:
-        items.sort()
-        with txn.kv.cursor(table) as cursor:
-            cursor.putmulti(items)
+            items += [(key, record) for key in keys] if unique else [(key + record, b"") for key in keys]
+        elif key is not NO_KEY:
+            items.append((key, record) if unique else (key + record, b""))
+    if not items:
+        return 0
+    items.sort()
+    with txn.kv.cursor(txn.tables["indexes"]) as cursor:
+        _, added = cursor.putmulti(items, overwrite=False)
+    if added != len(items):
+        _put_each(txn, collection, index, items, dict(documents))
+    return len(items)
+
+
+def _put_each(
+    txn: WriteTransaction, collection: Collection, index: Index, items: list[tuple[bytes, bytes]],
+    documents: dict[bytes, bytes],
+) -> None:  # fmt: skip
+    """Put the entries that are not there yet, as a write beside the build has put some. Raises 11000."""
+    table = txn.tables["indexes"]
+    for key, value in items:
+        holder = txn.kv.get(key, db=table)
+        if holder is None:
+            txn.kv.put(key, value, db=table)
+        elif holder != value:
+            raise _duplicate_in(collection, index, documents[value], key)
 
 
 def clear(txn: WriteTransaction, index: Index) -> None:

@@ -21,7 +21,7 @@ from headrace import limits
 from headrace.errors import CommandError
 from headrace.hashing import sha256
 from headrace.store.indexes.collated_keys import SortKey
-from headrace.store.indexes.field_keys import FieldKeys, field_keys
+from headrace.store.indexes.field_keys import Encoders, FieldKeys, field_keys
 from headrace.values.bson import MISSING, decode, find_element, iter_elements
 from headrace.values.keystring import END
 
@@ -150,6 +150,14 @@ class _KeyField(NamedTuple):
     """The trait of a document with an array at the path."""
 
 
+class PlainField(NamedTuple):
+    """A field of an index, and what makes the keys of its plain values."""
+
+    path: tuple[str, ...]
+    descending: bool
+    encoders: Encoders
+
+
 class KeyMaker:
     """Makes the keys of one index. `covers` tells what a partial index holds, `sort_key` is that of its collation."""
 
@@ -202,7 +210,24 @@ class KeyMaker:
                 return made
         decoded = self._decoded(document)
         rows = self._rows(decoded)
-        return list(rows), self._traits(decoded, rows)
+        return list(rows), self._traits(decoded, rows) if rows else NO_TRAITS
+
+    @property
+    def prefix(self) -> bytes:
+        """The index's number, with which all keys begin."""
+        return self._prefix
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether a document without any of the fields has no key."""
+        return self._sparse
+
+    @property
+    def plain_fields(self) -> list[PlainField]:
+        """The fields, for documents without arrays."""
+        return [
+            PlainField(path, field.descending, field.keys.encoders) for path, field in zip(self._paths, self._fields)
+        ]
 
     def rows(self, document: bytes) -> dict[bytes, Row]:
         """The keys of a raw document, each with its values, null for what is not there. Raises 171, 16746, 16766."""

@@ -31,6 +31,8 @@ WILDCARD: Final = "$**"
 ANY_ARRAY: Final = "$**"
 """The trait of an index in which too many paths have had arrays to name them."""
 _UNCUT_MAX: Final = limits.KEY_BYTES_MAX - 4
+_KNOWN_MAX: Final = 1000
+"""Paths of which an index remembers whether they have keys, and what keys: documents mostly have the same ones."""
 
 
 def wildcard_of(pattern: dict[str, Any]) -> str | None:
@@ -41,11 +43,12 @@ def wildcard_of(pattern: dict[str, Any]) -> str | None:
 class WildcardPaths:
     """Which paths a wildcard index has."""
 
-    __slots__ = ("_excluded", "_included", "_with_id")
+    __slots__ = ("_excluded", "_included", "_known", "_with_id")
 
     def __init__(self, spec: dict[str, Any]) -> None:
         field = wildcard_of(spec["key"]) or WILDCARD
         projection = dict(_flat(spec.get("wildcardProjection") or {}, ""))
+        self._known: dict[str, bool] = {}
         self._with_id = bool(projection.pop("_id", False))
         self._included = [path for path, shown in projection.items() if shown]
         self._excluded = [path for path, shown in projection.items() if not shown]
@@ -55,6 +58,14 @@ class WildcardPaths:
 
     def has(self, path: str) -> bool:
         """Whether values at a path have keys."""
+        known = self._known.get(path)
+        if known is None:
+            if len(self._known) >= _KNOWN_MAX:
+                self._known.clear()
+            known = self._known[path] = self._has(path)
+        return known
+
+    def _has(self, path: str) -> bool:
         if path == "_id" or path.startswith("_id."):
             return self._with_id
         if any(_is_within(path, other) for other in self._excluded):
@@ -81,7 +92,10 @@ def _is_within(path: str, other: str) -> bool:
 class WildcardKeyMaker:
     """Makes the keys of one wildcard index, with the interface of `KeyMaker`. `known` has the index's traits so far."""
 
-    __slots__ = ("_before", "_behind", "_descends", "_keys", "_known", "_others", "_prefix", "_projection", "covers")
+    __slots__ = (
+        "_before", "_behind", "_descends", "_keys", "_known", "_others", "_path_keys", "_prefix", "_projection",
+        "covers",
+    )  # fmt: skip
 
     def __init__(
         self, number: int, spec: dict[str, Any], covers: Callable[[dict[str, Any]], bool] | None,
@@ -90,6 +104,7 @@ class WildcardKeyMaker:
         self._prefix = number.to_bytes(4, "big")
         self._projection = WildcardPaths(spec)
         self._keys = field_keys(1, sort_key)
+        self._path_keys: dict[str, bytes] = {}
         self._known = known
         self.covers = covers
         names = list(spec["key"])
@@ -107,7 +122,7 @@ class WildcardKeyMaker:
         before, behind = self._other_keys(decoded)
         arrays: set[str] = set()
         pieces = {
-            encode_value(path) + self._value_key(value): None
+            self._path_key(path) + self._value_key(value): None
             for path, value in self._values(decoded, "", arrays)
         }  # fmt: skip
         if not pieces and self._others:
@@ -123,8 +138,20 @@ class WildcardKeyMaker:
         """No index of this kind is unique, so that nobody asks which values a key has."""
         return dict.fromkeys(self.keys(document)[0], ())
 
+    def _path_key(self, path: str) -> bytes:
+        key = self._path_keys.get(path)
+        if key is None:
+            if len(self._path_keys) >= _KNOWN_MAX:
+                self._path_keys.clear()
+            key = self._path_keys[path] = encode_value(path)
+        return key
+
     def _value_key(self, value: Any) -> bytes:
-        key = b"\x0f" if value is UNDEFINED else self._keys.of_value(value)
+        encoder = self._keys.encoders.get(type(value))
+        if encoder is not None:
+            key = encoder(value)
+        else:
+            key = b"\x0f" if value is UNDEFINED else self._keys.of_value(value)
         return key.translate(INVERTED) if self._descends else key
 
     def _other_keys(self, decoded: dict[str, Any]) -> tuple[bytes, bytes]:

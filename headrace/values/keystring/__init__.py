@@ -2,6 +2,7 @@
 
 from headrace.values.keystring.decoding import decode_all, decode_value, value_end
 from headrace.values.keystring.encoding import (
+    DIRECT_ENCODERS,
     END,
     GENERAL_TYPES,
     encode_array_items,
@@ -13,6 +14,7 @@ from headrace.values.keystring.encoding import (
 from headrace.values.keystring.typebits import TypeBits, type_bits
 
 __all__ = [
+    "DIRECT_ENCODERS",
     "END",
     "GENERAL_TYPES",
     "TypeBits",

@@ -54,7 +54,7 @@ def encode_values(values: Iterable[Any]) -> bytes:
 
 def encode_value(value: Any) -> bytes:
     """The keystring of one Python value. The commonest types take a direct way, which gives the same bytes."""
-    encoder = _DIRECT.get(type(value))
+    encoder = DIRECT_ENCODERS.get(type(value))
     return encode_values((value,)) if encoder is None else encoder(value)
 
 
@@ -140,7 +140,7 @@ def _integer(value: int) -> bytes:
     return integer_key(value) if -(1 << 63) <= value < 1 << 63 else encode_values((value,))
 
 
-_DIRECT: Final[dict[type, Callable[[Any], bytes]]] = {
+DIRECT_ENCODERS: Final[dict[type, Callable[[Any], bytes]]] = {
     bool: lambda value: b"\x6f" if value else b"\x6e",
     DatetimeMS: lambda value: b"\x78" + (int(value) + (1 << 63)).to_bytes(8, "big"),
     float: double_key,
@@ -150,3 +150,4 @@ _DIRECT: Final[dict[type, Callable[[Any], bytes]]] = {
     ObjectId: lambda value: b"d" + value.binary,
     str: _text,
 }
+"""What makes the keystrings of values of the commonest types."""

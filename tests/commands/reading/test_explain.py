@@ -212,3 +212,19 @@ def test_other_ways_are_shown_as_rejected(indexed: Any) -> None:
     plan = explain(indexed, {"find": "i", "filter": {"a": 3, "s": "x3"}}, "queryPlanner")["queryPlanner"]
     assert scan_of(plan["winningPlan"])["indexName"] == "s"
     assert [scan_of(other)["indexName"] for other in plan["rejectedPlans"]] == ["ab"]
+
+
+def test_a_lookup_shows_what_it_has_examined_itself(indexed: Any) -> None:
+    """What it reads is no part of the counts of the plan before it."""
+    indexed.t.orders.insert_many([{"_id": number, "a": number} for number in range(3)])
+    lookup = {"$lookup": {"from": "i", "localField": "a", "foreignField": "a", "as": "found"}}
+    command = {"aggregate": "orders", "pipeline": [lookup, {"$limit": 2}], "cursor": {}}
+    source, joined, _ = explain(indexed, command)["stages"]
+    ran = source["$cursor"]["executionStats"]
+    assert (ran["totalDocsExamined"], ran["totalKeysExamined"]) == (3, 0)
+    assert (joined["totalDocsExamined"], joined["totalKeysExamined"]) == (40, 40)
+    assert (joined["collectionScans"], joined["indexesUsed"]) == (0, ["ab"])
+    lookup["$lookup"]["from"] = "orders"
+    joined = explain(indexed, {**command, "pipeline": [lookup]})["stages"][1]
+    assert (joined["totalDocsExamined"], joined["totalKeysExamined"], joined["indexesUsed"]) == (3, 0, [])
+    assert joined["collectionScans"] == 1

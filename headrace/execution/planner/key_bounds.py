@@ -1,0 +1,132 @@
+"""What the bounds of all fields say of a key, where the ranges of keys do not say it: whether it counts, and if it does
+not, where the walk goes on.
+
+    {a: {$gt: 5}, b: 3}  on  {a, b}     the ranges say a > 5; behind (6, 1) the walk goes on at (6, 3),
+                                        behind (6, 4) with the next value of a
+
+Where the text in a key can be tested by itself (a simple pattern), a key whose text does not match does not count.
+Source: MongoDB's index bounds, by which a scan seeks, and its filters on keys.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from headrace.errors import CommandError
+from headrace.execution.planner.bounds import PathCondition
+from headrace.execution.planner.intervals import Intervals
+from headrace.execution.planner.key_values import value_at
+from headrace.query.match.match_expression import LeafMatchExpression, MatchType
+from headrace.store.catalog import Index
+from headrace.store.indexes.index_keys import CUT_BYTES, INVERTED, descends
+from headrace.store.view import Skip
+from headrace.turns import ticking_if_many
+from headrace.values.keystring import value_end
+
+_NUMBER_BYTES: Final = 4
+_STRING: Final = 0x3C
+_INTEGERS: Final = range(0x2B, 0x33)
+_QUICK_PATTERN: Final = re.compile(r"(\^?\.\*)?[^*+?{(]{1,100}(\.\*\$?)?")
+"""Without repetitions and groups."""
+_SIZES: Final = {0x14: 1, 0x29: 1, 0x64: 13, 0x6E: 1, 0x6F: 1, 0x78: 9, 0x82: 9}
+
+
+class FieldBounds(NamedTuple):
+    """The intervals of a field, as positions in its keys."""
+
+    descending: bool
+    lows: list[bytes] | None
+    """Where they begin, in the order of the index; None: all values."""
+    highs: list[bytes]
+    tests: Sequence[Callable[[Any], bool]] = ()
+    """What a text fulfils that matches."""
+
+
+def field_bounds(kind: Any, intervals: Intervals | None, tests: Sequence[Callable[[Any], bool]] = ()) -> FieldBounds:
+    """Those of a field with this kind in the index's pattern."""
+    down = descends(kind)
+    positions = sorted([interval.positions(down) for interval in ticking_if_many(intervals or ())])
+    return FieldBounds(
+        down, None if intervals is None else [low for low, _ in positions], [high for _, high in positions], tests
+    )
+
+
+def key_bounds(
+    index: Index, bounds: Sequence[Intervals | None], conditions: Sequence[PathCondition], *, are_ranges: bool
+) -> Skip | None:
+    """What tells of a key whether it is in the bounds; None where the ranges of keys do."""
+    patterns = [] if index.traits or "collation" in index.spec else [item for item in conditions if _is_pattern(item)]
+    if are_ranges and not patterns:
+        return None
+    fields = []
+    for (path, kind), intervals in zip(index.spec["key"].items(), bounds):
+        tests = [item.node.test for item in patterns if item.path == path]  # type: ignore[attr-defined]
+        fields.append(field_bounds(kind, intervals, [] if kind == "hashed" else tests))
+    while fields and fields[-1].lows is None and not fields[-1].tests:
+        fields.pop()
+    return _KeyBounds(fields)
+
+
+def _is_pattern(condition: PathCondition) -> bool:
+    """Whether it is a pattern that takes no time to speak of: the walk cannot pause while it holds a cursor."""
+    node = condition.node
+    if condition.element is not None or not isinstance(node, LeafMatchExpression) or node.kind is not MatchType.REGEX:
+        return False
+    return type(node.argument) is tuple and _QUICK_PATTERN.fullmatch(node.argument[0]) is not None
+
+
+class _KeyBounds:
+    """Is called with a key, and whether the walk is backward: see `Skip`."""
+
+    __slots__ = ("_fields",)
+
+    def __init__(self, fields: list[FieldBounds]) -> None:
+        self._fields = fields
+
+    def __call__(self, key: bytes, backward: bool) -> bytes | None:
+        if len(key) >= CUT_BYTES + _NUMBER_BYTES:
+            return None  # perhaps it was cut
+        plain = {False: key}
+        at = _NUMBER_BYTES
+        last = len(self._fields) - 1
+        for number, (down, lows, highs, tests) in enumerate(self._fields):
+            if lows is not None:
+                rest = key[at:]
+                interval = bisect_right(highs, rest)
+                if interval == len(highs) or rest < lows[interval]:
+                    if backward:
+                        return key[:at] + (highs[interval - 1] if interval else b"\x01")
+                    return key[:at] + (b"\xff" if interval == len(highs) else lows[interval])
+            if number == last and not tests:
+                break
+            if down and True not in plain:
+                plain[True] = key.translate(INVERTED)
+            if tests and plain[down][at] == _STRING:
+                read = value_at(plain[down], at)
+                if read is not None and not all(test(read[0]) for test in tests):
+                    return key if backward else key + b"\0"
+            try:
+                at = end_of_value(plain[down], at)
+            except CommandError:
+                return None  # nested too deeply to be taken apart: the filter decides
+        return None
+
+
+def end_of_value(key: bytes, at: int) -> int:
+    """As `value_end`, sooner for the commonest types."""
+    kind = key[at]
+    if kind in _INTEGERS:
+        end = at + kind - 0x29
+        if not key[end - 1] & 1:
+            return end
+    elif kind in _SIZES:
+        return at + _SIZES[kind]
+    elif kind == _STRING:
+        end = key.index(0, at)
+        while key[end + 1 : end + 2] == b"\xff":
+            end = key.index(0, end + 2)
+        return end + 1
+    return value_end(key, at)

@@ -1,0 +1,81 @@
+"""The keys of many documents at once, for builds: all are decoded in one call of C code, in a quarter of the time.
+
+Rule: what is not plain (an array, an object, a value of a rare type, a key that is too long) has None here, and gets
+its keys from `KeyMaker.keys`, which gives the same keys for the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import bson
+
+from headrace import limits
+from headrace.store.indexes.field_keys import Encoders
+from headrace.store.indexes.index_keys import INVERTED, KeyMaker, PlainField
+from headrace.values.bson import MISSING, OPTIONS
+from headrace.values.keystring import END
+
+NO_KEY: Final = b""
+"""In place of the key of a document that is not in the index."""
+_UNCUT_MAX: Final = limits.KEY_BYTES_MAX - 4
+_BYTES_EACH: Final = 512
+"""Of a document, for each field of the index: of longer ones the fields are sooner looked for in the bytes."""
+_BYTES_MAX: Final = 512 * 1024
+
+
+def plain_keys(maker: KeyMaker, documents: Sequence[bytes]) -> list[bytes | None]:
+    """For each raw document its one key, `NO_KEY`, or None where `KeyMaker.keys` must say. Does not pause."""
+    prefix, fields, sparse, covers = maker.prefix, maker.plain_fields, maker.is_sparse, maker.covers
+    data = b"".join(documents)
+    size_max = min(_BYTES_MAX, len(documents) * _BYTES_EACH * len(fields))
+    if not data or len(data) > size_max or b"$ref\0" in data:
+        return [None] * len(documents)
+    decoded: list[dict[str, Any]] = bson.decode_all(data, OPTIONS)
+    field = fields[0]
+    if len(fields) == 1 and len(field.path) == 1 and not (field.descending or sparse or covers):
+        return _keys_of_one_name(prefix, field.path[0], field.encoders, decoded)
+    return [
+        NO_KEY if covers is not None and not covers(document) else _key(prefix, fields, document, sparse=sparse)
+        for document in decoded
+    ]  # fmt: skip
+
+
+def _keys_of_one_name(
+    prefix: bytes, name: str, encoders: Encoders, decoded: Sequence[dict[str, Any]]
+) -> list[bytes | None]:
+    keys: list[bytes | None] = []
+    encoder_of = encoders.get
+    for document in decoded:
+        value = document.get(name, MISSING)
+        encoder = encoder_of(type(value))
+        if encoder is None:
+            keys.append(None)
+            continue
+        key = prefix + encoder(value) + END
+        keys.append(key if len(key) <= _UNCUT_MAX else None)
+    return keys
+
+
+def _key(prefix: bytes, fields: Sequence[PlainField], document: dict[str, Any], *, sparse: bool) -> bytes | None:
+    key = prefix
+    for path, down, encoders in fields:
+        value: Any = document
+        for name in path:
+            if type(value) is not dict:
+                if type(value) is list:
+                    return None
+                value = MISSING
+                break
+            value = value.get(name, MISSING)
+        encoder = encoders.get(type(value))
+        if encoder is None:
+            return None
+        if value is not MISSING:
+            sparse = False
+        piece = encoder(value)
+        key += piece.translate(INVERTED) if down else piece
+    if sparse:
+        return NO_KEY
+    return key + END if len(key) < _UNCUT_MAX else None
