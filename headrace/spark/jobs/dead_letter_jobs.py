@@ -12,17 +12,22 @@ from typing import Any, Final
 import pyarrow as pa
 
 from headrace.clock import SystemClock
+from headrace.errors import CommandError
 from headrace.spark.jobs.job_file import Job
+from headrace.spark.jobs.job_stages import reports_failures, stages_again
 from headrace.spark.jobs.job_tables import JobTable, tables_of
 from headrace.spark.mongodb.collection_selection import Namespace
 from headrace.spark.mongodb.source_options import SourceOptions
+from headrace.spark.pipelines.evaluate import FAILED
 from headrace.spark.rows.events import SNAPSHOT
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.sinks.collections_sink import CollectionsSink
 from headrace.spark.sinks.contract import MicroBatch, Sink
 from headrace.spark.sinks.dead_letter_sink import DeadLetterSink
+from headrace.spark.sinks.documents_sink import DocumentsSink
 from headrace.spark.sinks.log_sink import LogSink
 from headrace.spark.sinks.sink_options import SinkOptions
+from headrace.spark.sinks.stage_failures import StageFailuresSink
 from headrace.spark.source.options import parse_options
 from headrace.spark.tables.dead_letters import REFUSED, REPLAYED, RESOLVED, DeadLetter, DeadLetters
 from headrace.spark.tables.refused_rows import RowRefused
@@ -33,13 +38,16 @@ _MOMENTS: Final = ("clusterTime", "wallTime")
 
 
 def with_dead_letters(job: Job, sinks: list[Sink]) -> list[Sink]:
-    """The sinks, those that may refuse a row with the dead letters behind them, if the job has any."""
+    """The sinks with the dead letters before them, for what they refuse and what stages fail on, if the job has any."""
     if not job.deadletter:
         return sinks
     letters, clock = DeadLetters(job.deadletter, job.deadletter_max), SystemClock()
 
     def guarded(options: SinkOptions, sink: Sink) -> Sink:
-        return sink if isinstance(sink, LogSink) else DeadLetterSink(sink, letters, str(options), clock.now_ms)
+        # A table of events or of documents refuses no row.
+        if not isinstance(sink, DocumentsSink | LogSink):
+            sink = DeadLetterSink(sink, letters, str(options), clock.now_ms)
+        return StageFailuresSink(sink, letters, str(options), clock.now_ms) if reports_failures(job) else sink
 
     for options, sink in zip(job.sinks, sinks, strict=True):
         if isinstance(sink, CollectionsSink):
@@ -65,7 +73,8 @@ def dead_letter_locations(job: Job) -> list[TableLocation]:
 def replay(job: Job) -> Iterator[str]:
     """Gives the sinks what they have refused, a line for each; the job must not run meanwhile.
 
-    A sink that follows a collection gets the documents that wait, as the server has them now; any other the rows.
+    A sink that follows a collection gets the documents that wait, as the server has them now; one of somebody's own the
+    rows, or what the stages make of them now. A table of events takes no row from before its position.
     """
     if not job.deadletter:
         yield "the job has no dead letters: errors = 'deadletter' is not set"
@@ -73,7 +82,7 @@ def replay(job: Job) -> Iterator[str]:
     letters = DeadLetters(job.deadletter, job.deadletter_max)
     for table in tables_of(job):
         sink = table.sink
-        lines = _documents(job, table, letters) if sink.folds else _rows(sink, letters)
+        lines = _documents(job, table, letters) if sink.folds else _rows(job, sink, letters)
         yield from (f"{sink}: {line}" for line in lines)
 
 
@@ -94,19 +103,36 @@ def _documents(job: Job, table: JobTable, letters: DeadLetters) -> Iterator[str]
         yield _given(sink, letters, letter, values, token)
 
 
-def _rows(sink: SinkOptions, letters: DeadLetters) -> Iterator[str]:
+def _rows(job: Job, sink: SinkOptions, letters: DeadLetters) -> Iterator[str]:
     done = {letter.token for letter in letters.letters() if letter.sink == str(sink) and letter.state == RESOLVED}
     for letter in letters.letters():
-        if letter.sink == str(sink) and letter.state == REFUSED and letter.token not in done:
-            yield _given(sink, letters, letter, json.loads(letter.row), letter.token)
+        if letter.sink != str(sink) or letter.state != REFUSED or letter.token in done:
+            continue
+        if sink.kind != "own":
+            yield f"the table is past {letter.token}, and takes no earlier row: begin it again (pipeline reset --data)"
+            continue
+        row = json.loads(letter.row)
+        try:
+            made = stages_again(job, _with_moments(row)) if FAILED in row else None
+        except CommandError as error:
+            yield f"the stages fail again: {error.message} ({error.code})"
+            continue
+        yield _given(sink, letters, letter, row, letter.token, made)
 
 
-def _given(sink: SinkOptions, letters: DeadLetters, letter: DeadLetter, row: dict[str, Any], token: str) -> str:
-    for name in _MOMENTS:
-        if row.get(name):
-            row[name] = datetime.fromisoformat(row[name])
+def _with_moments(row: dict[str, Any]) -> dict[str, Any]:
+    """The row of a letter with its times."""
+    return {name: datetime.fromisoformat(value) if name in _MOMENTS and value else value for name, value in row.items()}
+
+
+def _given(
+    sink: SinkOptions, letters: DeadLetters, letter: DeadLetter, row: dict[str, Any], token: str,
+    made: pa.Table | None = None,
+) -> str:  # fmt: skip
+    """Gives the sink the row, or what was `made` of it; what came of that."""
+    table = pa.Table.from_pylist([_with_moments(row)]) if made is None else made
     try:
-        sink.open().apply(MicroBatch(f"replay {token}", 0, pa.Table.from_pylist([row])))
+        sink.open().apply(MicroBatch(f"replay {token}", 0, table))
     except RowRefused as error:
         return f"refused again: {error}"
     resolved = DeadLetter(letter.sink, token, letter.key, RESOLVED, None, REPLAYED, "")

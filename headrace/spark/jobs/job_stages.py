@@ -10,6 +10,9 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from bson.datetime_ms import DatetimeMS
+
+from headrace.clock import SystemClock
 from headrace.errors import CommandError
 from headrace.spark.pipelines.refusals import IN_STREAM, StageRefused
 from headrace.spark.rows.events import SNAPSHOT_BEGIN, SNAPSHOT_END
@@ -17,6 +20,7 @@ from headrace.spark.rows.extjson import loads
 from headrace.spark.tables.table_location import location_of, relative_names, resolved_path
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from headrace.spark.jobs.job_file import Job
@@ -43,9 +47,21 @@ def server_stages(job: Job) -> tuple[Document, ...]:
     """
     if job.options.start.kind == "snapshot":
         return ()
-    # What is masked is masked behind the server: a stage there could give it another name.
-    allowed = {"$match"} if document_maker(job) or "mask" in job.source else IN_STREAM
-    return tuple(takewhile(lambda stage: next(iter(stage), "") in allowed, job.stages))
+    # What is masked is masked behind the server: a stage there could give it another name. One that fails there ends
+    # the stream, whatever row it was.
+    only_filters = document_maker(job) or "mask" in job.source or reports_failures(job)
+    allowed = {"$match"} if only_filters else IN_STREAM
+    cannot = reports_failures(job)
+    return tuple(
+        takewhile(
+            lambda stage: next(iter(stage), "") in allowed and not (cannot and "'$expr'" in repr(stage)), job.stages
+        )
+    )
+
+
+def reports_failures(job: Job) -> bool:
+    """Whether rows on which the stages fail go to the dead letters: those of groups and joins are not of one event."""
+    return bool(job.deadletter) and not any(next(iter(stage), "") in _MAKING for stage in job.stages)
 
 
 def spark_stages(job: Job) -> list[Document]:
@@ -96,12 +112,36 @@ def apply_stages(job: Job, rows: DataFrame, session: SparkSession) -> DataFrame:
 
     stages = spark_stages(job)
     if not document_maker(job):
-        return pipeline(rows, stages, output="events") if stages else rows
+        return pipeline(rows, stages, output="events", failures=reports_failures(job)) if stages else rows
     tables = {
         name: (open_lookup_table(given, session), given.get("document", "document"))
         for name, given in job.tables.items()
     }
-    return pipeline(rows, stages, tables=tables, window=job.window, delay=job.delay)
+    failures = reports_failures(job)
+    return pipeline(rows, stages, tables=tables, window=job.window, delay=job.delay, failures=failures)
+
+
+def stages_again(job: Job, row: dict[str, Any]) -> pa.Table:
+    """What the stages make now of a row on which they have failed. Raises the stage's CommandError."""
+    import pyarrow as pa
+
+    from headrace.spark.pipelines.evaluate import FAILED, DocumentReader, MakeDocuments, RewriteEvents
+    from headrace.spark.pipelines.program import Program, Setting, canonical
+
+    given = {name: value for name, value in row.items() if name != FAILED}
+    setting = Setting(canonical({"NOW": DatetimeMS(SystemClock().now_ms())}))
+    program = Program.of([canonical(stage) for stage in spark_stages(job)], setting)
+    columns = tuple(given)
+    run: MakeDocuments | RewriteEvents
+    if "document" in given:
+        carried = tuple(name for name in columns if name != "document")
+        run = MakeDocuments(DocumentReader("document"), program, carried, "document")
+    else:
+        run = RewriteEvents(DocumentReader(), program, columns)
+    moment, number = pa.timestamp("us", "UTC"), pa.int64()
+    kinds = {"clusterTime": moment, "wallTime": moment, "clusterTimeIncrement": number, "txnNumber": number}
+    schema = pa.schema([(name, kinds.get(name, pa.string())) for name in columns])
+    return pa.Table.from_batches(list(run(iter(pa.Table.from_pylist([given], schema=schema).to_batches()))))
 
 
 def checked_lookup_tables(given: Mapping[str, Any], folder: Path) -> dict[str, Any]:

@@ -2,6 +2,9 @@
 
 FilterDocuments selects rows, if all stages filter; MakeDocuments and RewriteEvents make documents and rows of events.
 They read documents through a DocumentReader: from the columns of events, or from one column of documents.
+
+Stages of one document fail on one document. With `failures` its row then comes as it was, and the column `_failed` says
+why; otherwise the error ends the query.
 """
 
 from __future__ import annotations
@@ -22,6 +25,9 @@ if TYPE_CHECKING:
 
 CERTAIN: Final = "_sure"
 """The internal column that says that columns alone have decided that a row matches the leading filters."""
+
+FAILED: Final = "_failed"
+"""The column that says why the stages have failed on a row."""
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -53,23 +59,26 @@ class FilterDocuments:
     source: DocumentReader
     program: Program
     columns: tuple[str, ...]
+    failures: bool = False
 
     def __call__(self, batches: Batches) -> Batches:
         stages = self.program.stages()
         flow, fields = flow_of(stages), fields_of(stages)
         for batch in batches:
-            mask = self._mask(batch, flow, fields)
+            failed = Failures(raising=not self.failures)
+            mask = self._mask(batch, flow, fields, failed)
             remaining = batch if all(mask) else batch.filter(pa.array(mask, pa.bool_()))
-            yield remaining.select(list(self.columns))
+            chosen = remaining.select(list(self.columns))
+            yield failed.joined(chosen, batch.select(list(self.columns))) if self.failures else chosen
 
-    def _mask(self, batch: pa.RecordBatch, flow: Flow, fields: Collection[str] | None) -> list[bool]:
+    def _mask(self, batch: pa.RecordBatch, flow: Flow, fields: Collection[str] | None, failed: Failures) -> list[bool]:
         mask = _certain(batch)
         asked = [index for index, certain in enumerate(mask) if not certain]
         if not asked:
             return mask
         undecided = batch if len(asked) == batch.num_rows else batch.take(pa.array(asked, pa.int64()))
         for index, document in zip(asked, self.source.read(undecided, fields), strict=True):
-            mask[index] = document is not None and bool(tuple(flow(document)))
+            mask[index] = document is not None and bool(failed.results(flow, document, index))
         return mask
 
 
@@ -85,27 +94,39 @@ class MakeDocuments:
     carried: tuple[str, ...]
     into: str
     filters: int = 0
+    failures: bool = False
 
     def __call__(self, batches: Batches) -> Batches:
         stages = self.program.stages()
         for batch in batches:
-            indexes, kind, cells = self._cells(stages, batch)
-            column = pa.array(cells, kind)
+            failed = Failures(raising=not self.failures)
+            indexes, kind, cells = self._cells(stages, batch, failed)
+            passed = len(indexes) - len(failed.reasons)
+            reasons: list[str | None] = [*[None] * passed, *failed.reasons.values()]
             taken = batch.select(list(self.carried)).take(pa.array(indexes, pa.int64()))
-            names = [*self.carried, self.into]
-            yield pa.RecordBatch.from_arrays([*taken.columns, column], names=names)
+            names, arrays = [*self.carried, self.into], [*taken.columns, pa.array(cells, kind)]
+            if self.failures:
+                names, arrays = [*names, FAILED], [*arrays, pa.array(reasons, pa.string())]
+            yield pa.RecordBatch.from_arrays(arrays, names=names)
 
-    def _cells(self, stages: tuple[Stage, ...], batch: pa.RecordBatch) -> tuple[list[int], pa.DataType, list[Any]]:
-        """The result of the stages for a batch: the documents' row indexes, the type of the column, and its values."""
+    def _cells(
+        self, stages: tuple[Stage, ...], batch: pa.RecordBatch, failed: Failures
+    ) -> tuple[list[int], pa.DataType, list[Any]]:
+        """The result of the stages for a batch: the documents' row indexes, the type of the column, and its values.
+
+        At the end are the rows on which the stages have failed, with the documents that they were given.
+        """
         if self.source.document is None:
             texts: dict[int, str] = {}
             documents = self.source.read(batch, texts=texts)  # referenced, as `texts` has them by their ids
-            indexes, made = run_over(documents, stages, batch, self.filters)
-            return indexes, pa.string(), [row_events.text_of(document, texts) for document in made]
-        indexes, made = run(self.source, stages, batch, self.filters)
-        kind = batch.column(self.into).type
-        write = row_events.writer(kind)
-        return indexes, kind, [write(document) for document in made]
+            indexes, made = run_over(documents, stages, batch, self.filters, failed)
+            made += [documents[index] for index in failed.reasons]
+            return [*indexes, *failed.reasons], pa.string(), [row_events.text_of(document, texts) for document in made]
+        indexes, made = run_over(self.source.read(batch), stages, batch, self.filters, failed)
+        column = batch.column(self.into)
+        write = row_events.writer(column.type)
+        cells = [*(write(document) for document in made), *(column[index].as_py() for index in failed.reasons)]
+        return [*indexes, *failed.reasons], column.type, cells
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,17 +137,48 @@ class RewriteEvents:
     program: Program
     columns: tuple[str, ...]
     filters: int = 0
+    failures: bool = False
 
     def __call__(self, batches: Batches) -> Batches:
         from headrace.spark.pipelines.event_rows import row_arrays
 
         stages = self.program.stages()
         for batch in batches:
-            indexes, made = run(self.source, stages, batch, self.filters)
+            failed = Failures(raising=not self.failures)
+            indexes, made = run_over(self.source.read(batch), stages, batch, self.filters, failed)
             tokens = batch.column("token").take(pa.array(indexes, pa.int64())).to_pylist()
             for token, document in zip(tokens, made, strict=True):
                 check_id(token, document)
-            yield row_arrays(made, batch.select(list(self.columns)), indexes)
+            given = batch.select(list(self.columns))
+            rows = row_arrays(made, given, indexes)
+            yield failed.joined(rows, given) if self.failures else rows
+
+
+class Failures:
+    """The rows of a batch on which the stages have failed, by their numbers, with the reasons; or they raise."""
+
+    def __init__(self, *, raising: bool) -> None:
+        self._raising = raising
+        self.reasons: dict[int, str] = {}
+
+    def results(self, flow: Flow, document: Document, index: int) -> tuple[Document, ...]:
+        """What the stages make of the document of row `index`; nothing if they fail on it. Raises CommandError."""
+        try:
+            return tuple(flow(document))
+        except CommandError as error:
+            if self._raising:
+                raise
+            self.reasons[index] = f"{error.message} ({error.code})"
+            return ()
+
+    def joined(self, rows: pa.RecordBatch, given: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows, those that failed as they were given, and the column `_failed`."""
+        failed = given.take(pa.array(list(self.reasons), pa.int64()))
+        arrays = [pa.concat_arrays(pair) for pair in zip(rows.columns, failed.columns, strict=True)]
+        reasons: list[str | None] = [*[None] * rows.num_rows, *self.reasons.values()]
+        return pa.RecordBatch.from_arrays(
+            [*arrays, pa.array(reasons, pa.string())], names=[*given.schema.names, FAILED]
+        )
 
 
 def check_id(token: str, document: Document) -> None:
@@ -144,13 +196,13 @@ def run(
     source: DocumentReader, stages: tuple[Stage, ...], batch: pa.RecordBatch, filters: int
 ) -> tuple[list[int], list[Any]]:
     """The documents that the stages make of a batch, with the indexes of their rows first."""
-    return run_over(source.read(batch), stages, batch, filters)
+    return run_over(source.read(batch), stages, batch, filters, Failures(raising=True))
 
 
 def run_over(
-    documents: list[Document | None], stages: tuple[Stage, ...], batch: pa.RecordBatch, filters: int
+    documents: list[Document | None], stages: tuple[Stage, ...], batch: pa.RecordBatch, filters: int, failed: Failures
 ) -> tuple[list[int], list[Any]]:
-    """As `run`, for documents that were read already."""
+    """As `run`, for documents that were read already; `failed` gets the rows that fail, if it does not raise."""
     full_flow = flow_of(stages)
     rest = flow_of(stages[filters:]) if filters else full_flow
     indexes: list[int] = []
@@ -158,7 +210,7 @@ def run_over(
     for index, (document, certain) in enumerate(zip(documents, _certain(batch), strict=True)):
         if document is None:
             continue
-        for result in (rest if certain else full_flow)(document):
+        for result in failed.results(rest if certain else full_flow, document, index):
             indexes.append(index)
             made.append(result)
     return indexes, made

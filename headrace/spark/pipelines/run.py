@@ -19,7 +19,14 @@ from bson.datetime_ms import DatetimeMS
 from headrace.clock import SystemClock
 from headrace.spark.pipelines import row_events
 from headrace.spark.pipelines.conditions import FALSE, TRUE
-from headrace.spark.pipelines.evaluate import CERTAIN, DocumentReader, FilterDocuments, MakeDocuments, RewriteEvents
+from headrace.spark.pipelines.evaluate import (
+    CERTAIN,
+    FAILED,
+    DocumentReader,
+    FilterDocuments,
+    MakeDocuments,
+    RewriteEvents,
+)
 from headrace.spark.pipelines.groups import PartialGroups, grouped
 from headrace.spark.pipelines.lookups import LocalKeys, joined
 from headrace.spark.pipelines.plan import (
@@ -57,6 +64,7 @@ def pipeline(
     let: Mapping[str, Any] | None = None,
     collation: Mapping[str, Any] | None = None,
     compiled: bool = True,
+    failures: bool = False,
 ) -> DataFrame:
     """The DataFrame after the stages, which mean what they mean to the server; batch or stream.
 
@@ -69,6 +77,8 @@ def pipeline(
     order      the column that orders rows, for `$first` and `$last`; events are ordered by their tokens
     let        values of `$$` variables; `$$NOW` is the time of this call
     compiled   False: no condition on columns, everything by the evaluator
+    failures   True: a row on which a stage fails comes as it is, with the reason in the column `_failed`, which is
+               null in others (and missing, if no stage can fail); not with $group and $lookup
 
     Raises StageRefused for a stage that Spark cannot run, and the server's CommandError for an invalid one, before
     anything runs. A stage that fails on a document fails the query.
@@ -77,14 +87,18 @@ def pipeline(
     setting = Setting(
         canonical({"NOW": now} | dict(let or {})), None if collation is None else canonical(dict(collation))
     )
-    return PipelineBuilder(df, document, order, tables or {}).build(stages, setting, output, window, delay, compiled)
+    builder = PipelineBuilder(df, document, order, tables or {}, failures=failures)
+    return builder.build(stages, setting, output, window, delay, compiled)
 
 
 class PipelineBuilder:
     """Applies a pipeline to a DataFrame, step by step."""
 
-    def __init__(self, df: DataFrame, document: str | None, order: str | None, tables: Tables) -> None:
+    def __init__(
+        self, df: DataFrame, document: str | None, order: str | None, tables: Tables, *, failures: bool = False
+    ) -> None:
         self.df = df
+        self._failures = failures
         self.events = document is None and set(row_events.COLUMNS) <= set(df.columns)
         self._document = document or DOCUMENT
         if not self.events and self._document not in df.columns:
@@ -113,6 +127,8 @@ class PipelineBuilder:
             raise ValueError("output is None, or 'events' for a DataFrame of events")
         if output and any(isinstance(step, GroupStep | LookupStep) for step in planned.steps):
             raise StageRefused("$group and $lookup make no events; leave out output='events'")
+        if self._failures and any(isinstance(step, GroupStep | LookupStep) for step in planned.steps):
+            raise StageRefused("$group and $lookup have no rows to come as they are; leave out failures")
         steps = list(planned.steps)
         while steps:
             self._take(planned, steps, output)
@@ -154,11 +170,11 @@ class PipelineBuilder:
         program = Program.of(step.stages, planned.setting)
         columns = tuple(name for name in self.df.columns if name != CERTAIN)
         if step.filtering and (planned.only_filters or output):
-            self.df = self.df.mapInArrow(FilterDocuments(self._source, program, columns), self._schema(columns))
+            select = FilterDocuments(self._source, program, columns, self._failures)
+            self.df = self.df.mapInArrow(select, self._schema(columns))
         elif output:
-            self.df = self.df.mapInArrow(
-                RewriteEvents(self._source, program, columns, step.filters), self._schema(columns)
-            )
+            rewrite = RewriteEvents(self._source, program, columns, step.filters, self._failures)
+            self.df = self.df.mapInArrow(rewrite, self._schema(columns))
         else:
             self._documents(planned.setting, program, step.filters)
 
@@ -167,8 +183,10 @@ class PipelineBuilder:
         if program is None and not self.events:
             return self.df
         carried = self._carried
-        build = MakeDocuments(self._source, program or Program.of([], setting), carried, self._document, filters)
-        self.df = self.df.mapInArrow(build, self._document_schema(carried))
+        program = program or Program.of([], setting)
+        build = MakeDocuments(self._source, program, carried, self._document, filters, self._failures)
+        schema = self._document_schema(carried) + (f", `{FAILED}` string" if self._failures else "")
+        self.df = self.df.mapInArrow(build, schema)
         self.events = False
         return self.df
 
@@ -200,7 +218,8 @@ class PipelineBuilder:
         return tuple(name for name in self.df.columns if name not in (self._document, CERTAIN))
 
     def _schema(self, columns: tuple[str, ...]) -> Any:
-        return self.df.select(*columns).schema
+        schema = self.df.select(*columns).schema
+        return schema.add(FAILED, "string") if self._failures else schema
 
     def _document_schema(self, carried: tuple[str, ...]) -> str:
         kinds = {field.name: field.dataType.simpleString() for field in self.df.schema.fields}

@@ -9,7 +9,6 @@ document is then written down, and the document waits. Which documents wait no m
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ from headrace.spark.rows.events import Row
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.rows.key_identity import key_identity
 from headrace.spark.sinks.contract import BatchReport, MicroBatch, Sink, SinkPosition, take_rows
-from headrace.spark.tables.dead_letters import REFUSED, RESOLVED, DeadLetter, DeadLetters
+from headrace.spark.tables.dead_letters import REFUSED, RESOLVED, DeadLetter, DeadLetters, row_text
 from headrace.spark.tables.refused_rows import (
     CommitOutcome,
     Division,
@@ -89,7 +88,7 @@ class DeadLetterSink:
             DeadLetter(
                 self._name, rows[number].token, identity_of(rows[number]), REFUSED, rows[number].operationType,
                 refused.reasons.get(rows[number].token, "the document waits for a row that brings it as it is"),
-                _text(value),
+                row_text(value),
             )
             for number, value in zip(division.refused, values, strict=True)
         ]  # fmt: skip
@@ -117,14 +116,10 @@ class DeadLetterSink:
         number = rows.get((write.token, identity))
         if number is not None and self._table is not None:
             (value,), kind = take_rows(self._table, [number]).to_pylist(), self._rows[number].operationType
-        return DeadLetter(self._name, write.token, identity, REFUSED, kind, write.reason, _text(value))
+        return DeadLetter(self._name, write.token, identity, REFUSED, kind, write.reason, row_text(value))
 
 
 def _brought(rows: Sequence[Row]) -> set[str | None]:
     """The keys whose document the last of their rows brings, so that the target may refuse it."""
     last = {identity_of(row): row for row in rows}
     return {key for key, row in last.items() if key is not None and row.operationType != "delete"}
-
-
-def _text(row: dict[str, Any]) -> str:
-    return json.dumps(row, ensure_ascii=False, default=lambda value: value.isoformat())

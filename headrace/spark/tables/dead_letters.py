@@ -11,6 +11,7 @@ They are written before the batch is committed that they were in; a repeated bat
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -49,6 +50,13 @@ class DeadLetter:
     operationType: str | None
     reason: str
     row: str
+
+
+def row_text(row: dict[str, Any]) -> str:
+    """A row as JSON: times as ISO 8601, bytes in hexadecimal."""
+    return json.dumps(
+        row, ensure_ascii=False, default=lambda value: value.hex() if isinstance(value, bytes) else value.isoformat()
+    )
 
 
 class DeadLetters:

@@ -23,6 +23,7 @@ from headrace.spark.jobs.runner import reset_job, run_job
 from headrace.spark.jobs.status import status_lines
 from headrace.spark.mongodb.source_options import server_name
 from headrace.spark.sinks.sink_options import parse_sink
+from headrace.spark.tables.dead_letters import DeadLetters
 from headrace.spark.tables.drop_policy import CollectionGone
 from tests.spark.support.pruning import prune_to
 
@@ -156,6 +157,28 @@ def test_a_pipeline_behind_a_snapshot_is_run_by_spark_on_all_rows(
     kinds = table.column("operationType").to_pylist()
     assert (len(kinds), kinds.count("snapshot"), kinds.count("snapshotBegin")) == (12, 10, 1)
     assert not any("list" in (text or "") for text in table.column("fullDocument").to_pylist())
+
+
+def test_events_on_which_the_pipeline_fails_go_to_the_dead_letters(
+    spark: SparkSession, uri: str, database: Db, tmp_path: Path
+) -> None:
+    job = job_of(uri, database, tmp_path, {"kind": "changes"})
+    stages = ({"$set": {"fullDocument.half": {"$divide": ["$fullDocument.n", 2]}}},)
+    job = replace(job, stages=stages, deadletter=str(tmp_path / "letters"))
+    database.c.insert_many([{"_id": number, "n": number} for number in range(4)] + [{"_id": 4, "n": "four"}])
+    for _ in range(2):
+        run_job(job, session=spark, report=silent)
+        database.c.insert_many([{"_id": 5, "n": "five"}, {"_id": 6, "n": 6}])
+        database.c.delete_many({"_id": {"$gt": 4}})
+    run_job(job, session=spark, report=silent)
+    table = job.sinks[0].open().log.read()  # type: ignore[attr-defined]
+    kinds = table.column("operationType").to_pylist()
+    assert {kind: kinds.count(kind) for kind in set(kinds)} == {
+        "delete": 4, "insert": 2, "snapshot": 4, "snapshotBegin": 1, "snapshotEnd": 1,
+    }  # fmt: skip
+    letters = DeadLetters(job.deadletter, 10).letters()
+    assert [letter.operationType for letter in letters] == ["snapshot", "insert", "insert"]
+    assert all("$divide" in letter.reason for letter in letters)
 
 
 def test_the_servers_pipeline_leaves_what_the_log_gets(

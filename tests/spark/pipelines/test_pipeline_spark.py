@@ -18,6 +18,7 @@ import headrace.spark
 from headrace.errors import CommandError
 from headrace.query.pipeline import PipelineContext, parse_pipeline, run_pipeline
 from headrace.spark.pipelines.program import canonical
+from headrace.spark.pipelines.refusals import StageRefused
 from headrace.spark.pipelines.windows import Bins
 from headrace.spark.rows.events import SCHEMA
 from headrace.spark.rows.extjson import dumps, loads
@@ -326,6 +327,22 @@ def test_a_header_that_was_reshaped_before_stops_the_query(spark: SparkSession) 
 def test_events_that_lose_their_token_are_refused_as_a_change_stream_does(rows: DataFrame) -> None:
     with pytest.raises(Exception, match="_id field"):
         headrace.spark.pipeline(rows, [{"$project": {"_id": 0}}], output="events").collect()
+
+
+def test_with_failures_rows_on_which_a_stage_fails_come_as_they_are(rows: DataFrame, many_events: list[Event]) -> None:
+    halves = [{"$match": {"operationType": {"$ne": "drop"}}}, {"$set": {"half": {"$divide": ["$fullDocument.a", 2]}}}]
+    expected = [evaluated(halves, [event]) for event in many_events]
+    failing = {event["_id"]["_data"] for event, made in zip(many_events, expected, strict=True) if "error" in str(made)}
+    passing = [each for made in expected for each in made if not each.startswith("error")]
+    assert failing and passing
+    made = headrace.spark.pipeline(rows, halves, output="events", failures=True).cache()
+    assert {row.token for row in made.where("_failed is not null").collect()} == failing
+    assert sorted(read_back(made.where("_failed is null").drop("_failed"))) == sorted(passing)
+    made.unpersist()
+    texts = headrace.spark.pipeline(rows, halves, failures=True)
+    assert sorted(documents(texts.where("_failed is null"))) == sorted(passing)
+    with pytest.raises(StageRefused, match="leave out failures"):
+        headrace.spark.pipeline(rows, [*halves, {"$group": {"_id": None}}], failures=True)
 
 
 def test_inserted_documents_are_read_through_the_source(
