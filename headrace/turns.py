@@ -16,7 +16,7 @@ Source: MongoDB's query yielding, `internalQueryExecYieldPeriodMS` (10 ms).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from gc import get_referents, is_tracked
@@ -241,6 +241,23 @@ def ticking(items: Collection[Item]) -> Iterable[Item]:
 def ticking_if_many(items: Collection[Item]) -> Iterable[Item]:
     """As `ticking`, without the tick before few items."""
     return items if len(items) < TICK_COUNT else ticking_all(items)
+
+
+class _TickingEachTime:
+    """Items that are ticked over in each loop over them."""
+
+    __slots__ = ("_items",)
+
+    def __init__(self, items: Sequence[Any]) -> None:
+        self._items = items
+
+    def __iter__(self) -> Iterator[Any]:
+        return ticking_all(self._items)
+
+
+def ticking_each_time(items: Sequence[Item]) -> Iterable[Item]:
+    """As `ticking_if_many`, for loops over the same items again and again: those over few cost nothing more."""
+    return items if len(items) < TICK_COUNT else _TickingEachTime(items)
 
 
 def ticking_all(items: Iterable[Item]) -> Iterator[Item]:

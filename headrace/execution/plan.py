@@ -75,7 +75,7 @@ class Finder:
             return
         if spec:
             self.predicate = parse_filter(spec, collation=collation, variables=variables)
-            self._id_keys = _keys_of(self.predicate.equalities().get("_id", _ABSENT), spec.get("_id"), collation)
+            self._id_keys = _keys_of(self.predicate.equality("_id"), spec.get("_id"), collation)
             self._id_range = _range_of(spec.get("_id"), collation)
         if between is not None:
             self._bound(between)

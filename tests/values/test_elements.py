@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.values import bson, position
+from headrace.values.bson import elements
 from tests.examples import examples
 
 repeatable = examples(150)
@@ -45,6 +47,39 @@ def test_the_first_element_of_an_empty_document_is_none() -> None:
 
 def test_a_name_is_not_found_as_the_beginning_of_another() -> None:
     assert bson.find_element(bson.encode({"ab": 1, "b": 2}), b"a") is None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_field_of_a_long_document_is_looked_up_as_that_of_a_short_one(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where its name is the end of another, or is in a value, or comes behind the document."""
+    rng = random.Random(seed)
+    values: list[Any] = [
+        1,
+        1.5,
+        "a",
+        "b" * 300,
+        "x\0a\0y",
+        b"a\0b\0",
+        {"a": 1},
+        {"a": "a\0" * 90},
+        [],
+        None,
+        True,
+        "b\0" * 80,
+    ]
+    names = ["a", "b", "ab", "ba", "aa", *(f"{letter}{number}" for number in range(30) for letter in "ab")]
+    for _ in range(50):
+        document = {name: rng.choice(values) for name in rng.sample(names, rng.randint(0, 30))}
+        data = bson.encode_in_order({"before": 1, "x": document, "a": 2, "b": "a\0"})
+        inner = bson.find_element(data, b"x")
+        assert inner is not None
+        for start in (0, inner[1]):
+            expected = [bson.find_element(data, name.encode(), start) for name in names]
+            with monkeypatch.context() as patched:
+                patched.setattr(elements, "_LONG_BYTES", 0)
+                assert [bson.find_element(data, name.encode(), start) for name in names] == expected
 
 
 @repeatable

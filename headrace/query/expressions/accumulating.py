@@ -20,7 +20,7 @@ from headrace.query.accumulators.states import STATE_FACTORIES, AccumulatorState
 from headrace.query.expressions.expression import Call, Constant, Env, Evaluate, Expression, Operator, ParseContext
 from headrace.query.expressions.expression_parser import parse_operand
 from headrace.query.expressions.operator_parser import OperatorParser, variadic
-from headrace.turns import ticking
+from headrace.turns import ticking, ticking_each_time
 
 
 def _simple(name: str, *, merges: bool = False) -> OperatorParser:
@@ -31,9 +31,11 @@ def _simple(name: str, *, merges: bool = False) -> OperatorParser:
         if len(operands) == 1:
             return partial(_over_elements, lambda: new_state(collation), operands[0])
 
+        each = ticking_each_time(operands)
+
         def evaluate(env: Env) -> Any:
             state = new_state(collation)
-            for operand in operands:
+            for operand in each:
                 state.add(operand(env))
             return state.result()
 

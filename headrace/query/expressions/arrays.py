@@ -29,7 +29,7 @@ from headrace.query.expressions.operator_parser import (
     variadic,
 )
 from headrace.query.expressions.value_text import as_text
-from headrace.turns import freed_in_pieces, in_pieces, sorted_in_pieces, ticking
+from headrace.turns import freed_in_pieces, in_pieces, sorted_in_pieces, ticking, ticking_each_time
 from headrace.values.bson import MISSING, type_name
 from headrace.values.order import equal, sort_key
 
@@ -51,9 +51,11 @@ def _element(name: str, array: Any, index: Any) -> Any:
 
 
 def _make_concat_arrays(*operands: Evaluate) -> Evaluate:
+    each = ticking_each_time(operands)
+
     def evaluate(env: Env) -> Any:
         joined: list[Any] = []
-        for operand in operands:
+        for operand in each:
             value = operand(env)
             if is_nullish(value):
                 return None

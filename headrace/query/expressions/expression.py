@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
 from headrace.errors import CommandError
-from headrace.turns import ticking, ticking_if_many
+from headrace.turns import LARGE_COUNT, freed_in_pieces, ticking, ticking_if_many
 from headrace.values.bson import MISSING
 
 FOLDING_PREFIX: Final = "Failed to optimize pipeline :: caused by :: "
@@ -129,6 +129,8 @@ class Call(Expression):
     def __init__(self, operator: Operator, operands: Sequence[Expression | None]) -> None:
         self.operator = operator
         self.operands = list(operands)
+        if len(self.operands) >= LARGE_COUNT:
+            freed_in_pieces(self.operands)
 
     def compiled(self) -> Evaluate:
         return self.operator.make(*[None if o is None else o.compiled() for o in ticking(self.operands)])
@@ -179,7 +181,7 @@ class Call(Expression):
                 merged.extend(constants)
             constants.clear()
 
-        for operand in self._flattened():
+        for operand in ticking_if_many(self._flattened()):
             if type(operand) is Constant:
                 constants.append(operand)
                 continue
@@ -191,7 +193,7 @@ class Call(Expression):
 
     def _flattened(self) -> list[Expression | None]:
         flat: list[Expression | None] = []
-        for operand in self.operands:
+        for operand in ticking_if_many(self.operands):
             if isinstance(operand, Call) and operand.operator.name == self.operator.name and operand.is_associative:
                 flat.extend(operand.operands)
             else:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from headrace.errors import CommandError
 from headrace.query.expressions.expression import Call, Env, Evaluate, Expression, Operator, ParseContext
 from headrace.query.expressions.expression_parser import parse_operand
-from headrace.turns import ticking
+from headrace.turns import ticking, ticking_each_time
 from headrace.values.bson import type_name
 
 OperatorParser: TypeAlias = Callable[[Any, ParseContext], Expression]
@@ -120,8 +120,10 @@ def of_values(function: Callable[..., Any]) -> Make:
     """`make` of a function of any number of values, which are all evaluated."""
 
     def make(*operands: Evaluate) -> Evaluate:
+        each = ticking_each_time(operands)
+
         def evaluate(env: Env) -> Any:
-            return function(*[operand(env) for operand in operands])
+            return function(*[operand(env) for operand in each])
 
         return evaluate
 

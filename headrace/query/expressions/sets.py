@@ -19,7 +19,7 @@ from headrace.query.expressions.operator_parser import (
     variadic,
     with_collation,
 )
-from headrace.turns import freed_in_pieces, sorted_in_pieces, ticking, ticking_all
+from headrace.turns import freed_in_pieces, sorted_in_pieces, ticking, ticking_all, ticking_each_time
 from headrace.values.bson import type_name
 from headrace.values.hashed import Hashed, hashed
 from headrace.values.order import hash_key, sort_key
@@ -37,9 +37,11 @@ def _sorted(items: list[Any], collation: Any) -> list[Any]:
 
 
 def _make_union(*operands: Evaluate, collation: Any) -> Evaluate:
+    each = ticking_each_time(operands)
+
     def evaluate(env: Env) -> Any:
         arrays = []
-        for operand in operands:
+        for operand in each:
             value = operand(env)
             if is_nullish(value):
                 return None
@@ -114,9 +116,11 @@ def _check_both(name: str, first_code: int, first: Any, second_code: int, second
 
 
 def _make_equals(*operands: Evaluate, collation: Any) -> Evaluate:
+    each = ticking_each_time(operands)
+
     def evaluate(env: Env) -> bool:
         first: Hashed | None = None
-        for operand in operands:
+        for operand in each:
             keys = _keyed(_array(17044, "$setEquals", operand(env)), collation)
             if first is None:
                 first = keys

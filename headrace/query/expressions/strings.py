@@ -26,7 +26,7 @@ from headrace.query.expressions.operator_parser import (
 )
 from headrace.query.expressions.text_coercion import coerced_text
 from headrace.query.expressions.value_text import as_text
-from headrace.turns import tick
+from headrace.turns import tick, ticking_each_time
 from headrace.values.bson import type_name
 
 _LOWER: Final = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
@@ -35,9 +35,11 @@ _WHITESPACE: Final = "\0 \t\n\v\f\r\u00a0\u1680" + "".join(chr(code) for code in
 
 
 def _make_concat(*operands: Evaluate) -> Evaluate:
+    each = ticking_each_time(operands)
+
     def evaluate(env: Env) -> Any:
         strings = []
-        for operand in operands:
+        for operand in each:
             value = operand(env)
             if is_nullish(value):
                 return None

@@ -8,12 +8,12 @@ a condition that is false prevents the error of an `$expr` after it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from headrace.turns import TICK_COUNT, sorted_in_pieces, ticking, ticking_if_many
+from headrace.turns import TICK_COUNT, freed_in_pieces, sorted_in_pieces, ticking, ticking_if_many
 from headrace.values.bson import MISSING
 from headrace.values.paths import ValueTest, any_value, located_values, split_path
 
@@ -205,10 +205,10 @@ class And(MatchExpression):
         return (MatchType.AND, "", tuple(child.order for child in ticking(self.children)))
 
     def compiled(self) -> DocumentTest:
-        return _all([child.compiled() for child in ticking(self.children)])
+        return _all([child.compiled() for child in ticking(self.children)], self.children)
 
     def single(self) -> ValueTest:
-        return _all([child.single() for child in ticking(self.children)])
+        return _all([child.single() for child in ticking(self.children)], self.children)
 
     def find_match(self, document: dict[str, Any]) -> MatchResult:
         index: str | None = None
@@ -242,10 +242,10 @@ class Or(MatchExpression):
         return (MatchType.OR, "", tuple(child.order for child in ticking(self.children)))
 
     def compiled(self) -> DocumentTest:
-        return _any([child.compiled() for child in ticking(self.children)])
+        return _any([child.compiled() for child in ticking(self.children)], self.children)
 
     def single(self) -> ValueTest:
-        return _any([child.single() for child in ticking(self.children)])
+        return _any([child.single() for child in ticking(self.children)], self.children)
 
     def fields(self) -> set[str] | None:
         return _fields_of(self.children)
@@ -270,10 +270,10 @@ class Nor(MatchExpression):
         return (MatchType.NOR, "", tuple(child.order for child in ticking(self.children)))
 
     def compiled(self) -> DocumentTest:
-        return _negated(_any([child.compiled() for child in ticking(self.children)]))
+        return _negated(_any([child.compiled() for child in ticking(self.children)], self.children))
 
     def single(self) -> ValueTest:
-        return _negated(_any([child.single() for child in ticking(self.children)]))
+        return _negated(_any([child.single() for child in ticking(self.children)], self.children))
 
     def fields(self) -> set[str] | None:
         return _fields_of(self.children)
@@ -358,7 +358,14 @@ def _negated(test: ValueTest) -> ValueTest:
     return lambda value: not test(value)
 
 
-def _all(tests: list[ValueTest]) -> ValueTest:
+def _freed_in_pieces(
+    tests: list[ValueTest], children: Sequence[MatchExpression]
+) -> tuple[list[ValueTest], list[MatchExpression]]:
+    """The lists, for who tests with them. When he and the tree are no longer there, these are freed in pieces."""
+    return freed_in_pieces(tests), freed_in_pieces(list(children))
+
+
+def _all(tests: list[ValueTest], children: Sequence[MatchExpression]) -> ValueTest:
     if len(tests) == 1:
         return tests[0]
     if len(tests) == 2:
@@ -366,7 +373,8 @@ def _all(tests: list[ValueTest]) -> ValueTest:
         return lambda value: first(value) and second(value)
 
     if len(tests) > TICK_COUNT:
-        return lambda value: all(test(value) for test in ticking(tests))
+        held = _freed_in_pieces(tests, children)
+        return lambda value: all(test(value) for test in ticking(held[0]))
 
     def every(value: Any) -> bool:
         for test in tests:  # noqa: SIM110  (a generator would cost more than most tests)
@@ -377,11 +385,12 @@ def _all(tests: list[ValueTest]) -> ValueTest:
     return every
 
 
-def _any(tests: list[ValueTest]) -> ValueTest:
+def _any(tests: list[ValueTest], children: Sequence[MatchExpression]) -> ValueTest:
     if len(tests) == 1:
         return tests[0]
     if len(tests) > TICK_COUNT:
-        return lambda value: any(test(value) for test in ticking(tests))
+        held = _freed_in_pieces(tests, children)
+        return lambda value: any(test(value) for test in ticking(held[0]))
 
     def some(value: Any) -> bool:
         for test in tests:  # noqa: SIM110  (a generator would cost more than most tests)

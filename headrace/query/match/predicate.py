@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.query.match.match_expression import And, DocumentTest, LeafMatchExpression, MatchExpression
+from headrace.turns import ticking_if_many
 from headrace.values.bson import MISSING
 
 
@@ -36,18 +37,14 @@ class Predicate:
             return [Predicate(child) for child in self._node.children]
         return [self]
 
-    def equality_pairs(self) -> list[tuple[str, Any]]:
-        """(path, value) of every equality that a matching document must fulfil; a path may occur twice."""
+    def equality(self, path: str) -> Any:
+        """The value of the last equality of a path that a matching document must fulfil; MISSING: there is none."""
         children = self._node.children if isinstance(self._node, And) else (self._node,)
-        return [
-            (child.path, child.wanted)
-            for child in children
-            if isinstance(child, LeafMatchExpression) and child.wanted is not MISSING
-        ]
-
-    def equalities(self) -> dict[str, Any]:
-        """`equality_pairs` as a dict; the last value of a path wins."""
-        return dict(self.equality_pairs())
+        wanted = MISSING
+        for child in ticking_if_many(children):
+            if isinstance(child, LeafMatchExpression) and child.path == path and child.wanted is not MISSING:
+                wanted = child.wanted
+        return wanted
 
     def matched_index(self, document: dict[str, Any]) -> str | None:
         """The array index for the positional operator `$`; None if no array element was matched."""

@@ -128,6 +128,7 @@ def encode_stored_in_pieces(document: dict[str, Any]) -> bytes:
     """As `encode`, of a document that may be long. May tick."""
     if "_id" in document and next(iter(document)) != "_id":
         document = {"_id": document["_id"], **document}
+    tick()
     return encode_in_pieces(document, encode_in_order)
 
 

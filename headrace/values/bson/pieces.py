@@ -9,7 +9,6 @@ Rule: the result is the codec's, except that nothing is said of a field before w
 
 from __future__ import annotations
 
-import re
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterator
 from struct import Struct
@@ -19,24 +18,12 @@ from bson import InvalidBSON
 
 from headrace.long_bytes import AT_ONCE_BYTES, cut, slices
 from headrace.turns import freed_in_pieces, tick
-from headrace.values.bson.elements import value_size
+from headrace.values.bson.elements import SHORT_RUN, value_size
 
 PIECE_BYTES: Final = 64 * 1024
 STRING, DOCUMENT, ARRAY, BINARY = 0x02, 0x03, 0x04, 0x05
 
 
-def _sized(sizes: range, counted: int) -> bytes:
-    """A pattern for values that begin with their size, as an int32, of which `counted` bytes are counted in it."""
-    return b"|".join(b"\\x%02x\\0\\0\\0.{%d}" % (size, size - counted) for size in sizes)
-
-
-_SHORT_RUN: Final = re.compile(
-    rb"(?:\x10[^\0]*+\0.{4}|[\x01\x09\x11\x12][^\0]*+\0.{8}|\x0a[^\0]*+\0|\x07[^\0]*+\0.{12}|\x08[^\0]*+\0."
-    rb"|\x02[^\0]*+\0(?:%b)|[\x03\x04][^\0]*+\0(?:%b)|\x13[^\0]*+\0.{16}){1,1000}+"
-    % (_sized(range(1, 64), 0), _sized(range(5, 128), 4)),
-    re.DOTALL,
-).match
-"""The commonest elements that are short: they are walked several times as quickly by a pattern."""
 _int32: Final = Struct("<i")
 Decode = Callable[[bytes], dict[str, Any]]
 
@@ -97,7 +84,7 @@ def _groups(data: bytes, start: int) -> Iterator[tuple[int, int, int]]:
     first = at = start + 4
     while at < last:
         bson_type = data[at]
-        if run := _SHORT_RUN(data, at, last):
+        if run := SHORT_RUN(data, at, last):
             at = run.end()
             if at - first > PIECE_BYTES:
                 yield first, at, 0
