@@ -82,7 +82,9 @@ LOOKUP_TABLE_KEYS: Final = {
 }
 """Of each table under `[pipeline.tables]`; `format` or `path` is needed."""
 
+_IN_CATALOG: Final = FileKey("required, unless in a catalog", "folder of the table, or an object store URL")
 _PATH: Final = FileKey("required", "folder of the table, or an object store URL")
+_TABLE: Final = FileKey("delta", "`delta`, or a table's name in a Spark catalog")
 _UPKEEP: Final = FileKey("defaults", "upkeep of the Delta table: a table, see below, or `false` for none")
 _WRITERS: Final = FileKey("tasks", "`tasks`: Spark's tasks write the files; `driver`: rows go through the driver")
 
@@ -103,8 +105,9 @@ _TYPED: Final = {
 SINK_KEYS: Final = {
     "changes": _TYPED
     | {
-        "path": _PATH,
+        "path": _IN_CATALOG,
         "policy": FileKey("follow", "on drop or rename: `follow` writes the event as a row, `fail` stops before it"),
+        "table": _TABLE,
         "upkeep": _UPKEEP,
         "writers": _WRITERS,
     },
@@ -115,14 +118,15 @@ SINK_KEYS: Final = {
     },
     "history": _TYPED
     | {
-        "path": _PATH,
+        "path": _IN_CATALOG,
         "policy": FileKey("follow", "on drop or rename: `follow` ends all versions, `keep` does not, `fail` stops"),
+        "table": _TABLE,
         "upkeep": _UPKEEP,
     },
     "mirror": _TYPED
     | {
         "buckets": FileKey("0", "partitions of a Delta table by a hash of the key; fixed when the table is created"),
-        "path": FileKey("required, unless in a catalog", "folder of the table, or an object store URL"),
+        "path": _IN_CATALOG,
         "policy": FileKey("follow", "on drop or rename: `follow` empties the table, `keep` does not, `fail` stops"),
         "table": FileKey(
             "delta", "`delta`, `parquet` (one file, in a folder only), or a table's name in a Spark catalog"

@@ -35,7 +35,8 @@ class JobTable:
 def table_name(sink: SinkOptions) -> str:
     """What a job's record calls the sink's table."""
     location = sink.location
-    target = [sink.options.get(name) for name in ("database", "collection", "table" if sink.kind == "sql" else "")]
+    named = sink.kind == "sql" or sink.in_catalog
+    target = [sink.options.get(name) for name in ("database", "collection", "table" if named else "")]
     return f"{sink.kind} {location or '.'.join(str(name) for name in target if name)}"
 
 

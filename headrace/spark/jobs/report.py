@@ -30,8 +30,7 @@ from headrace.spark.verify.compare_mirror import compare
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headrace.spark.tables.history_table import HistoryTable
-    from headrace.spark.tables.typed.typed_history import TypedHistory
+    from headrace.spark.tables.history_table import VersionTable
 
 _POLICIES: Final = {
     "fail": "a drop or a rename stops the job",
@@ -91,7 +90,7 @@ class _ComparedTable:
 class _CurrentVersions:
     """A history's current versions as a mirror's table, for reading only; of one of its servers, if it has several."""
 
-    def __init__(self, history: HistoryTable | TypedHistory, server: str = "") -> None:
+    def __init__(self, history: VersionTable, server: str = "") -> None:
         self._history, self._server = history, server
 
     def state(self) -> MirrorState:

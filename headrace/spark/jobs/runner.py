@@ -106,6 +106,7 @@ def _run_once(
         reports.save()
         running.snapshot_documents = reports.snapshot_documents
         session = session or _started_session(job, reports)
+        running.check_catalogs()
         running.start(session)
         running.watch(reports)
         while running.has_more:
@@ -134,8 +135,7 @@ class _Run:
         listener: Listener | None = None,
     ) -> None:  # fmt: skip
         self._job = job
-        self._checked = checked
-        self._record = checked.record
+        self._set_checked(checked)
         self._batch_listener = listener
         self._metrics = metrics
         self._stop = stop
@@ -147,7 +147,16 @@ class _Run:
         """What earlier runs read of the snapshot that the checkpoint is in."""
         self._query: StreamingQuery
         self._query_id = ""
-        self._options = source_options(job) | checked.source_options()
+
+    def _set_checked(self, checked: CheckedJob) -> None:
+        self._checked = checked
+        self._record = checked.record
+        self._options = source_options(self._job) | checked.source_options()
+
+    def check_catalogs(self) -> None:
+        """Checks the job again, now with its tables in Spark's catalogs, if it has any. Raises as `begin`."""
+        if any(sink.in_catalog for sink in self._job.sinks):
+            self._set_checked(begin(self._job, with_spark=True))
 
     def start(self, session: SparkSession) -> None:
         from headrace.spark.jobs.metrics_listener import MetricsListener

@@ -9,6 +9,7 @@ here, by name and in one line, before Spark is started. Rules:
   of it (`mongodb/collection_identity.py`). If not, `onPositionLost` decides: with `resnapshot` the checkpoint is
   removed, and the job begins again with a snapshot, whose tokens are after all that the tables have.
 - A mirror and a history are of a collection whose every change is an event: no capped one. Nothing reads a view.
+- A table in one of Spark's catalogs can be read only once Spark runs: the same is checked again then, before a batch.
 """
 
 from __future__ import annotations
@@ -121,16 +122,18 @@ class CheckedJob:
         return options | ({"startingposition": "snapshot"} if begins else {})
 
 
-def check_job(job: Job) -> CheckedJob:
+def check_job(job: Job, *, with_spark: bool = False) -> CheckedJob:
     """Checks the job, and changes nothing. Raises what is wrong; HistoryChanged and PositionLost as `begin` takes them.
 
-    Raises ServerUnreachable after some seconds.
+    Raises ServerUnreachable after some seconds. `with_spark`: Spark runs, and tables in its catalogs are checked, too.
     """
     options = job.options
     checkpoint, record = read_checkpoint(job.checkpoint), read_record(job.checkpoint)
-    sinks = sink_states(job)
+    sinks = sink_states(job, with_spark=with_spark)
     namespace = ".".join(name for name in (options.database, options.collection) if name)
-    record = record or JobRecord(_job_id(job, sinks), namespace)
+    if record is None or (with_spark and checkpoint.planned < 0 and not record.begun):
+        # Without Spark the tables that say which job it is may not have been asked.
+        record = replace(record or JobRecord("", namespace), job=_job_id(job, sinks, record))
     if record.namespace != namespace:
         raise NotOurTable(
             f"the checkpoint {job.checkpoint} is of {record.namespace or 'the whole deployment'}, and the job's file "
@@ -212,33 +215,33 @@ _REFUSALS: Final = {
 _REFUSED: Final = "refuses the change stream"
 
 
-def begin(job: Job) -> CheckedJob:
+def begin(job: Job, *, with_spark: bool = False) -> CheckedJob:
     """Checks the job and writes the checkpoint's record; begins again with a snapshot where the job asks for that."""
     try:
-        checked = check_job(job)
+        checked = check_job(job, with_spark=with_spark)
     except (HistoryChanged, PositionLost) as error:
         if job.options.on_position_lost != "resnapshot" or document_maker(job):
             raise
-        checked = _begin_again(job, error)
+        checked = _begin_again(job, error, with_spark=with_spark)
     write_record(job.checkpoint, checked.record)
     return checked
 
 
-def _begin_again(job: Job, error: Exception) -> CheckedJob:
+def _begin_again(job: Job, error: Exception, *, with_spark: bool) -> CheckedJob:
     """Removes the checkpoint, whose position is lost; what the job is stays. Raises `error` if a table's is later."""
     record = read_record(job.checkpoint)
     location_of(job.checkpoint).remove()
     options = job.options
     namespace = ".".join(name for name in (options.database, options.collection) if name)
-    job_id = record.job if record else _job_id(job, sink_states(job))
+    job_id = record.job if record else _job_id(job, sink_states(job, with_spark=with_spark))
     begun, mask = (record.begun, record.mask) if record else ((), "")
     write_record(job.checkpoint, JobRecord(job_id, namespace, {}, begun, snapshot=True, mask=mask))
-    return check_job(job)
+    return check_job(job, with_spark=with_spark)
 
 
 def note_begun(job: Job, record: JobRecord, committed: Iterable[SinkOptions] = ()) -> JobRecord:
     """Records, after a batch, the sinks that have a table by now; `committed` are those of several collections."""
-    sinks = [sink for sink in job.sinks if _has_state(sink) and not sink.per_collection]
+    sinks = [sink for sink in job.sinks if sink.kind != "own" and not sink.per_collection]
     missing = [sink for sink in sinks if table_name(sink) not in record.begun]
     new = {table_name(sink) for sink in missing if _sink_state(sink).exists}
     new |= {table_name(sink) for sink in committed} - set(record.begun)
@@ -248,20 +251,20 @@ def note_begun(job: Job, record: JobRecord, committed: Iterable[SinkOptions] = (
     return record
 
 
-def _has_state(sink: SinkOptions) -> bool:
-    """Whether its table says whose it is, and can be read without Spark."""
-    return sink.kind != "own" and not sink.in_catalog
+def _has_state(sink: SinkOptions, *, with_spark: bool) -> bool:
+    """Whether its table says whose it is, and can be read now."""
+    return sink.kind != "own" and (with_spark or not sink.in_catalog)
 
 
-def sink_states(job: Job) -> tuple[SinkState, ...]:
-    """The tables of the job's sinks, as they are.
+def sink_states(job: Job, *, with_spark: bool = False) -> tuple[SinkState, ...]:
+    """The tables of the job's sinks, as they are; with Spark also those in its catalogs.
 
     Raises ServerUnreachable if a target is a server that does not answer, NotAMirror for a table of another kind,
     CommitRefused for a target that refuses documents of a commit, unless the job has dead letters for them.
     """
     states = []
     for table in tables_of(job):
-        if _has_state(table.sink):
+        if _has_state(table.sink, with_spark=with_spark):
             try:
                 states.append(_sink_state(table.sink, table.collection))
             except CommitRefused as error:
@@ -321,11 +324,11 @@ _FITS: Final[dict[str, Callable[[set[str]], bool]]] = {
 """Whether a Delta table with these columns can be that of the sink."""
 
 
-def _job_id(job: Job, sinks: Iterable[SinkState]) -> str:
-    """The id of a job whose checkpoint has none: that in its tables, if they say that they are of this checkpoint."""
+def _job_id(job: Job, sinks: Iterable[SinkState], record: JobRecord | None = None) -> str:
+    """The id of a job that has not begun: that in its tables, if they say that they are of this checkpoint."""
     path = str(job.checkpoint.absolute())
     ids = [state.owner.job for state in sinks if state.owner and state.owner.checkpoint == path]
-    return ids[0] if ids else uuid4().hex
+    return ids[0] if ids else record.job if record else uuid4().hex
 
 
 def _check_there(checked: CheckedJob, state: SinkState) -> None:

@@ -76,10 +76,17 @@ def register(session: SparkSession) -> SparkSession:
 
     SIGINT stops queries in order from then on, where PySpark's handler would break them off (`interrupts.py`).
     """
+    from pyspark.errors import AnalysisException
+
     from headrace.spark.source.data_source import HeadraceSource
 
     replace_handler()
-    session.dataSource.register(HeadraceSource)
+    try:
+        session.dataSource.register(HeadraceSource)
+    except AnalysisException as error:
+        # In the session of a query, which PySpark 4.1 gives a sink, it is there and cannot be registered again.
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
     return session
 
 

@@ -18,7 +18,7 @@ from headrace.spark.rows.server_keys import of_server, rows_by_server, server_ke
 from headrace.spark.sinks.contract import BatchReport, MicroBatch
 from headrace.spark.tables.drop_policy import checked_policy
 from headrace.spark.tables.fold import document_keys
-from headrace.spark.tables.history_table import HistoryTable
+from headrace.spark.tables.history_table import HistoryTable, VersionTable
 from headrace.spark.tables.progress import Progress
 from headrace.spark.tables.table_owner import TableOwner, check_owner, check_servers
 from headrace.spark.tables.typed.table_schema import TypedOptions, rest_count_of
@@ -27,10 +27,12 @@ from headrace.spark.tables.versions import DocumentVersion, OpenVersions, Versio
 
 
 class HistorySink:
-    """See `contract.Sink`."""
+    """See `contract.Sink`. Of a `table` in one of Spark's catalogs the path is empty."""
 
-    def __init__(self, path: str | Path, *, policy: str = "follow", typed: TypedOptions | None = None) -> None:
-        self.table: HistoryTable | TypedHistory = HistoryTable(path) if typed is None else TypedHistory(path, typed)
+    def __init__(
+        self, path: str | Path, *, policy: str = "follow", typed: TypedOptions | None = None, table: str = ""
+    ) -> None:
+        self.table = _opened(path, typed, table)
         self._policy = checked_policy(policy)
         self.owner: TableOwner | None = None
         self.omit: Mask | None = None
@@ -82,6 +84,15 @@ class HistorySink:
         if not server:
             return self.table.current
         return lambda: _renamed(of_server(server, self.table.current()))
+
+
+def _opened(path: str | Path, typed: TypedOptions | None, table: str) -> VersionTable:
+    if "." not in table:
+        return HistoryTable(path) if typed is None else TypedHistory(path, typed)
+    from headrace.spark.session import get_session
+    from headrace.spark.tables.catalog.catalog_history import CatalogHistory
+
+    return CatalogHistory(table, get_session)
 
 
 def _renamed(versions: OpenVersions) -> OpenVersions:

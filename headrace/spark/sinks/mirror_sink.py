@@ -35,7 +35,7 @@ def mirror_sink(
 ) -> MirrorSink:  # fmt: skip
     """The sink whose table is at `path`; created by its first batch. For `buckets` see `delta_mirror.DeltaMirror`.
 
-    A kind with a dot names a table in one of Spark's catalogs, see `tables/catalog_mirror.py`; `path` is then empty.
+    A kind with a dot names a table in one of Spark's catalogs, see `tables/catalog/`; `path` is then empty.
     A table with typed columns is a Delta table with a path.
     """
     if typed is not None:
@@ -43,7 +43,7 @@ def mirror_sink(
     if "." not in kind:
         return MirrorSink(open_mirror_table(path, kind, buckets=buckets), policy, several=True)
     from headrace.spark.session import get_session
-    from headrace.spark.tables.catalog_mirror import CatalogMirror
+    from headrace.spark.tables.catalog.catalog_mirror import CatalogMirror
 
     if buckets or path:
         raise ValueError(f"a table of Spark's catalogs, {kind}, has neither a path nor buckets of ours")

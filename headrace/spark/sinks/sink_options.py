@@ -47,11 +47,13 @@ class SinkKind:
     takes: str = "events"
 
 
-def _changes(path: str, policy: str = "follow", writers: str = "tasks", omit: Any = (), **typed: Any) -> Sink:
+def _changes(
+    path: str = "", table: str = "delta", policy: str = "follow", writers: str = "tasks", omit: Any = (), **typed: Any
+) -> Sink:
     from headrace.spark.sinks.changes_sink import changes_sink
     from headrace.spark.sinks.typed_options import typed_options
 
-    sink = changes_sink(path, policy=policy, writers=writers, typed=typed_options(typed, path))
+    sink = changes_sink(path, policy=policy, writers=writers, typed=typed_options(typed, path), table=table)
     sink.omit = omitting(list(omit))
     return sink
 
@@ -62,11 +64,11 @@ def _documents(path: str, table: str = "delta") -> Sink:
     return documents_sink(path, table=table)
 
 
-def _history(path: str, policy: str = "follow", omit: Any = (), **typed: Any) -> Sink:
+def _history(path: str = "", table: str = "delta", policy: str = "follow", omit: Any = (), **typed: Any) -> Sink:
     from headrace.spark.sinks.history_sink import HistorySink
     from headrace.spark.sinks.typed_options import typed_options
 
-    sink = HistorySink(path, policy=policy, typed=typed_options(typed, path))
+    sink = HistorySink(path, policy=policy, typed=typed_options(typed, path), table=table)
     sink.omit = omitting(list(omit))
     return sink
 
@@ -110,11 +112,13 @@ def _sql(uri: str, table: str, policy: str = "follow") -> Sink:
 
 
 TABLES: Final = ("delta", "parquet")
+_IN_CATALOGS: Final = frozenset({"changes", "history", "mirror"})
+"""The kinds that can be a table of Spark's catalogs."""
 _PLAIN: Final = frozenset({"path", "policy"})
 KINDS: Final[dict[str, SinkKind]] = {
-    "changes": SinkKind(_changes, _PLAIN | TYPED_OPTIONS | {"omit", "upkeep", "writers"}, "path", folds=False),
+    "changes": SinkKind(_changes, _PLAIN | TYPED_OPTIONS | {"omit", "table", "upkeep", "writers"}, "path", folds=False),
     "documents": SinkKind(_documents, frozenset({"path", "table", "upkeep"}), "path", folds=False, takes="documents"),
-    "history": SinkKind(_history, _PLAIN | TYPED_OPTIONS | {"omit", "upkeep"}, "path"),
+    "history": SinkKind(_history, _PLAIN | TYPED_OPTIONS | {"omit", "table", "upkeep"}, "path"),
     "mirror": SinkKind(_mirror, _PLAIN | TYPED_OPTIONS | {"buckets", "omit", "table", "upkeep"}, "path"),
     "mongodb": SinkKind(_mongodb, frozenset({"collection", "database", "policy", "uri"}), "uri"),
     "own": SinkKind(_custom, frozenset(), "factory", folds=False, takes="both"),
@@ -159,7 +163,7 @@ class SinkOptions:
     @property
     def in_catalog(self) -> bool:
         """Whether it is a table of one of Spark's catalogs, which only Spark can read."""
-        return self.kind == "mirror" and "." in str(self.options.get("table", ""))
+        return self.kind in _IN_CATALOGS and "." in str(self.options.get("table", ""))
 
     @property
     def per_collection(self) -> bool:
@@ -200,9 +204,14 @@ def parse_sink(given: Mapping[str, Any], folder: Path) -> SinkOptions:
     kind = KINDS[name]
     upkeep = options.pop("upkeep", None) if "upkeep" in kind.options else None
     in_catalog = SinkOptions(name, options).in_catalog
-    if in_catalog and options.keys() & {"buckets", "path"}:
+    if in_catalog and (refused := sorted(options.keys() & {"buckets", "path", "writers"})):
         raise SinkError(
-            f"the mirror {options['table']!r} is a table of Spark's catalogs: it has no path and no buckets"
+            f"the {name} {options['table']!r} is a table of Spark's catalogs: it has no {' and no '.join(refused)}"
+        )
+    if name in {"changes", "history"} and not in_catalog and options.get("table", "delta") != "delta":
+        raise SinkError(
+            f"the table of the sink {name!r} is 'delta', or a name with a dot in one of Spark's catalogs, not "
+            f"{options['table']!r}"
         )
     if kind.needs not in options and not in_catalog:
         raise SinkError(f"the sink {name!r} needs {kind.needs!r}")

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -53,8 +53,27 @@ _SAME: Final = "target.current = true and target._id = new._id and target.token 
 _SAME_OF_SERVERS: Final = f"{_SAME} and target.{SERVER} = new.{SERVER}"
 
 
-class HistoryTable:
+class VersionTable(Protocol):
     """The versions, and the progress in the same commit. One writer at a time."""
+
+    def progress(self) -> Progress:
+        """As last committed; `Progress()` if there is no table yet. Raises NotAMirror."""
+
+    def current(self, keys: Iterable[str] | None = None) -> dict[str, DocumentVersion]:
+        """The versions that are still valid, by key: all of them, or those of `keys`.
+
+        Of several servers the keys are those of `rows/server_keys.py`.
+        """
+
+    def commit(self, changed: list[DocumentVersion], progress: Progress) -> None:
+        """Writes new and changed versions and stores the progress: both, durably, or neither."""
+
+    def read(self) -> pa.Table:
+        """All versions, in no order."""
+
+
+class HistoryTable:
+    """See `VersionTable`."""
 
     def __init__(self, path: str | Path) -> None:
         self._location = location_of(path)
@@ -64,14 +83,9 @@ class HistoryTable:
         return str(self._location)
 
     def progress(self) -> Progress:
-        """As last committed; `Progress()` if there is no table yet. Raises NotAMirror."""
         return progress_of(self._open_table)
 
     def current(self, keys: Iterable[str] | None = None) -> dict[str, DocumentVersion]:
-        """The versions that are still valid, by key: all of them, or those of `keys`.
-
-        Of several servers the keys are those of `rows/server_keys.py`.
-        """
         wanted = None if keys is None else set(keys)
         table = None if wanted is not None and not wanted else self._open_table.now()
         files = table.file_uris(file_pruning_predicate=_CURRENT) if table is not None else []
@@ -83,7 +97,6 @@ class HistoryTable:
         return versions_by_key(rows, wanted)
 
     def commit(self, changed: list[DocumentVersion], progress: Progress) -> None:
-        """Writes new and changed versions and stores the progress: both, durably, or neither."""
         properties = commit_properties(progress.text(), progress.query, progress.batch)
         rows = table_of(changed, servers=bool(progress.servers))
         table = self._open_table.now()
@@ -119,7 +132,6 @@ class HistoryTable:
         return True
 
     def read(self) -> pa.Table:
-        """All versions, in no order."""
         rows = DeltaTable(self._location.url).to_pyarrow_table()
         return rows.select([name for name in SCHEMA_OF_SERVERS.names if name in rows.column_names])
 

@@ -1,25 +1,34 @@
-"""A mirror in a table of Spark's catalogs, crashed at each step of each batch and applied again: run as a program.
+"""Sinks in tables of Spark's catalogs, crashed at each step of a batch and applied again: run as a program.
 
-    python -m tests.spark.sinks.catalog_crashes delta|iceberg PACKAGE IVY FOLDER
+    python -m tests.spark.sinks.catalog_crashes delta|iceberg PACKAGE IVY FOLDER SINK...
 
-It starts a Spark of its own, with the jars of the package, which are downloaded once into the
-folder IVY. It ends with status 0 and `right`, or with an error.
+It starts a Spark of its own, with the jars of the package, which are downloaded once into the folder IVY. A SINK is
+`mirror`, of one server, or `changes`, `history`, `mirrors`, of two. It ends with status 0 and `right`, or an error.
 """
 
 from __future__ import annotations
 
 import sys
+from datetime import UTC, datetime
+from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
-from headrace.spark.rows.events import Row
+from pyspark.sql import SparkSession
+
+from headrace.spark.rows.events import SCHEMA, Row
 from headrace.spark.session import get_session
-from headrace.spark.sinks.contract import Sink
-from headrace.spark.sinks.mirror_sink import MirrorSink, mirror_sink
-from headrace.spark.tables.catalog_mirror import COLUMNS, CatalogMirror
+from headrace.spark.sinks.changes_sink import changes_sink
+from headrace.spark.sinks.contract import MicroBatch
+from headrace.spark.sinks.history_sink import HistorySink
+from headrace.spark.sinks.mirror_sink import mirror_sink
+from headrace.spark.tables.catalog import catalog_history, catalog_mirror
+from headrace.spark.tables.catalog.catalog_table import CatalogTable
+from tests.spark.sinks.test_server_sinks import of_servers
 from tests.spark.support.crashes import Crash, crashing
 from tests.spark.support.generated_changes import GeneratedChanges, batches
 
-STEPS = [(CatalogMirror, name) for name in ("_merge", "_overwrite", "_set_property")]
+STEPS = [(CatalogTable, name) for name in ("add_columns", "append", "merge", "overwrite", "store")]
 CONF = {
     "delta": {
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -33,19 +42,44 @@ CONF = {
         "spark.sql.catalog.lake.type": "hadoop",
     },
 }
-NAMES = {"delta": "spark_catalog.default.kept", "iceberg": "lake.shop.kept"}
+NAMESPACES = {"delta": "spark_catalog.default", "iceberg": "lake.shop"}
+# Of a log of several servers Headrace adds the column itself.
+COLUMNS = {
+    "changes": SCHEMA,
+    "history": f"server STRING NOT NULL, {catalog_history.COLUMNS}",
+    "mirror": catalog_mirror.COLUMNS,
+    "mirrors": f"server STRING NOT NULL, {catalog_mirror.COLUMNS}",
+}
 
 
-def contents(sink: Sink) -> dict[str, str]:
-    assert isinstance(sink, MirrorSink)
-    table = sink.table.read()
-    return dict(zip(table["_id"].to_pylist(), table["document"].to_pylist(), strict=True))
+def opened(sink: str, name: str) -> Any:
+    if sink == "changes":
+        return changes_sink("", table=name)
+    return HistorySink("", table=name) if sink == "history" else mirror_sink("", kind=name)
+
+
+def in_folder(sink: str, path: Path) -> Any:
+    """What the sink in a catalog is to be equal to."""
+    if sink == "changes":
+        return changes_sink(path, writers="driver")
+    return HistorySink(path) if sink == "history" else mirror_sink(path, kind="parquet")
+
+
+def contents(sink: Any) -> list[str]:
+    table = (getattr(sink, "table", None) or sink.log).read()
+    return sorted(
+        repr({name: _moment(row[name]) for name in sorted(row) if row[name] is not None}) for row in table.to_pylist()
+    )
+
+
+def _moment(value: Any) -> Any:
+    return value.astimezone(UTC) if isinstance(value, datetime) else value
 
 
 def joined(row_batches: list[list[Row]]) -> list[list[Row]]:
     """Batches whose rows are all of kinds that came before are one: these crash in no step, and each takes seconds."""
     result: list[list[Row]] = []
-    seen: set[str] = set()
+    seen: set[str | None] = set()
     crashed = False
     for rows in row_batches:
         kinds = {row.operationType for row in rows}
@@ -58,23 +92,37 @@ def joined(row_batches: list[list[Row]]) -> list[list[Row]]:
     return result
 
 
-def main(kind: str, package: str, ivy: str, folder: Path) -> None:
-    warehouse = {"spark.sql.catalog.lake.warehouse": str(folder / "lake")} if kind == "iceberg" else {}
-    spark = get_session(
-        quick=True, conf={"spark.jars.packages": package, "spark.jars.ivy": ivy} | CONF[kind] | warehouse
-    )
-    name, located = NAMES[kind], f"LOCATION '{folder / 'kept'}'" if kind == "delta" else ""
-    spark.sql(f"CREATE TABLE {name} ({COLUMNS}) USING {kind} {located}")
+def of_one_server(query: str = "q") -> list[MicroBatch]:
     changes = GeneratedChanges(3)
     changes.writes(5)
     changes.snapshot()
-    known = len(changes.row_batches)
     changes.snapshot()
     changes.drop()
-    reference = mirror_sink(folder / "reference", kind="parquet")
+    return batches(joined(changes.row_batches), query)
+
+
+def of_two_servers(query: str = "q") -> list[MicroBatch]:
+    """One collection is dropped while the other goes on; their keys and tokens are the same."""
+    one, two = GeneratedChanges(1), GeneratedChanges(2)
+    for changes in (one, two):
+        changes.writes(5)
+        changes.snapshot()
+    one.drop()
+    two.writes(9)
+    two.stream(two.time - 9)
+    rows = zip_longest(joined(one.row_batches), joined(two.row_batches))
+    return [MicroBatch(query, number, of_servers(each)) for number, each in enumerate(rows)]
+
+
+def crashed(spark: SparkSession, kind: str, sink: str, folder: Path) -> None:
+    name = f"{NAMESPACES[kind]}.{sink}"
+    located = f"LOCATION '{folder / sink}'" if kind == "delta" else ""
+    spark.sql(f"CREATE TABLE {name} ({COLUMNS[sink]}) USING {kind} {located}")
+    generated = of_one_server if sink == "mirror" else of_two_servers
+    reference = in_folder(sink, folder / f"reference {sink}")
     crashes = 0
     seen: set[str] = set()
-    for batch in batches(joined(changes.row_batches)):
+    for batch in generated():
         reference.apply(batch)
         kinds = set(batch.table["operationType"].to_pylist())
         steps = range(0 if kinds - seen else 99, 100)
@@ -82,21 +130,32 @@ def main(kind: str, package: str, ivy: str, folder: Path) -> None:
         for step in steps:
             try:
                 with crashing(STEPS, step):
-                    mirror_sink("", kind=name).apply(batch)
+                    opened(sink, name).apply(batch)
                 break
             except Crash:
                 crashes += 1
-        reopened = mirror_sink("", kind=name)
-        print(batch.number, crashes, file=sys.stderr, flush=True)
-        assert (contents(reopened), reopened.position()) == (contents(reference), reference.position()), batch.number
-    assert crashes >= 10, crashes
+        reopened = opened(sink, name)
+        print(sink, batch.number, crashes, file=sys.stderr, flush=True)
+        assert contents(reopened) == contents(reference), batch.number
+        assert reopened.position() == reference.position(), batch.number
+    assert crashes >= 6, crashes
     # A checkpoint that was lost: the same rows under another query's name. And somebody else's commits in between.
     spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('by' = 'another')")
-    for batch in batches(joined(changes.row_batches[known:]), "another"):
-        mirror_sink("", kind=name).apply(batch)
-    assert contents(mirror_sink("", kind=name)) == changes.contents()
+    for batch in generated("another"):
+        for each in (opened(sink, name), reference):
+            each.apply(batch)
+    assert contents(opened(sink, name)) == contents(reference)
+
+
+def main(kind: str, package: str, ivy: str, folder: Path, sinks: list[str]) -> None:
+    warehouse = {"spark.sql.catalog.lake.warehouse": str(folder / "lake")} if kind == "iceberg" else {}
+    spark = get_session(
+        quick=True, conf={"spark.jars.packages": package, "spark.jars.ivy": ivy} | CONF[kind] | warehouse
+    )
+    for sink in sinks:
+        crashed(spark, kind, sink, folder)
     print("right")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3], Path(sys.argv[4]))
+    main(sys.argv[1], sys.argv[2], sys.argv[3], Path(sys.argv[4]), sys.argv[5:])

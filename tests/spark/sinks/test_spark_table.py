@@ -1,4 +1,4 @@
-"""A mirror in a table of Spark's catalogs, with Delta's and Iceberg's own jars, from Maven Central.
+"""Sinks in tables of Spark's catalogs, with Delta's and Iceberg's own jars, from Maven Central.
 
 The jars must be made for the PySpark that there is. For 4.3 there are none yet: Delta 4.4.0 is made for 4.2, and its
 first MERGE ends with `NoSuchMethodError` of Spark's `LogicalRDD`; Iceberg 1.12.0 is made for 4.1, and ends with
@@ -10,48 +10,65 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
 from headrace.spark.sinks.sink_options import SinkError, parse_sink
 from tests.spark.support.other_pyspark import cache, environment_with_pyspark
 
-# The format, a PySpark, and the jars for it.
-TESTED: Final = [
-    ("delta", "4.2.0", "io.delta:delta-spark_2.13:4.4.0"),
-    ("iceberg", "4.1.4", "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"),
-]
+# By format a PySpark, and the jars for it.
+TESTED: Final = {
+    "delta": ("4.2.0", "io.delta:delta-spark_2.13:4.4.0"),
+    "iceberg": ("4.1.4", "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"),
+}
 
 
-@pytest.mark.network
-@pytest.mark.spark
-@pytest.mark.parametrize(("kind", "pyspark", "jars"), TESTED)
-def test_a_batch_crashed_at_any_step_of_spark_s_merge_ends_as_if_nothing_had_been(
-    kind: str, pyspark: str, jars: str, tmp_path: Path
-) -> None:
-    """Takes one to two minutes: each of twenty batches is some statements of Spark's."""
-    command = [
-        sys.executable,
-        "-m",
-        "tests.spark.sinks.catalog_crashes",
-        kind,
-        jars,
-        str(cache() / "ivy"),
-        str(tmp_path),
-    ]
+def run(kind: str, program: str, before: list[str], folder: Path, *after: str) -> None:
+    """Runs a program of this package with the jars; skips the test where these cannot be had."""
+    pyspark, jars = TESTED[kind]
+    command = [sys.executable, "-m", f"tests.spark.sinks.{program}", *before, jars, str(cache() / "ivy"), str(folder)]
     environ = environment_with_pyspark(pyspark)
-    done = subprocess.run(command, check=False, env=environ, cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run([*command, *after], check=False, env=environ, cwd=folder, capture_output=True, text=True)
     if "unresolved dependency" in done.stdout + done.stderr:
         pytest.skip(f"Maven Central did not give {jars}")
     assert (done.returncode, done.stdout.split()[-1:]) == (0, ["right"]), done.stderr[-5000:]
 
 
-def test_a_mirror_in_a_catalog_has_a_name_and_nothing_of_a_path(tmp_path: Path) -> None:
-    sink = parse_sink({"kind": "mirror", "table": "lake.shop.orders"}, tmp_path)
-    assert (str(sink), sink.location) == ("mirror lake.shop.orders", None)
-    for other in ({"path": "m"}, {"buckets": 4}):
-        with pytest.raises(SinkError, match="no path and no buckets"):
-            parse_sink({"kind": "mirror", "table": "lake.shop.orders"} | other, tmp_path)
+@pytest.mark.network
+@pytest.mark.spark
+@pytest.mark.parametrize("kind", TESTED)
+def test_a_batch_crashed_at_any_step_of_spark_s_commits_ends_as_if_nothing_had_been(kind: str, tmp_path: Path) -> None:
+    """Takes two to three minutes: each of some forty batches is some statements of Spark's."""
+    run(kind, "catalog_crashes", [kind], tmp_path, "mirror", "changes", "history", "mirrors")
+
+
+@pytest.mark.network
+@pytest.mark.spark
+def test_a_job_into_a_catalog_goes_on_and_refuses_what_is_another_s(tmp_path: Path) -> None:
+    """Takes about a minute: five runs of a job with three tables."""
+    run("iceberg", "catalog_job", [], tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["changes", "history", "mirror"])
+def test_a_table_in_a_catalog_has_a_name_and_nothing_of_a_path(kind: str, tmp_path: Path) -> None:
+    sink = parse_sink({"kind": kind, "table": "lake.shop.orders"}, tmp_path)
+    assert (str(sink), sink.location, sink.in_catalog) == (f"{kind} lake.shop.orders", None, True)
+    others: list[dict[str, Any]] = [{"path": "m"}]
+    others += {"changes": [{"writers": "tasks"}], "mirror": [{"buckets": 4}]}.get(kind, [])
+    for other in others:
+        with pytest.raises(SinkError, match=f"a table of Spark's catalogs: it has no {next(iter(other))}"):
+            parse_sink({"kind": kind, "table": "lake.shop.orders"} | other, tmp_path)
+    with pytest.raises(SinkError, match="typed columns in a Delta table with a path only"):
+        parse_sink({"kind": kind, "table": "lake.shop.orders", "schema": "infer"}, tmp_path)
+    with pytest.raises(SinkError, match="upkeep is for Delta tables in a path"):
+        parse_sink({"kind": kind, "table": "lake.shop.orders", "upkeep": True}, tmp_path)
     with pytest.raises(SinkError, match="needs 'path'"):
-        parse_sink({"kind": "mirror", "table": "delta"}, tmp_path)
+        parse_sink({"kind": kind, "table": "delta"}, tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["changes", "history"])
+def test_a_table_that_is_neither_delta_nor_a_catalog_s_is_refused(kind: str, tmp_path: Path) -> None:
+    assert parse_sink({"kind": kind, "table": "delta", "path": "t"}, tmp_path).location is not None
+    with pytest.raises(SinkError, match="'delta', or a name with a dot"):
+        parse_sink({"kind": kind, "table": "parquet", "path": "t"}, tmp_path)

@@ -1,0 +1,85 @@
+"""A job whose sinks are three Iceberg tables, run, verified, and refused where it must be: run as a program.
+
+    python -m tests.spark.sinks.catalog_job PACKAGE IVY FOLDER
+
+It starts a Spark and a server of its own, and ends with status 0 and `right`, or with an error.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+
+import headrace
+from headrace.spark.jobs.job_file import Job, parse_job
+from headrace.spark.jobs.report import verify_job
+from headrace.spark.jobs.runner import reset_job, run_job
+from headrace.spark.jobs.start_checks import TableGone
+from headrace.spark.jobs.status import job_status, lines_of
+from headrace.spark.session import get_session
+from headrace.spark.tables.table_owner import NotOurTable
+from tests.spark.sinks.catalog_crashes import COLUMNS, CONF, NAMESPACES
+
+KINDS = ("changes", "history", "mirror")
+
+
+def job_of(uri: str, conf: dict[str, str], folder: Path, name: str) -> Job:
+    given = {
+        "checkpoint": name,
+        "source": {"uri": uri, "database": "shop", "collection": "orders", "startingPosition": "snapshot"},
+        "sink": [{"kind": kind, "table": f"{NAMESPACES['iceberg']}.{kind}"} for kind in KINDS],
+        "spark": {"conf": conf},
+        "trigger": {"availableNow": True},
+    }
+    return parse_job(given, name, folder)
+
+
+def equal(job: Job) -> None:
+    results = list(verify_job(job))
+    assert [result.equal for result in results] == [True] * 3, results
+
+
+def main(package: str, ivy: str, folder: Path) -> None:
+    conf = {"spark.jars.packages": package, "spark.jars.ivy": ivy} | CONF["iceberg"]
+    conf |= {"spark.sql.catalog.lake.warehouse": str(folder / "lake")}
+    spark = get_session(quick=True, conf=conf)
+    create = {
+        kind: f"CREATE TABLE {NAMESPACES['iceberg']}.{kind} ({COLUMNS[kind].removeprefix('server STRING NOT NULL, ')}) "
+        "USING iceberg"
+        for kind in KINDS
+    }
+    for statement in create.values():
+        spark.sql(statement)
+    with headrace.Server() as server, MongoClient[dict[str, Any]](server.uri) as client:
+        orders = client["shop"]["orders"]
+        orders.insert_many([{"_id": number, "n": 0} for number in range(30)])
+        job = job_of(server.uri, conf, folder, "job")
+        run_job(job, report=lambda _: None)
+        equal(job)
+        orders.update_many({"_id": {"$lt": 10}}, {"$inc": {"n": 1}})
+        orders.delete_many({"_id": {"$gt": 25}})
+        run_job(job, report=lambda _: None)
+        equal(job)
+        assert spark.table("lake.shop.history").where("not `current`").count() == 14
+        assert any("sink changes lake.shop.changes: batch" in line for line in lines_of(job_status(job)))
+        with pytest.raises(NotOurTable, match="filled by another job, job"):
+            run_job(job_of(server.uri, conf, folder, "other"), report=lambda _: None)
+        # A checkpoint that was removed: the tables say that they are of this job, and it begins with a new snapshot.
+        reset_job(job)
+        orders.insert_one({"_id": 100, "n": 0})
+        run_job(job, report=lambda _: None)
+        equal(job)
+        assert spark.table("lake.shop.changes").where("operationType = 'snapshotBegin'").count() == 2
+        spark.sql("DROP TABLE lake.shop.history")
+        spark.sql(create["history"])
+        with pytest.raises(TableGone, match=r"history lake\.shop\.history is gone"):
+            run_job(job, report=lambda _: None)
+    print("right")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))
