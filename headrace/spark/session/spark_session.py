@@ -81,6 +81,10 @@ def register(session: SparkSession) -> SparkSession:
     from headrace.spark.source.data_source import HeadraceSource
 
     replace_handler()
+    if not _is_connect(session):
+        # PySpark 4.1 looks for sources in the thread's active session, which may be that of a query or of a table.
+        of_spark: Any = type(session)
+        of_spark._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)
     try:
         session.dataSource.register(HeadraceSource)
     except AnalysisException as error:
