@@ -48,7 +48,7 @@ from headrace.dispatch.shell import NoShell, Shell
 from headrace.dispatch.wait import Wait
 from headrace.errors import AnsweredError, CommandError
 from headrace.memory_budget import default_bytes_max
-from headrace.turns import current_turn, free_held
+from headrace.turns import current_turn, free_held, uninterrupted
 from headrace.values.bson import encode
 from headrace.values.position import to_timestamp
 
@@ -293,4 +293,5 @@ class Engine:
         if labels is None:
             all_labels = (*error.labels, *retryable_writes.labels_of(self, request, error))
             labels = tuple(dict.fromkeys(all_labels))
-        return reply.error_reply(error, labels, self.store.last_position if self.store.oplog_enabled else None)
+        with uninterrupted():  # a command that has failed does not fail again, as its time is up
+            return reply.error_reply(error, labels, self.store.last_position if self.store.oplog_enabled else None)

@@ -14,6 +14,9 @@ from bson import Int64
 
 import headrace
 from headrace.dispatch import reply
+from headrace.dispatch.context import CommandContext
+from headrace.errors import Interrupted
+from headrace.turns import Turns
 
 from .raw import RawClient, message
 
@@ -252,3 +255,28 @@ def test_replies_of_many_clients_are_put_together_one_after_the_other(
             assert len(client.receive()[1]["cursor"]["firstBatch"]) == 3
     assert len(most) == 8
     assert max(most) == 1
+
+
+def test_a_command_that_has_failed_does_not_run_out_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its error may be long, as the key of an index is, so that it is encoded in pieces."""
+    is_over = False
+    encode = reply.error_reply
+
+    def encoded(*arguments: Any) -> bytes:
+        nonlocal is_over
+        is_over = True
+        return encode(*arguments)
+
+    def check_deadline(context: CommandContext) -> None:
+        if is_over:
+            raise Interrupted(50, "operation exceeded time limit")
+
+    begin = Turns.__init__
+    monkeypatch.setattr(Turns, "__init__", lambda self, seconds=0.0: begin(self, 0.0))
+    monkeypatch.setattr(reply, "error_reply", encoded)
+    monkeypatch.setattr(CommandContext, "_check_deadline", check_deadline)
+    with headrace.Server() as server, RawClient(server.address) as client:
+        client.ask({"insert": "c", "documents": [{"_id": key, "n": "x" * 2_000_000} for key in range(2)]})
+        index = {"key": {"n": 1}, "name": "n", "unique": True}
+        error = client.ask({"createIndexes": "c", "indexes": [index]})
+    assert is_over and error["code"] == 11000 and len(error["errmsg"]) > 2_000_000
