@@ -67,6 +67,7 @@ ACCEPT_RETRY_SECONDS: Final = 1.0  # until the listener looks again whether ther
 DESCRIPTOR_RESERVE: Final = 16  # descriptors that clients do not get: for the data file, the log, what spills to disk
 HANDSHAKE_SECONDS: Final = 10.0  # from a connection's beginning to the end of its TLS handshake
 HANDSHAKE_COUNT_MAX: Final = 1024  # TLS handshakes at a time; the oldest one makes room for the next
+CERTIFICATE_WARNING_DAYS: Final = 30  # before the server's certificate expires, as mongod warns
 HANDSHAKE_BYTES_MAX: Final = 128 * 1024  # that a client may send before its handshake is over: chains have some 10 KB
 TLS_WRITE_BYTES_MAX: Final = 256 * 1024  # encrypted at once: a tenth of a millisecond; the rest in later iterations
 AUDIT_EVENT_COUNT_MAX: Final = 10_000  # of the audit log that wait to be written: some megabytes; others are dropped

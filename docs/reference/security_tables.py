@@ -29,7 +29,9 @@ ROLES: Final = tuple(name for name in builtin_roles.ROLES if name not in _OF_CLU
 _FIND: Final = {"query": {"_id": 1}, "update": {"$set": {"a": 1}}}
 _PRIVILEGE: Final = {"resource": {"db": "shop", "collection": "orders"}, "actions": ["find"]}
 _STATEMENT: Final = {"q": {"_id": 1}, "u": {"$set": {"a": 1}}}
+_MERGE: Final = {"tempUsersCollection": "admin.tempusers", "db": "shop"}
 EXAMPLES: Final[dict[str, tuple[str, dict[str, Any]]]] = {
+    "_mergeAuthzCollections": ("admin", {"_mergeAuthzCollections": 1, **_MERGE}),
     "aggregate": ("shop", {"aggregate": "orders", "pipeline": [], "cursor": {}}),
     "bulkWrite": ("admin", {"bulkWrite": 1, "ops": [{"insert": 0, "document": {}}], "nsInfo": [{"ns": "shop.orders"}]}),
     "cloneCollectionAsCapped": ("shop", {"cloneCollectionAsCapped": "orders", "toCollection": "copy", "size": 4096}),

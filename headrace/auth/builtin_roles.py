@@ -188,6 +188,8 @@ def _restore(db: str) -> list[Privilege]:
         ("admin.system.version", _RESTORE | _FIND),
         (_ROLES, frozenset({"createIndex"})),
         (_USERS, _RESTORE | {"find", "remove", "update"}),
+        ("admin.temproles", _FIND),
+        ("admin.tempusers", _FIND),
     ]
 
 

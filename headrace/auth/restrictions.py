@@ -40,9 +40,15 @@ def _network(text: Any) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
 def permitted(lists: Iterable[list[dict[str, Any]]], client: str, server: str) -> bool:
     """Whether all lists permit a client at the numeric address `client` that has reached us at `server`.
 
-    A Unix socket has no addresses: no restriction that asks for one is met there.
+    A Unix socket has no addresses: no restriction that asks for one is met there. What is no list of restrictions, and
+    was put into a stored document by hand, permits nobody.
     """
-    return all(not listed or any(_met(item, client, server) for item in listed) for listed in lists)
+    return all(not listed or _any_met(listed, client, server) for listed in lists)
+
+
+def _any_met(listed: Any, client: str, server: str) -> bool:
+    items = listed if type(listed) is list else ()
+    return any(type(item) is dict and _met(item, client, server) for item in items)
 
 
 def _met(restriction: dict[str, Any], client: str, server: str) -> bool:
@@ -56,5 +62,5 @@ def _within(ranges: Any, address: str) -> bool:
         number = ipaddress.ip_address(address.partition("%")[0])
         mapped = number.ipv4_mapped if isinstance(number, ipaddress.IPv6Address) else None
         return any((mapped or number) in _network(text) for text in ([ranges] if type(ranges) is str else ranges))
-    except (CommandError, ValueError):
+    except (CommandError, TypeError, ValueError):
         return False

@@ -155,11 +155,12 @@ def _unescaped(name: str) -> str:
 class Exchange:
     """What follows a client's first message: the server's first, and the check of the client's last."""
 
-    __slots__ = ("_credentials", "_first", "_nonce", "server_first")
+    __slots__ = ("_first", "_nonce", "credentials", "server_first")
 
     def __init__(self, first: ClientFirst, credentials: Credentials, nonce: str) -> None:
         """`nonce`: the server's part, fresh for each conversation, so that none can be replayed."""
-        self._credentials = credentials
+        self.credentials = credentials
+        """What the client's last message is checked against."""
         self._first = first
         self._nonce = first.nonce + nonce
         self.server_first = f"r={self._nonce},s={_text(credentials.salt)},i={credentials.iterations}"
@@ -177,7 +178,7 @@ class Exchange:
         if binding != self._first.header or fields.get("r") != self._nonce or not without_proof:
             raise failed()
         signed = f"{self._first.bare},{self.server_first},{without_proof}".encode()
-        credentials, name = self._credentials, HASHES[self._credentials.mechanism]
+        credentials, name = self.credentials, HASHES[self.credentials.mechanism]
         signature = hashing.keyed(credentials.stored_key, signed, name)
         if len(proof) != len(signature):
             raise failed()

@@ -11,6 +11,10 @@ from pathlib import Path
 from typing import Any, Final
 
 SETTINGS: Final = {
+    "auditLog.destination": "--auditDestination",
+    "auditLog.filter": "--auditFilter",
+    "auditLog.format": "--auditFormat",
+    "auditLog.path": "--auditPath",
     "net.bindIp": "--bind_ip",
     "net.bindIpAll": "--bind_ip_all",
     "net.ipv6": "--ipv6",

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from headrace.auth.names import EXTERNAL
 from headrace.cli.arguments import add_command
 from headrace.cli.data_directory import data_directory
 
@@ -23,7 +24,7 @@ def add_user_actions(parser: argparse.ArgumentParser) -> None:
         actions, "add", add_user, "create a user, or change one, in a data directory that no server has open",
         "Create a user in a data directory that no server has open; one that is there gets the password and the roles. "
         f"The password is asked for, or read from the environment variable {PASSWORD_VARIABLE}, or from the standard "
-        "input.",
+        f"input. A user of the database {EXTERNAL} has none: its name is the subject of its certificate.",
         ("headrace user add admin --dbpath data --role root", "headrace user add web --role readWrite@shop"),
     )  # fmt: skip
     add.add_argument("name", metavar="NAME", help="the user's name")
@@ -57,7 +58,7 @@ def add_user(arguments: argparse.Namespace, words: Sequence[str]) -> int:
 
     path = (arguments.dbpath or data_directory()).absolute()
     try:
-        password = _password(arguments.name)
+        password = None if arguments.db == EXTERNAL else _password(arguments.name)
         store = Store(path, clock=SystemClock())
     except (DirectoryInUse, IncompatibleFormat, OSError, UnusableDirectory) as error:
         return _fail(str(error))
@@ -65,7 +66,8 @@ def add_user(arguments: argparse.Namespace, words: Sequence[str]) -> int:
         options = ServerOptions(dbpath=path)
         engine = Engine(store, options, commands_for(options), first_parameters(options))
         roles = [_role(text, arguments.db) for text in arguments.role]
-        create_user(engine, arguments.name, arguments.db, {"pwd": password, "roles": roles})
+        secret = {} if password is None else {"pwd": password}
+        create_user(engine, arguments.name, arguments.db, {**secret, "roles": roles})
     except CommandError as error:
         return _fail(error.message)
     finally:

@@ -16,7 +16,7 @@ from headrace.commands.server_info import (
     server_status,
     session_commands,
 )
-from headrace.commands.users import changing_roles, changing_users, logging_in, showing
+from headrace.commands.users import changing_roles, changing_users, logging_in, merging, showing
 from headrace.dispatch.command import Command
 
 _FAMILIES: Final = (
@@ -27,6 +27,7 @@ _FAMILIES: Final = (
     connection_status,
     hello,
     logging_in,
+    merging,
     monitoring,
     parameters,
     refused,

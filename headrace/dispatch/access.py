@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from headrace import limits
 from headrace.auth import restrictions
 from headrace.auth.names import RoleName, UserName
 from headrace.auth.privileges import CLUSTER, Privilege, Privileges, allowed, merged
@@ -328,12 +329,19 @@ class Access:
 def _checked(command: Command, request: Request) -> dict[str, Any]:
     """The details of a refusal, as MongoDB's audit log has them; of the command no more than its names."""
     name = request.body.get("collection" if request.name == "getMore" else request.name)
+    db = shortened(request.db)
     is_of_user = "User" in command.name or "Role" in command.name
     names_collection = type(name) is str and not command.admin_only and not is_of_user
+    collection = shortened(name) if names_collection else None
     return {
-        "command": request.name, **({"ns": f"{request.db}.{name}"} if names_collection else {}),
-        "args": {request.name: name if names_collection else 1, "$db": request.db},
+        "command": request.name, **({} if collection is None else {"ns": f"{db}.{collection}"}),
+        "args": {request.name: 1 if collection is None else collection, "$db": db},
     }  # fmt: skip
+
+
+def shortened(name: str) -> str:
+    """A name that a stranger has sent, for logs: no longer than names are."""
+    return name[: limits.LOG_TEXT_LENGTH_MAX]
 
 
 def addresses(client: ClientInfo) -> tuple[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Coroutine, Generator
 from types import coroutine
@@ -14,8 +13,6 @@ if TYPE_CHECKING:
     from headrace.embedded.local_engine import LocalEngine
     from headrace.server.background import Background
     from headrace.store.write_transaction import WriteTransaction
-
-LOG = logging.getLogger("headrace.server")
 
 
 class _Host:
@@ -121,9 +118,11 @@ class Jobs:
         """Whether it has, after its next step; one that fails has, and is begun again a second later."""
         try:
             return job.step()
-        except Exception:
+        except Exception as error:
             if self._local.unusable is None:
-                LOG.exception("a background job failed; it is tried again")
+                from headrace.server.failures import log_failure
+
+                log_failure("a background job failed; it is tried again", error)
             return True
 
     def _jobs(self) -> Background:

@@ -7,7 +7,6 @@ writes and `let_others_run`, so that a store without a loop can drive them.
 
 from __future__ import annotations
 
-import logging
 import shutil
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from headrace import limits
 from headrace.dispatch import transactions
 from headrace.execution import output
+from headrace.server.failures import log_failure
 from headrace.server.job_steps import let_others_run
 from headrace.server.retention_clock import RetentionClock
 from headrace.server.ttl import TimeToLive
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from headrace.store.view import View
     from headrace.store.write_transaction import WriteTransaction
 
-LOG = logging.getLogger("headrace.server")
 TICK_MS: Final = 1000
 
 
@@ -134,8 +133,8 @@ class Background:
             await asyncio.sleep(TICK_MS / 1000)
             try:
                 await job()
-            except Exception:
-                LOG.exception("a background job failed; it is tried again")
+            except Exception as error:
+                log_failure("a background job failed; it is tried again", error)
 
     async def tick(self) -> None:
         """One round of all jobs, one after the other."""

@@ -24,7 +24,7 @@ from headrace.server import logs
 from headrace.server.audit import Audit
 from headrace.server.background import Background
 from headrace.server.exposure import UnprotectedAddress, exposure_warning, make_directory_private, require_consent
-from headrace.server.failures import RepeatedLine, log_failure, printable, shown
+from headrace.server.failures import RepeatedLine, log_failure, log_of_loop, printable, shown
 from headrace.server.listener import Listener, bound_sockets, bound_unix_socket
 from headrace.server.log.rate import LogRates
 from headrace.server.log.tail import LogTail
@@ -33,7 +33,7 @@ from headrace.server.peer import Peer
 from headrace.server.profile_writer import ProfileWriter
 from headrace.server.running_clock import RunningClock
 from headrace.server.scheduler import Scheduler
-from headrace.server.tls.context import TlsError, new_context
+from headrace.server.tls.context import TlsError, certificate_warning, new_context
 from headrace.server.tls.handshakes import Handshakes
 from headrace.server.tls.layer import TlsLayer
 from headrace.server.watchdog import LOOK_SECONDS, Watchdog
@@ -80,6 +80,7 @@ class Core:
         self._throw_away = throw_away
         self.shut_down = shut_down
         self.loop = asyncio.get_running_loop()
+        self.loop.set_exception_handler(log_of_loop)
         clock = clock or RunningClock(SystemClock())
         context = None if options.tls is None else new_context(options.tls)
         self.audit = None if options.audit is None else Audit(options.audit, clock)
@@ -142,6 +143,7 @@ class Core:
         if not self._throw_away:
             self._warn(make_directory_private(self.options.dbpath))
         self._warn_of_clock()
+        self._warn(self._certificate_warning())
         if self.audit is not None:
             self.audit.databases = set(self.store.catalog.databases())
             parameters = [{"_id": name, **value} for name, value in self.store.cluster_parameters.items()]
@@ -299,6 +301,14 @@ class Core:
             LOG.error("the certificates are not replaced, and those from before stay in force: %s", printable(error))
             raise CommandError(140, f"the certificates are not replaced: {error}") from None
         LOG.info("Successfully rotated the certificates%s", "" if message is None else f": {printable(message)}")
+        warning = self._certificate_warning()
+        if warning is not None:
+            LOG.warning("%s", warning)
+
+    def _certificate_warning(self) -> str | None:
+        """What is said of a certificate that expires soon."""
+        tls = self.options.tls
+        return None if tls is None else certificate_warning(tls, self.engine.clock.now_ms() / 1000)
 
     def rotate_logs(self, log: str | None = None, client: ClientInfo | None = None) -> None:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import traceback
+from typing import Any
 
 from headrace import limits
 from headrace.clock import monotonic
@@ -56,6 +57,16 @@ def log_failure(what: str, error: BaseException, *, level: int = logging.ERROR) 
     is_deep = isinstance(error, RecursionError)  # its thousands of frames take long to list, and say the same
     frames = [] if is_deep else traceback.format_tb(error.__traceback__, -limits.LOG_FRAME_COUNT_MAX)
     LOG.log(level, "%s: %s\n%s", printable(what), shown(error), "".join(frames).rstrip())
+
+
+def log_of_loop(loop: object, context: dict[str, Any]) -> None:
+    """What the event loop tells of an exception in a callback: its handler. asyncio's own logs the callback's
+    arguments and the exception's text, which may have documents in them."""
+    error = context.get("exception")
+    if isinstance(error, BaseException):
+        log_failure("a callback of the event loop failed", error)
+    else:
+        LOG.error("%s", printable(context.get("message")))
 
 
 def shown(error: BaseException) -> str:

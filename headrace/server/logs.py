@@ -16,7 +16,7 @@ import zlib
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from headrace.dispatch.access import AccessEvent
+from headrace.dispatch.access import AccessEvent, shortened
 from headrace.dispatch.profiling.profile_document import answer_counts
 from headrace.dispatch.request import ClientInfo, Request
 from headrace.turns import Work
@@ -150,10 +150,11 @@ def slow_operation(request: Request, duration_ms: float, turns: int, work: Work 
     if not isinstance(collection, str):
         collection = request.body.get("collection") if request.name == "getMore" else None
     has_name = isinstance(collection, str) and request.name not in ("authenticate", "saslStart")
+    db, name = shortened(request.db), shortened(collection) if has_name and isinstance(collection, str) else None
     attributes: dict[str, Any] = {
         "type": "command",
-        "ns": f"{request.db}.{collection}" if has_name else f"{request.db}.$cmd",
-        "command": {request.name: collection if has_name else 1, "$db": request.db},
+        "ns": f"{db}.{'$cmd' if name is None else name}",
+        "command": {request.name: 1 if name is None else name, "$db": db},
     }
     if work is not None:
         attributes |= {"planSummary": work.plan, "keysExamined": work.keys, "docsExamined": work.documents}

@@ -320,14 +320,15 @@ class Peer(asyncio.Protocol):
             self._busy = False
             if future.cancelled() or self._transport.is_closing():
                 return
-            error = future.exception()
-            if error is None:
+            engine = self._core.engine
+            try:
                 request.prepared = future.result()
-                self.start(command, request)
-            elif isinstance(error, CommandError):
-                self._answer(self._core.engine.failure(error, request))
+                if engine.restricts(self.client):  # whose privileges may have gone meanwhile, as the first user's do
+                    engine.access.require_again(engine, command, request)
+            except CommandError as error:
+                self._answer(engine.failure(error, request))
             else:
-                raise error
+                self.start(command, request)
             if not self._busy:
                 self._serve()
         except Exception as error:

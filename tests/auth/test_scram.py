@@ -160,7 +160,7 @@ def test_credentials_are_read_back_from_a_document() -> None:
 
 
 def test_passwords_that_saslprep_prohibits_are_refused() -> None:
-    for password in ("\u0007", "\u0627\u0031", "\u0221"):
+    for password in ("\u0007", "\u0627\u0031", "\u0221", "\u00ad"):
         with pytest.raises(CommandError) as refused:
             derive(SHA_256, "u", password, bytes(28))
         assert refused.value.code == 2

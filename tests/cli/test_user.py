@@ -34,6 +34,19 @@ def test_the_first_user_is_created_offline(
     assert "Could not find role: none@admin" in capsys.readouterr().err
 
 
+def test_a_user_of_a_certificate_is_created_without_a_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HEADRACE_PASSWORD", "secret")
+    words = ["user", "add", "CN=ann,O=Headrace", "--db", "$external", "--dbpath", str(tmp_path)]
+    for role in ("root@admin", "read@shop"):
+        assert main([*words, "--role", role]) == 0, capsys.readouterr().err
+    with headrace.Server(tmp_path) as server, MongoClient[dict[str, Any]](server.uri) as client:
+        (user,) = client.admin["system.users"].find()
+    assert (user["_id"], user["credentials"]) == ("$external.CN=ann,O=Headrace", {"external": True})
+    assert user["roles"] == [{"role": "read", "db": "shop"}]
+
+
 def test_a_server_with_users_asks_who_one_is() -> None:
     users = {"ann": {"pwd": "a", "roles": [{"role": "read", "db": "shop"}]}}
     with headrace.Server(users=users) as server:

@@ -181,15 +181,29 @@ def test_what_is_internal_is_not_read_by_readers_of_everything(users: Users, db:
 
 
 def test_there_is_no_command_that_applies_what_it_is_given(users: Users) -> None:
-    for name in (
-        "applyOps",
-        "doTxn",
-        "eval",
-        "_mergeAuthzCollections",
-        "godinsert",
-        "internalRenameIfOptionsAndIndexesMatch",
-    ):
+    for name in ("applyOps", "doTxn", "eval", "godinsert", "internalRenameIfOptionsAndIndexesMatch"):
         assert code(users, "root", "admin", {name: 1}) == 59
+
+
+def test_users_of_a_dump_are_merged_by_who_may_create_them_and_read_the_dump(users: Users) -> None:
+    boss = {"role": "root", "db": "admin"}
+    made = {"user": "x", "db": "admin", "credentials": {"external": True}, "roles": [boss]}
+    users.run("readWrite", "admin", {"insert": "tempusers", "documents": [made]})
+    merge = {"_mergeAuthzCollections": 1, "tempUsersCollection": "admin.tempusers", "db": ""}
+    for name in ("none", "readWrite", "readWriteAnyDatabase", "dbAdmin"):
+        users.refused(name, "admin", merge)
+    users.create("userAdminAnyDatabase", "userAdminAnyDatabase")
+    users.refused("userAdminAnyDatabase", "admin", merge)  # which may not read the collection
+    everywhere = {"db": "", "collection": ""}
+    users.role("creator", (everywhere, ["createRole", "createUser", "find", "grantRole", "revokeRole"]))
+    users.create("creator", "creator")
+    for drops in (True, 1, Decimal128("1")):
+        users.refused("creator", "admin", {**merge, "drop": drops})
+    for source in ("local.oplog.rs", SECRET):
+        users.refused("creator", "admin", {**merge, "tempRolesCollection": source})
+    assert users.server.engine.access.user(UserName("x", "admin")) is None
+    users.run("creator", "admin", {**merge, "drop": Decimal128("0")})
+    assert users.server.engine.access.user(UserName("x", "admin")) is not None
 
 
 def test_a_view_shows_its_maker_no_users(users: Users) -> None:
@@ -223,6 +237,20 @@ def test_operations_of_others_are_not_read_by_a_stage_within_another(users: User
             [{"$documents": [{}]}, {"$facet": {"x": pipeline}}],
         ):
             assert code(users, "none", "admin", {"aggregate": 1, "pipeline": around, "cursor": {}}), around
+
+
+def test_a_stream_shows_no_system_collections_that_its_user_may_not_read(users: Users) -> None:
+    users.run("root", "shop", {"insert": "system.js", "documents": [{"_id": "f"}]})
+    everywhere = {"db": "", "collection": ""}
+    users.role("watcher", (everywhere, ["changeStream", "find"]))
+    users.create("watcher", "watcher")
+    users.refused("watcher", "shop", {"find": "system.js"})
+    for db, options in (("shop", {}), ("admin", {"allChangesForCluster": True})):
+        watch = {"aggregate": 1, "cursor": {}}
+        users.run("watcher", db, {**watch, "pipeline": [{"$changeStream": options}]})
+        shown = {**watch, "pipeline": [{"$changeStream": {**options, "showSystemEvents": True}}]}
+        users.refused("watcher", db, shown)
+        users.run("root", db, shown)
 
 
 def test_each_stage_is_known_to_the_check() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from bson import Binary
 
 from headrace import limits
 from headrace.auth.scram import SHA_1, SHA_256, derive, prepared
@@ -16,6 +17,26 @@ from headrace.dispatch.request import Request
 from headrace.dispatch.wait import Wait
 from headrace.testing.driven import DrivenServer
 from headrace.values.bson import decode
+
+BROKEN_RESTRICTIONS: list[Any] = [
+    "x", 5, {"clientSource": "127.0.0.1"}, ["x"], [{"clientSource": 5}], [{"clientSource": [1]}],
+]  # fmt: skip
+OF_MONGODB = {
+    "_id": "admin.root", "userId": Binary(bytes(16), 4), "user": "root", "db": "admin",
+    "credentials": {
+        "SCRAM-SHA-1": {
+            "iterationCount": 10000, "salt": "UwfWWqy8Do2wjiY/hSzT+g==", "storedKey": "UvrWJ2hbxsgwSR3vUiK/je5wnks=",
+            "serverKey": "Te5/9eQAw9TYQlSNBEEC8PB7fh0=",
+        },
+        "SCRAM-SHA-256": {
+            "iterationCount": 15000, "salt": "+uf4DVvouUvB/mhKlWAyheU5brY1Wak2Zalr9Q==",
+            "storedKey": "wgHg2tHe2R4pTV6wml2h65ZjecIDZA4NyPVurX7puFM=",
+            "serverKey": "F+r+rls/npaWauo+e9zmUqWXG1fy3B1UJJutFIgu4OA=",
+        },
+    },
+    "roles": [{"role": "readWrite", "db": "admin"}, {"role": "dbAdmin", "db": "admin"}],
+}  # fmt: skip
+"""A user as a MongoDB has stored it, from a published note; its password is `pwd`."""
 
 
 @pytest.fixture(params=[True, False], ids=["oplog", "standalone"])
@@ -76,6 +97,15 @@ def test_a_login_with_each_mechanism(server: DrivenServer) -> None:
         assert who(server) != []
         run(server, "admin", {"logout": 1})
         assert who(server) == []
+
+
+@pytest.mark.parametrize("mechanism", [SHA_1, SHA_256])
+def test_a_user_that_mongodb_has_stored_logs_in(server: DrivenServer, mechanism: str) -> None:
+    server.must("admin", {"insert": "system.users", "documents": [OF_MONGODB]})
+    assert log_in(server, "root", "pwd", mechanism)["ok"] == 1.0
+    assert who(server) == [{"user": "root", "db": "admin"}]
+    shown = server.must("admin", {"usersInfo": "root", "showCredentials": True})["users"][0]
+    assert shown == {**OF_MONGODB, "mechanisms": [SHA_1, SHA_256]}
 
 
 def test_a_client_may_send_an_empty_message_at_the_end(server: DrivenServer) -> None:
@@ -252,3 +282,50 @@ def test_a_hello_logs_nobody_in_by_itself(server: DrivenServer) -> None:
 
 def test_credentials_have_the_iterations_of_mongodb(server: DrivenServer) -> None:
     assert derive(SHA_256, "u", "p", bytes(28)).iterations == 15_000
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        [{"updateUser": "a,b=c", "pwd": "another"}],
+        [{"dropUser": "a,b=c"}, {"createUser": "a,b=c", "pwd": "p\u00adw", "roles": ["root"]}],
+        [{"updateUser": "a,b=c", "mechanisms": [SHA_1]}],
+    ],
+    ids=["another password", "another user", "another mechanism"],
+)
+def test_a_login_that_had_begun_ends_where_the_user_has_changed(
+    server: DrivenServer, change: list[dict[str, Any]]
+) -> None:
+    begun = run(server, "admin", {"saslStart": 1, "mechanism": SHA_256, "payload": first_message("a,b=c")})
+    last = proof(SHA_256, "a,b=c", "pw", begun["payload"])
+    client = server.client
+    for body in change:
+        server.must("admin", body)
+    server.client = client
+    assert run(server, "admin", {"saslContinue": 1, "conversationId": 1, "payload": last})["code"] == 18
+    assert not who(server)
+
+
+@pytest.mark.parametrize("restrictions", BROKEN_RESTRICTIONS, ids=str)
+def test_a_restriction_that_is_none_keeps_its_user_out(server: DrivenServer, restrictions: Any) -> None:
+    broken = {"$set": {"authenticationRestrictions": restrictions}}
+    server.must("admin", {"update": "system.users", "updates": [{"q": {}, "u": broken}]})
+    assert log_in(server)["code"] == 18
+
+
+def test_a_stranger_makes_no_long_lines(server: DrivenServer) -> None:
+    events: list[str] = []
+    server.engine.access.listeners.append(lambda event: events.append(str(event[2])))
+    long = "x" * 1_000_000
+    start = {"saslStart": 1, "mechanism": SHA_256, "payload": first_message("a")}
+    replies = [
+        run(server, db, {**start, "mechanism": mechanism})
+        for db in (long, "$external")
+        for mechanism in (SHA_256, long)
+    ]
+    run(server, long, {"saslContinue": 1, "conversationId": 1, "payload": b""})
+    server.engine.set_authorization(True)
+    for body in ({"find": long}, {"insert": "c"}, {"getMore": 1, "collection": long}):
+        assert server.run(long, body)["code"] == 13  # type: ignore[index]
+    assert len(events) >= 6 and max(map(len, events)) < 3_000
+    assert max(len(reply.get("errmsg", "")) for reply in replies) < 1_000

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from headrace.auth.names import UserName
 from headrace.auth.scram import password_digest
 from headrace.errors import CommandError
 from headrace.testing.driven import DrivenServer
@@ -59,6 +60,63 @@ def test_a_user_of_an_export_works_and_goes_back(server: DrivenServer) -> None:
     server.must("admin", {"insert": "system.users", "documents": exported})
     assert server.must("shop", {"usersInfo": "ann"})["users"][0]["mechanisms"] == ["SCRAM-SHA-1", "SCRAM-SHA-256"]
     assert _stored(server) == exported
+
+
+MERGE = {
+    "_mergeAuthzCollections": 1,
+    "tempRolesCollection": "admin.temproles",
+    "tempUsersCollection": "admin.tempusers",
+}
+
+
+def _dumped(server: DrivenServer) -> None:
+    """Users and roles as mongorestore has inserted them: ann, who is there with other roles, bob and the role clerk."""
+    _create(server)
+    server.must("shop", {"createRole": "clerk", "privileges": [], "roles": ["read"]})
+    server.must("other", {"createUser": "bob", "pwd": "x", "roles": []})
+    for source, target in (("system.users", "tempusers"), ("system.roles", "temproles")):
+        server.must("admin", {"insert": target, "documents": _stored(server, source)})
+    server.must("other", {"dropUser": "bob"})
+    server.must("shop", {"dropRole": "clerk"})
+    server.must("shop", {"updateUser": "ann", "roles": []})
+    server.must("shop", {"createUser": "eve", "pwd": "x", "roles": []})
+    server.must("other", {"createRole": "kept", "privileges": [], "roles": []})
+
+
+def _names(server: DrivenServer, collection: str) -> set[str]:
+    return {item["_id"] for item in _stored(server, collection)}
+
+
+def test_users_and_roles_of_a_dump_are_merged(server: DrivenServer) -> None:
+    _dumped(server)
+    server.must("admin", {**MERGE, "db": "shop", "drop": False})
+    assert (_names(server, "system.users"), _names(server, "system.roles")) == (
+        {"shop.ann", "shop.eve"}, {"shop.clerk", "other.kept"},
+    )  # fmt: skip
+    assert server.engine.access.user(UserName("ann", "shop"))["roles"] == []  # type: ignore[index]
+    server.must("admin", {**MERGE, "db": "", "drop": False})
+    assert _names(server, "system.users") == {"shop.ann", "shop.eve", "other.bob"}
+
+
+def test_users_and_roles_of_a_dump_take_the_place_of_what_was_there(server: DrivenServer) -> None:
+    _dumped(server)
+    server.must("admin", {**MERGE, "db": "shop", "drop": True})
+    assert (_names(server, "system.users"), _names(server, "system.roles")) == (
+        {"shop.ann"}, {"shop.clerk", "other.kept"},
+    )  # fmt: skip
+    assert server.engine.access.user(UserName("ann", "shop"))["roles"] == [READ]  # type: ignore[index]
+    server.must("admin", {**MERGE, "db": "", "drop": True})
+    assert (_names(server, "system.users"), _names(server, "system.roles")) == (
+        {"shop.ann", "other.bob"}, {"shop.clerk"},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("broken", [{}, {"user": "x", "db": "shop", "roles": []}, {"user": "", "db": "shop"}], ids=str)
+def test_a_document_that_is_no_user_is_not_merged(server: DrivenServer, broken: dict[str, Any]) -> None:
+    server.must("admin", {"insert": "tempusers", "documents": [{"_id": "shop.x", **broken}]})
+    for body in ({**MERGE, "db": ""}, {"_mergeAuthzCollections": 1, "db": ""}):
+        assert _code(server, "admin", body) == 2
+    assert not _stored(server)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from pymongo.errors import ServerSelectionTimeoutError
 
 import headrace
 from headrace import limits
-from headrace.cli.tls_dev import Authority, make_certificates
+from headrace.cli.tls_dev import DAYS, Authority, make_certificates
 from headrace.dispatch.options import TlsOptions
 from headrace.server.tls.context import TlsError, new_context
 from tests.server.raw import RawClient
@@ -346,6 +346,47 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 
 
 # What cannot be used.
+
+
+@pytest.mark.parametrize("begins_in_days", [-398, 1])
+def test_a_certificate_that_clients_refuse_for_its_dates_is_refused(
+    tmp_path: Path, begins_in_days: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_private(tmp_path / "ca.pem", Authority(datetime.now(UTC)).certificate_pem)
+    wrong = Authority(datetime.now(UTC) + timedelta(days=begins_in_days)).issue(["a", "b", "server"], LOCALHOST)
+    right = Authority(datetime.now(UTC) - timedelta(minutes=5)).issue(["a", "b", "server"], LOCALHOST)
+    key = write_private(tmp_path / "server.pem", wrong)
+    with pytest.raises(TlsError, match="expired or not yet valid"):
+        headrace.Server(tls=options(tmp_path)).start()
+    key.write_bytes(right)
+    allowing = options(tmp_path, allow_connections_without_certificates=True, mode="allowTLS")
+    with headrace.Server(tls=allowing) as server, RawClient(server.address) as client:
+        key.write_bytes(wrong)
+        assert client.ask({"rotateCertificates": 1}, "admin")["code"] == 140
+    assert not messages(caplog, "expires in")
+
+
+def test_a_certificate_that_expires_soon_is_told_of_at_the_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority = Authority(datetime.now(UTC) - timedelta(days=DAYS - 10))
+    write_private(tmp_path / "server.pem", authority.issue(["a", "b", "server"], LOCALHOST))
+    allowing = options(tmp_path, ca_file=None, allow_connections_without_certificates=True)
+    with headrace.Server(tls=allowing):
+        assert messages(caplog, "expires in 9 days")
+
+
+def test_a_client_whose_certificate_has_expired_stays_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    make_certificates(tmp_path / "valid")
+    expired = Authority(datetime.now(UTC) - timedelta(days=DAYS + 1))
+    write_private(tmp_path / "ca.pem", (tmp_path / "valid" / "ca.pem").read_bytes() + expired.certificate_pem)
+    write_private(tmp_path / "server.pem", (tmp_path / "valid" / "server.pem").read_bytes())
+    write_private(tmp_path / "client.pem", expired.issue(["a", "b", "client"], []))
+    with headrace.Server(tls=options(tmp_path)) as server:
+        context = client_context(tmp_path)
+        with pytest.raises((ssl.SSLError, OSError)), RawClient(server.address, tls=context) as client:
+            client.ask({"ping": 1})
+    assert messages(caplog, "certificate has expired")
 
 
 @pytest.mark.parametrize("password", [None, "wrong", "x" * 1025])

@@ -82,8 +82,11 @@ def _pipeline(namespace: str, db: str, stages: list[Any], grants: Grants) -> Ite
 def _source(namespace: str, db: str, first: tuple[str, Any], grants: Grants) -> Iterator[Privilege]:
     name, spec = first
     if name == "$changeStream":
-        everything = type(spec) is dict and bool(spec.get("allChangesForCluster"))
-        yield (ANY_NORMAL if everything else namespace), WATCH
+        options = spec if type(spec) is dict else {}
+        scope = ANY_NORMAL if options.get("allChangesForCluster") else namespace
+        yield scope, WATCH
+        if options.get("showSystemEvents") and scope.endswith("."):  # which privileges on databases do not cover
+            yield f"{scope}system.js", WATCH
     elif name in _OF_USERS:
         if type(spec) is dict and (spec.get("allUsers") or not _only_self(spec, grants)):
             yield CLUSTER, _OF_USERS[name]

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.auth.names import RoleName, UserName
 from headrace.auth.privileges import ANY, ANY_NORMAL, CLUSTER, Privilege, parse_privilege
+from headrace.commands.requirements.pipelines import FIND
 from headrace.commands.users.arguments import role_names, user_names
 from headrace.dispatch.access import Grants
 from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import Needs, Requirement
+from headrace.query.expressions.numbers import truthy
 
 if TYPE_CHECKING:
     from headrace.dispatch.engine import Engine
@@ -109,6 +111,16 @@ def _update_role(engine: Engine, request: Request, grants: Grants) -> Iterator[P
         yield f"{request.db}.", _RESTRICT
 
 
+def _merge(engine: Engine, request: Request, grants: Grants) -> Iterator[Privilege]:
+    body = request.body
+    yield ANY_NORMAL, _one("createRole", "createUser", "grantRole", "revokeRole")
+    if truthy(body.get("drop")):
+        yield ANY_NORMAL, _one("dropRole", "dropUser")
+    for field in ("tempRolesCollection", "tempUsersCollection"):
+        if type(body.get(field)) is str:
+            yield body[field], FIND
+
+
 def _of(listed: Callable[[Request, frozenset[str]], Iterator[Privilege]], actions: frozenset[str]) -> Needs:
     def needs(engine: Engine, request: Request, grants: Grants) -> Iterable[Privilege]:
         wanted: list[Any] = list(listed(request, actions))
@@ -123,6 +135,10 @@ CREATE_ROLE: Final = Requirement(
 CREATE_USER: Final = Requirement("createUser on the database, grantRole on those of its roles", _create_user)
 GRANT_PRIVILEGES: Final = Requirement("grantRole on the databases of the privileges", _of(_on_privileges, _GRANT))
 GRANT_ROLES: Final = Requirement("grantRole on the databases of the roles", _of(_on_roles, _GRANT))
+MERGE: Final = Requirement(
+    "createRole, createUser, grantRole, revokeRole (with `drop` dropRole, dropUser) everywhere; find on the sources",
+    _merge,
+)
 REVOKE_PRIVILEGES: Final = Requirement("revokeRole on the databases of the privileges", _of(_on_privileges, _REVOKE))
 REVOKE_ROLES: Final = Requirement("revokeRole on the databases of the roles", _of(_on_roles, _REVOKE))
 ROLES_INFO: Final = Requirement("viewRole on the database; nothing for one's own roles", _roles_info)

@@ -140,7 +140,7 @@ def list_commands(context: CommandContext, request: Request) -> dict[str, Any]:
         aliases = {"deprecatedAliases": list(command.aliases)} if command.aliases else {}
         listed[command.name] = {
             "help": (command.run.__doc__ or "").strip(),
-            "requiresAuth": False,
+            "requiresAuth": command.requires.login,
             "secondaryOk": command.writes is False,
             "adminOnly": command.admin_only,
             **aliases,

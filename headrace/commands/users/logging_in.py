@@ -16,6 +16,7 @@ from headrace import limits
 from headrace.auth.names import EXTERNAL, UserName
 from headrace.auth.scram import HASHES, ClientFirst, Exchange, fake
 from headrace.auth.users import MECHANISMS, credentials_of, mechanisms_of
+from headrace.dispatch.access import shortened
 from headrace.dispatch.arguments import Fields, any_type, document, number, string
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
@@ -87,7 +88,7 @@ def begin(
 
 
 def _unsupported(mechanism: object, db: str) -> CommandError:
-    return CommandError(334, f"Unsupported mechanism '{mechanism!s:.100}' on authentication database '{db}'")
+    return CommandError(334, f"Unsupported mechanism '{mechanism!s:.100}' on authentication database '{db:.100}'")
 
 
 def _payload(body: dict[str, Any]) -> bytes:
@@ -114,8 +115,7 @@ def _continue(context: CommandContext, request: Request) -> dict[str, Any]:
     if conversation.proven:
         return {"conversationId": 1, "done": True, "payload": Binary(b"")}
     last = conversation.exchange.finish(_payload(body))
-    if conversation.mechanism not in mechanisms_of(access.user(conversation.name) or {}):
-        raise CommandError(18, "Authentication failed.")
+    _require_unchanged(access.user(conversation.name) or {}, conversation)
     access.log_in(client, conversation.name)
     access.count(conversation.mechanism, conversation.kind, "successful")
     access.note("authenticate", client, _details(conversation.name, conversation.mechanism))
@@ -123,6 +123,14 @@ def _continue(context: CommandContext, request: Request) -> dict[str, Any]:
     if not conversation.skips_empty:
         client.conversation = conversation
     return {"conversationId": 1, "done": conversation.skips_empty, "payload": Binary(last)}
+
+
+def _require_unchanged(user: dict[str, Any], conversation: Conversation) -> None:
+    """Raise 18 where the user is gone, another one of that name, or has another password since the login began."""
+    mechanism = conversation.mechanism
+    same = credentials_of(user, mechanism) == conversation.exchange.credentials
+    if not same or mechanism not in mechanisms_of(user):
+        raise CommandError(18, "Authentication failed.")
 
 
 def authenticate(context: CommandContext, request: Request) -> dict[str, Any] | Wait:
@@ -162,7 +170,7 @@ def abandon(engine: Engine, client: ClientInfo) -> None:
 
 
 def _details(name: UserName, mechanism: str) -> dict[str, Any]:
-    return {"user": name.user, "db": name.db, "mechanism": mechanism}
+    return {"user": shortened(name.user), "db": shortened(name.db), "mechanism": mechanism}
 
 
 def _attempted(request: Request) -> dict[str, Any]:
@@ -170,7 +178,7 @@ def _attempted(request: Request) -> dict[str, Any]:
     mechanism = request.body.get("mechanism")
     user = request.client.certificate_subject if mechanism == X509 else None
     is_known = type(mechanism) is str and mechanism in _NAMES  # else it might be anything, such as a password
-    return {"user": user or "", "db": request.db, "mechanism": mechanism if is_known else ""}
+    return {"user": user or "", "db": shortened(request.db), "mechanism": mechanism if is_known else ""}
 
 
 def _delayed(context: CommandContext, request: Request, run: Any) -> dict[str, Any] | Wait:

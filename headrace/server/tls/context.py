@@ -11,6 +11,7 @@ from typing import Final
 
 from headrace.dispatch.options import TlsOptions
 from headrace.server.exposure import OpenKeyFile, require_private_key_file
+from headrace.server.tls.validity import OutOfDate, expiry_warning, valid_until
 
 _VERSIONS: Final = {"TLS1_2": ssl.TLSVersion.TLSv1_2, "TLS1_3": ssl.TLSVersion.TLSv1_3}
 _PASSWORD_BYTES_MAX: Final = 1024  # OpenSSL's
@@ -26,6 +27,7 @@ def new_context(options: TlsOptions) -> ssl.SSLContext:
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
     _set_versions(context, options)
     _load_key(context, options.certificate_key_file, options.certificate_key_password)
+    _check_dates(context, options.certificate_key_file)
     if options.ca_file is None:
         if not options.allow_connections_without_certificates:
             raise TlsError(
@@ -41,6 +43,13 @@ def new_context(options: TlsOptions) -> ssl.SSLContext:
         is_optional = options.allow_connections_without_certificates
         context.verify_mode = ssl.CERT_OPTIONAL if is_optional else ssl.CERT_REQUIRED
     return context
+
+
+def certificate_warning(options: TlsOptions, now: float) -> str | None:
+    """What an operator is told at `now` (seconds since 1970) if the certificate expires soon; raises `TlsError`."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    _load_key(context, options.certificate_key_file, options.certificate_key_password)
+    return expiry_warning(options.certificate_key_file, valid_until(context), now)
 
 
 def _set_versions(context: ssl.SSLContext, options: TlsOptions) -> None:
@@ -66,6 +75,14 @@ def _load_key(context: ssl.SSLContext, path: Path, password: str | None) -> None
         ) from None
     except OSError as error:
         raise TlsError(f"cannot read {path}: {error.strerror}") from None
+
+
+def _check_dates(context: ssl.SSLContext, path: Path) -> None:
+    """mongod, too, does not start with a certificate that every client would refuse."""
+    try:
+        valid_until(context)
+    except OutOfDate as error:
+        raise TlsError(f"the certificate in {path} is expired or not yet valid: {error}") from None
 
 
 def _load_authorities(context: ssl.SSLContext, path: Path) -> None:
