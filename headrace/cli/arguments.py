@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 DEFAULT_URI: Final = "mongodb://localhost:27017"
 EXIT_FAILED: Final = 1
@@ -18,6 +18,7 @@ EXIT_INTERRUPTED: Final = 130
 EXIT_PIPE_CLOSED: Final = 141
 """128 and the number of SIGPIPE: nobody reads the output any more."""
 _URI: Final = re.compile(r"^(mongodb(\+srv)?://|env:|file:)")
+_LOGIN: Final = re.compile(r"[^\s'\"]*:[^\s'\"]*@")
 
 Run = Callable[[argparse.Namespace, Sequence[str]], int]
 
@@ -79,7 +80,7 @@ def split_words(words: Sequence[str], count_max: int) -> tuple[str, list[str]]:
     given = list(words)
     uri = given.pop(0) if given and is_uri(given[0]) else DEFAULT_URI
     if len(given) > count_max:
-        raise Failed(f"too many arguments: {given[count_max]!r}", 2)
+        raise Failed(f"too many arguments: {without_logins(repr(given[count_max]))}", 2)
     return uri, given
 
 
@@ -97,7 +98,20 @@ def positive(word: str) -> int:
     return int(word)
 
 
-class CommandParser(argparse.ArgumentParser):
+def without_logins(text: str) -> str:
+    """The text without what is before the @ of connection strings in it."""
+    return _LOGIN.sub("***@", text)
+
+
+class Parser(argparse.ArgumentParser):
+    """Quotes no password where the command line is wrong."""
+
+    def error(self, message: str) -> NoReturn:
+        """End with status 2."""
+        super().error(without_logins(message))
+
+
+class CommandParser(Parser):
     """Takes arguments and options in any order, also where an argument may be left out."""
 
     _is_intermixing = False

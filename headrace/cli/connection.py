@@ -40,11 +40,19 @@ def connected(uri: str, **options: Any) -> Iterator[Client]:
         resolved_uri = resolved(uri)
         given = resolved_uri.partition("?")[2].lower()
         defaults = {name: value for name, value in _OPTIONS.items() if f"{name.lower()}=" not in given}
-        with MongoClient[Document](resolved_uri, **defaults | options) as client:
+        with _client(resolved_uri, defaults | options) as client:
             client.admin.command("hello")
             yield client
     except (OptionError, PyMongoError) as error:
         raise failure(error) from error
+
+
+def _client(uri: str, options: dict[str, Any]) -> Client:
+    """Raises Failed for files of TLS options that cannot be read, beside what pymongo raises."""
+    try:
+        return MongoClient[Document](uri, **options)
+    except OSError as error:
+        raise Failed(f"a file of the connection string cannot be used: {error}") from None
 
 
 def failure(error: Exception) -> Failed:

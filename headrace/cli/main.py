@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import headrace
 from headrace.cli import check, doctor, tls, token_command
-from headrace.cli.arguments import EXIT_INTERRUPTED, EXIT_PIPE_CLOSED, CommandParser, Failed, add_command
+from headrace.cli.arguments import EXIT_INTERRUPTED, EXIT_PIPE_CLOSED, CommandParser, Failed, Parser, add_command
 from headrace.cli.configuration import BadConfiguration, expanded
 from headrace.cli.monitoring import oplog, status, top
 from headrace.cli.pipeline import add_actions
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of the whole command line; each subcommand sets `run`."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="headrace",
         description="A MongoDB-compatible document store with complete change streams.",
         allow_abbrev=False,

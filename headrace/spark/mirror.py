@@ -20,8 +20,9 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from headrace.spark.errors import redacted
 from headrace.spark.jobs.job_file import Job
 from headrace.spark.jobs.runner import run_job
 from headrace.spark.sinks.contract import BatchReport
@@ -101,11 +102,16 @@ def follow(
     run_job(mirror.job(every=every), stop=stop, session=session, listener=listener, report=_ignore)
 
 
+class _Parser(argparse.ArgumentParser):
+    """Quotes no password where the command line is wrong."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(redacted(message))
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the job as a program; on SIGTERM and SIGINT it finishes the current batch and ends."""
-    parser = argparse.ArgumentParser(
-        prog="python -m headrace.spark.mirror", description="Keep a table equal to a collection."
-    )
+    parser = _Parser(prog="python -m headrace.spark.mirror", description="Keep a table equal to a collection.")
     parser.add_argument("--uri", required=True, help="connection string of the server, or env:NAME, file:PATH")
     parser.add_argument("--database", required=True, help="the collection's database")
     parser.add_argument("--collection", required=True, help="the collection")
