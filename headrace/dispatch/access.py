@@ -331,8 +331,8 @@ def _checked(command: Command, request: Request) -> dict[str, Any]:
     name = request.body.get("collection" if request.name == "getMore" else request.name)
     db = shortened(request.db)
     is_of_user = "User" in command.name or "Role" in command.name
-    names_collection = type(name) is str and not command.admin_only and not is_of_user
-    collection = shortened(name) if names_collection else None
+    names_collection = not command.admin_only and not is_of_user
+    collection = shortened(name) if type(name) is str and names_collection else None
     return {
         "command": request.name, **({} if collection is None else {"ns": f"{db}.{collection}"}),
         "args": {request.name: 1 if collection is None else collection, "$db": db},

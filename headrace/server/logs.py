@@ -16,6 +16,7 @@ import zlib
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from headrace.commands.table_static import STATIC_COMMANDS
 from headrace.dispatch.access import AccessEvent, shortened
 from headrace.dispatch.profiling.profile_document import answer_counts
 from headrace.dispatch.request import ClientInfo, Request
@@ -149,7 +150,7 @@ def slow_operation(request: Request, duration_ms: float, turns: int, work: Work 
     collection = request.body.get(request.name)
     if not isinstance(collection, str):
         collection = request.body.get("collection") if request.name == "getMore" else None
-    has_name = isinstance(collection, str) and request.name not in ("authenticate", "saslStart")
+    has_name = isinstance(collection, str) and request.name not in STATIC_COMMANDS
     db, name = shortened(request.db), shortened(collection) if has_name and isinstance(collection, str) else None
     attributes: dict[str, Any] = {
         "type": "command",

@@ -62,6 +62,22 @@ def test_the_localhost_exception_is_for_the_first_user() -> None:
         assert again["errmsg"] == "Command createUser requires authentication"
 
 
+def test_of_two_that_use_the_localhost_exception_at_once_one_is_the_first() -> None:
+    with DrivenServer(auth=True) as server:
+        engine = server.engine
+        requests = [server.request("admin", {"createUser": name, "pwd": "x", "roles": ["root"]}) for name in "ab"]
+        commands = [engine.command(request) for request in requests]
+        with_keys = [(command, request, command.prepare) for command, request in zip(commands, requests, strict=True)]
+        for _, request, prepare in with_keys:
+            work = None if prepare is None else prepare(request)
+            request.prepared = None if work is None else work()
+        txn = server.store.begin()
+        answers = [engine.run_write(command, request, txn) for command, request, _ in with_keys]
+        server.store.commit(txn)
+        codes = [decode(answer).get("code") for answer in answers if isinstance(answer, bytes)]
+        assert codes == [None, 13]
+
+
 def test_without_authorization_nobody_is_asked() -> None:
     with DrivenServer() as server:
         server.must("admin", {"createUser": "root", "pwd": "x", "roles": []})

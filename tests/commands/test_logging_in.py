@@ -207,6 +207,22 @@ def test_a_restriction_of_addresses_is_met_or_the_login_fails(server: DrivenServ
     assert who(server) == []
 
 
+def test_restrictions_of_a_role_count_and_a_change_of_them_puts_its_users_out(server: DrivenServer) -> None:
+    near: list[dict[str, Any]] = [{"clientSource": ["127.0.0.0/8"], "serverAddress": ["127.0.0.1"]}]
+    far: list[dict[str, Any]] = [{"clientSource": ["127.0.0.0/8"], "serverAddress": ["10.0.0.1"]}]
+    create: dict[str, Any] = {"createRole": "inner", "privileges": [], "roles": [], "authenticationRestrictions": near}
+    server.must("admin", create)
+    server.must("admin", {"createRole": "outer", "privileges": [], "roles": ["inner"]})
+    server.must("admin", {"grantRolesToUser": "a,b=c", "roles": ["outer"]})
+    assert log_in(server)["ok"] == 1.0 and who(server)
+    server.must("admin", {"updateRole": "inner", "authenticationRestrictions": far})
+    assert not who(server) and log_in(server)["code"] == 18
+    server.must("admin", {"updateRole": "inner", "authenticationRestrictions": near})
+    assert log_in(server)["ok"] == 1.0
+    server.must("admin", {"updateUser": "a,b=c", "authenticationRestrictions": far})  # both must be met
+    assert not who(server) and log_in(server)["code"] == 18
+
+
 def test_a_certificate_logs_its_subject_in(server: DrivenServer) -> None:
     server.must("$external", {"createUser": "CN=ann", "roles": []})
     client = server.request("admin", {"ping": 1}).client

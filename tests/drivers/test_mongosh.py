@@ -14,11 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pymongo import MongoClient
 
 import headrace
-from headrace.cli.tls_dev import make_certificates
-from headrace.dispatch.options import TlsOptions
+from tests.drivers.login_server import PASSWORD, SUBJECT, login_server
 from tests.node import node_modules
 
 pytestmark = pytest.mark.network
@@ -76,32 +74,18 @@ def test_it_finds_a_set_that_is_initiated_and_can_be_watched(answers: dict[str, 
 def test_mongosh_logs_in_with_each_mechanism_and_source(tmp_path: Path) -> None:
     mongosh = shutil.which("mongosh") or str(node_modules("mongosh") / ".bin" / "mongosh")
     certificates = tmp_path / "tls"
-    make_certificates(certificates)
-    tls = TlsOptions(
-        certificate_key_file=certificates / "server.pem", ca_file=certificates / "ca.pem",
-        allow_connections_without_certificates=True,
-    )  # fmt: skip
-    in_shop = [{"role": "readWrite", "db": "shop"}]
-    users: dict[str, Any] = {
-        "ann": {"pwd": "p w,=:@/", "roles": in_shop}, "root": {"pwd": "root", "roles": ["root"]},
-    }  # fmt: skip
-    subject = "CN=client,OU=Development,O=Headrace"
     script = (
         "const who = db.runCommand({connectionStatus: 1}).authInfo.authenticatedUsers;"
         "let refused; try { db.getSiblingDB('other').c.findOne(); } catch (error) { refused = error.code; }"
         "print(EJSON.stringify([who, db.c.insertOne({}).acknowledged, refused]));"
     )
-    trust = {"tls": True, "tlsCAFile": str(certificates / "ca.pem")}
-    with headrace.Server(users=users, tls=tls) as server:
-        with MongoClient(server.address, username="root", password="root", **trust) as root:
-            root["shop"].command("createUser", "bob", pwd=users["ann"]["pwd"], roles=in_shop)
-            root["$external"].command("createUser", subject, roles=in_shop)
+    with login_server(certificates) as (server, _):
         certificate = ["--tlsCertificateKeyFile", str(certificates / "client.pem")]
         for user, source, mechanism, more in (
             ("ann", "admin", "SCRAM-SHA-1", []), ("bob", "shop", "SCRAM-SHA-256", []),
-            (subject, "$external", "MONGODB-X509", certificate),
+            (SUBJECT, "$external", "MONGODB-X509", certificate),
         ):  # fmt: skip
-            login = [] if more else ["-u", user, "-p", users["ann"]["pwd"]]
+            login = [] if more else ["-u", user, "-p", PASSWORD]
             run = subprocess.run(
                 [mongosh, "--quiet", "--norc", f"mongodb://{server.address}/shop", "--tls", "--tlsCAFile",
                  str(certificates / "ca.pem"), *login, *more, "--authenticationDatabase", source,

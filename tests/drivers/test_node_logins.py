@@ -9,18 +9,12 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 import pytest
-from pymongo import MongoClient
 
-import headrace
-from headrace.cli.tls_dev import make_certificates
-from headrace.dispatch.options import TlsOptions
+from tests.drivers.login_server import IN_SHOP, PASSWORD, SUBJECT, login_server
 from tests.node import node_modules
 
 pytestmark = [pytest.mark.network, pytest.mark.process]
 
-SUBJECT: Final = "CN=client,OU=Development,O=Headrace"
-PASSWORD: Final = "p w,=:@/ I\u00adX\u2168"
-"""With characters that a URI escapes, and some that SASLprep removes or maps."""
 SCRIPT: Final = """
 const { MongoClient } = require(process.argv[2]);
 async function logIn(uri) {
@@ -58,25 +52,10 @@ def logins(uris: dict[str, str], folder: Path) -> dict[str, Any]:
 
 def test_the_driver_logs_in_with_each_mechanism_and_source(tmp_path: Path) -> None:
     certificates = tmp_path / "tls"
-    make_certificates(certificates)
-    tls = TlsOptions(
-        certificate_key_file=certificates / "server.pem", ca_file=certificates / "ca.pem",
-        allow_connections_without_certificates=True,
-    )  # fmt: skip
-    in_shop = [{"role": "readWrite", "db": "shop"}]
-    users: dict[str, Any] = {
-        "ann": {"pwd": PASSWORD, "roles": in_shop},
-        "root": {"pwd": "root", "roles": ["root"]},
-    }
-    with headrace.Server(users=users, tls=tls) as server:
+    with login_server(certificates) as (server, root):
+        for mechanism in ("SCRAM-SHA-1", "SCRAM-SHA-256"):
+            root["shop"].command("createUser", f"only {mechanism}", pwd=PASSWORD, roles=IN_SHOP, mechanisms=[mechanism])
         trust = {"tls": "true", "tlsCAFile": str(certificates / "ca.pem")}
-        with MongoClient(server.address, username="root", password="root", **trust) as root:
-            root["shop"].command("createUser", "bob", pwd=PASSWORD, roles=in_shop)
-            for mechanism in ("SCRAM-SHA-1", "SCRAM-SHA-256"):
-                root["shop"].command(
-                    "createUser", f"only {mechanism}", pwd=PASSWORD, roles=in_shop, mechanisms=[mechanism]
-                )
-            root["$external"].command("createUser", SUBJECT, roles=in_shop)
         with_certificate = {"tlsCertificateKeyFile": str(certificates / "client.pem")}
 
         def uri(user: str, password: str = PASSWORD, path: str = "", **options: str) -> str:

@@ -14,6 +14,7 @@ from pymongo.errors import PyMongoError
 
 import headrace
 from headrace import limits
+from headrace.commands.table_static import STATIC_COMMANDS
 from headrace.dispatch.profiling import profile_document
 from headrace.server.logs import JsonFormatter, formatter
 from headrace.turns import Turns
@@ -138,6 +139,8 @@ def test_nothing_that_a_client_stores_or_knows_is_in_the_log(monkeypatch: pytest
         names = sorted({command.name for command in server._running.engine.commands.values()} - {"shutdown"})
         with RawClient(server.address) as client:
             client.ask({"insert": "c", "documents": [{"_id": number, "a": CANARY} for number in range(300)]})
+            for name in STATIC_COMMANDS.keys() - {"rotateCertificates", "shutdown"}:
+                client.ask({name: CANARY}, "admin")
             for name in names:
                 fields = sorted(field_names(server, name))
                 for value in (CANARY, {CANARY: CANARY}, [CANARY], [{"q": {"a": CANARY}, "u": {"$set": {"b": CANARY}}}]):

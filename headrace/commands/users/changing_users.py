@@ -69,6 +69,7 @@ def _mechanisms(body: dict[str, Any]) -> tuple[str, ...]:
 def create(context: CommandContext, request: Request) -> dict[str, Any]:
     """createUser: raises 51003 if it is there, 31 for a role that is not."""
     name, body = user_named(request), request.body
+    _require_first(context, request)
     if name.db == "local":
         raise CommandError(2, "Cannot create users in the local database")
     if name.db == EXTERNAL and body.get("pwd") is not None:
@@ -94,6 +95,15 @@ def create(context: CommandContext, request: Request) -> dict[str, Any]:
     user_store.add(context, USERS, user)
     note(context, request, {"user": name.user, "db": name.db, "roles": user["roles"]})
     return {}
+
+
+def _require_first(context: CommandContext, request: Request) -> None:
+    """Raise 13 where nobody is logged in, and another client has created the first user since this one was let in."""
+    engine, client = context.engine, request.client
+    if engine.restricts(client) and client.grants is None:
+        users = context.txn.collection(USERS)
+        if users is not None and next(context.txn.records(users), None) is not None:
+            raise CommandError(13, f"Command {request.name} requires authentication")
 
 
 def _set_restrictions(document: dict[str, Any], body: dict[str, Any]) -> None:

@@ -60,7 +60,7 @@ def _there(context: CommandContext, namespace: str, db: str) -> list[dict[str, A
 
 
 def _note(context: CommandContext, request: Request, what: str, item: dict[str, Any]) -> None:
-    shown = {name: item[name] for name in ("user", "role", "db", "roles") if name in item}
+    shown: dict[str, Any] = {name: item[name] for name in ("user", "role", "db", "roles") if name in item}
     context.engine.access.note(what, request.client, shown)
 
 
