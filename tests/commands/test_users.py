@@ -98,7 +98,7 @@ def test_users_and_roles_of_a_dump_are_merged(server: DrivenServer) -> None:
     assert _names(server, "system.users") == {"shop.ann", "shop.eve", "other.bob"}
 
 
-def test_users_and_roles_of_a_dump_take_the_place_of_what_was_there(server: DrivenServer) -> None:
+def test_users_and_roles_of_a_dump_replace_those_of_the_server(server: DrivenServer) -> None:
     _dumped(server)
     server.must("admin", {**MERGE, "db": "shop", "drop": True})
     assert (_names(server, "system.users"), _names(server, "system.roles")) == (
