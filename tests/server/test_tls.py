@@ -366,9 +366,7 @@ def test_a_certificate_that_clients_refuse_for_its_dates_is_refused(
     assert not messages(caplog, "expires in")
 
 
-def test_a_certificate_that_expires_soon_is_a_startup_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_certificate_that_expires_soon_is_a_startup_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     authority = Authority(datetime.now(UTC) - timedelta(days=DAYS - 10))
     write_private(tmp_path / "server.pem", authority.issue(["a", "b", "server"], LOCALHOST))
     allowing = options(tmp_path, ca_file=None, allow_connections_without_certificates=True)
