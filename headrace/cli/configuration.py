@@ -51,6 +51,12 @@ _WITHOUT_FLAG: Final = (
 """Settings that say what is so without a flag; with the value None, whatever they say."""
 _LEVELS: Final = {False: "0", "off": "0", "slowOp": "1", "all": "2"}
 """Levels of the profiler by `operationProfiling.mode`; YAML reads off as false."""
+_PARAMETERS: Final = frozenset({
+    "setParameter.authenticationMechanisms",
+    "setParameter.enableLocalhostAuthBypass",
+    "setParameter.enableTestCommands",
+})  # fmt: skip
+"""Each stands for a `--setParameter` of its own, of which the last one of a name holds: that of the command line."""
 _EXCLUDED_BY: Final = {"--bind_ip": "--bind_ip_all", "--bind_ip_all": "--bind_ip", "--noauth": "--auth"}
 _BYTES_MAX: Final = 1 << 20
 
@@ -98,8 +104,9 @@ def _flags(path: Path) -> Iterator[tuple[str, list[str]]]:
             continue
         if name == "net.unixDomainSocket.enabled" and value is False:
             yield "--nounixsocket", ["--nounixsocket"]
-        elif name == "setParameter.enableTestCommands":
-            yield "--setParameter", ["--setParameter", f"enableTestCommands={int(value)}"]
+        elif name in _PARAMETERS:
+            shown = int(value) if type(value) is bool else _text(path, name, value)
+            yield f"{name}=", ["--setParameter", f"{name.partition('.')[2]}={shown}"]
         elif name == "operationProfiling.mode":
             yield "--profile", ["--profile", _level(path, value)]
         elif name not in SETTINGS:

@@ -21,7 +21,7 @@ from headrace import limits
 from headrace.cli.background import Announce, open_log, pid_file, run_in_background
 from headrace.cli.data_directory import data_directory
 from headrace.cli.tls_flags import BadOptions, add_tls_flags, tls_options_of, without_passwords
-from headrace.dispatch.options import AuditOptions, ServerOptions
+from headrace.dispatch.options import MECHANISMS, AuditOptions, ServerOptions
 
 _NO_KEY_FILE: Final = "Headrace is a set of one member, which has nobody to show a key to; access control is --auth"
 _NO_SHARDS: Final = "Headrace is not part of a sharded cluster"
@@ -239,8 +239,18 @@ def _parameter(text: str) -> tuple[str, str]:
         raise argparse.ArgumentTypeError("Headrace asks no OCSP responder: use --tlsCRLFile")
     if name == "ocspEnabled":
         return name, value
-    if not sign or name != "enableTestCommands" or value not in ("0", "1", "false", "true"):
-        raise argparse.ArgumentTypeError(f"only enableTestCommands=1 can be set here, not {text}")
+    if name == "authenticationMechanisms":
+        if not set(value.split(",")) <= set(MECHANISMS):
+            raise argparse.ArgumentTypeError(f"{text}: there are {', '.join(MECHANISMS)}")
+    elif (
+        not sign
+        or name not in ("enableLocalhostAuthBypass", "enableTestCommands")
+        or value not in ("0", "1", "false", "true")
+    ):
+        raise argparse.ArgumentTypeError(
+            "only authenticationMechanisms=NAMES, enableLocalhostAuthBypass=0 and enableTestCommands=1 can be set here,"
+            f" not {text}"
+        )
     return name, value
 
 
@@ -249,7 +259,9 @@ def options_of(arguments: argparse.Namespace, words: Sequence[str]) -> ServerOpt
     hosts = tuple(host.strip() for host in (arguments.bind_ip or "127.0.0.1").split(",") if host.strip())
     if arguments.bind_ip_all:
         hosts = ("0.0.0.0", "::") if arguments.ipv6 else ("0.0.0.0",)
-    test_commands = any(value in ("1", "true") for name, value in arguments.setParameter)
+    parameters = dict(arguments.setParameter)
+    mechanisms = parameters.get("authenticationMechanisms", ",".join(MECHANISMS)).split(",")
+    test_commands = parameters.get("enableTestCommands") in ("1", "true")
     return ServerOptions(
         dbpath=(arguments.dbpath or data_directory()).absolute(),
         bind_ips=hosts,
@@ -257,6 +269,8 @@ def options_of(arguments: argparse.Namespace, words: Sequence[str]) -> ServerOpt
         unix_socket_prefix=None if arguments.nounixsocket else arguments.unixSocketPrefix,
         unix_socket_mode=arguments.filePermissions,
         auth=arguments.auth,
+        mechanisms=tuple(sorted(set(mechanisms))),
+        localhost_exception=parameters.get("enableLocalhostAuthBypass") not in ("0", "false"),
         allow_unauthenticated=arguments.allowUnauthenticated,
         audit=_audit_options(arguments),
         tls=tls_options_of(arguments),

@@ -98,8 +98,11 @@ _LOCALHOST: Final = merged((
 class Access:
     """The users and roles of one store."""
 
-    def __init__(self, store: Store, *, authorizes: bool = False) -> None:
-        """`authorizes`: commands are for users; then a session belongs to its user."""
+    def __init__(self, store: Store, *, authorizes: bool = False, localhost_exception: bool = True) -> None:
+        """`authorizes`: commands are for users; then a session belongs to its user.
+
+        `localhost_exception`: who is on this machine may create the first user."""
+        self._localhost_exception = localhost_exception
         self._store = store
         self.authorizes = authorizes
         self.generation = 0
@@ -245,7 +248,7 @@ class Access:
             return
         if not command.requires.login or self.grants(request.client) is not None:
             return
-        if not (request.client.is_on_this_machine and not self.has_users):
+        if not (self._localhost_exception and request.client.is_on_this_machine and not self.has_users):
             self.note("authCheck", request.client, _checked(command, request), 13)
             raise CommandError(13, f"Command {command.name} requires authentication")
 

@@ -80,7 +80,7 @@ class Engine:
         self.cursors = Cursors(self.clock, self.shell.cursor_killed, store.memory)
         self.parameters = parameters
         self.oplog_bytes_max: int | None = None  # in force; the server sets it, from the disk if no parameter does
-        self.access = Access(store, authorizes=options.auth)
+        self.access = Access(store, authorizes=options.auth, localhost_exception=options.localhost_exception)
         self.authorizes = options.auth
         """Whether commands are for users with the privileges that they require. See `restricts`."""
         self.access.changed = self._end_cursors

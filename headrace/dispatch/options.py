@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
+
+MECHANISMS: Final = ("MONGODB-X509", "SCRAM-SHA-1", "SCRAM-SHA-256")
+"""By which there can be logins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,10 @@ class ServerOptions:
     """The permissions of that socket."""
     auth: bool = False
     """Require of each command the privileges that it declares, of a user who has logged in."""
+    mechanisms: tuple[str, ...] = MECHANISMS
+    """By which clients may log in."""
+    localhost_exception: bool = True
+    """A client on this machine may create the first user."""
     allow_unauthenticated: bool = False
     """Listen on addresses that other machines reach, though nobody is asked who he is."""
     audit: AuditOptions | None = None

@@ -53,6 +53,15 @@ def test_a_flag_of_the_command_line_goes_before_its_opposite_in_the_file(tmp_pat
     assert expanded(words) == ["serve", "--noauth", "--bind_ip", "127.0.0.1"]
 
 
+def test_a_parameter_of_the_command_line_leaves_the_others_of_the_file(tmp_path: Path) -> None:
+    path = config_file(
+        tmp_path, "setParameter: {authenticationMechanisms: SCRAM-SHA-256, enableLocalhostAuthBypass: 0}"
+    )
+    words = expanded(["serve", "-f", path, "--setParameter", "authenticationMechanisms=SCRAM-SHA-1,MONGODB-X509"])
+    options = options_of(build_parser().parse_args(words), words)
+    assert options.mechanisms == ("MONGODB-X509", "SCRAM-SHA-1") and not options.localhost_exception
+
+
 def test_without_a_file_nothing_changes_and_an_empty_one_says_nothing(tmp_path: Path) -> None:
     assert expanded(["serve", "--port", "1"]) == ["serve", "--port", "1"]
     assert expanded(["serve", f"--config={config_file(tmp_path, '')}", "--quiet"]) == ["serve", "--quiet"]
@@ -63,6 +72,15 @@ def test_without_a_file_nothing_changes_and_an_empty_one_says_nothing(tmp_path: 
     [
         ("net: {unixDomainSocket: {enabled: false}}", ["--nounixsocket"]),
         ("setParameter: {enableTestCommands: true}", ["--setParameter", "enableTestCommands=1"]),
+        (
+            "setParameter: {authenticationMechanisms: MONGODB-X509, enableLocalhostAuthBypass: false}",
+            [
+                "--setParameter",
+                "authenticationMechanisms=MONGODB-X509",
+                "--setParameter",
+                "enableLocalhostAuthBypass=0",
+            ],
+        ),
         ("systemLog: {quiet: false}", []),
         ("security: {authorization: disabled}", []),
         (

@@ -62,6 +62,12 @@ def test_the_localhost_exception_is_for_the_first_user() -> None:
         assert again["errmsg"] == "Command createUser requires authentication"
 
 
+def test_without_the_localhost_exception_there_is_no_first_user_by_a_client() -> None:
+    with DrivenServer(auth=True, localhost_exception=False) as server:
+        first = server.run("admin", {"createUser": "root", "pwd": "x", "roles": ["root"]})
+        assert first["errmsg"] == "Command createUser requires authentication"
+
+
 def test_of_two_that_use_the_localhost_exception_at_once_one_is_the_first() -> None:
     with DrivenServer(auth=True) as server:
         engine = server.engine

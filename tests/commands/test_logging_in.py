@@ -345,3 +345,20 @@ def test_a_stranger_makes_no_long_lines(server: DrivenServer) -> None:
         assert server.run(long, body)["code"] == 13  # type: ignore[index]
     assert len(events) >= 6 and max(map(len, events)) < 3_000
     assert max(len(reply.get("errmsg", "")) for reply in replies) < 1_000
+
+
+def test_a_mechanism_that_is_off_logs_nobody_in() -> None:
+    with DrivenServer(mechanisms=(SHA_256,)) as server:
+        server.must("admin", {"createUser": "a,b=c", "pwd": "pw", "roles": []})
+        server.must("$external", {"createUser": "CN=ann", "roles": []})
+        for user in ("a,b=c", "nobody"):
+            start = {"saslStart": 1, "mechanism": SHA_1, "payload": first_message(user)}
+            assert run(server, "admin", start)["code"] == 334
+            hello = run(server, "admin", {"hello": 1, "saslSupportedMechs": f"admin.{user}"})
+            assert hello["saslSupportedMechs"] == [SHA_256]
+        server.client.certificate_subject = "CN=ann"
+        x509 = {"mechanism": "MONGODB-X509", "db": "$external"}
+        assert run(server, "$external", {"authenticate": 1, "mechanism": "MONGODB-X509"})["code"] == 334
+        hello = run(server, "admin", {"hello": 1, "speculativeAuthenticate": {"authenticate": 1, **x509}})
+        assert "speculativeAuthenticate" not in hello and not who(server)
+        assert log_in(server)["ok"] == 1.0

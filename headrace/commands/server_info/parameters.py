@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace import limits
-from headrace.auth.users import MECHANISMS
 from headrace.dispatch.arguments import Fields, string, without_effect
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
@@ -84,7 +83,8 @@ PARAMETERS: Final = {
     for parameter in (
         Parameter("allowDiskUseByDefault", lambda options: True, _boolean),
         Parameter("authSchemaVersion", lambda options: 5),
-        Parameter("authenticationMechanisms", lambda options: ["MONGODB-X509", *MECHANISMS]),
+        Parameter("authenticationMechanisms", lambda options: list(options.mechanisms)),
+        Parameter("enableLocalhostAuthBypass", lambda options: options.localhost_exception),
         Parameter("enableTestCommands", lambda options: options.enable_test_commands),
         Parameter("featureCompatibilityVersion", lambda options: {"version": FEATURE_VERSION}),
         Parameter("internalDocumentSourceBucketAutoMaxMemoryBytes", _stage_bytes, _bytes),

@@ -71,7 +71,7 @@ def begin(
     abandon(context.engine, client)
     if mechanism == X509:
         return _with_certificate(context, client, None, kind)
-    if type(mechanism) is not str or mechanism not in HASHES or db == EXTERNAL:
+    if mechanism not in context.engine.options.mechanisms or mechanism not in HASHES or db == EXTERNAL:
         raise _unsupported(mechanism, db)
     access.count(mechanism, kind, "received")
     first = ClientFirst(_payload(body))
@@ -148,6 +148,8 @@ def _authenticate(context: CommandContext, request: Request) -> dict[str, Any]:
 
 def _with_certificate(context: CommandContext, client: ClientInfo, subject: str | None, kind: str) -> dict[str, Any]:
     """Log in who the client's certificate names; `subject`: who it says that it is, None: whoever is named."""
+    if X509 not in context.engine.options.mechanisms:
+        raise _unsupported(X509, EXTERNAL)
     access = context.engine.access
     access.count(X509, kind, "received")
     named = client.certificate_subject
@@ -222,10 +224,12 @@ def speculative(context: CommandContext, request: Request, asked: Any) -> dict[s
 
 
 def supported_mechanisms(context: CommandContext, asked: str) -> list[str]:
-    """The mechanisms of the user `db.name`; all, where there is none of that name."""
+    """The mechanisms of the user `db.name`; all, where there is none of that name. Those that are off are left out."""
     db, _, user = asked.partition(".")
     document_of_user = context.engine.access.user(UserName(user, db))
-    return list(MECHANISMS) if document_of_user is None else mechanisms_of(document_of_user)
+    names = list(MECHANISMS) if document_of_user is None else mechanisms_of(document_of_user)
+    enabled = context.engine.options.mechanisms
+    return [name for name in names if name in enabled or name not in MECHANISMS]
 
 
 _SASL: Final = Fields(MECHANISM, OPTIONS, PAYLOAD, any_type("autoAuthorize"), strict=False)
