@@ -25,7 +25,7 @@ from headrace.query.collation import Collation, parse_collation
 from headrace.query.match import parse_filter
 from headrace.store.catalog import Collection, Index
 from headrace.store.view import KEY_CUT, LEFT_OUT, View, id_bounds
-from headrace.turns import examined, sorted_in_pieces, tick, ticking_if_many
+from headrace.turns import LARGE_COUNT, examined, freed_in_pieces, sorted_in_pieces, tick, ticking_if_many
 from headrace.values.bson import decode
 from headrace.values.keystring import encode_value
 
@@ -44,7 +44,7 @@ class Finder:
 
     __slots__ = (
         "_between", "_choice", "_collation", "_collection", "_hint", "_id_direction", "_id_key", "_id_keys",
-        "_id_range", "_spec", "is_backward", "predicate", "uses_cache",
+        "_id_range", "_large", "_spec", "is_backward", "predicate", "uses_cache",
     )  # fmt: skip
 
     def __init__(
@@ -124,6 +124,7 @@ class Finder:
         """The way through an index, chosen at the first call, which may pause."""
         if self._choice is None:
             self._choice = self._chosen(current, order)
+            self._large = _large_of(self._choice.access)
             current().store.index_uses.update(index.number for index in self._choice.indexes)
         return self._choice
 
@@ -300,6 +301,15 @@ class Finder:
             tick()
             if predicate(decode(raw)):
                 yield raw
+
+
+def _large_of(access: Access | None) -> list[list[Any]]:
+    """The large arrays of a way: as long as somebody has the list, and then they are freed in pieces."""
+    large: list[list[Any]] = []
+    for branch in () if access is None else ticking_if_many(access.branches):
+        if len(branch.ranges) >= LARGE_COUNT:
+            large += [freed_in_pieces(list(branch.ranges)), *map(freed_in_pieces, filter(None, branch.bounds))]
+    return large
 
 
 _ABSENT: Final = object()

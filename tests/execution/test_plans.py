@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import Interrupted
+from headrace.execution import plan
 from headrace.execution.planner import choice, skip_scan, trial
 from headrace.query.sort import parse_sort
 from headrace.store.view import View
@@ -383,6 +384,18 @@ def test_a_write_takes_turns_and_can_be_ended_where_ranges_are_empty(what: str) 
         answer, looks = looks_of_write(server, WRITES_OF_NOTHING[what], looks_max=1000)
         assert decode(answer)["code"] == 11601
         assert 1000 <= sum(looks) < 2000
+
+
+def test_the_ranges_of_a_way_are_freed_in_pieces() -> None:
+    with DrivenServer() as server:
+        server.must("t", {"insert": "c", "documents": [{"_id": 0, "a": 0}]})
+        server.must("t", {"createIndexes": "c", "indexes": [{"name": "a", "key": {"a": 1}}]})
+        request = server.request("t", {"count": "c", "query": {"a": {"$in": list(range(1, 40_000))}}, "hint": "a"})
+        freed: list[Any] = []
+        with mock.patch.object(plan, "freed_in_pieces", lambda made: freed.append(made) or made):
+            answer, _ = tick_count(server.engine.run_read, server.engine.command(request), request)
+        assert decode(answer)["n"] == 0
+        assert freed and {len(made) for made in freed} == {39_999}
 
 
 def looks_of_write(server: DrivenServer, body: dict[str, Any], looks_max: int = 10_000) -> tuple[Any, list[int]]:
