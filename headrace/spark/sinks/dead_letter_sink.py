@@ -74,6 +74,8 @@ class DeadLetterSink:
                     raise
                 refused.reasons[error.token] = str(error)
                 continue
+            if self._late_count:
+                self._forget_deleted([rows[number] for number in division.taken])
             count += self._late_count
             if report is None and count:
                 report = BatchReport(ordered.number, 0, 0, done, ordered.first_event_ms(), self._now_ms())
@@ -108,6 +110,16 @@ class DeadLetterSink:
             if waiting and (identity := key_identity(key)) in waiting:
                 letters.append(DeadLetter(self._name, token, identity, RESOLVED, None, "", ""))
         self._late_count += self._letters.add(letters, self._now_ms())
+
+    def _forget_deleted(self, rows: Sequence[Row]) -> None:
+        """Of what the target has refused, a document that a later row of the batch takes away waits no more."""
+        last = {identity_of(row): row for row in rows}
+        letters = [
+            DeadLetter(self._name, last[key].token, key, RESOLVED, None, "", "")
+            for key in self._letters.waiting(self._name)
+            if key in last and last[key].operationType == "delete"
+        ]
+        self._letters.add(letters, self._now_ms())
 
     def _letter_of(self, write: RefusedWrite, rows: Mapping[tuple[str, str | None], int]) -> DeadLetter:
         """With the row, if it is of this batch; otherwise a process before this one had it, and ended."""

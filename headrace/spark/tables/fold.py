@@ -55,10 +55,11 @@ class MirrorDiverged(RowRefused):
 
 @dataclass(frozen=True, slots=True)
 class MirrorRow:
-    """A row of the mirror: the document's text, true at the token."""
+    """A row of the mirror: the document's text, true at the token. `refused`: a later one was not taken."""
 
     document: str
     token: str
+    refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +244,7 @@ class _Folding:
         """The keys of existing rows by their identity: one, but for rows of a snapshot that is still being read."""
         for key in existing:
             self._texts.setdefault(key_identity(key), []).append(key)
+        self._refused = {key_identity(key) for key, row in existing.items() if row.refused}
         self._clearing = clearing
         self._clear = False
         self._stale_before = state.begun
@@ -310,6 +312,8 @@ class _Folding:
             self._changed[identity] = _Changed(same_document_key(row.fullDocument, key), row.fullDocument, row.token)
         elif self._state.is_early(row.token) and before.token < self._state.snapshot_began:
             self._absolute = False
+        elif identity in self._refused and identity not in self._changed:
+            raise MirrorDiverged(f"the document {key}, which was updated at {row.token}, was refused before", row.token)
         elif before.document is not None:
             self._changed[identity] = _Changed(before.key, self._updated(before.document, row), row.token)
         elif self._state.is_early(row.token):

@@ -151,6 +151,19 @@ def test_what_comes_in_a_later_commit_of_the_batch_does_not_change_the_document_
     assert guarded.documents() == [{"_id": 1, "n": 7}] and len(guarded.waiting()) == 1
 
 
+def test_the_document_before_is_replaced_and_deleted_like_any_other(uri: str, database: Db, tmp_path: Path) -> None:
+    """By the process that has seen the refusal, in a later commit of the batch and in a later batch."""
+    guarded = Guarded(database, uri, tmp_path, rows_max=2)
+    sink = guarded.open()
+    inserts = [insert(time, time, n=1) for time in (1, 2, 3, 4)]
+    refused = [update(5, 1, n=200), update(6, 2, n=200), row(7, "delete", 1), update(8, 3, n=200)]
+    later = [row(9, "delete", 2), row(10, "replace", 3, fullDocument={"_id": 3, "n": 3}), update(11, 3, n=4)]
+    for batch in batches([inserts, refused, later]):
+        assert sink.apply(batch)
+    assert guarded.documents() == [{"_id": 3, "n": 4}, {"_id": 4, "n": 1}]
+    assert sorted(guarded.refused()) == [token_at(time) for time in (5, 6, 8)] and not guarded.waiting()
+
+
 def test_too_many_stop_it_before_the_position_goes_on(uri: str, database: Db, tmp_path: Path) -> None:
     guarded = Guarded(database, uri, tmp_path, count_max=1)
     first, second, third, *_ = batches(BATCHES)

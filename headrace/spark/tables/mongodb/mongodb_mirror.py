@@ -16,7 +16,7 @@ A crash before 2 changes nothing; behind it, whoever opens the table next does 3
 from the target's own (a snapshot, inserts, deletes), 1 and 2 are left out: the batch given again does the same.
 
 What the target refuses (a validator, a unique index, the size) is known in 3 only. `on_outcome` is called between 3 and
-4; without it the position stays where it is. A document that was refused is as before, and counts as not there until
+4; without it the position stays where it is. A document that was refused is as before, and takes no update until
 a later one is taken.
 
 Documents that others write into the collection remain, unless the source has their keys.
@@ -100,10 +100,9 @@ class MongoMirror:
             }
             for document in self._documents.find({"_id": {"$in": [value for _, value in some]}}):
                 key = dumps(document["_id"])
-                if key_identity(key) in self._refused:
-                    continue
                 token = max(tokens.get(key_identity(key), ""), tokens.get(key, ""))
-                self._seen[key] = MirrorRow(dumps(document), token)
+                refused = bool(self._refused) and key_identity(key) in self._refused
+                self._seen[key] = MirrorRow(dumps(document), token, refused)
         return self._seen
 
     def commit(self, changes: MirrorChanges) -> None:
