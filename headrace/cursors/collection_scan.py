@@ -19,12 +19,15 @@ Read = TypeVar("Read", bound=tuple[Any, ...])
 
 
 def take_chunk(walk: Iterable[Read], count_max: int) -> list[Read]:
-    """What a scan reads from a view at once: so many documents, or so many bytes of them."""
+    """What a scan reads from a view at once: so many documents, or so many bytes of them. One that is larger comes by
+    itself, so that none is held back that is."""
     chunk: list[Read] = []
     size = 0
     for read in walk:
-        chunk.append(read)
         size += len(read[-1])
+        if size > limits.VIEW_CHUNK_BYTES and chunk:
+            break
+        chunk.append(read)
         if len(chunk) == count_max or size >= limits.VIEW_CHUNK_BYTES:
             break
     return chunk

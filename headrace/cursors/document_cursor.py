@@ -11,7 +11,7 @@ from typing import Any
 from headrace import limits
 from headrace.errors import CommandError
 from headrace.memory_budget import Account
-from headrace.turns import holds_batch, tick
+from headrace.turns import current_turn, holds_batch, tick
 
 
 def _check_size(size: int) -> None:
@@ -27,8 +27,9 @@ class DocumentCursor:
     """Batches of raw documents from an iterator."""
 
     __slots__ = (
-        "_documents", "_held", "_left", "account", "awaits", "command_bytes", "context", "exhausted", "id", "in_use",
-        "key", "left_ms", "namespace", "no_timeout", "read_ahead_bytes", "record", "session", "tails", "used_ms",
+        "_documents", "_held", "_left", "_scan_bytes", "account", "awaits", "command_bytes", "context", "exhausted",
+        "id", "in_use", "key", "left_ms", "namespace", "no_timeout", "read_ahead_bytes", "record", "session", "tails",
+        "used_ms",
     )  # fmt: skip
 
     is_change_stream = False
@@ -57,6 +58,7 @@ class DocumentCursor:
         self.key = ""  # the scope of that wait; "": the deployment
         self._documents = documents
         self._left = limit  # documents it may still return; None: no bound
+        self._scan_bytes: int | None = None  # that its scan has last read at once, where that is known
         self._held: bytes | None = None  # read, but too large for the batch before
 
     def next_batch(self, count_max: int | None) -> list[bytes]:
@@ -67,18 +69,22 @@ class DocumentCursor:
         if self._left is not None:
             count_max = self._left if count_max is None else min(count_max, self._left)
         batch = self._take(count_max)
+        if (turn := current_turn()) is not None and turn.scan_bytes:
+            self._scan_bytes = turn.scan_bytes
         if self._left is not None:
             self._left -= len(batch)
             self.exhausted = self.exhausted or self._left == 0
         return batch
 
     def held_bytes(self, batch: Sequence[bytes]) -> int:
-        """About what it holds behind this batch: what its scan has read and not returned, where documents are as large
-        as those returned, and one that was too large for the batch."""
+        """About what it holds behind this batch: what its scan has last read at once, or would have read of documents
+        as large as those returned, and one that was too large for the batch."""
         size = self.command_bytes
         if self._held is not None:
             size += 2 * len(self._held)  # its scan has it, too, or made it of one as large
-        if batch:
+        if self._scan_bytes is not None:
+            size += self._scan_bytes
+        elif batch:
             average = sum(map(len, batch)) // len(batch)
             size += min(average * limits.VIEW_CHUNK_COUNT, max(average, limits.VIEW_CHUNK_BYTES))
         return size

@@ -78,7 +78,7 @@ class Cursor(Protocol):
         self, prefix: bytes, count_max: int, bytes_max: int, *, backward: bool = False
     ) -> list[tuple[bytes, bytes]]:
         """(key without the prefix, value) of the items with this prefix from the one it is on, included: so many, or
-        so many bytes of values. Where it stands afterwards is not said."""
+        at most so many bytes of values, one at least. Where it stands afterwards is not said."""
 
 
 def chunk_of(
@@ -90,8 +90,10 @@ def chunk_of(
     for key, value in items:
         if key[:length] != prefix:
             break
-        chunk.append((key[length:], value))
         size += len(value)
+        if size > bytes_max and chunk:
+            break
+        chunk.append((key[length:], value))
         if size >= bytes_max or len(chunk) >= count_max:
             break
     return chunk

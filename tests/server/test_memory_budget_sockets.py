@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import struct
 from collections.abc import Iterator
 from contextlib import ExitStack
+from types import FunctionType, GeneratorType, MethodWrapperType, ModuleType
+from typing import Any
 
 import pytest
-from bson import Binary
+from bson import Binary, Int64
 
 import headrace
+from headrace.cursors.collection_scan import ChunkedScan
+from headrace.store.store import Store
 
 from .raw import RawClient, message
 
@@ -92,3 +97,42 @@ def test_scans_that_have_paused_count_what_they_have_read(server: headrace.Serve
         assert most > 4 * MEGABYTE
         assert 146 in codes and set(codes) == {0, 146}
         until_unused(other)
+
+
+@pytest.mark.parametrize("find", [{}, {"sort": {"_id": -1}}, {"hint": {"n": 1}, "filter": {"n": {"$gte": 0}}}])
+def test_what_a_cursor_has_read_ahead_counts_where_documents_are_of_any_size(
+    server: headrace.Server, find: dict[str, Any]
+) -> None:
+    """One of 4 MB follows a small one, which is all that the batch has: a scan does not hold the large one, or counts
+    it."""
+    with RawClient(server.address) as client:
+        client.ask({"createIndexes": "c", "indexes": [{"key": {"n": 1}, "name": "n"}]})
+        for number, size in enumerate((10, 4 * MEGABYTE, 10)):
+            client.ask({"insert": "c", "documents": [{"_id": number, "n": number, "b": Binary(bytes(size))}]})
+        before, cursors = held(server), []
+        for _ in range(3):
+            reply = client.ask({"find": "c", "batchSize": 1, **find})["cursor"]
+            assert len(reply["firstBatch"]) == 1
+            cursors.append(reply["id"])
+        assert held(server) - before <= max(used(client), MEGABYTE)
+        for cursor in cursors:
+            rest = client.ask({"getMore": Int64(cursor), "collection": "c"})["cursor"]["nextBatch"]
+            assert [len(document["b"]) for document in rest] == [4 * MEGABYTE, 10]
+        until_unused(client)
+
+
+def held(server: headrace.Server) -> int:
+    """The bytes of documents that the cursors of a server hold."""
+    cursors = list(server._running.engine.cursors._open.values())
+    seen, size = set(), 0
+    values: list[Any] = [cursor._documents for cursor in cursors]
+    while values:
+        value = values.pop()
+        if id(value) in seen or isinstance(value, type | ModuleType | Store | FunctionType):
+            continue
+        seen.add(id(value))
+        if type(value) is bytes:
+            size += len(value)
+        elif isinstance(value, list | tuple | GeneratorType | ChunkedScan | MethodWrapperType):
+            values += gc.get_referents(value)
+    return size

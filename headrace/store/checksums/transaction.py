@@ -188,9 +188,11 @@ class _CheckedCursor:
         for key, stored in self._base.iterprev() if backward else self._base.iternext():
             if key[:length] != prefix:
                 break
+            size += len(stored)
+            if size > bytes_max and chunk:
+                break
             compared += (key, stored, _START_AGAIN)
             chunk.append((key[length:], stored[:-4]))
-            size += len(stored)
             if size >= bytes_max or len(chunk) >= count_max:
                 break
         if size > _LONG_BYTES or crc32c(b"".join(compared)):
