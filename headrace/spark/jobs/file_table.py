@@ -123,6 +123,15 @@ SINK_KEYS: Final = {
         "table": _TABLE,
         "upkeep": _UPKEEP,
     },
+    "kafka": {
+        "format": FileKey("canonical", "values as `canonical` or `relaxed` Extended JSON"),
+        "kafka": FileKey("none", "options of Kafka's clients: a table; values may be `env:NAME` or `file:PATH`"),
+        "policy": FileKey("follow", "on drop or rename: `follow` writes the event, `fail` stops before it"),
+        "position": FileKey("required", "file of the sink's position"),
+        "servers": FileKey("required", "brokers to ask first, such as `localhost:9092`, with commas between them"),
+        "tombstones": FileKey("false", "`true`: a record without a value follows each delete, for topics that compact"),
+        "topic": FileKey("required", "the topic; may have `{database}` and `{collection}`"),
+    },
     "mirror": _TYPED
     | {
         "buckets": FileKey("0", "partitions of a Delta table by a hash of the key; fixed when the table is created"),

@@ -175,6 +175,8 @@ def _check(job: Job) -> None:
             "that wait are known by their keys"
         )
     check_stages(job)
+    if any(sink.kind == "kafka" for sink in job.sinks):
+        _check_kafka(job)
     if not job.folds:
         return
     kinds = ", ".join(sink.kind for sink in job.sinks if sink.folds)
@@ -201,6 +203,15 @@ def _check(job: Job) -> None:
         )
 
 
+def _check_kafka(job: Job) -> None:
+    """Raises JobError for what the records of Kafka cannot be made of."""
+    options = job.options
+    if options.documents == "columns" or options.columns:
+        raise JobError("kafka: such a sink needs all columns, and documents as extjson or bson")
+    if options.others:
+        raise JobError("kafka: documents of two servers may have one key: give each server a job and a topic")
+
+
 def _check_servers(job: Job) -> None:
     """Raises JobError for what follows a collection of one server, and takes the rows of no other."""
     if refused := [sink.kind for sink in job.sinks if sink.folds and not sink.of_several_servers]:
@@ -222,12 +233,15 @@ def _check_targets(job: Job) -> None:
         if job.deadletter and f"{location_of(job.deadletter)}/".startswith(path):
             raise SinkError(f"the dead letters and the sink {sink} have one path: give them one of their own")
     targets = [
-        tuple(sink.options.get(name) for name in ("uri", "database", "collection", "table"))
+        tuple(sink.options.get(name) for name in ("uri", "database", "collection", "table", "servers", "topic"))
         for sink in job.sinks
         if not sink.location and sink.kind != "own"
     ]
     if len(set(targets)) < len(targets):
         raise SinkError("two sinks write one table: give each its own")
+    positions = [sink.options["position"] for sink in job.sinks if sink.kind == "kafka"]
+    if len(set(positions)) < len(positions):
+        raise SinkError("two sinks have one file as position: give each its own")
 
 
 def _check_names(table: str, given: Mapping[str, Any]) -> None:

@@ -36,7 +36,7 @@ def table_name(sink: SinkOptions) -> str:
     """What a job's record calls the sink's table."""
     location = sink.location
     named = sink.kind == "sql" or sink.in_catalog
-    target = [sink.options.get(name) for name in ("database", "collection", "table" if named else "")]
+    target = [sink.options.get(name) for name in ("database", "collection", "table" if named else "", "topic")]
     return f"{sink.kind} {location or '.'.join(str(name) for name in target if name)}"
 
 

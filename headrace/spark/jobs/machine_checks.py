@@ -7,11 +7,13 @@ import os
 import shutil
 import zipfile
 from collections.abc import Iterable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from headrace.spark.jobs.job_file import Job
+from headrace.spark.sinks.kafka_options import PACKAGE, PROVIDER
 
 _JAR_LISTS: Final = ("spark.driver.extraClassPath", "spark.jars")
 _SESSION_CATALOG: Final = "spark_catalog"
@@ -40,13 +42,14 @@ def _missing_command(job: Job) -> Iterator[str]:
 def _session_problems(job: Job) -> list[str]:
     if "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ:
         return []  # another program started Spark, with a configuration of its own
-    return [*_missing_java(), *_missing_jars(job), *_missing_catalogs(job)]
+    return [*_missing_java(), *_missing_jars(job), *_missing_catalogs(job), *_missing_kafka(job)]
 
 
 def _folders(job: Job) -> list[Path]:
     """The folders in which the job writes."""
     sinks = [Path(sink.location.url) for sink in job.sinks if sink.location and not sink.location.in_store]
-    return [job.checkpoint.absolute(), *sinks]
+    positions = [Path(sink.options["position"]).parent for sink in job.sinks if sink.kind == "kafka"]
+    return [job.checkpoint.absolute(), *sinks, *positions]
 
 
 def _unwritable(folder: Path) -> str:
@@ -100,8 +103,8 @@ def _jars(job: Job) -> Iterator[Path]:
 def _missing_catalogs(job: Job) -> Iterator[str]:
     """Catalogs of sinks that the configuration does not name, or whose class is in none of the jars."""
     conf: dict[str, Any] = dict(job.spark.get("conf", {}))
-    if (Path(os.environ.get("SPARK_CONF_DIR", "")) / "spark-defaults.conf").is_file():
-        return  # which may name more
+    if _may_have_more():
+        return
     for sink in job.sinks:
         catalog, *rest = str(sink.options.get("table", "")).split(".")
         if not sink.in_catalog or (len(rest) < 2 and f"spark.sql.catalog.{catalog}" not in conf):
@@ -111,6 +114,24 @@ def _missing_catalogs(job: Job) -> Iterator[str]:
             yield f"{sink}: there is no catalog {catalog!r}: the file's [spark] conf has no {name}"
         elif name in conf and not _has_class(job, str(conf[name])):
             yield f"{sink}: no jar has the class {conf[name]} of the catalog {catalog!r}: add it to spark.jars"
+
+
+def _missing_kafka(job: Job) -> Iterator[str]:
+    """Says which package brings Spark's Kafka writer, if a sink needs it and the configuration does not have it."""
+    conf: dict[str, Any] = dict(job.spark.get("conf", {}))
+    if not any(sink.kind == "kafka" for sink in job.sinks) or _may_have_more():
+        return
+    packages = str(conf.get("spark.jars.packages", ""))
+    if "spark-sql-kafka" not in packages and (packages or not _has_class(job, PROVIDER)):
+        yield (
+            f"no jar has Spark's writer for Kafka: add {PACKAGE}:{version('pyspark')} to spark.jars.packages in the "
+            "file's [spark] conf"
+        )
+
+
+def _may_have_more() -> bool:
+    """Whether Spark has a configuration besides the file's."""
+    return (Path(os.environ.get("SPARK_CONF_DIR", "")) / "spark-defaults.conf").is_file()
 
 
 def _has_class(job: Job, name: str) -> bool:

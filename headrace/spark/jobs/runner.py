@@ -383,12 +383,15 @@ def reset_job(job: Job, *, data: bool = False) -> ResetResult:
 
 
 def _forget_positions(job: Job) -> None:
+    from headrace.spark.sinks.kafka_sink import KafkaSink
     from headrace.spark.sinks.mirror_sink import MirrorSink
     from headrace.spark.tables.mongodb.mongodb_mirror import MongoMirror
     from headrace.spark.tables.sql.sql_mirror import SqlMirror
 
     for sink in job.sinks:
-        if sink.kind in {"mongodb", "sql"}:
+        if sink.kind in {"kafka", "mongodb", "sql"}:
             opened = sink.open()
-            if isinstance(opened, MirrorSink) and isinstance(opened.table, MongoMirror | SqlMirror):
+            if isinstance(opened, KafkaSink):
+                opened.forget()
+            elif isinstance(opened, MirrorSink) and isinstance(opened.table, MongoMirror | SqlMirror):
                 opened.table.forget()

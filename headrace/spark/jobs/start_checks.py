@@ -52,6 +52,7 @@ from headrace.spark.mongodb.server_history import (
 )
 from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition, server_name
 from headrace.spark.rows.tokens import Token
+from headrace.spark.sinks.kafka_options import kafka_options, unreachable
 from headrace.spark.sinks.sink_options import SinkOptions
 from headrace.spark.source.options import parse_options
 from headrace.spark.tables.fold import MirrorState
@@ -277,12 +278,21 @@ def sink_states(job: Job, *, with_spark: bool = False) -> tuple[SinkState, ...]:
 
 def _sink_state(sink: SinkOptions, collection: str = "") -> SinkState:
     _check_format(sink)
+    _check_brokers(sink)
     try:
         with pymongo.timeout(limits.START_CHECK_SECONDS_MAX):
             position = sink.open().position()
     except ConnectionFailure as error:
         raise ServerUnreachable(f"no server answers for the sink {sink}: {_reason(error)}") from error
     return SinkState(sink, position, TableOwner.of(getattr(position, "owner", "")), collection)
+
+
+def _check_brokers(sink: SinkOptions) -> None:
+    """Raises ServerUnreachable if the sink writes to Kafka, and no broker answers."""
+    if sink.kind == "kafka":
+        reason = unreachable(kafka_options(sink.options).servers, limits.START_CHECK_SECONDS_MAX)
+        if reason:
+            raise ServerUnreachable(f"no broker answers for the sink {sink}: {reason}")
 
 
 _FORMATS: Final = {"_delta_log": "delta", "_spark_metadata": "events as Parquet files", "mirror.parquet": "parquet"}

@@ -46,14 +46,14 @@ def resolved_secret(reference: str) -> str:
     return value
 
 
-def referred(url: str) -> str:
-    """The URL of another database that an option stands for. Raises OptionError, which does not have it."""
-    kind, sign, name = url.partition(":")
+def referred(text: str, what: str = "a database's URL") -> str:
+    """What an option of another system stands for: `what`. Raises OptionError, which does not have it."""
+    kind, sign, name = text.partition(":")
     if kind == "env" and sign:
         if not (value := os.environ.get(name, "").strip()):
-            raise OptionError(f"the environment variable {name}, which is to hold a database's URL, is not set")
+            raise OptionError(f"the environment variable {name}, which is to hold {what}, is not set")
         return value
-    return _first_line(Path(name), "a database's URL") if kind == "file" and sign else url
+    return _first_line(Path(name), what) if kind == "file" and sign else text
 
 
 def checked(uri: str, source: str) -> str:

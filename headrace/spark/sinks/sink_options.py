@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from headrace.spark.columns.column_types import SchemaError
-from headrace.spark.errors import redacted
+from headrace.spark.errors import OptionError, redacted
 from headrace.spark.masks.mask import omitting
 from headrace.spark.mongodb.collection_selection import Namespace
 from headrace.spark.sinks.contract import Sink
@@ -73,6 +73,13 @@ def _history(path: str = "", table: str = "delta", policy: str = "follow", omit:
     return sink
 
 
+def _kafka(position: str, policy: str = "follow", **options: Any) -> Sink:
+    from headrace.spark.sinks.kafka_options import kafka_options
+    from headrace.spark.sinks.kafka_sink import KafkaSink
+
+    return KafkaSink(kafka_options(options), position, policy)
+
+
 def _mirror(
     path: str = "", table: str = "delta", buckets: int = 0, policy: str = "follow", omit: Any = (), **typed: Any
 ) -> Sink:
@@ -115,10 +122,12 @@ TABLES: Final = ("delta", "parquet")
 _IN_CATALOGS: Final = frozenset({"changes", "history", "mirror"})
 """The kinds that can be a table of Spark's catalogs."""
 _PLAIN: Final = frozenset({"path", "policy"})
+_KAFKA: Final = frozenset({"format", "kafka", "policy", "position", "servers", "tombstones", "topic"})
 KINDS: Final[dict[str, SinkKind]] = {
     "changes": SinkKind(_changes, _PLAIN | TYPED_OPTIONS | {"omit", "table", "upkeep", "writers"}, "path", folds=False),
     "documents": SinkKind(_documents, frozenset({"path", "table", "upkeep"}), "path", folds=False, takes="documents"),
     "history": SinkKind(_history, _PLAIN | TYPED_OPTIONS | {"omit", "table", "upkeep"}, "path"),
+    "kafka": SinkKind(_kafka, _KAFKA, "topic", folds=False),
     "mirror": SinkKind(_mirror, _PLAIN | TYPED_OPTIONS | {"buckets", "omit", "table", "upkeep"}, "path"),
     "mongodb": SinkKind(_mongodb, frozenset({"collection", "database", "policy", "uri"}), "uri"),
     "own": SinkKind(_custom, frozenset(), "factory", folds=False, takes="both"),
@@ -127,6 +136,8 @@ KINDS: Final[dict[str, SinkKind]] = {
 }
 
 
+_NEEDED: Final = {"kafka": ("position", "servers"), "sql": ("table",)}
+"""What a kind needs besides `SinkKind.needs`."""
 _PER_COLLECTION: Final = frozenset({"changes", "history", "mirror", "parquet"})
 """The kinds whose path may have `{database}` and `{collection}`."""
 
@@ -215,8 +226,8 @@ def parse_sink(given: Mapping[str, Any], folder: Path) -> SinkOptions:
         )
     if kind.needs not in options and not in_catalog:
         raise SinkError(f"the sink {name!r} needs {kind.needs!r}")
-    if name == "sql" and "table" not in options:
-        raise SinkError("the sink 'sql' needs 'table'")
+    if missing := [each for each in _NEEDED.get(name, ()) if each not in options]:
+        raise SinkError(f"the sink {name!r} needs {missing[0]!r}")
     unknown = sorted(options.keys() - kind.options) if kind.options else []
     if unknown:
         raise SinkError(f"the sink {name!r} has no option {unknown[0]!r}; it has {', '.join(sorted(kind.options))}")
@@ -237,6 +248,8 @@ def parse_sink(given: Mapping[str, Any], folder: Path) -> SinkOptions:
             omitting(list(options["omit"]))
         except ValueError as error:
             raise SinkError(f"the sink {name!r}: {error}") from None
+    if name == "kafka":
+        _check_kafka(options, folder)
     if "path" in options and "path" in kind.options:
         options["path"] = _checked_path(options, name, folder)
     if options.keys() & TYPED_OPTIONS & kind.options:
@@ -254,6 +267,19 @@ def _upkeep(name: str, options: Mapping[str, Any], given: Any, in_catalog: bool)
         return parse_upkeep(True if given is None else given, name)
     except UpkeepError as error:
         raise SinkError(f"the sink {name!r}: {error}") from None
+
+
+def _check_kafka(options: dict[str, Any], folder: Path) -> None:
+    """Raises SinkError for options of Kafka that are wrong; fills in where the file of the position is."""
+    from headrace.spark.sinks.kafka_options import kafka_options
+
+    try:
+        kafka_options(options)
+    except OptionError as error:
+        raise SinkError(f"the sink 'kafka': {error}") from None
+    if is_url(str(options["position"])):
+        raise SinkError("the sink 'kafka': 'position' is a file of this machine, not a URL")
+    options["position"] = resolved_path(str(options["position"]), folder)
 
 
 def _check_typed(name: str, options: dict[str, Any], folder: Path) -> None:

@@ -1,0 +1,118 @@
+"""`kafka`: every event as a record of a topic of Kafka, by Spark's own writer; at least once, in order by key.
+
+The rows of a batch are put in the order of their tokens, those of one key in one task, and written; then the sink
+stores its position in a file beside the job. A crash in between writes the batch once more. So in a partition of
+Kafka the events of a key are in order, with runs of them repeated from an earlier one on: a reader passes over what is
+not newer than the token that it has seen of the key. After a snapshot the same rule leaves out events that the
+snapshot's document has already.
+
+A drop, a rename, an invalidate are records without a key; with the policy `fail` the job stops before them.
+Not transactional: Spark's writer has no transactions of Kafka's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.clock import SystemClock
+from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, Row
+from headrace.spark.sinks.contract import BatchReport, MicroBatch
+from headrace.spark.sinks.kafka_options import KafkaOptions
+from headrace.spark.sinks.kafka_records import SCHEMA, encoder
+from headrace.spark.tables.drop_policy import CollectionGone, checked_policy
+from headrace.spark.tables.durable_files import replace_file
+from headrace.spark.tables.fold import INVALIDATING
+from headrace.spark.tables.progress import Progress, Sieve
+from headrace.spark.tables.table_owner import TableOwner, check_owner
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_LIGHT: Final = ("token", "operationType", "database", "collection", "wallTime", "server")
+"""The columns that say how far the batch goes."""
+_SNAPSHOTS: Final = f"'{SNAPSHOT}', '{SNAPSHOT_BEGIN}', '{SNAPSHOT_END}'"
+
+
+class KafkaSink:
+    """See `contract.FrameSink`. `position` is the file of the position."""
+
+    takes_frames = True
+
+    def __init__(self, options: KafkaOptions, position: str | Path, policy: str = "follow") -> None:
+        self._options = options
+        self._file = Path(position)
+        self._policy = checked_policy(policy)
+        self.owner: TableOwner | None = None
+
+    def __str__(self) -> str:
+        return f"the topic {self._options.topic} (position in {self._file})"
+
+    def position(self) -> Progress:
+        return Progress.of(self._file.read_text()) if self._file.exists() else Progress()
+
+    def apply(self, batch: MicroBatch) -> BatchReport | None:
+        from headrace.spark.session import get_session
+
+        before = self._before()
+        if before.has(batch.query, batch.number) or not batch.table.num_rows:
+            return None
+        return self._publish(get_session().createDataFrame(batch.table), batch, before)
+
+    def apply_frame(self, frame: DataFrame, query: str, number: int) -> BatchReport | None:
+        before = self._before()
+        if before.has(query, number):
+            return None
+        # The rows are read twice: what they are, and then whole. Several sinks have them cached already.
+        cached = not frame.is_cached
+        if cached:
+            frame.persist()
+        try:
+            light = frame.select(*(name for name in frame.columns if name in _LIGHT)).toArrow()
+            return self._publish(frame, MicroBatch(query, number, light), before) if light.num_rows else None
+        finally:
+            if cached:
+                frame.unpersist()
+
+    def forget(self) -> None:
+        """Removes the position; the records stay."""
+        self._file.unlink(missing_ok=True)
+
+    def _before(self) -> Progress:
+        before = self.position()
+        check_owner(before.owner, self.owner, self)
+        return before
+
+    def _publish(self, frame: DataFrame, batch: MicroBatch, before: Progress) -> BatchReport:
+        """Writes the rows of the frame, of which the batch has the columns that say how far they go."""
+        rows = batch.rows_of_one_server()
+        self._check(rows, before)
+        sieve = Sieve(before)
+        for row in rows:
+            sieve.is_new(row)
+        if before.token:
+            frame = frame.where(f"token > '{before.token}' OR operationType IN ({_SNAPSHOTS})")
+        ordered = frame.repartition(_task_count(frame), "documentKey").sortWithinPartitions("token")
+        writer: Any = ordered.mapInArrow(encoder(self._options), SCHEMA).write.format("kafka")
+        writer.options(**self._options.writer_options()).save()
+        after = replace(
+            sieve.progress, query=batch.query, batch=batch.number,
+            owner=self.owner.text() if self.owner else before.owner,
+        )  # fmt: skip
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(self._file, lambda path: path.write_text(after.text()))
+        return BatchReport(
+            batch.number, len(rows), sieve.event_count, after.token, batch.first_event_ms(), SystemClock().now_ms()
+        )
+
+    def _check(self, rows: list[Row], before: Progress) -> None:
+        """Raises CollectionGone if the rows say so and the policy is `fail`."""
+        for row in rows if self._policy == "fail" else ():
+            if row.operationType in INVALIDATING and row.token > before.token:
+                raise CollectionGone(f"{row.operationType} of {row.database}.{row.collection} at {row.token}")
+
+
+def _task_count(frame: DataFrame) -> int:
+    """How many tasks write: as many as run at once."""
+    return max(1, int(frame.sparkSession.sparkContext.defaultParallelism))
