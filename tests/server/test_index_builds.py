@@ -12,6 +12,7 @@ import pytest
 from pymongo.errors import PyMongoError
 
 import headrace
+from headrace import limits
 from headrace.dispatch.engine import Engine
 from headrace.store.check.directory import check
 
@@ -108,7 +109,8 @@ def test_a_build_goes_on_when_another_write_fails_inside(tmp_path: Path, monkeyp
     assert check(tmp_path).problems == []
 
 
-def test_a_build_is_seen_while_it_goes_on(tmp_path: Path) -> None:
+def test_a_build_is_seen_while_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "BUILD_COUNT", limits.VIEW_CHUNK_COUNT // 8)
     with headrace.Server(tmp_path) as server, RawClient(server.address) as builder, RawClient(server.address) as other:
         fill(other)
         server._running.scheduler.turns.seconds = 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
+from sys import maxsize
 from typing import Any, Final
 
 from headrace import limits
@@ -43,7 +44,7 @@ def count(context: CommandContext, request: Request) -> dict[str, Any]:
     skip, limit = SKIP.of(body) or 0, abs(LIMIT.of(body) or 0)
     collection = context.view.collection(namespace)
     check_hint(collection, body.get("hint"))
-    matched, wanted = None, skip + limit if limit else None
+    matched, wanted = None, min(skip + limit, maxsize) if limit else None
     collation = collation_of(collection, body.get("collation"))
     if collection is not None and not collection.is_view:
         finder = Finder(collection, spec, collation, hint=body.get("hint"))
