@@ -5,7 +5,8 @@ answered. A commit that is quick (an SSD) is awaited on the spot, which costs le
 proved slow they go to a thread, so that reads and pings are answered meanwhile.
 
 A write that takes long pauses (`turns.py`), and what it has done is committed with its group. It goes on in a later
-group, as the last of it, behind the writes that came meanwhile; one paused write in each group.
+group, as the last of it, behind the writes that came meanwhile; one paused write in each group. Behind a long commit,
+the writes that came meanwhile have a group of their own: they have waited for megabytes to be written once already.
 
 Rules: no client is answered before its write is on disk. A write that fails inside costs every other write of its
 group at most one more run. A write in its first turn can be run anew; one that has paused before cannot, so the map is
@@ -114,6 +115,7 @@ class Writer:
         self._retries: deque[WriteGroup] = deque()  # of failed transactions, run before what is queued
         self._scheduled = False
         self._commit_ms = 0.0
+        self._commit_was_long = False
         self._idle: list[asyncio.Future[None]] = []
         self.busy_since: float | None = None
         """When the group that is being run or committed took its last step, in seconds of the monotonic clock, which
@@ -230,7 +232,7 @@ class Writer:
         else:
             group = WriteGroup(self._queue[: limits.COMMIT_COMMAND_COUNT_MAX], self._jobs)
             self._queue, self._jobs = self._queue[limits.COMMIT_COMMAND_COUNT_MAX :], []
-            if self._paused:
+            if self._paused and not (self._commit_was_long and group.writes):
                 group.resumed = self._paused.popleft()
         self._group = group
         try:
@@ -259,7 +261,7 @@ class Writer:
         except Exception as error:
             self._failed(group, error)
             return
-        is_long = txn.staged.entry_bytes > LONG_COMMIT_BYTES
+        is_long = self._commit_was_long = txn.staged.entry_bytes > LONG_COMMIT_BYTES
         if is_long or self._commit_ms > SLOW_COMMIT_MS:
             self.busy_since = monotonic()  # what the commands took is not the disk's fault
             task = self._core.loop.run_in_executor(self._core.commit_thread, self._timed_sync, txn, is_long)

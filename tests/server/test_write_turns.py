@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,7 +13,9 @@ from bson import Binary, Int64
 from pymongo import MongoClient
 
 import headrace
+from headrace.server.writer import LONG_COMMIT_BYTES
 from headrace.store.store import MapFull, Store
+from headrace.values.bson import encode
 
 from .raw import RawClient
 
@@ -479,3 +482,32 @@ def test_a_bulk_write_inserts_long_documents_whose_id_is_not_first() -> None:
         reply = client.admin.command({"bulkWrite": 1, "ops": ops, "nsInfo": [{"ns": "d.c"}]})
         assert reply["nInserted"] == 3
         assert client.d.c.count_documents({}) == 3
+
+
+def test_a_short_write_does_not_share_a_second_long_commit(
+    pausing: headrace.Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared: list[bool] = []
+    long_began, short_came = threading.Event(), threading.Event()
+    original = Store.sync
+
+    def sync(self: Store, txn: Any) -> None:
+        group = pausing._running.writer._group
+        if group is not None and group.writes and group.writes[0][2].body.get("insert") == "short":
+            shared.append(group.resumed is not None)
+        if txn.staged.entry_bytes > LONG_COMMIT_BYTES:  # in the thread
+            long_began.set()
+            short_came.wait(30)
+        original(self, txn)
+
+    with RawClient(pausing.address) as long, RawClient(pausing.address) as other:
+        other.ask({"create": "short"})
+        monkeypatch.setattr(Store, "sync", sync)
+        long.send({"insert": "c"}, documents=[encode({"_id": key, "x": bytes(3_000_000)}) for key in range(3)])
+        assert long_began.wait(30)
+        other.send({"insert": "short"}, documents=[encode({"_id": 1})])
+        while not pausing._running.writer._queue:
+            pass
+        short_came.set()
+        assert other.receive()[1]["n"] == 1 and long.receive()[1]["n"] == 3
+    assert shared == [False]
