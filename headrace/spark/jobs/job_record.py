@@ -33,7 +33,10 @@ class JobRecord:
     mask: str = ""
     """The fingerprint of the mask of what was read; empty if nothing was masked."""
     collections: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """The identity of each server's collection at the last start (`mongodb/collection_identity.py`), if known."""
+    """The identity of each server's collection at the last start (`mongodb/collection_identity.py`), if known.
+
+    By the server's name; of several collections by that of the collection.
+    """
 
 
 def read_record(checkpoint: Path) -> JobRecord | None:

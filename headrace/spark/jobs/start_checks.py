@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from uuid import uuid4
 
@@ -27,19 +27,12 @@ from pymongo.errors import ConnectionFailure, OperationFailure
 from headrace import limits
 from headrace.spark.errors import error_line
 from headrace.spark.jobs.checkpoint import Checkpoint, read_checkpoint, server_positions
+from headrace.spark.jobs.collection_checks import with_collections
 from headrace.spark.jobs.job_file import Job, JobError
 from headrace.spark.jobs.job_record import JobRecord, read_record, write_record
 from headrace.spark.jobs.job_stages import document_maker
 from headrace.spark.jobs.job_tables import missing_tables, table_name, tables_of
 from headrace.spark.jobs.machine_checks import machine_problems
-from headrace.spark.mongodb.collection_identity import (
-    CollectionIdentity,
-    CollectionReplaced,
-    collection_identity,
-    is_explained_by_events,
-    position_at,
-    replaced_message,
-)
 from headrace.spark.mongodb.listed_collections import list_collections
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream, PositionLost, client_of
 from headrace.spark.mongodb.server_history import (
@@ -108,7 +101,9 @@ class CheckedJob:
         """The owner of the table that the sink fills; of the table of one `collection` among several."""
         job, record = self.job, self.record
         path = str(job.checkpoint.absolute())
-        uuids = {name: each["uuid"] for name, each in record.collections.items()}
+        uuids = {name: each["uuid"] for name, each in record.collections.items() if each["uuid"]}
+        if job.options.several:
+            uuids = {}  # each table would name all collections
         return TableOwner(
             record.job, job.name, path, sink.kind, collection or record.namespace, record.histories, uuids
         )
@@ -462,41 +457,11 @@ def _check_history(checked: CheckedJob, now: dict[str, str], before: Any) -> Non
 
 
 def _with_collections(checked: CheckedJob) -> CheckedJob:
-    """Records which collections the job reads from now on, with a notice for each that is another one.
-
-    Raises CollectionReplaced if no event that the job reads says so.
-    """
-    options, record = parse_options(checked.job.source), checked.record
-    now = {server_name(one.uri): identity for one in options.servers if (identity := collection_identity(one))}
-    notices = []
-    for one in options.servers:
-        name = server_name(one.uri)
-        if name not in now:
-            continue
-        before, start = _known_collection(checked, name), options.start
-        if before and checked.checkpoint.planned >= 0:
-            start = position_at(before.since)
-        if before and before.uuid != now[name].uuid:
-            if not is_explained_by_events(one, start):
-                raise CollectionReplaced(replaced_message(one, before.uuid, now[name].uuid))
-            notices.append(
-                f"{one.database}.{one.collection} on {name} was dropped or replaced since the last start: the events "
-                "say so, and the policy of each sink what follows"
-            )
-    recorded = {**record.collections, **{name: asdict(identity) for name, identity in now.items()}}
-    return replace(checked, record=replace(record, collections=recorded), notices=tuple(notices))
-
-
-def _known_collection(checked: CheckedJob, server: str) -> CollectionIdentity | None:
-    """What was read so far: by the checkpoint, or by the tables of a job that begins without a snapshot."""
-    if checked.checkpoint.planned >= 0:
-        known = checked.record.collections.get(server)
-        return CollectionIdentity(**known) if known else None
-    if checked.record.snapshot or checked.job.options.start.kind == "snapshot":
-        return None
+    """Records which collections the job reads from now on; see `with_collections`."""
     owners = [state.owner for state in checked.sinks if state.owner and state.sink.folds and state.exists]
-    uuids = [owner.collections[server] for owner in owners if server in owner.collections]
-    return CollectionIdentity(uuids[0], 0) if uuids else None
+    options, planned = parse_options(checked.job.source), checked.checkpoint.planned >= 0
+    record, notices = with_collections(options, checked.record, owners, planned=planned)
+    return replace(checked, record=record, notices=notices)
 
 
 def _check_positions(checked: CheckedJob) -> None:

@@ -1,4 +1,4 @@
-"""Which collection of a name was read: its UUID, and whether another one of the name took its place by events.
+"""Which collections were read: by their UUIDs, and which of them events have ended since.
 
 A collection that is dropped and created anew, or replaced by a rename, has another UUID. Where events say so, they are
 read like any other, and the sinks' policies decide. Where none does (a server was maintained without its oplog, or a
@@ -8,16 +8,17 @@ job without a checkpoint begins after the drop), what was read is of another col
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from pymongo.errors import OperationFailure
 
+from headrace.spark.mongodb.collection_selection import text_of
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream, PositionLost, client_of
 from headrace.spark.mongodb.server_history import HistoryChanged
-from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition, server_name
-from headrace.values.position import from_timestamp, to_timestamp
+from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
+from headrace.values.position import to_timestamp
 
-_INVALIDATING = ("drop", "dropDatabase", "invalidate", "rename")
+_ENDING: Final = ({"$match": {"operationType": {"$in": ["drop", "rename"]}}},)
 
 
 class CollectionReplaced(HistoryChanged):
@@ -26,48 +27,57 @@ class CollectionReplaced(HistoryChanged):
 
 @dataclass(frozen=True, slots=True)
 class CollectionIdentity:
-    """The collection's UUID as hexadecimal digits; `since` is a position from which on it may have been replaced."""
+    """The collection's UUID, empty if there was none; from the position `since` on it may be another one."""
 
     uuid: str
     since: int
 
 
-def collection_identity(options: SourceOptions) -> CollectionIdentity | None:
-    """The identity of the collection of one server; None if there is none, or the user may not know.
+def collection_uuids(options: SourceOptions) -> dict[str, str] | None:
+    """By namespace the UUID of each collection of one server that is read.
 
-    A source of several collections has none.
+    None if the user may not know, and for the events of a database or a deployment, whatever collections it has.
     """
-    if not (options.database and options.collection):
+    if not options.several and not (options.database and options.collection):
         return None
-    since = from_timestamp(MongoDBStream(options).now())
+    client = client_of(options.uri)
+    named = {} if options.collection is None else {"name": options.collection}
+    uuids = {}
     try:
-        listed = list(client_of(options.uri)[options.database].list_collections(filter={"name": options.collection}))
+        databases = client.list_database_names() if options.database is None else [options.database]
+        for database in databases:
+            for listed in client[database].list_collections(filter=named):
+                namespace = database, listed["name"]
+                uuid: Any = listed.get("info", {}).get("uuid")
+                if uuid is not None and (options.collection is not None or options.selection.matches(namespace)):
+                    uuids[text_of(namespace)] = bytes(uuid).hex()
     except OperationFailure:
         return None
-    uuid: Any = listed[0].get("info", {}).get("uuid") if listed else None
-    return None if uuid is None else CollectionIdentity(bytes(uuid).hex(), since)
+    return uuids
 
 
-def is_explained_by_events(options: SourceOptions, start: StreamPosition) -> bool:
-    """Whether an event from `start` on ends the collection of one server; True if the oplog does not reach so far back.
+def ended_collections(options: SourceOptions, start: StreamPosition) -> set[str] | None:
+    """The namespaces of one server that events from `start` on end or replace; None if nobody can know.
 
-    Then nobody can know, and a position that the oplog has lost is reported as such.
+    That is so where the oplog does not reach so far back (a position that it has lost is reported as such), and where
+    the stream ends, as with its database.
     """
     # An event is looked for by its kind alone, whatever the job leaves out.
     stream = replace(options, pipeline=(), reader=(), stream={})
     mongodb = MongoDBStream(stream)
     now = mongodb.now()
-    kinds = ({"$match": {"operationType": {"$in": list(_INVALIDATING)}}},)
+    ended = set()
     try:
         begin = StreamPosition("token", token=mongodb.resolve(start))
-        with mongodb.open(begin, stages=kinds, batch_rows=1) as cursor:
+        with mongodb.open(begin, stages=_ENDING, batch_rows=100) as cursor:
             while not cursor.covers(now) and not cursor.closed:
-                for _ in cursor.next_batch(wait_ms=20):
-                    return True
-            return cursor.closed
+                for event in cursor.next_batch(wait_ms=20):
+                    names = [name for name in (event["ns"], event.get("to")) if name]
+                    ended |= {text_of((name["db"], name["coll"])) for name in names}
+            return None if cursor.closed else ended
     except PositionLost as error:
         if error.pruned:
-            return True
+            return None
         raise
 
 
@@ -76,10 +86,10 @@ def position_at(since: int) -> StreamPosition:
     return StreamPosition("time", time=to_timestamp(since))
 
 
-def replaced_message(options: SourceOptions, before: str, now: str) -> str:
-    """The message of CollectionReplaced."""
+def replaced_message(name: str, server: str, before: str, now: str) -> str:
+    """The message of CollectionReplaced; `now` is empty for a collection that is gone."""
+    became = f"is another collection (UUID {now}) than the one that was read ({before})" if now else "is gone"
     return (
-        f"{options.database}.{options.collection} on {server_name(options.uri)} is another collection (UUID {now}) "
-        f"than the one that was read ({before}), and no event says that it was replaced. Begin again from a snapshot, "
-        "with onPositionLost = 'resnapshot' or after `headrace pipeline reset`"
+        f"{name} on {server} {became}, and no event says that it was {'replaced' if now else 'dropped'}. Begin again "
+        "from a snapshot, with onPositionLost = 'resnapshot' or after `headrace pipeline reset`"
     )

@@ -16,12 +16,14 @@ from pyspark.sql.types import StringType, StructField, StructType
 import headrace
 from headrace.spark.jobs.dead_letter_jobs import replay, with_dead_letters
 from headrace.spark.jobs.job_file import Job, JobError, parse_job
+from headrace.spark.jobs.job_record import write_record
 from headrace.spark.jobs.job_tables import open_sink, tables_of
 from headrace.spark.jobs.metrics import JobMetrics
 from headrace.spark.jobs.report import explain_lines, verify_job
 from headrace.spark.jobs.runner import reset_job, source_options
 from headrace.spark.jobs.start_checks import TableGone, begin, check_job, note_begun
 from headrace.spark.jobs.status import status_lines
+from headrace.spark.mongodb.collection_identity import CollectionReplaced
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.sinks.collections_sink import CollectionsSink
 from headrace.spark.sinks.contract import FOLDED_COLUMNS, MicroBatch
@@ -179,6 +181,26 @@ def test_a_table_that_is_gone_or_of_another_job_is_refused(server: Any, tmp_path
     (tmp_path / "mirror" / "shop" / "b").rmdir()
     with pytest.raises(TableGone, match="shop/b"):
         check_job(job)
+
+
+def test_a_collection_that_is_another_without_an_event_is_a_position_lost(server: Any, tmp_path: Path) -> None:
+    job = job_of(tmp_path, server.uri, "mirror")
+    with MongoClient[dict[str, Any]](server.uri) as client:
+        for name in ("a", "b", "d", "e"):
+            client.shop[name].insert_one({"_id": 1})
+        Runs(job).run()
+        client.shop.a.drop()
+        client.shop.b.rename("d", dropTarget=True)
+        client.shop.b.insert_one({"_id": 2})
+        checked = check_job(job)
+        assert [notice.split(" ")[0] for notice in checked.notices] == ["shop.a", "shop.b", "shop.d"]
+        record = begin(job).record
+        assert check_job(job).notices == ()
+        for name, became in (("shop.e", "is another collection"), ("shop.gone", "is gone")):
+            known = {**record.collections, name: {**record.collections["shop.e"], "uuid": "00" * 16}}
+            write_record(job.checkpoint, replace(record, collections=known))
+            with pytest.raises(CollectionReplaced, match=f"{name} on .* {became}"):
+                check_job(job)
 
 
 def test_what_cannot_be_read_is_refused_by_name_and_skipped_by_pattern(server: Any, tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ from headrace.spark.sinks.sink_options import SinkError
 from headrace.spark.tables.mirror_table import NotAMirror
 from headrace.spark.tables.progress import OtherPosition
 from headrace.spark.tables.table_owner import NotOurTable
+from headrace.values.position import from_timestamp
 from tests.spark.support.generated_changes import table_of
 from tests.spark.support.pruning import prune_to
 
@@ -372,6 +373,27 @@ def test_another_collection_without_an_event_that_says_so_is_a_position_lost(
         again = begin(job)
         assert again.record.snapshot and again.source_options()["startingposition"] == "snapshot"
         assert again.record.collections == record.collections | again.record.collections
+
+
+def test_a_collection_that_is_gone_without_an_event_is_a_position_lost(server: headrace.Server, tmp_path: Path) -> None:
+    insert(server.uri, 1)
+    job = job_of(server.uri, tmp_path, *SINKS)
+    record = ran(job).record
+    with MongoClient[dict[str, Any]](server.uri) as client:
+        client.d.c.drop()
+        assert len(check_job(job).notices) == 1
+        (name,) = record.collections
+        uuid = record.collections[name]["uuid"]
+        # As if the drop had been before the last start, and so without an event since.
+        write_record(job.checkpoint, replace(check_job(job).record, collections={name: now(client, uuid)}))
+        with pytest.raises(CollectionReplaced, match=r"d\.c on .* is gone, and no event says that it was dropped"):
+            check_job(job)
+
+
+def now(client: MongoClient[dict[str, Any]], uuid: str) -> dict[str, Any]:
+    """The identity of a collection that was there a moment ago."""
+    client.d.other.insert_one({})
+    return {"uuid": uuid, "since": from_timestamp(client.admin.command("ping")["operationTime"])}
 
 
 def test_a_table_of_another_collection_is_no_beginning_for_a_job_without_a_snapshot(

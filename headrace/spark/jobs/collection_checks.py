@@ -1,0 +1,95 @@
+"""Holds the collections that a job has read against those that are there now, by their UUIDs.
+
+One that is another now, or gone, is a matter of the sinks' policies if events say so, and a lost position if none does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, replace
+
+from headrace.spark.jobs.job_record import JobRecord
+from headrace.spark.mongodb.collection_identity import (
+    CollectionIdentity,
+    CollectionReplaced,
+    collection_uuids,
+    ended_collections,
+    position_at,
+    replaced_message,
+)
+from headrace.spark.mongodb.collection_selection import namespace_of, text_of
+from headrace.spark.mongodb.mongodb_stream import MongoDBStream
+from headrace.spark.mongodb.source_options import SourceOptions, server_name
+from headrace.spark.tables.table_owner import TableOwner
+from headrace.values.position import from_timestamp
+
+Known = dict[str, CollectionIdentity]
+
+
+def with_collections(
+    options: SourceOptions, record: JobRecord, owners: Iterable[TableOwner], *, planned: bool
+) -> tuple[JobRecord, tuple[str, ...]]:
+    """The record with the collections that are there, and a line for each that is another one than before.
+
+    `owners` are those of the tables of a job that has `planned` nothing yet. Raises CollectionReplaced if no event that
+    the job will read says what became of a collection.
+    """
+    now: Known = {}
+    notices: list[str] = []
+    tables = list(owners)
+    for one in options.servers:
+        since = from_timestamp(MongoDBStream(one).now())
+        uuids = collection_uuids(one)
+        if uuids is None:
+            continue
+        known = _known_of_checkpoint(one, record) if planned else _known_of_tables(one, record, tables)
+        notices += _notices(one, known, uuids, planned=planned)
+        names = uuids.keys() | known.keys() if one.several else [_namespace(one)]
+        now |= {_key(one, name): CollectionIdentity(uuids.get(name, ""), since) for name in names if name}
+    recorded = {**record.collections, **{name: asdict(identity) for name, identity in now.items()}}
+    return replace(record, collections=recorded), tuple(notices)
+
+
+def _notices(options: SourceOptions, known: Known, uuids: dict[str, str], *, planned: bool) -> list[str]:
+    changed = {name: each for name, each in known.items() if each.uuid and each.uuid != uuids.get(name, "")}
+    if not changed:
+        return []
+    start = position_at(min(each.since for each in changed.values())) if planned else options.start
+    ended = ended_collections(options, start)
+    server = server_name(options.uri)
+    for name, each in changed.items():
+        if ended is not None and name not in ended:
+            raise CollectionReplaced(replaced_message(name, server, each.uuid, uuids.get(name, "")))
+    return [
+        f"{name} on {server} was dropped or replaced since the last start: the events say so, and the policy of each "
+        "sink what follows"
+        for name in sorted(changed)
+    ]
+
+
+def _known_of_checkpoint(options: SourceOptions, record: JobRecord) -> Known:
+    """What the checkpoint says that was read, by namespace."""
+    if options.several:
+        names = [name for name in record.collections if options.selection.matches(namespace_of(name))]
+        return {name: CollectionIdentity(**record.collections[name]) for name in names}
+    known = record.collections.get(server_name(options.uri))
+    return {_namespace(options): CollectionIdentity(**known)} if known else {}
+
+
+def _known_of_tables(options: SourceOptions, record: JobRecord, owners: list[TableOwner]) -> Known:
+    """What the tables say, of a job that begins without a snapshot."""
+    if record.snapshot or options.start.kind == "snapshot":
+        return {}
+    server = server_name(options.uri)
+    uuids = [owner.collections[server] for owner in owners if server in owner.collections]
+    return {_namespace(options): CollectionIdentity(uuids[0], 0)} if uuids else {}
+
+
+def _namespace(options: SourceOptions) -> str:
+    """The collection, if it is one; else empty."""
+    return text_of((options.database, options.collection)) if options.database and options.collection else ""
+
+
+def _key(options: SourceOptions, name: str) -> str:
+    """What the record calls a collection: of several by its name, else by the server's."""
+    return name if options.several else server_name(options.uri)
