@@ -1,16 +1,18 @@
 """A job of twenty collections whose processes are killed, while writers write every type of BSON and rename and drop.
 
-The tables are compared by code of this file alone: documents of the server and rows of the tables as canonical Extended
-JSON of the `bson` package.
+The tables are compared by code of this file and of `support/plain_values.py`: documents of the server and the history's
+as canonical Extended JSON of the `bson` package, and values of the mirror's typed columns, which grow all the while.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -24,6 +26,7 @@ from pymongo import MongoClient
 from pymongo.errors import OperationFailure, PyMongoError
 
 from tests.spark.jobs.test_job_killed import KINDS, Server, run_and_kill
+from tests.spark.support.plain_values import values_of_document, values_of_row
 
 pytestmark = [
     pytest.mark.process,
@@ -51,6 +54,7 @@ quick = true
 [[sink]]
 kind = "mirror"
 path = "mirror/{{database}}/{{collection}}"
+schema = "infer"
 [[sink]]
 kind = "history"
 path = "history/{{collection}}"
@@ -85,7 +89,8 @@ def change(database: Any, choose: random.Random, number: int) -> None:
         case chosen if chosen < 80:
             collection.delete_one({"_id": key_of(choose)})
         case chosen if chosen < 130:
-            collection.replace_one({"_id": key_of(choose)}, {"value": choose.choice(VALUES)}, upsert=True)
+            document = {"value": choose.choice(VALUES), f"since_{number // RARE}": number}
+            collection.replace_one({"_id": key_of(choose)}, document, upsert=True)
         case _:
             update = {"$push": {"list": number}, "$inc": {"n": 1}, "$set": {"value": choose.choice(VALUES)}}
             collection.update_one({"_id": key_of(choose)}, update, upsert=True)
@@ -128,21 +133,14 @@ def text_of(value: Any) -> str:
     return json_util.dumps(value, json_options=json_util.CANONICAL_JSON_OPTIONS)
 
 
-def rows_of(path: Path, *, current: bool) -> set[str]:
-    """The documents of a table, each written anew."""
-    if not path.exists():
-        return set()
-    table = DeltaTable(str(path)).to_pyarrow_table()
-    texts = [row["document"] for row in table.to_pylist() if not current or row["current"]]
-    documents = {normal(text) for text in texts}
-    assert len(documents) == len(texts)
-    return documents
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    """A table's rows; none if there is no table."""
+    rows: list[dict[str, Any]] = DeltaTable(str(path)).to_pyarrow_table().to_pylist() if path.exists() else []
+    return rows
 
 
 def normal(text: str) -> str:
     """The text without its spaces; `json` keeps the order of names, and reads nothing into them."""
-    import json
-
     return json.dumps(json.loads(text), ensure_ascii=False)
 
 
@@ -172,15 +170,16 @@ def test_twenty_collections_are_right_after_each_kind_of_kill(tmp_path: Path, se
         job.write_text(text.replace("maxRowsPerTrigger = 150", "maxRowsPerTrigger = 3000"), encoding="utf-8")
         command = [sys.executable, "-m", "headrace.cli.main", "pipeline", "run", "--once", str(job)]
         subprocess.run(command, check=True, timeout=600, stdout=subprocess.DEVNULL)
-        with MongoClient[Any](server.uri) as client:
-            client = MongoClient(server.uri, document_class=dict, datetime_conversion="DATETIME_MS")
+        with MongoClient[Any](server.uri, document_class=dict, datetime_conversion="DATETIME_MS") as client:
             names = set(client.shop.list_collection_names())
             for name in [*COLLECTIONS, *(f"new_{number}" for number in range(4)), "log_capped", "other"]:
                 selected = name in names and name not in {"log_capped", "other"}
-                expected = {normal(text_of(each)) for each in client.shop[name].find()} if selected else set()
-                assert rows_of(tmp_path / "mirror" / "shop" / folder_of(name), current=False) == expected, name
-                assert rows_of(tmp_path / "history" / folder_of(name), current=True) == expected, name
-            client.close()
+                documents = list(client.shop[name].find()) if selected else []
+                mirrored = Counter(map(values_of_row, rows_of(tmp_path / "mirror" / "shop" / folder_of(name))))
+                assert mirrored == Counter(map(values_of_document, documents)), name
+                versions = rows_of(tmp_path / "history" / folder_of(name))
+                current = Counter(normal(version["document"]) for version in versions if version["current"])
+                assert current == Counter(normal(text_of(document)) for document in documents), name
     finally:
         server.process.kill()
         server.process.wait()

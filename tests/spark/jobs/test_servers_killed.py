@@ -1,0 +1,162 @@
+"""A job that follows one collection of two servers into a history and mirrors, and whose processes are killed.
+
+Writers write to both servers, with the same keys; one server is killed and started again, and a collection is dropped.
+The tables are compared by code of this file and of `support/plain_values.py`: documents of each server, and the rows of
+the tables that name it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pymongo import MongoClient
+from pymongo.errors import PyMongoError
+
+from tests.spark.jobs.test_collections_killed import VALUES, key_of, normal, text_of
+from tests.spark.jobs.test_job_killed import KINDS, Server, run_and_kill
+from tests.spark.support.plain_values import values_of_document, values_of_row
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.spark,
+    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds the job's processes in /proc"),
+]
+
+PAUSE_S = 0.02
+"""Of a writer between two writes."""
+DROPPED_AT = 400
+"""This write of the first writer drops its server's collection."""
+JOB = """
+checkpoint = "checkpoint"
+report_seconds = 0.2
+[source]
+uri = {uris}
+database = "shop"
+collection = "orders"
+startingPosition = "snapshot"
+maxRowsPerTrigger = 300
+[spark]
+quick = true
+[[sink]]
+kind = "mirror"
+path = "mirror"
+[[sink]]
+kind = "mirror"
+path = "typed"
+schema = "infer"
+[[sink]]
+kind = "history"
+path = "history"
+"""
+
+
+def change(orders: Any, choose: random.Random, number: int) -> None:
+    key = {"_id": key_of(choose)}
+    value = choose.choice(VALUES)
+    match choose.randrange(6):
+        case 0:
+            orders.delete_one(key)
+        case 1:
+            orders.replace_one(key, {"value": value, f"since_{number // 100 * 100}": number}, upsert=True)
+        case _:
+            orders.update_one(key, {"$push": {"list": number}, "$inc": {"n": 1}, "$set": {"value": value}}, upsert=True)
+
+
+@contextmanager
+def writers(uris: list[str]) -> Iterator[list[int]]:
+    """A thread for each server that writes all the while; what they have done, in writes."""
+    stop = threading.Event()
+    done = [0] * len(uris)
+
+    def write(server: int) -> None:
+        choose = random.Random(server)
+        with MongoClient[Any](uris[server]) as client:
+            while not stop.wait(PAUSE_S):
+                # It is not known whether the write was done; the collections are what counts.
+                with suppress(PyMongoError):
+                    if server == 0 and done[server] == DROPPED_AT:
+                        client.shop.orders.drop()
+                    change(client.shop.orders, choose, done[server])
+                    done[server] += 1
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(len(uris))]
+    for thread in threads:
+        thread.start()
+    try:
+        yield done
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def rows_of(path: Path, server: str) -> list[dict[str, Any]]:
+    """A table's rows of the server; those of a history that are true now."""
+    rows: list[dict[str, Any]] = DeltaTable(str(path)).to_pyarrow_table().to_pylist()
+    return [row for row in rows if row.get("server", row.get("_server")) == server and row.get("current", True)]
+
+
+def test_both_servers_collections_are_right_after_each_kind_of_kill(tmp_path: Path) -> None:
+    """Takes one to two minutes: Spark is started five times."""
+    kill_again_and_again(tmp_path, len(KINDS))
+
+
+@pytest.mark.soak
+def test_both_servers_collections_are_right_after_many_kills(tmp_path: Path) -> None:
+    """Takes several minutes: Spark is started 21 times."""
+    kill_again_and_again(tmp_path, 5 * len(KINDS))
+
+
+def kill_again_and_again(tmp_path: Path, kills: int) -> None:
+    seed = int(os.environ.get("HEADRACE_SEED") or random.randrange(10**6))
+    print(f"HEADRACE_SEED={seed}", flush=True)
+    choose = random.Random(seed)
+    servers = [Server(tmp_path / name) for name in ("one", "two")]
+    job = tmp_path / "job.toml"
+    job.write_text(JOB.format(uris=[server.uri for server in servers]))
+    try:
+        for server in servers:
+            with MongoClient[Any](server.uri) as client:
+                client.shop.orders.insert_many([{"_id": f"first {number}", "n": 0} for number in range(400)])
+        with writers([server.uri for server in servers]) as done:
+            for number in range(kills):
+                kind = KINDS[number % len(KINDS)]
+                progress = run_and_kill(job, choose, kind)
+                print(f"killed {number + 1} of {kills}, {kind}: {progress}", flush=True)
+                if number % 5 == 1:
+                    servers[1].restart_killed()
+        assert done[0] > DROPPED_AT
+        # What is left may be much: the last run takes larger steps.
+        job.write_text(job.read_text().replace("maxRowsPerTrigger = 300", "maxRowsPerTrigger = 3000"))
+        command = [sys.executable, "-m", "headrace.cli.main", "pipeline", "run", "--once", str(job)]
+        subprocess.run(command, check=True, timeout=300, stdout=subprocess.DEVNULL)
+        for server in servers:
+            compare(server, tmp_path)
+    finally:
+        for server in servers:
+            server.process.kill()
+            server.process.wait()
+
+
+def compare(server: Server, folder: Path) -> None:
+    """What each table has of the server must be its collection: no document less, none twice."""
+    name = f"127.0.0.1:{server.port}"
+    with MongoClient[Any](server.uri, document_class=dict, datetime_conversion="DATETIME_MS") as client:
+        documents = list(client.shop.orders.find())
+    assert len(documents) > 30
+    texts = Counter(normal(text_of(document)) for document in documents)
+    for table in ("mirror", "history"):
+        assert Counter(normal(row["document"]) for row in rows_of(folder / table, name)) == texts, (name, table)
+    values = Counter(map(values_of_document, documents))
+    assert Counter(map(values_of_row, rows_of(folder / "typed", name))) == values, name
