@@ -392,16 +392,19 @@ def _empty(container: list[Any] | dict[Any, Any], depth: int = HELD_DEPTH) -> No
 
 
 def _large(items: list[Any]) -> list[Any]:
-    return [item for item in items if type(item) in _CONTAINERS and len(item) >= LARGE_COUNT]
+    return [item for item in items if _is_container(item) and len(item) >= LARGE_COUNT]
+
+
+def _is_container(item: Any) -> bool:
+    return type(item) in _CONTAINERS or isinstance(item, tuple)
 
 
 def _empty_inside(items: list[Any], depth: int) -> None:
     """Empty what nothing else refers to. A tuple is copied for it, which is quick."""
     while items:
         item = items.pop()
-        kind = type(item)
-        if kind in _CONTAINERS and item and getrefcount(item) == 2:  # this name, and the argument
-            inner = list(item) if kind is tuple else item
+        if _is_container(item) and item and getrefcount(item) == 2:  # this name, and the argument
+            inner = list(item) if isinstance(item, tuple) else item
             del item
             _empty(inner, depth)
 

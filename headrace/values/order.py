@@ -23,7 +23,7 @@ from typing import Any, Final, Protocol
 from bson import Binary, Code, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp
 from bson.datetime_ms import DatetimeMS
 
-from headrace.turns import TICK_COUNT, ticking
+from headrace.turns import TICK_COUNT, in_pieces, ticking
 from headrace.values.bson import Missing
 
 RANK_NUMBER: Final = 10
@@ -68,6 +68,37 @@ NAN_KEY: Final = _LeastNumber()
 Key = tuple[int, Any]
 
 
+class _LongTuple(tuple[Any, ...]):
+    """The keys of more than `TICK_COUNT` values: compared and hashed in pieces, and hashed once."""
+
+    _hash: int | None = None
+
+    def __hash__(self) -> int:
+        if self._hash is None:
+            hashed = 0
+            for piece in in_pieces(self, TICK_COUNT):
+                hashed = hash((hashed, piece))
+            self._hash = hashed
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if type(other) is not _LongTuple or len(self) != len(other):
+            return False
+        if self._hash is not None is not other._hash and self._hash != other._hash:
+            return False
+        pieces = zip(in_pieces(self, TICK_COUNT), in_pieces(other, TICK_COUNT))
+        return all(tuple.__eq__(one, two) for one, two in pieces)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+
+def _payload(items: list[Any]) -> tuple[Any, ...]:
+    return tuple(items) if len(items) <= TICK_COUNT else _LongTuple(items)
+
+
 def rank(value: Any) -> int:
     """The rank of the value's type in the order; equal for types that are compared by value."""
     if type(value) is Code and value.scope is not None:
@@ -102,7 +133,7 @@ def sort_key(value: Any, collation: StringOrder | None = None) -> Key:
     if kind is dict:
         return _object_key(value, collation)
     if kind is list:
-        return (25, tuple([sort_key(item, collation) for item in ticking(value)]))
+        return (25, _payload([sort_key(item, collation) for item in ticking(value)]))
     return _PLAIN_KEYS[kind](value)
 
 
@@ -111,12 +142,12 @@ def _object_key(value: dict[str, Any], collation: StringOrder | None = None) -> 
     for name, item in value.items() if len(value) < TICK_COUNT else ticking(value.items()):
         type_rank, payload = sort_key(item, collation)
         fields.append((type_rank, name, payload))
-    return (20, tuple(fields))
+    return (20, _payload(fields))
 
 
 def _array_key(value: list[Any]) -> Key:
     items = value if len(value) < TICK_COUNT else ticking(value)
-    return (25, tuple([_PLAIN_KEYS[type(item)](item) for item in items]))
+    return (25, _payload([_PLAIN_KEYS[type(item)](item) for item in items]))
 
 
 def _float_key(value: float) -> Key:

@@ -62,3 +62,25 @@ def test_a_collation_makes_strings_equal_at_any_depth() -> None:
     assert equal({"a": ["ABC"]}, {"a": ["abc"]}, collation)
     assert hash_key(["ABC"], collation) == hash_key(["abc"], collation)
     assert not equal({"A": 1}, {"a": 1}, collation)
+
+
+@pytest.mark.parametrize("count", [63, 64, 65, 128, 1000])
+@pytest.mark.parametrize("make", [lambda item: [item], lambda item: {"a": item}])
+def test_long_values_are_compared_and_hashed_like_short_ones(count: int, make: Any) -> None:
+    ints, floats = list(range(count)), [float(number) for number in range(count)]
+    less, longer = [*range(count - 1), -1], [*range(count + 1)]
+    one = {hash_key(make(ints)): "ints"}
+    assert one[hash_key(make(floats))] == "ints"
+    assert hash_key(make(less)) not in one and hash_key(make(longer)) not in one
+    assert equal(make(ints), make(floats)) and not equal(make(ints), make(less))
+    assert sort_key(make(less)) < sort_key(make(ints)) < sort_key(make(longer))
+    assert sort_key(make(ints)) != sort_key(make(less)) and sort_key(make(ints)) == sort_key(make(floats))
+
+
+def test_a_long_key_is_hashed_in_pieces_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    key = hash_key([list(range(1000))])
+    ticks: list[int] = []
+    monkeypatch.setattr("headrace.turns.tick", lambda: ticks.append(1))
+    first = hash(key)
+    assert len(ticks) == 1 + 1000 // 64
+    assert hash(key) == first and len(ticks) == 1 + 1000 // 64

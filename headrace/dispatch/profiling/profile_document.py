@@ -73,22 +73,30 @@ class _Counts:
 
     def __init__(self, answer: Any) -> None:
         self.error: AnsweredError | None = answer if isinstance(answer, AnsweredError) else None
+        self._answer = answer
         self._values: dict[str, Any] = {}
-        self.length = 0
         self._cursor: tuple[int, int] | None = None
         if self.error is not None:
             return
         if isinstance(answer, bytes) and answer.startswith(_CURSOR):  # which may be long: it is not copied
-            self.length = len(answer) + 5
             self._cursor = _cursor_of(answer, len(_CURSOR))
             return
+        if isinstance(answer, dict) and "cursor" not in answer:  # which may have many errors: it is not encoded
+            self._values = answer
+            return
         raw = encode(answer) if isinstance(answer, dict) else (len(answer) + 5).to_bytes(4, "little") + answer + b"\0"
-        self.length = len(raw)
         element = find_element(raw, b"cursor")
         if element is not None:
             self._cursor = _cursor_of(raw, element[1])
-        elif self.length < limits.PROFILE_READ_BYTES_MAX:
+        elif len(raw) < limits.PROFILE_READ_BYTES_MAX:
             self._values = decode(raw)
+
+    @property
+    def length(self) -> int:
+        """Bytes of the answer."""
+        if self.error is not None:
+            return 0
+        return len(encode(self._answer)) if isinstance(self._answer, dict) else len(self._answer) + 5
 
     @property
     def touched(self) -> int:
