@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from bson import ObjectId
@@ -22,6 +23,14 @@ _SCALARS: Final = frozenset({bool, bytes, float, int, str, type(None), ObjectId}
 """What is encoded to what decodes; a list or a document may hold a `RawBSONDocument`, whose bytes are anybody's."""
 
 
+@cache
+def _results() -> Any:
+    """The module of the result classes, which opening a store does not import."""
+    from pymongo import results
+
+    return results
+
+
 class WritingCollection:
     """The writing half of `EmbeddedCollection`."""
 
@@ -37,8 +46,6 @@ class WritingCollection:
         session: EmbeddedSession | None = None, comment: Any = None,
     ) -> InsertOneResult:  # fmt: skip
         """Insert a document, which gets an `_id` if it has none."""
-        from pymongo.results import InsertOneResult
-
         calls = self._calls
         identity = self._identified(document)
         raw = calls.encode(document)
@@ -50,10 +57,10 @@ class WritingCollection:
                 self._namespace, raw, type(document) is dict and _SCALARS.issuperset(map(type, document.values()))
             )
         ):
-            return InsertOneResult(identity, True)
+            return _results().InsertOneResult(identity, True)  # type: ignore[no-any-return]
         body = {"insert": self.name, **options_of(bypassDocumentValidation=bypass_document_validation, comment=comment)}
         check_write(calls.write(self._db, body, session, {"documents": [raw]}))
-        return InsertOneResult(identity, calls.acknowledged)
+        return _results().InsertOneResult(identity, calls.acknowledged)  # type: ignore[no-any-return]
 
     def insert_many(
         self, documents: Iterable[MutableMapping[str, Any] | RawBSONDocument], ordered: bool = True,
