@@ -2,10 +2,10 @@
 
     python bench/embedded.py [--seconds 2] [--rounds 5] [--path DIRECTORY]
 
-The floor of a durable insert is three puts and a synced commit of LMDB, with nothing around them. The commit is that of
-the four rows that an insert writes here, of the same sizes, which are ready: what a call costs above it is Headrace.
-Floors and inserts take turns, and each figure is the best of the rounds, since a busy machine can only add. Opening and memory are measured in
-processes of their own, against a Python that has imported nothing.
+The floor of a durable insert is three puts and a synced commit of LMDB, with nothing around them. `commit` is that of
+the four rows that an insert writes here, of the same sizes and ready to be put: what a call costs above it is Headrace.
+Floors and inserts take turns, and each figure is the best of the rounds, since a busy machine can only add. Opening and
+memory are measured in processes of their own, against a Python that has imported nothing.
 """
 
 from __future__ import annotations
