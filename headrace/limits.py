@@ -127,7 +127,7 @@ FEED_MS: Final = (
     10_000  # how long entries and events are stored in any case, up to twice; slower watchers read the oplog
 )
 SCAN_ENTRY_COUNT_MAX: Final = 20_000  # entries one getMore may look at before it answers, so that others get a turn
-SCAN_MS_MAX: Final = 15.0  # and how long: a slice of time short enough not to be noticed
+SCAN_MS_MAX: Final = 8.0  # and how long: about a turn, and long beside what a getMore costs
 EVENT_SECONDS_MAX: Final = 0.5  # the stages of one event, up to twice: one of 16 MB takes a tenth; then error 50
 FEED_MS_MAX: Final = 5.0  # how long events are built at once for streams that are caught up
 FEED_BATCH_COUNT_MAX: Final = 16  # encoded batches a feed stores for other watchers that ask for the same

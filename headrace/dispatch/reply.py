@@ -66,15 +66,20 @@ def document(elements: bytes, end: bytes) -> bytes:
 
 
 def answer_elements(answer: dict[str, Any]) -> bytes:
-    """The elements of an answer; very many `values` or `writeErrors` are encoded with ticks."""
-    if "values" in answer and type(answer["values"]) is list:
-        name, listed = "values", array_of_values(answer["values"])
-    elif "writeErrors" in answer and len(answer["writeErrors"]) >= TICK_COUNT:
-        name, listed = "writeErrors", _array_of_errors(answer["writeErrors"])
-    else:
+    """The elements of an answer; its long lists are encoded with ticks."""
+    long = [name for name, value in answer.items() if type(value) is list and len(value) >= TICK_COUNT]
+    if not long:
         return encode(answer)[4:-1]
-    element = b"\x04" + name.encode() + b"\x00" + listed
-    return b"".join([element if each == name else encode({each: answer[each]})[4:-1] for each in answer])
+    return joined(
+        piece
+        for name, value in answer.items()
+        for piece in (_long_list(name, value) if name in long else (encode({name: value})[4:-1],))
+    )
+
+
+def _long_list(name: str, values: list[Any]) -> tuple[bytes, bytes]:
+    listed = _array_of_errors(values) if name == "writeErrors" else array_of_values(values)
+    return b"\x04" + name.encode() + b"\x00", listed
 
 
 def _array_of_errors(errors: list[dict[str, Any]]) -> bytes:
