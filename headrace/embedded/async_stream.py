@@ -32,6 +32,7 @@ class _Reader:
     def next(self) -> asyncio.Future[ChangeEvent]:
         """The next event, of which nobody may have asked for the one before in vain."""
         future: asyncio.Future[ChangeEvent] = asyncio.get_running_loop().create_future()
+        future.add_done_callback(asyncio.Future.exception)  # or asyncio logs one that nobody awaits any more
         self._asked.put(future)
         return future
 
@@ -110,6 +111,11 @@ class AsyncEmbeddedChangeStream:
     def alive(self) -> bool:
         """Whether more events may come."""
         return self._pending is not None or self._stream.alive
+
+    def __del__(self) -> None:
+        self._stream._forget()
+        if self._thread is not None:
+            self._thread.end()
 
     async def close(self) -> None:
         """End the stream; a task that waits for its next event gets `Closed`, an iteration ends. Again: nothing."""

@@ -20,7 +20,7 @@ from headrace.clock import monotonic
 from headrace.embedded.calls import Closing, options_of, pipeline_of
 from headrace.embedded.change_event import ChangeEvent
 from headrace.embedded.error_types import Closed, StreamInvalidated, Timeout
-from headrace.embedded.event_queue import EventQueue
+from headrace.embedded.event_queue import EventBuffer, EventQueue
 from headrace.embedded.stream_pipeline import check_operations, stages
 from headrace.values.bson import decode, encode
 
@@ -70,7 +70,9 @@ class EmbeddedChangeStream(Closing):
             startAtOperationTime=start_at_operation_time, fullDocumentBeforeChange=full_document_before_change,
             showExpandedEvents=show_expanded_events, allChangesForCluster=everything or None,
         )  # fmt: skip
-        self._stages = stages(self._options, operation_types, fields, filter, pipeline_of(pipeline or []))
+        self._stages = stages(
+            self._options, operation_types, fields, filter, pipeline_of([] if pipeline is None else pipeline)
+        )
         self._more = options_of(collation=collation, comment=comment)
         self._batch_size = batch_size
         self._session = session
@@ -85,7 +87,7 @@ class EmbeddedChangeStream(Closing):
         self._cursor: Any = None
         self._cursor_id = 0
         self._threads: list[threading.Thread] = []
-        self._queues: list[EventQueue] = []
+        self._buffers: list[EventBuffer] = []
         self._functions: list[tuple[frozenset[str] | None, Callable[[ChangeEvent], object]]] = []
         self._open()
 
@@ -167,19 +169,23 @@ class EmbeddedChangeStream(Closing):
 
     def events(self, maxsize: int = 1000) -> EventQueue:
         """A queue that a thread of the stream's fills, with `maxsize` events at most: the thread then waits until there
-        is room, and reads on where it was. Nothing is dropped, and no writer waits."""
-        queue = EventQueue(maxsize)
-        self._queues.append(queue)
+        is room, and reads on where it was. Nothing is dropped, and no writer waits. `resume_token` is then that of
+        the newest event in the queue: to go on behind one that was taken, use the event's. When nothing refers to the
+        queue any more, the stream is closed."""
+        if maxsize < 1:
+            raise ValueError("maxsize must be at least 1")
+        buffer = EventBuffer(maxsize)
+        self._buffers.append(buffer)
 
         def fill() -> None:
             try:
                 while True:
-                    queue.put(self.next())
+                    buffer.put(self.next())
             except BaseException as error:
-                queue.end(error)
+                buffer.end(error)
 
         self._start(fill)
-        return queue
+        return EventQueue(buffer, self._forget)
 
     def on(
         self, operation: str | Sequence[str] | None, function: Callable[[ChangeEvent], object] | None = None
@@ -230,10 +236,7 @@ class EmbeddedChangeStream(Closing):
         nothing."""
         if self._is_closed:
             return
-        self._is_closed = True
-        for queue in self._queues:
-            queue.end(Closed("the stream is closed"))
-        self._events.clear()
+        self._end()
         if self._cursor_id and self._local.unusable is None:
             body = {"killCursors": "", "cursors": [Int64(self._cursor_id)]}
             raw = encode(body)
@@ -242,9 +245,21 @@ class EmbeddedChangeStream(Closing):
             except Closed:
                 return
 
-    def __del__(self) -> None:
-        if getattr(self, "_cursor_id", 0) and not self._is_closed:
+    def _end(self) -> None:
+        self._is_closed = True
+        for buffer in self._buffers:
+            buffer.end(Closed("the stream is closed"))
+        self._events.clear()
+
+    def _forget(self) -> None:
+        """Close it soon: a finalizer, which must not wait, says that nobody will read it."""
+        if not self._is_closed:
+            self._end()
             self._local.forget_cursor(self._cursor_id)
+
+    def __del__(self) -> None:
+        if getattr(self, "_cursor_id", 0):
+            self._forget()
 
     def _check(self) -> None:
         """Raise why there is no next event."""

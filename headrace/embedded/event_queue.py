@@ -5,26 +5,23 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from headrace.clock import monotonic
 from headrace.embedded.change_event import ChangeEvent
 from headrace.embedded.error_types import Closed, StreamInvalidated
 
 
-class EventQueue:
-    """What `EmbeddedChangeStream.events` returns. An iterator; may be read from many threads."""
+class EventBuffer:
+    """The events between the thread that reads a stream and those who take them."""
 
     def __init__(self, maxsize: int) -> None:
-        if maxsize < 1:
-            raise ValueError("maxsize must be at least 1")
         self.maxsize = maxsize
         self._events: deque[ChangeEvent] = deque()
         self._changed = threading.Condition()
         self._end: BaseException | None = None
 
-    def qsize(self) -> int:
-        """How many events are in it."""
+    def __len__(self) -> int:
         return len(self._events)
 
     def put(self, event: ChangeEvent) -> None:
@@ -46,9 +43,8 @@ class EventQueue:
                 self._events.clear()
             self._changed.notify_all()
 
-    def get(self, block: bool = True, timeout: float | None = None) -> ChangeEvent:
-        """The next event. Raises `queue.Empty` if none comes in time, and behind the last one what ended the stream:
-        `Closed`, `StreamInvalidated`, `HistoryLost`."""
+    def get(self, block: bool, timeout: float | None) -> ChangeEvent:
+        """The next event; see `EventQueue.get`."""
         ends = None if timeout is None else monotonic() + timeout
         with self._changed:
             while not self._events:
@@ -61,6 +57,35 @@ class EventQueue:
             event = self._events.popleft()
             self._changed.notify_all()
             return event
+
+
+class EventQueue:
+    """What `EmbeddedChangeStream.events` returns. An iterator; may be read from many threads.
+
+    When nothing refers to it any more, its stream is closed: what is in it nobody can have.
+    """
+
+    def __init__(self, buffer: EventBuffer, forget: Callable[[], None]) -> None:
+        """`forget` closes the stream; it may be called at any time, and waits for nothing."""
+        self._buffer = buffer
+        self._forget = forget
+
+    def __del__(self) -> None:
+        self._forget()
+
+    @property
+    def maxsize(self) -> int:
+        """How many events it holds at most."""
+        return self._buffer.maxsize
+
+    def qsize(self) -> int:
+        """How many events are in it."""
+        return len(self._buffer)
+
+    def get(self, block: bool = True, timeout: float | None = None) -> ChangeEvent:
+        """The next event. Raises `queue.Empty` if none comes in time, and behind the last one what ended the stream:
+        `Closed`, `StreamInvalidated`, `HistoryLost`."""
+        return self._buffer.get(block, timeout)
 
     def get_nowait(self) -> ChangeEvent:
         """The next event. Raises `queue.Empty` if there is none."""

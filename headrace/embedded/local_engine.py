@@ -175,7 +175,7 @@ class LocalEngine:
         while self._forgotten:
             self.enter()
             try:
-                self.engine.cursors.remove(self._forgotten.popleft())
+                self.engine.cursors.kill(self._forgotten.popleft())
             finally:
                 self.lock.release()
 

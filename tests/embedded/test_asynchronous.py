@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -65,6 +67,32 @@ async def test_closing_a_stream_ends_the_task_that_iterates(store: Any) -> None:
     await asyncio.sleep(0)
     await stream.close()
     assert await task == []
+
+
+async def test_a_stream_that_is_dropped_ends_its_thread(store: Any) -> None:
+    stream = await store.shop.orders.watch()
+    before = set(threading.enumerate())
+    with pytest.raises(headrace.Timeout):
+        await stream.next(timeout=0)
+    (thread,) = {thread for thread in threading.enumerate() if thread.name == "headrace-stream"} - before
+    del stream
+    store._wrapped._local.close_forgotten()  # what a thread does each second
+    await asyncio.to_thread(thread.join, 60)
+    assert not thread.is_alive()
+
+
+async def test_closing_a_stream_whose_wait_has_timed_out_logs_nothing(
+    store: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = await store.shop.orders.watch()
+    with pytest.raises(headrace.Timeout):
+        await stream.next(timeout=0)
+    await stream.close()
+    while not stream._pending.done():
+        await asyncio.sleep(0)
+    del stream
+    gc.collect()
+    assert caplog.records == []
 
 
 async def test_transactions(store: Any) -> None:

@@ -227,6 +227,26 @@ def test_a_bounded_queue_holds_back_its_reader_and_no_writer(store: Any) -> None
     stream.join(timeout=60)
 
 
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_queue_that_is_dropped_closes_its_stream_and_ends_its_thread(store: Any, is_full: bool) -> None:
+    orders = store.shop.orders
+    stream = orders.watch()
+    queue = stream.events(maxsize=1)
+    (thread,) = stream._threads
+    orders.insert_many([{}, {}, {}] if is_full else [{}])
+    for _ in queue:
+        break
+    if not is_full:
+        until_parked(store)
+    del queue
+    store._local.close_forgotten()  # what a thread does each second
+    thread.join(60)
+    assert not thread.is_alive() and not stream.alive
+    assert len(store._local.engine.cursors) == 0
+    with pytest.raises(headrace.Closed):
+        stream.next()
+
+
 def test_functions_are_called_on_a_thread_of_the_streams(store: Any) -> None:
     orders = store.shop.orders
     stream, seen, done = orders.watch(), [], threading.Event()
