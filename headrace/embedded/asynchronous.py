@@ -61,8 +61,7 @@ class _Wrapper:
         kwargs = {name: _plain(value) for name, value in kwargs.items()}
         loop = asyncio.get_running_loop()
         result = await loop.run_in_executor(self._threads, partial(function, *args, **kwargs))
-        kind = _KINDS.get(type(result))
-        return result if kind is None else kind(result, self._threads)
+        return _wrapped_in(self._threads, result)
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and self._wrapped == other._wrapped
@@ -73,9 +72,21 @@ class _Wrapper:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._wrapped!r})"
 
+    def __getattr__(self, name: str) -> Any:
+        """What needs no `await`: the attributes of what is wrapped, and collections and databases by their names."""
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+        return _wrapped_in(self._threads, getattr(self._wrapped, name))
+
 
 def _plain(value: Any) -> Any:
     return value._wrapped if isinstance(value, _Wrapper) else value
+
+
+def _wrapped_in(threads: ThreadPoolExecutor, value: Any) -> Any:
+    """A value in its asynchronous form, if it has one."""
+    kind = _KINDS.get(type(value))
+    return value if kind is None else kind(value, threads)
 
 
 def _in_thread(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -92,11 +103,6 @@ class AsyncEmbeddedCommandCursor(_Wrapper):
     to_list = _in_thread(EmbeddedCommandCursor.to_list)
     try_next = _in_thread(EmbeddedCommandCursor.try_next)
     close = _in_thread(EmbeddedCommandCursor.close)
-
-    @property
-    def alive(self) -> bool:
-        """Whether `next` may have something."""
-        return bool(self._wrapped.alive)
 
     async def next(self) -> Any:
         """The next document. Raises StopAsyncIteration behind the last."""
@@ -138,9 +144,18 @@ class AsyncEmbeddedCursor(AsyncEmbeddedCommandCursor):
     collation, comment, max_time_ms, allow_disk_use = map(
         _chained, ("collation", "comment", "max_time_ms", "allow_disk_use")
     )
-    max_await_time_ms, where = map(_chained, ("max_await_time_ms", "where"))
+    max, max_await_time_ms, min, where = map(_chained, ("max", "max_await_time_ms", "min", "where"))
     distinct = _in_thread(EmbeddedCursor.distinct)
     explain = _in_thread(EmbeddedCursor.explain)
+
+    def clone(self) -> AsyncEmbeddedCursor:
+        """The same query, not run yet."""
+        return AsyncEmbeddedCursor(self._wrapped.clone(), self._threads)
+
+    async def rewind(self) -> AsyncEmbeddedCursor:
+        """Begin anew."""
+        await self._call(self._wrapped.rewind)
+        return self
 
 
 class AsyncEmbeddedSession(_Wrapper):
@@ -149,11 +164,6 @@ class AsyncEmbeddedSession(_Wrapper):
     commit_transaction = _in_thread(EmbeddedSession.commit_transaction)
     abort_transaction = _in_thread(EmbeddedSession.abort_transaction)
     end_session = _in_thread(EmbeddedSession.end_session)
-
-    @property
-    def in_transaction(self) -> bool:
-        """Whether a transaction is open."""
-        return bool(self._wrapped.in_transaction)
 
     async def start_transaction(self, *args: Any, **kwargs: Any) -> _AsyncTransaction:
         """Begin a transaction: `async with await session.start_transaction():` commits it, or aborts it on an error."""
@@ -218,9 +228,6 @@ class _Watching(_Wrapper):
 class AsyncEmbeddedCollection(_Watching):
     """`store["shop"]["orders"]`."""
 
-    name = property(lambda self: self._wrapped.name)
-    full_name = property(lambda self: self._wrapped.full_name)
-    database = property(lambda self: AsyncEmbeddedDatabase(self._wrapped.database, self._threads))
     aggregate = _in_thread(EmbeddedCollection.aggregate)
     bulk_write = _in_thread(EmbeddedCollection.bulk_write)
     count_documents = _in_thread(EmbeddedCollection.count_documents)
@@ -260,15 +267,16 @@ class AsyncEmbeddedCollection(_Watching):
     def __getitem__(self, name: str) -> AsyncEmbeddedCollection:
         return AsyncEmbeddedCollection(self._wrapped[name], self._threads)
 
-    def __getattr__(self, name: str) -> AsyncEmbeddedCollection:
-        return AsyncEmbeddedCollection(getattr(self._wrapped, name), self._threads)
+    def __bool__(self) -> bool:
+        return bool(self._wrapped)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._wrapped()  # which raises
 
 
 class AsyncEmbeddedDatabase(_Watching):
     """`store["shop"]`."""
 
-    name = property(lambda self: self._wrapped.name)
-    client = property(lambda self: AsyncEmbeddedStore(self._wrapped.client, self._threads))
     aggregate = _in_thread(EmbeddedDatabase.aggregate)
     command = _in_thread(EmbeddedDatabase.command)
     create_collection = _in_thread(EmbeddedDatabase.create_collection)
@@ -281,11 +289,15 @@ class AsyncEmbeddedDatabase(_Watching):
         """A collection, with options of its own."""
         return AsyncEmbeddedCollection(self._wrapped.get_collection(*args, **kwargs), self._threads)
 
+    def with_options(self, *args: Any, **kwargs: Any) -> AsyncEmbeddedDatabase:
+        """The same database with other options."""
+        return AsyncEmbeddedDatabase(self._wrapped.with_options(*args, **kwargs), self._threads)
+
     def __getitem__(self, name: str) -> AsyncEmbeddedCollection:
         return AsyncEmbeddedCollection(self._wrapped[name], self._threads)
 
-    def __getattr__(self, name: str) -> AsyncEmbeddedCollection:
-        return AsyncEmbeddedCollection(getattr(self._wrapped, name), self._threads)
+    def __bool__(self) -> bool:
+        return bool(self._wrapped)
 
 
 class AsyncEmbeddedStore(_Watching):
@@ -294,7 +306,12 @@ class AsyncEmbeddedStore(_Watching):
     drop_database = _in_thread(EmbeddedStore.drop_database)
     list_database_names = _in_thread(EmbeddedStore.list_database_names)
     list_databases = _in_thread(EmbeddedStore.list_databases)
+    prune = _in_thread(EmbeddedStore.prune)
     server_info = _in_thread(EmbeddedStore.server_info)
+
+    def get_database(self, *args: Any, **kwargs: Any) -> AsyncEmbeddedDatabase:
+        """A database, with options of its own."""
+        return AsyncEmbeddedDatabase(self._wrapped.get_database(*args, **kwargs), self._threads)
 
     def start_session(self, *args: Any, **kwargs: Any) -> AsyncEmbeddedSession:
         """A session: `async with store.start_session() as session`."""
@@ -311,13 +328,21 @@ class AsyncEmbeddedStore(_Watching):
     def __getitem__(self, name: str) -> AsyncEmbeddedDatabase:
         return AsyncEmbeddedDatabase(self._wrapped[name], self._threads)
 
-    def __getattr__(self, name: str) -> AsyncEmbeddedDatabase:
-        return AsyncEmbeddedDatabase(getattr(self._wrapped, name), self._threads)
+    async def __aenter__(self) -> AsyncEmbeddedStore:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
 
 
 _KINDS: Final[dict[type, Callable[[Any, ThreadPoolExecutor], Any]]] = {
     EmbeddedCollection: AsyncEmbeddedCollection,
     EmbeddedCommandCursor: AsyncEmbeddedCommandCursor,
+    EmbeddedDatabase: AsyncEmbeddedDatabase,
+    EmbeddedSession: AsyncEmbeddedSession,
+    EmbeddedStore: AsyncEmbeddedStore,
 }
 
 

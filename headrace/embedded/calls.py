@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import bson
 from bson.codec_options import DEFAULT_CODEC_OPTIONS, CodecOptions
 
+from headrace.embedded.checks import is_type
 from headrace.embedded.errors_raised import raise_failure
 from headrace.values.bson import decode
 
@@ -123,9 +124,11 @@ class Calls:
         if self.read_concern is not None and self.read_concern.level and not in_transaction:
             body["readConcern"] = self.read_concern.document
 
-    def checked(self, reply: bytes, session: EmbeddedSession | None = None) -> dict[str, Any]:
-        """A reply with values of the default types. Raises its error."""
-        return self._checked(_to_dict(reply, DEFAULT_CODEC_OPTIONS), session)
+    def checked(
+        self, reply: bytes, session: EmbeddedSession | None = None, options: CodecOptions[Any] = DEFAULT_CODEC_OPTIONS
+    ) -> dict[str, Any]:
+        """A reply, its values of the default types unless `options` say otherwise. Raises its error."""
+        return self._checked(_to_dict(reply, options), session)
 
     def documents(self, reply: bytes, session: EmbeddedSession | None = None) -> dict[str, Any]:
         """A reply whose batch, or `value`, is decoded with the program's codec options. Raises its error."""
@@ -152,6 +155,7 @@ def options_of(**given: Any) -> dict[str, Any]:
             continue
         if name == "collation":
             value = getattr(value, "document", value)
+            is_type(value, Mapping, "collation")  # type: ignore[type-abstract]
         elif (name == "hint" and not isinstance(value, str)) or name == "sort":
             value = key_document(value)
         elif name in ("projection", "fields"):
@@ -182,7 +186,7 @@ def projection_document(projection: Any) -> dict[str, Any]:
         return dict(projection)
     if isinstance(projection, str) or not isinstance(projection, Iterable):
         raise TypeError(f"projection must be a mapping or a list of fields, not {projection!r}")
-    return dict.fromkeys(projection, 1) or {"_id": 1}
+    return dict.fromkeys(projection, 1)
 
 
 def pipeline_of(pipeline: Any) -> list[Any]:

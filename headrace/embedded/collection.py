@@ -6,9 +6,10 @@ What writes documents is `writing.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from headrace.embedded.calls import Calls, key_document, options_of, pipeline_of
+from headrace.embedded.checks import collection_name, is_type
 from headrace.embedded.cursor import EmbeddedCommandCursor, EmbeddedCursor
 from headrace.embedded.writing import WritingCollection
 
@@ -22,10 +23,8 @@ class EmbeddedCollection(WritingCollection):
     """`store["shop"]["orders"]`. Cheap to make; may be used from many threads."""
 
     def __init__(self, database: EmbeddedDatabase, name: str, calls: Calls) -> None:
-        if not isinstance(name, str):
-            raise TypeError(f"name must be an instance of str, not {type(name).__name__}")
         self.database = database
-        self.name = name
+        self.name = collection_name(name)
         self._calls = calls
         self._db = database.name
         self._namespace = f"{database.name}.{name}"
@@ -77,6 +76,11 @@ class EmbeddedCollection(WritingCollection):
 
     def __bool__(self) -> bool:
         raise NotImplementedError("a collection has no truth value: compare it with None")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise TypeError(f"there is no method {self.name.rpartition('.')[2]!r}; a collection cannot be called")
+
+    __iter__ = None  # or a loop would ask for the collections 0, 1, ...
 
     # Reading.
 
@@ -151,7 +155,8 @@ class EmbeddedCollection(WritingCollection):
         self, new_name: str, session: EmbeddedSession | None = None, comment: Any = None, **kwargs: Any
     ) -> dict[str, Any]:
         """Give it another name in its database. `dropTarget`: one of that name is dropped."""
-        body = {"renameCollection": self.full_name, "to": f"{self._db}.{new_name}", **options_of(comment=comment)}
+        to = f"{self._db}.{collection_name(new_name, 'new_name')}"
+        body = {"renameCollection": self.full_name, "to": to, **options_of(comment=comment)}
         return self._calls.write("admin", body | kwargs, session)
 
     def options(self, session: EmbeddedSession | None = None, comment: Any = None) -> dict[str, Any]:
@@ -171,6 +176,11 @@ class EmbeddedCollection(WritingCollection):
         self, indexes: Sequence[Any], session: EmbeddedSession | None = None, comment: Any = None, **kwargs: Any
     ) -> list[str]:
         """Create indexes, pymongo's `IndexModel`s, and return their names."""
+        from pymongo import IndexModel
+
+        is_type(indexes, list, "indexes")
+        for model in indexes:
+            is_type(model, IndexModel, "an index")
         return self._create_indexes([dict(model.document) for model in indexes], session, comment, kwargs)
 
     def _create_indexes(
@@ -221,6 +231,10 @@ def run_aggregate(
     batchSize: int | None = None, **options: Any,
 ) -> EmbeddedCommandCursor:  # fmt: skip
     """The cursor of an aggregation, which has run: its first batch is there."""
+    if "explain" in options:
+        from pymongo.errors import ConfigurationError
+
+        raise ConfigurationError("The explain option is not supported. Use Database.command instead.")
     stages = pipeline_of(pipeline)
     body = {"aggregate": target, "pipeline": stages, "cursor": options_of(batchSize=batchSize), **options_of(**options)}
     calls.add_read_concern(body, session)

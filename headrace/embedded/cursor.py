@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bson import Int64
 
 from headrace.embedded.calls import Closing, key_document, options_of
+from headrace.embedded.checks import is_not_negative, is_type
 
 if TYPE_CHECKING:
     from typing import Self
@@ -135,6 +136,11 @@ class EmbeddedCursor(EmbeddedCommandCursor):
         super().__init__(calls, collection.database.name, {}, session, batch_size)
         if filter is not None and not hasattr(filter, "keys"):
             raise TypeError(f"filter must be a mapping, not {type(filter).__name__}")
+        if skip or limit or batch_size:
+            is_type(skip, int, "skip")
+            is_type(limit, int, "limit")
+            is_not_negative(batch_size, "batch_size")
+        is_type(max_time_ms, int, "max_time_ms", optional=True)
         self.collection = collection
         self._tails = cursor_type in (TAILABLE, TAILABLE_AWAIT)
         self._spec: dict[str, Any] = {"find": collection.name, "filter": {} if filter is None else filter}
@@ -142,8 +148,8 @@ class EmbeddedCursor(EmbeddedCommandCursor):
             projection=projection, sort=sort, skip=skip or None, limit=limit or None, collation=collation, hint=hint,
             maxTimeMS=max_time_ms, comment=comment, allowDiskUse=allow_disk_use, let=let,
             noCursorTimeout=no_cursor_timeout or None, tailable=self._tails or None,
-            awaitData=cursor_type == TAILABLE_AWAIT or None, max=max, min=min, returnKey=return_key,
-            showRecordId=show_record_id,
+            awaitData=cursor_type == TAILABLE_AWAIT or None, max=None if max is None else dict(max),
+            min=None if min is None else dict(min), returnKey=return_key, showRecordId=show_record_id,
         )  # fmt: skip
 
     def _changed(self, **fields: Any) -> Self:
@@ -167,12 +173,12 @@ class EmbeddedCursor(EmbeddedCommandCursor):
 
     def limit(self, limit: int) -> Self:
         """At most `limit`; 0: all. A negative one is its amount in a single batch."""
+        is_type(limit, int, "limit")
         return self._changed(limit=limit)
 
     def batch_size(self, batch_size: int) -> Self:
         """How many are read at once."""
-        if batch_size < 0:
-            raise ValueError("batch_size must be >= 0")
+        is_not_negative(batch_size, "batch_size")
         self._batch_size = batch_size
         return self._changed()
 
@@ -191,8 +197,17 @@ class EmbeddedCursor(EmbeddedCommandCursor):
         """A comment, which `currentOp` and the log show."""
         return self._changed(comment=comment)
 
+    def max(self, spec: Any) -> Self:
+        """The upper bound of the index of `hint`, exclusive: (field, value) pairs in its order."""
+        return self._changed(max=dict(spec))
+
+    def min(self, spec: Any) -> Self:
+        """The lower bound of the index of `hint`, inclusive: (field, value) pairs in its order."""
+        return self._changed(min=dict(spec))
+
     def max_time_ms(self, max_time_ms: int | None) -> Self:
         """End with `ExecutionTimeout` after so long."""
+        is_type(max_time_ms, int, "max_time_ms", optional=True)
         return self._changed(**options_of(maxTimeMS=max_time_ms))
 
     def max_await_time_ms(self, max_await_time_ms: int | None) -> Self:
@@ -202,6 +217,7 @@ class EmbeddedCursor(EmbeddedCommandCursor):
 
     def allow_disk_use(self, allow_disk_use: bool) -> Self:
         """Whether a sort may write to disk."""
+        is_type(allow_disk_use, bool, "allow_disk_use")
         return self._changed(allowDiskUse=allow_disk_use)
 
     def where(self, code: Any) -> Self:

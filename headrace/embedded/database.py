@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from bson.codec_options import DEFAULT_CODEC_OPTIONS
+
 from headrace.embedded.calls import Calls, options_of
+from headrace.embedded.checks import collection_name, database_name
 from headrace.embedded.collection import EmbeddedCollection, ignoring_missing, run_aggregate
 from headrace.embedded.cursor import EmbeddedCommandCursor
 
@@ -19,17 +22,25 @@ class EmbeddedDatabase:
     """`store["shop"]`. Cheap to make; may be used from many threads."""
 
     def __init__(self, client: EmbeddedStore, name: str, calls: Calls) -> None:
-        if not isinstance(name, str):
-            raise TypeError(f"name must be an instance of str, not {type(name).__name__}")
         self.client = client
         """The open store."""
-        self.name = name
+        self.name = database_name(name)
         self._calls = calls
 
     @property
     def codec_options(self) -> Any:
         """How documents become Python values."""
         return self._calls.codec_options
+
+    @property
+    def read_concern(self) -> Any:
+        """pymongo's `ReadConcern`, or None for the default."""
+        return self._calls.read_concern
+
+    @property
+    def write_concern(self) -> Any:
+        """pymongo's `WriteConcern`, or None for the default."""
+        return self._calls.write_concern
 
     def with_options(
         self, codec_options: Any = None, read_preference: Any = None, write_concern: Any = None,
@@ -76,9 +87,9 @@ class EmbeddedDatabase:
 
         body = {command: value} if isinstance(command, str) else dict(command)
         body |= options_of(comment=comment, **kwargs)
-        calls = self._calls if codec_options is None else self._calls.changed(codec_options, None, None)
         try:
-            return calls.run(self.name, body, session)
+            reply = self._calls.reply(self.name, body, session)
+            return self._calls.checked(reply, session, codec_options or DEFAULT_CODEC_OPTIONS)
         except OperationFailure as error:
             details = error.details
             if details is not None and (not check or error.code in (allowable_errors or ())):
@@ -110,6 +121,7 @@ class EmbeddedDatabase:
         """Create a collection or a view with options. Raises `CollectionInvalid` if it is there."""
         from pymongo.errors import CollectionInvalid
 
+        collection_name(name)
         is_outside = session is None or not session.in_transaction
         if check_exists and is_outside and self.list_collection_names(filter={"name": name}):
             raise CollectionInvalid(f"collection {name} already exists")
@@ -121,8 +133,7 @@ class EmbeddedDatabase:
         self, name_or_collection: str | EmbeddedCollection, session: EmbeddedSession | None = None, comment: Any = None
     ) -> dict[str, Any]:
         """Drop a collection; no error if it is not there."""
-        name = name_or_collection.name if isinstance(name_or_collection, EmbeddedCollection) else name_or_collection
-        body = {"drop": name, **options_of(comment=comment)}
+        body = {"drop": _name_of(name_or_collection), **options_of(comment=comment)}
         return dict(ignoring_missing(self._calls.write, self.name, body, session) or {})
 
     def list_collections(
@@ -149,12 +160,19 @@ class EmbeddedDatabase:
         """Check a collection. Raises `CollectionInvalid` if something is wrong with it."""
         from pymongo.errors import CollectionInvalid
 
-        name = name_or_collection.name if isinstance(name_or_collection, EmbeddedCollection) else name_or_collection
+        name = _name_of(name_or_collection)
         body = {"validate": name, "full": full, **options_of(background=background, comment=comment)}
         reply = self._calls.run(self.name, body, session)
         if not reply.get("valid", True):
             raise CollectionInvalid(f"{name} invalid: {reply.get('errors')}")
         return reply
+
+
+def _name_of(collection: str | EmbeddedCollection) -> str:
+    """The name of what may be a name. Raises TypeError and `InvalidName`."""
+    if isinstance(collection, EmbeddedCollection):
+        return collection.name
+    return collection_name(collection, "name_or_collection")
 
 
 NOT_THERE = frozenset({"cursor_command", "dereference", "read_preference"})

@@ -15,6 +15,7 @@ from bson.codec_options import DEFAULT_CODEC_OPTIONS
 
 from headrace.clock import Clock
 from headrace.embedded.calls import Calls, Closing, options_of
+from headrace.embedded.checks import database_name
 from headrace.embedded.cursor import EmbeddedCommandCursor
 from headrace.embedded.database import EmbeddedDatabase
 from headrace.embedded.jobs import Jobs
@@ -68,6 +69,16 @@ class EmbeddedStore(Closing):
         return self._calls.codec_options
 
     @property
+    def read_concern(self) -> Any:
+        """pymongo's `ReadConcern`, or None for the default."""
+        return self._calls.read_concern
+
+    @property
+    def write_concern(self) -> Any:
+        """pymongo's `WriteConcern`, or None for the default."""
+        return self._calls.write_concern
+
+    @property
     def path(self) -> str:
         """The data directory."""
         return str(self._local.store.environment.path)
@@ -113,7 +124,8 @@ class EmbeddedStore(Closing):
         self, name_or_database: str | EmbeddedDatabase, session: EmbeddedSession | None = None, comment: Any = None
     ) -> None:
         """Drop a database with all its collections."""
-        name = name_or_database.name if isinstance(name_or_database, EmbeddedDatabase) else name_or_database
+        given = name_or_database
+        name = given.name if isinstance(given, EmbeddedDatabase) else database_name(given, "name_or_database")
         self._calls.write(name, {"dropDatabase": 1, **options_of(comment=comment)}, session)
 
     def server_info(self, session: EmbeddedSession | None = None) -> dict[str, Any]:
@@ -127,6 +139,10 @@ class EmbeddedStore(Closing):
         """A session, for transactions and for reads of one moment. All reads are causally consistent here."""
         from headrace.embedded.session import EmbeddedSession
 
+        if snapshot and causal_consistency:
+            from pymongo.errors import ConfigurationError
+
+            raise ConfigurationError("snapshot reads do not support causal_consistency=True")
         return EmbeddedSession(self._calls, default_transaction_options, snapshot=bool(snapshot))
 
     def watch(

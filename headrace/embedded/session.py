@@ -38,6 +38,13 @@ class EmbeddedSession:
         self.has_ended = False
         self.operation_time: Timestamp | None = None
         """The cluster time of the last command."""
+        self.cluster_time: MutableMapping[str, Any] | None = None
+        """The newest `$clusterTime` of a reply."""
+
+    @property
+    def client(self) -> Any:
+        """The open store."""
+        return self._calls.owner
 
     @property
     def in_transaction(self) -> bool:
@@ -166,9 +173,20 @@ class EmbeddedSession:
             if "readConcern" in self._concerns:
                 body["readConcern"] = self._concerns["readConcern"]
 
+    def advance_operation_time(self, operation_time: Timestamp) -> None:
+        """Read what another session has written before that time; here every session does."""
+        if self.operation_time is None or operation_time > self.operation_time:
+            self.operation_time = operation_time
+
+    def advance_cluster_time(self, cluster_time: MutableMapping[str, Any]) -> None:
+        """Note another session's `cluster_time`."""
+        if self.cluster_time is None or cluster_time["clusterTime"] > self.cluster_time["clusterTime"]:
+            self.cluster_time = cluster_time
+
     def advance(self, reply: MutableMapping[str, Any]) -> None:
         """Note what a reply says of the time."""
         self.operation_time = reply.get("operationTime", self.operation_time)
+        self.cluster_time = reply.get("$clusterTime", self.cluster_time)
         cursor = reply.get("cursor")
         if self._snapshot and self._snapshot_time is None:
             self._snapshot_time = (cursor or reply).get("atClusterTime")

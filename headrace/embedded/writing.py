@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 from bson import ObjectId
 from bson.raw_bson import RawBSONDocument
 
+from headrace import limits
 from headrace.embedded.bulk import BulkStatements, in_batches
 from headrace.embedded.calls import Calls, options_of
+from headrace.embedded.checks import is_filter, is_type
 from headrace.embedded.errors_raised import check_write, raise_write_concern
 
 if TYPE_CHECKING:
@@ -58,9 +60,18 @@ class WritingCollection:
             )
         ):
             return _results().InsertOneResult(identity, True)  # type: ignore[no-any-return]
+        if len(raw) > limits.INTERNAL_DOCUMENT_BYTES_MAX:
+            from pymongo.errors import DocumentTooLarge
+
+            raise DocumentTooLarge(f"BSON document too large ({len(raw)} bytes): {limits.DOCUMENT_BYTES_MAX} at most")
         body = {"insert": self.name, **options_of(bypassDocumentValidation=bypass_document_validation, comment=comment)}
-        check_write(calls.write(self._db, body, session, {"documents": [raw]}))
+        self._check(calls.write(self._db, body, session, {"documents": [raw]}))
         return _results().InsertOneResult(identity, calls.acknowledged)  # type: ignore[no-any-return]
+
+    def _check(self, reply: Mapping[str, Any]) -> None:
+        """Raise the error of a statement, unless nobody wants to know (`w: 0`)."""
+        if self._calls.acknowledged:
+            check_write(reply)
 
     def insert_many(
         self, documents: Iterable[MutableMapping[str, Any] | RawBSONDocument], ordered: bool = True,
@@ -137,7 +148,7 @@ class WritingCollection:
         body = {"update": self.name, "updates": [statement]}
         body |= options_of(bypassDocumentValidation=bypass, let=let, comment=comment)
         reply = self._calls.write(self._db, body, session)
-        check_write(reply)
+        self._check(reply)
         if reply.get("upserted"):
             reply["upserted"] = reply["upserted"][0]["_id"]
         reply["updatedExisting"] = bool(reply.get("n")) and "upserted" not in reply
@@ -163,10 +174,11 @@ class WritingCollection:
     ) -> DeleteResult:  # fmt: skip
         from pymongo.results import DeleteResult
 
+        is_filter(filter)
         statement = {"q": filter, "limit": limit, **options_of(collation=collation, hint=hint)}
         body = {"delete": self.name, "deletes": [statement], **options_of(let=let, comment=comment)}
         reply = self._calls.write(self._db, body, session)
-        check_write(reply)
+        self._check(reply)
         return DeleteResult(reply, self._calls.acknowledged)
 
     def bulk_write(
@@ -209,7 +221,7 @@ class WritingCollection:
             if ordered and statements.result["writeErrors"]:
                 break
         result = statements.result
-        if result["writeErrors"] or result["writeConcernErrors"]:
+        if self._calls.acknowledged and (result["writeErrors"] or result["writeConcernErrors"]):
             result["writeErrors"].sort(key=lambda error: error["index"])
             raise BulkWriteError(result)
         return result
@@ -253,6 +265,9 @@ class WritingCollection:
         self, filter: Any, projection: Any, sort: Any, hint: Any, session: EmbeddedSession | None, let: Any,
         comment: Any, **options: Any,
     ) -> Any | None:  # fmt: skip
+        is_filter(filter)
+        is_type(options.get("new"), bool, "return_document", optional=True)
+        _check_options(options.get("upsert"), options.get("arrayFilters"))
         body = {"findAndModify": self.name, "query": filter}
         body |= options_of(fields=projection, sort=sort, hint=hint, let=let, comment=comment, **options)
         self._calls.add_write_concern(body, session)
@@ -267,23 +282,27 @@ def _update(
     multi: bool = False, sort: Any = None,
 ) -> dict[str, Any]:  # fmt: skip
     """A statement of the command `update`."""
-    if not isinstance(filter, Mapping):
-        raise TypeError(f"filter must be a mapping, not {type(filter).__name__}")
+    is_filter(filter)
+    _check_options(upsert, array_filters)
     return {
         "q": filter, "u": update, "multi": multi, "upsert": upsert,
         **options_of(collation=collation, arrayFilters=array_filters, hint=hint, sort=sort),
     }  # fmt: skip
 
 
+def _check_options(upsert: Any, array_filters: Any) -> None:
+    is_type(upsert, bool, "upsert", optional=True)
+    is_type(array_filters, list, "array_filters", optional=True)
+
+
 def _check_operators(update: Any) -> None:
     """Raise as pymongo does for an update that is neither operators nor a pipeline."""
-    if isinstance(update, Mapping):
-        if not update:
-            raise ValueError("update cannot be empty")
-        if not next(iter(update)).startswith("$"):
-            raise ValueError("update only works with $ operators")
-    elif not isinstance(update, list):
+    if not isinstance(update, (Mapping, list)):
         raise TypeError(f"update must be a mapping or a list, not {type(update).__name__}")
+    if not update:
+        raise ValueError("update cannot be empty")
+    if isinstance(update, Mapping) and not next(iter(update)).startswith("$"):
+        raise ValueError("update only works with $ operators")
 
 
 def _check_replacement(replacement: Any) -> None:

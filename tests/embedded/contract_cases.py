@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bson import SON, Binary, Code, CodecOptions, DatetimeMS, Decimal128, Int64, MaxKey, MinKey, ObjectId, Timestamp
+from bson.errors import BSONError
 from bson.raw_bson import RawBSONDocument
 from pymongo import DeleteMany, DeleteOne, IndexModel, InsertOne, ReplaceOne, ReturnDocument, UpdateMany, UpdateOne
 from pymongo.collation import Collation
@@ -46,7 +47,7 @@ def failure(call: Callable[[], Any]) -> tuple[Any, ...]:
         counts = [details.get(name) for name in ("nInserted", "nMatched", "nModified", "nRemoved", "nUpserted")]
         labels = sorted(details.get("errorLabels", ()))
         return type(error).__name__, getattr(error, "code", None), details.get("errmsg"), writes, counts, labels
-    except (TypeError, ValueError) as error:
+    except (BSONError, TypeError, ValueError) as error:
         return (type(error).__name__,)
     raise AssertionError("it did not fail")
 
@@ -167,6 +168,8 @@ def cursors_are_chained(db: Any) -> Any:
         ids(c.find(batch_size=2)),
         c.find({"n": 1}, ["tags"]).next(),
         [sorted(d) for d in c.find({"n": 1}, {"_id": 0})],
+        [sorted(d) for d in c.find({"n": 1}, [])],
+        ids(c.find().min([("_id", 3)]).max([("_id", 5)]).hint("_id_")),
         ids(c.find().hint("_id_").max_time_ms(10_000).comment("x").limit(3)),
     ]
 
@@ -268,7 +271,51 @@ def wrong_arguments_raise_before_anything_is_sent(db: Any) -> Any:
         failure(lambda: c.aggregate({"$match": {}})),
         failure(lambda: c.bulk_write([])),
         failure(lambda: c.bulk_write([1])),
+        failure(lambda: c.update_one({}, [])),
+        failure(lambda: c.update_one({}, {"$set": {"a": 1}}, upsert="x")),
+        failure(lambda: c.delete_one("x")),
+        failure(lambda: c.delete_one(None)),
+        failure(lambda: c.find_one_and_update("x", {"$set": {"a": 1}})),
+        failure(lambda: c.find_one_and_update({}, {"$set": {"a": 1}}, return_document="after")),
+        failure(lambda: c.find_one_and_update({}, {"$set": {"a": 1}}, array_filters=5)),
+        failure(lambda: c.find(limit="x")),
+        failure(lambda: c.find(skip="x")),
+        failure(lambda: c.find(batch_size=-1)),
+        failure(lambda: c.find().limit("x")),
+        failure(lambda: c.find().skip(-1)),
+        failure(lambda: c.find().max_time_ms("x")),
+        failure(lambda: c.find().allow_disk_use(5)),
+        failure(lambda: c.find().collation(5)),
+        failure(lambda: c.aggregate([], explain=True)),
+        failure(lambda: c.create_indexes([1])),
+        failure(lambda: c.create_indexes("x")),
+        failure(lambda: c.insert_one({"a": "x" * 17_000_000}))[0],
+        failure(lambda: db.watch({})),
+        failure(lambda: db.drop_collection(5)),
+        failure(lambda: db.validate_collection(5)),
+        failure(lambda: db.client.drop_database(5)),
+        failure(lambda: db.client.start_session(snapshot=True, causal_consistency=True)),
     ]
+
+
+@case
+def names_are_checked(db: Any) -> Any:
+    collections = ["", "a..b", "$a", ".a", "a.", "a\0b", "a-b", "a.b", "system.x", 5]
+    databases = ["", "a b", "a.b", "a$", "a/b", "a\\b", 'a"b', "a\0b", "a-b", 5]
+    return [
+        *((name, named(lambda name=name: db[name].full_name)) for name in collections),
+        *((name, named(lambda name=name: db.client[name].name)) for name in databases),
+        *(failure(lambda name=name: db.c.rename(name))[0] for name in [*collections[:5], 5]),
+        failure(lambda: db.create_collection(""))[0],
+    ]
+
+
+def named(call: Callable[[], Any]) -> Any:
+    """What a call returns, or the class of what it raises."""
+    try:
+        return call()
+    except (PyMongoError, TypeError) as error:
+        return type(error).__name__
 
 
 @case
@@ -334,6 +381,9 @@ def commands_are_run_by_name(db: Any) -> Any:
         failure(lambda: db.command("count", "c", skip=-1))[:3],
         db.command("nope", allowable_errors=[59])["code"],
         db.validate_collection("c")["valid"],
+        type(
+            db.command("find", "c", codec_options=CodecOptions(document_class=SON))["cursor"]["firstBatch"][0]
+        ).__name__,
     ]
 
 
@@ -367,6 +417,12 @@ def concerns_are_checked(db: Any) -> Any:
     failed = failure(lambda: three.insert_one({"_id": 1}))
     none = db.get_collection("c", write_concern=WriteConcern(w=0))
     unacknowledged = none.update_one({"_id": 1}, {"$set": {"a": 1}})
+    for again in (
+        lambda: none.insert_one({"_id": 1}),
+        lambda: none.insert_many([{"_id": 1}, {"_id": 2}]),
+        lambda: none.update_one({"_id": 1}, {"$set": {"_id": 2}}),
+    ):
+        assert not again().acknowledged
     majority = db.get_collection("c", read_concern=ReadConcern("majority"))
     return failed[:2], unacknowledged.acknowledged, ids(majority.find()), ids(db.c.find())
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +163,7 @@ def test_a_long_write_lets_others_work_and_can_be_killed() -> None:
 
         def update() -> None:
             try:
-                for number in range(100):
+                for number in count():
                     shop.c.update_many({}, {"$set": {"n": number}})
             except OperationFailure as error:
                 failures.append(error)
