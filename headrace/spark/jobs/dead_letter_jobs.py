@@ -19,6 +19,7 @@ from headrace.spark.jobs.job_tables import JobTable, tables_of
 from headrace.spark.mongodb.collection_selection import Namespace
 from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.pipelines.evaluate import FAILED
+from headrace.spark.pipelines.refusals import StageRefused
 from headrace.spark.rows.events import SNAPSHOT
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.sinks.collections_sink import CollectionsSink
@@ -116,6 +117,9 @@ def _rows(job: Job, sink: SinkOptions, letters: DeadLetters) -> Iterator[str]:
             made = stages_again(job, _with_moments(row)) if FAILED in row else None
         except CommandError as error:
             yield f"the stages fail again: {error.message} ({error.code})"
+            continue
+        except StageRefused as error:
+            yield f"{letter.token} cannot be replayed: {error}"
             continue
         yield _given(sink, letters, letter, row, letter.token, made)
 

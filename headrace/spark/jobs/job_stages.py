@@ -60,8 +60,8 @@ def server_stages(job: Job) -> tuple[Document, ...]:
 
 
 def reports_failures(job: Job) -> bool:
-    """Whether rows on which the stages fail go to the dead letters: those of groups and joins are not of one event."""
-    return bool(job.deadletter) and not any(next(iter(stage), "") in _MAKING for stage in job.stages)
+    """Whether rows on which the stages fail go to the dead letters: those of groups are not of one event."""
+    return bool(job.deadletter) and not any("$group" in stage for stage in job.stages)
 
 
 def spark_stages(job: Job) -> list[Document]:
@@ -122,7 +122,12 @@ def apply_stages(job: Job, rows: DataFrame, session: SparkSession) -> DataFrame:
 
 
 def stages_again(job: Job, row: dict[str, Any]) -> pa.Table:
-    """What the stages make now of a row on which they have failed. Raises the stage's CommandError."""
+    """What the stages make now of a row on which they have failed. Raises the stage's CommandError.
+
+    Raises StageRefused for stages that join a table.
+    """
+    if any("$lookup" in stage for stage in job.stages):
+        raise StageRefused("$lookup needs a table of Spark's, which a replay does not have")
     import pyarrow as pa
 
     from headrace.spark.pipelines.evaluate import FAILED, DocumentReader, MakeDocuments, RewriteEvents

@@ -9,7 +9,7 @@ why; otherwise the error ends the query.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -99,7 +99,7 @@ class MakeDocuments:
     def __call__(self, batches: Batches) -> Batches:
         stages = self.program.stages()
         for batch in batches:
-            failed = Failures(raising=not self.failures)
+            failed = Failures(raising=not self.failures, before=failures_before(batch))
             indexes, kind, cells = self._cells(stages, batch, failed)
             passed = len(indexes) - len(failed.reasons)
             reasons: list[str | None] = [*[None] * passed, *failed.reasons.values()]
@@ -155,11 +155,14 @@ class RewriteEvents:
 
 
 class Failures:
-    """The rows of a batch on which the stages have failed, by their numbers, with the reasons; or they raise."""
+    """The rows of a batch on which the stages have failed, by their numbers, with the reasons; or they raise.
 
-    def __init__(self, *, raising: bool) -> None:
+    `before` are those of stages before these, which leave such rows alone.
+    """
+
+    def __init__(self, *, raising: bool, before: Mapping[int, str] | None = None) -> None:
         self._raising = raising
-        self.reasons: dict[int, str] = {}
+        self.reasons = dict(before or {})
 
     def results(self, flow: Flow, document: Document, index: int) -> tuple[Document, ...]:
         """What the stages make of the document of row `index`; nothing if they fail on it. Raises CommandError."""
@@ -171,6 +174,10 @@ class Failures:
             self.reasons[index] = f"{error.message} ({error.code})"
             return ()
 
+    def column(self, numbers: Iterable[int], *, wanted: bool) -> list[pa.Array]:
+        """The column `_failed` for these rows, if it is wanted."""
+        return [pa.array([self.reasons.get(number) for number in numbers], pa.string())] if wanted else []
+
     def joined(self, rows: pa.RecordBatch, given: pa.RecordBatch) -> pa.RecordBatch:
         """The rows, those that failed as they were given, and the column `_failed`."""
         failed = given.take(pa.array(list(self.reasons), pa.int64()))
@@ -179,6 +186,12 @@ class Failures:
         return pa.RecordBatch.from_arrays(
             [*arrays, pa.array(reasons, pa.string())], names=[*given.schema.names, FAILED]
         )
+
+
+def failures_before(batch: pa.RecordBatch) -> dict[int, str]:
+    """The rows of a batch on which an earlier step has failed, by their numbers, with the reasons."""
+    reasons = batch.column(FAILED).to_pylist() if FAILED in batch.schema.names else []
+    return {number: reason for number, reason in enumerate(reasons) if reason is not None}
 
 
 def check_id(token: str, document: Document) -> None:
@@ -208,7 +221,7 @@ def run_over(
     indexes: list[int] = []
     made: list[Any] = []
     for index, (document, certain) in enumerate(zip(documents, _certain(batch), strict=True)):
-        if document is None:
+        if document is None or index in failed.reasons:
             continue
         for result in failed.results(rest if certain else full_flow, document, index):
             indexes.append(index)

@@ -22,8 +22,15 @@ import pyarrow as pa
 from headrace.query.stages.joins import local_values
 from headrace.query.stages.lookup import LookupStage, parse_lookup
 from headrace.spark.pipelines import row_events
-from headrace.spark.pipelines.evaluate import Batches, DocumentReader, run
-from headrace.spark.pipelines.program import Document, Program, Setting
+from headrace.spark.pipelines.evaluate import (
+    FAILED,
+    Batches,
+    DocumentReader,
+    Failures,
+    failures_before,
+    run_over,
+)
+from headrace.spark.pipelines.program import Document, Program, Setting, flow_of
 from headrace.spark.pipelines.refusals import refused
 from headrace.values import bson
 from headrace.values.bson import MISSING
@@ -60,7 +67,8 @@ def _names(value: Any) -> set[str]:
 class LocalKeys:
     """For `mapInArrow`: documents, after the program's stages, to a row for each value of their local field.
 
-    The document is in the first of its rows only, the columns `carried` in all of them.
+    The document is in the first of its rows only, the columns `carried` in all of them. With `failures` a document on
+    which a stage fails has one row, in which it is as it was given, with the reason in the column `_failed`.
     """
 
     source: DocumentReader
@@ -69,11 +77,14 @@ class LocalKeys:
     path: str
     carried: tuple[str, ...]
     into: str
+    failures: bool = False
 
     def __call__(self, batches: Batches) -> Batches:
         stages, path = self.program.stages(), split_path(self.path)
         for batch in batches:
-            indexes, made = run(self.source, stages, batch, self.filters)
+            documents = self.source.read(batch)
+            failed = Failures(raising=not self.failures, before=failures_before(batch))
+            indexes, made = run_over(documents, stages, batch, self.filters, failed)
             kind = pa.string() if self.source.document is None else batch.column(self.into).type
             write = row_events.writer(kind)
             matches: list[tuple[int, Any, int, int, bytes]] = []
@@ -84,13 +95,16 @@ class LocalKeys:
                     (index, None if row_number else text, row_number, len(keys), key)
                     for row_number, key in enumerate(keys)
                 )
+            nothing = encode_value(None)
+            matches.extend((index, write(documents[index] or {}), 0, 1, nothing) for index in failed.reasons)
             cells = list(zip(*matches, strict=True)) if matches else [()] * 5
             taken = batch.select(list(self.carried)).take(pa.array(cells[0], pa.int64()))
             arrays = [
-                *taken.columns, pa.array(cells[1], kind), pa.array(cells[2], pa.int32()),
-                pa.array(cells[3], pa.int32()), pa.array(cells[4], pa.binary()),
+                *taken.columns, pa.array(cells[1], kind), *failed.column(cells[0], wanted=self.failures),
+                pa.array(cells[2], pa.int32()), pa.array(cells[3], pa.int32()), pa.array(cells[4], pa.binary()),
             ]  # fmt: skip
-            yield pa.RecordBatch.from_arrays(arrays, names=[*self.carried, self.into, "_row", "_rows", "_key"])
+            names = [*self.carried, self.into, *([FAILED] if self.failures else []), "_row", "_rows", "_key"]
+            yield pa.RecordBatch.from_arrays(arrays, names=names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +145,7 @@ class AttachMatches:
     lookup: Program
     carried: tuple[str, ...]
     into: str
+    failures: bool = False
 
     def __call__(self, batches: Batches) -> Batches:
         foreign_documents: list[Document] = []
@@ -138,12 +153,14 @@ class AttachMatches:
         context = self.lookup.setting.context(lambda database, collection, depth: foreign_documents)
         (stage,) = parse_lookup("$lookup", spec, context)
         assert isinstance(stage, LookupStage)
+        flow = flow_of((stage,))
         pending: list[Any] = []
         gathered: dict[tuple[bytes, int], bytes] = {}
         for batch in batches:
             kind = batch.column(self.into).type
             read, write = row_events.reader(kind), row_events.writer(kind)
             indexes, made = [], []
+            failed = Failures(raising=not self.failures, before=failures_before(batch))
             for index, (cell, row_number, row_count, matches) in enumerate(_joined(batch, self.into)):
                 if row_number == 0:
                     pending, gathered = [cell], {}
@@ -152,12 +169,17 @@ class AttachMatches:
                 gathered |= {(each["order"], each["number"]): each["body"] for each in matches or ()}
                 if row_number == row_count - 1:
                     foreign_documents[:] = [bson.decode(gathered[index]) for index in sorted(gathered)]
-                    (document,) = stage.apply(iter((read(pending[0]),)))
+                    given = read(pending[0])
+                    if index not in failed.reasons:
+                        # A document that fails comes without what it was joined with.
+                        (given,) = failed.results(flow, given, index) or (given,)
                     indexes.append(index)
-                    made.append(write(document))
+                    made.append(write(given))
                     pending = []
             taken = batch.select(list(self.carried)).take(pa.array(indexes, pa.int64()))
-            yield pa.RecordBatch.from_arrays([*taken.columns, pa.array(made, kind)], names=[*self.carried, self.into])
+            arrays = [*taken.columns, pa.array(made, kind), *failed.column(indexes, wanted=self.failures)]
+            names = [*self.carried, self.into, *([FAILED] if self.failures else [])]
+            yield pa.RecordBatch.from_arrays(arrays, names=names)
 
 
 def _joined(batch: pa.RecordBatch, into: str) -> Iterator[tuple[Any, ...]]:
@@ -166,7 +188,7 @@ def _joined(batch: pa.RecordBatch, into: str) -> Iterator[tuple[Any, ...]]:
 
 
 def joined(df: DataFrame, table: DataFrame, document: str, keyed: LocalKeys, lookup: Program, schema: str) -> DataFrame:
-    """The DataFrame with the table's documents joined; `schema` is the DDL of the carried columns and `into`."""
+    """The DataFrame with the table's documents joined; `schema` is the DDL of its columns."""
     from pyspark.sql import functions as f
 
     spec = bson.decode(lookup.body)["stages"][0]["$lookup"]
@@ -176,4 +198,6 @@ def joined(df: DataFrame, table: DataFrame, document: str, keyed: LocalKeys, loo
     matches = f.collect_list(f.struct("order", "number", "body")).alias("_matches")
     by_key = f.broadcast(foreign.groupBy("_key").agg(matches))
     local = df.mapInArrow(keyed, f"{schema}, {_KEY_COLUMNS}")
-    return local.join(by_key, "_key", "left_outer").mapInArrow(AttachMatches(lookup, keyed.carried, keyed.into), schema)
+    return local.join(by_key, "_key", "left_outer").mapInArrow(
+        AttachMatches(lookup, keyed.carried, keyed.into, keyed.failures), schema
+    )

@@ -78,7 +78,8 @@ def pipeline(
     let        values of `$$` variables; `$$NOW` is the time of this call
     compiled   False: no condition on columns, everything by the evaluator
     failures   True: a row on which a stage fails comes as it is, with the reason in the column `_failed`, which is
-               null in others (and missing, if no stage can fail); not with $group and $lookup
+               null in others (and missing, if no stage can fail); behind a $lookup the document as it came to the
+               stage that fails; not with $group
 
     Raises StageRefused for a stage that Spark cannot run, and the server's CommandError for an invalid one, before
     anything runs. A stage that fails on a document fails the query.
@@ -127,8 +128,8 @@ class PipelineBuilder:
             raise ValueError("output is None, or 'events' for a DataFrame of events")
         if output and any(isinstance(step, GroupStep | LookupStep) for step in planned.steps):
             raise StageRefused("$group and $lookup make no events; leave out output='events'")
-        if self._failures and any(isinstance(step, GroupStep | LookupStep) for step in planned.steps):
-            raise StageRefused("$group and $lookup have no rows to come as they are; leave out failures")
+        if self._failures and any(isinstance(step, GroupStep) for step in planned.steps):
+            raise StageRefused("$group has no rows to come as they are; leave out failures")
         steps = list(planned.steps)
         while steps:
             self._take(planned, steps, output)
@@ -185,8 +186,7 @@ class PipelineBuilder:
         carried = self._carried
         program = program or Program.of([], setting)
         build = MakeDocuments(self._source, program, carried, self._document, filters, self._failures)
-        schema = self._document_schema(carried) + (f", `{FAILED}` string" if self._failures else "")
-        self.df = self.df.mapInArrow(build, schema)
+        self.df = self.df.mapInArrow(build, self._document_schema(carried))
         self.events = False
         return self.df
 
@@ -200,7 +200,7 @@ class PipelineBuilder:
         spec = step.stage["$lookup"]
         table, column = self._tables[spec["from"]]
         carried = self._carried
-        keyed = LocalKeys(self._source, program, filters, spec["localField"], carried, self._document)
+        keyed = LocalKeys(self._source, program, filters, spec["localField"], carried, self._document, self._failures)
         lookup = Program.of([step.stage], program.setting)
         self.df = joined(self.df, table, column, keyed, lookup, self._document_schema(carried))
         self.events = False
@@ -215,7 +215,7 @@ class PipelineBuilder:
         if self.events:
             extra = self._order if self._order not in _CARRIED else None
             return (*_CARRIED, *([extra] if extra else []))
-        return tuple(name for name in self.df.columns if name not in (self._document, CERTAIN))
+        return tuple(name for name in self.df.columns if name not in (self._document, CERTAIN, FAILED))
 
     def _schema(self, columns: tuple[str, ...]) -> Any:
         schema = self.df.select(*columns).schema
@@ -224,4 +224,5 @@ class PipelineBuilder:
     def _document_schema(self, carried: tuple[str, ...]) -> str:
         kinds = {field.name: field.dataType.simpleString() for field in self.df.schema.fields}
         kind = "string" if self.events else kinds[self._document]
-        return ", ".join([*(f"`{name}` {kinds[name]}" for name in carried), f"`{self._document}` {kind}"])
+        failed = [f"`{FAILED}` string"] if self._failures else []
+        return ", ".join([*(f"`{name}` {kinds[name]}" for name in carried), f"`{self._document}` {kind}", *failed])

@@ -22,6 +22,7 @@ from headrace.spark.jobs.report import verify_job
 from headrace.spark.jobs.runner import reset_job, run_job
 from headrace.spark.jobs.status import status_lines
 from headrace.spark.mongodb.source_options import server_name
+from headrace.spark.rows.extjson import loads
 from headrace.spark.sinks.sink_options import parse_sink
 from headrace.spark.tables.dead_letters import DeadLetters
 from headrace.spark.tables.drop_policy import CollectionGone
@@ -179,6 +180,27 @@ def test_events_on_which_the_pipeline_fails_go_to_the_dead_letters(
     letters = DeadLetters(job.deadletter, 10).letters()
     assert [letter.operationType for letter in letters] == ["snapshot", "insert", "insert"]
     assert all("$divide" in letter.reason for letter in letters)
+
+
+def test_events_on_which_a_join_fails_go_to_the_dead_letters(
+    spark: SparkSession, uri: str, database: Db, tmp_path: Path
+) -> None:
+    sink: dict[str, Any] = {"kind": "documents"}
+    job = job_of(uri, database, tmp_path, sink, startingPosition="earliest")
+    spark.createDataFrame([('{"_id": 2, "name": "two"}',)], "document STRING").write.parquet(str(tmp_path / "names"))
+    lookup = {"from": "names", "localField": "half", "foreignField": "_id", "as": "names"}
+    stages = ({"$set": {"half": {"$divide": ["$fullDocument.n", 2]}}}, {"$lookup": lookup})
+    job = replace(job, stages=stages, tables={"names": {"path": str(tmp_path / "names")}})
+    job = replace(job, deadletter=str(tmp_path / "letters"))
+    database.c.insert_many([{"_id": 1, "n": 4}, {"_id": 2, "n": "four"}, {"_id": 3, "n": 5}])
+    run_job(job, session=spark, report=silent)
+    database.c.insert_many([{"_id": 4, "n": "five"}, {"_id": 5, "n": 4}])
+    run_job(job, session=spark, report=silent)
+    table = job.sinks[0].open().log.read().sort_by("token")  # type: ignore[attr-defined]
+    names = [[each["name"] for each in loads(text)["names"]] for text in table.column("document").to_pylist()]
+    assert names == [["two"], [], ["two"]]
+    letters = DeadLetters(job.deadletter, 10).letters()
+    assert [loads(loads(letter.row)["document"])["documentKey"] for letter in letters] == [{"_id": 2}, {"_id": 4}]
 
 
 def test_the_servers_pipeline_leaves_what_the_log_gets(

@@ -345,6 +345,28 @@ def test_with_failures_rows_on_which_a_stage_fails_come_as_they_are(rows: DataFr
         headrace.spark.pipeline(rows, [*halves, {"$group": {"_id": None}}], failures=True)
 
 
+def test_with_failures_a_join_leaves_what_failed_before_it_and_adds_what_fails_in_it(spark: SparkSession) -> None:
+    events = [
+        {"_id": {"_data": f"82{number:04X}"}, "fullDocument": {"n": n}} for number, n in enumerate([1, "x", 2, 0.5])
+    ]
+    table = spark.createDataFrame([(dumps({"_id": number, "n": number}),) for number in range(4)], "document STRING")
+    inverse = {"$divide": [1, {"$subtract": ["$n", 2]}]}
+    lookup = {"from": "t", "localField": "half", "foreignField": "n", "as": "t", "pipeline": [{"$set": {"m": inverse}}]}
+    stages = [
+        {"$set": {"half": {"$divide": ["$fullDocument.n", 0.5]}}},
+        {"$lookup": lookup},
+        {"$set": {"third": {"$divide": [1, {"$size": "$t"}]}}},
+    ]
+    made = headrace.spark.pipeline(frame(spark, events), stages, tables={"t": table}, failures=True).collect()
+    rows = {row.token[-1]: (loads(row.document), row._failed or "") for row in made}
+    assert len(rows) == len(made) == 4
+    # Halves: 2, for which the table's pipeline divides by zero; none; 4, which the table does not have; 1.
+    assert rows["0"][0]["half"] == 2 and "t" not in rows["0"][0] and "by zero" in rows["0"][1]
+    assert rows["1"][0]["fullDocument"] == {"n": "x"} and "numeric" in rows["1"][1]
+    assert rows["2"][0]["t"] == [] and "by zero" in rows["2"][1]
+    assert (rows["3"][0]["t"], rows["3"][0]["third"], rows["3"][1]) == ([{"_id": 1, "n": 1, "m": -1.0}], 1.0, "")
+
+
 def test_inserted_documents_are_read_through_the_source(
     spark: SparkSession, uri: str, database: Database[Event]
 ) -> None:

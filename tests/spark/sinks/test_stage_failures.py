@@ -13,6 +13,7 @@ from headrace.spark.jobs.dead_letter_jobs import replay, with_dead_letters
 from headrace.spark.jobs.job_file import Job, parse_job
 from headrace.spark.jobs.job_stages import reports_failures, server_stages, spark_stages
 from headrace.spark.pipelines.evaluate import FAILED, DocumentReader, FilterDocuments, MakeDocuments, RewriteEvents
+from headrace.spark.pipelines.lookups import LocalKeys
 from headrace.spark.pipelines.program import Program, Setting
 from headrace.spark.rows.events import Row
 from headrace.spark.rows.extjson import dumps, loads
@@ -80,6 +81,24 @@ def test_of_documents_the_event_is_what_failed() -> None:
         (token_at(1), 1, False), (token_at(1), 2, False), (token_at(3), 3, False), (token_at(2), None, True),
     ]  # fmt: skip
     assert texts[-1][1]["fullDocument"] == {"_id": 2, "n": [2, "four"]}
+
+
+def test_what_failed_before_a_join_comes_in_one_row_and_is_left_alone_behind_it() -> None:
+    stages: Stages = [*HALVES, {"$replaceWith": "$fullDocument"}]
+    keys = LocalKeys(DocumentReader(), program(stages), 0, "n", ("token",), "document", failures=True)
+    rows = run(keys, [event(1, [4, 5]), *ROWS])
+    assert [(row["token"], row["_rows"], bool(row[FAILED])) for row in rows] == [
+        (token_at(1), 1, False), (token_at(3), 1, False), (token_at(1), 1, True), (token_at(2), 1, True),
+        (token_at(4), 1, True),
+    ]  # fmt: skip
+    assert loads(rows[3]["document"])["fullDocument"] == {"_id": 2, "n": "four"}
+    joined = pa.Table.from_pylist(rows).select(["token", "document", FAILED])
+    sevenths = program([{"$set": {"n": {"$divide": [1, {"$subtract": ["$n", 8]}]}}}])
+    again = MakeDocuments(DocumentReader("document"), sevenths, ("token",), "document", failures=True)
+    made = pa.Table.from_batches(again(iter(joined.to_batches()))).to_pylist()
+    reasons = {row["token"]: row[FAILED] for row in made if row["token"] != token_at(1)}
+    assert "zero" in reasons[token_at(3)] and reasons[token_at(2)] == rows[3][FAILED]
+    assert made[0] == {"token": token_at(1), "document": dumps({"_id": 1, "n": -0.25, "half": 2.0}), FAILED: None}
 
 
 class Taking:
@@ -166,3 +185,13 @@ def test_what_may_fail_does_not_run_in_the_server(tmp_path: Path) -> None:
     group: Stages = [{"$group": {"_id": {"$dateTrunc": {"date": "$clusterTime", "unit": "hour"}}}}]
     grouped = job_of(tmp_path, group, {"kind": "documents", "path": "documents"})
     assert reports_failures(job) and not reports_failures(grouped)
+
+
+def test_what_a_join_would_be_needed_for_is_not_replayed(tmp_path: Path) -> None:
+    tables = {"t": {"path": "t", "format": "delta"}}
+    lookup = {"$lookup": {"from": "t", "localField": "fullDocument.n", "foreignField": "n", "as": "t"}}
+    job = job_of(tmp_path, [*HALVES, lookup], CUSTOM, pipeline={"stages": [*HALVES, lookup], "tables": tables})
+    assert reports_failures(job)
+    for sink in with_dead_letters(job, [Taking()]):
+        sink.apply(batch_of(HALVES))
+    assert ["cannot be replayed: $lookup" in line for line in replay(job)] == [True, True]
