@@ -255,6 +255,8 @@ def _sink(given: Mapping[str, Any], source: Mapping[str, str], folder: Path) -> 
     """The sink; one of kind `mongodb` goes into the collection of the source's name unless it says otherwise."""
     if given.get("kind") == "mongodb" and "collection" in source and "collection" not in given:
         given = {"database": source.get("database"), "collection": source["collection"]} | dict(given)
+    elif given.get("kind") == "mongodb" and "collection" in given and "database" in source:
+        given = {"database": source["database"]} | dict(given)
     sink = parse_sink(given, folder)
     if sink.per_collection and "collection" in source:
         sink = sink.of_collection((source.get("database", ""), source["collection"]))

@@ -33,6 +33,8 @@ from headrace.spark.jobs.job_record import JobRecord, read_record, write_record
 from headrace.spark.jobs.job_stages import document_maker
 from headrace.spark.jobs.job_tables import missing_tables, table_name, tables_of
 from headrace.spark.jobs.machine_checks import machine_problems
+from headrace.spark.mongodb.collection_selection import namespace_of
+from headrace.spark.mongodb.connection_strings import resolved
 from headrace.spark.mongodb.listed_collections import list_collections
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream, PositionLost, client_of
 from headrace.spark.mongodb.server_history import (
@@ -150,6 +152,7 @@ def check_job(job: Job, *, with_spark: bool = False) -> CheckedJob:
         for one in options.servers:
             _check_collection(job, one)
         histories = {server_name(one.uri): server_history(client_of(one.uri)).id for one in options.servers}
+        _check_distinct(job, histories)
         checked = replace(checked, record=replace(record, histories=_merged(record.histories, histories)))
         if checkpoint.planned >= 0:
             _check_history(checked, histories, record.histories)
@@ -441,6 +444,33 @@ def _check_named(options: SourceOptions, *, folds: bool) -> None:
     for name, reason in refused.items():
         if {name, name.partition(".")[2]} & set(options.collections):
             raise JobError(f"{name} is {reason}: leave it out")
+
+
+def _check_distinct(job: Job, histories: dict[str, str]) -> None:
+    """Raises JobError if two servers have one history, and so the same documents, or a copy is in its own source."""
+    by_history: dict[str, str] = {}
+    for name, history in histories.items():
+        if history and history in by_history:
+            raise JobError(f"{by_history[history]} and {name} are one server, or one replica set: name it once")
+        by_history[history] = name
+    for sink in job.sinks:
+        if sink.kind == "mongodb" and _may_follow_itself(job.options, sink):
+            history = server_history(client_of(resolved(str(sink.options["uri"])))).id
+            if history and history in by_history:
+                raise JobError(f"the sink {sink} would write into the source itself, {by_history[history]}")
+
+
+def _may_follow_itself(options: SourceOptions, sink: SinkOptions) -> bool:
+    """Whether a copy on the source's own server has the name of a collection that is read."""
+    database, collection = (sink.options.get(name) for name in ("database", "collection"))
+    if options.collection is not None:
+        name = database or options.database, collection or options.collection
+        return name == (options.database, options.collection)
+    every = f"{options.database or '*'}.*"
+    names = [f"{options.database}.{name}" if options.database else name for name in options.collections] or [every]
+    # A pattern matches its own text.
+    samples = [namespace_of(name) for name in names]
+    return any(options.selection.matches((database or one, collection or other)) for one, other in samples)
 
 
 def _merged(before: dict[str, str] | Any, now: dict[str, str]) -> dict[str, str]:

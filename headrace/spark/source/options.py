@@ -16,7 +16,7 @@ from headrace.spark.errors import OptionError
 from headrace.spark.masks.mask import parse_mask
 from headrace.spark.mongodb.collection_selection import parse_selection
 from headrace.spark.mongodb.connection_strings import resolved, resolved_secret
-from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
+from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition, server_name
 from headrace.spark.pipelines.refusals import StageRefused
 from headrace.spark.rows.extjson import loads_strict
 from headrace.spark.rows.tokens import Token
@@ -111,7 +111,7 @@ def _uris(options: Mapping[str, str]) -> tuple[str, ...]:
     if not isinstance(uris, list) or not uris or not all(isinstance(uri, str) and uri for uri in uris):
         raise OptionError("the option 'uri' is a connection string, or an array of them")
     uris = [resolved(uri) for uri in uris]
-    if len(set(uris)) < len(uris):
+    if len(uris) > 1 and len(set(map(server_name, uris))) < len(uris):
         raise OptionError("the option 'uri' names a server twice")
     return tuple(uris)
 

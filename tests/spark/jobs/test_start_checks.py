@@ -16,6 +16,7 @@ from pymongo import MongoClient
 from pymongo.database import Database
 
 import headrace
+from headrace.spark.errors import OptionError
 from headrace.spark.jobs.job_file import Job, JobError, parse_job
 from headrace.spark.jobs.job_record import NAME, read_record, write_record
 from headrace.spark.jobs.machine_checks import CannotStart, machine_problems
@@ -53,6 +54,7 @@ SINKS = ({"kind": "changes"}, {"kind": "history"}, {"kind": "mirror"}, {"kind": 
 
 def job_of(uri: str, folder: Path, *sinks: dict[str, Any], checkpoint: str = "checkpoint", **source: Any) -> Job:
     options = {"uri": uri, "database": "d", "collection": "c", "startingPosition": "snapshot"} | source
+    options = {name: value for name, value in options.items() if value is not None}
     given = {"checkpoint": checkpoint, "source": options}
     given["sink"] = [sink if sink["kind"] == "mongodb" else {"path": sink["kind"], **sink} for sink in sinks]
     return parse_job(given, "job", folder)
@@ -246,6 +248,40 @@ def test_two_sinks_have_two_collections(tmp_path: Path) -> None:
     sink = {"kind": "mongodb", "uri": "mongodb://elsewhere"}
     with pytest.raises(SinkError, match="one table"):
         job_of("mongodb://h", tmp_path, sink, sink)
+
+
+def test_a_server_by_two_names_is_one(server: headrace.Server, tmp_path: Path) -> None:
+    uris = [server.uri, server.uri.replace("127.0.0.1", "localhost")]
+    with pytest.raises(JobError, match=r"127\.0\.0\.1:\d+ and localhost:\d+ are one server, or one replica set"):
+        check_job(job_of(json.dumps(uris), tmp_path, {"kind": "mirror"}))
+    with pytest.raises(OptionError, match="names a server twice"):
+        job_of(json.dumps([server.uri, f"{server.uri}&appName=b"]), tmp_path, {"kind": "mirror"})
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "refused"),
+    [
+        ({}, {}, True),
+        ({}, {"collection": "copy"}, False),
+        ({"collection": None}, {}, True),
+        ({"collection": None}, {"database": "copy"}, False),
+        ({"collection": None, "collections": ["c", "d*"]}, {"collection": "e"}, False),
+        ({"collection": None, "collections": ["c", "d*"]}, {"collection": "d1"}, True),
+        ({"database": None, "collection": None}, {"database": "copy"}, True),
+        ({"database": None, "collection": None, "collections": ["d.*"]}, {"database": "copy"}, False),
+    ],
+)
+def test_a_copy_into_the_source_itself_is_refused(
+    server: headrace.Server, tmp_path: Path, source: dict[str, Any], target: dict[str, Any], *, refused: bool
+) -> None:
+    """By whatever name the server is known."""
+    sink = {"kind": "mongodb", "uri": server.uri.replace("127.0.0.1", "localhost"), **target}
+    job = job_of(server.uri, tmp_path, sink, **source)
+    if not refused:
+        check_job(job)
+        return
+    with pytest.raises(JobError, match=r"would write into the source itself, 127\.0\.0\.1"):
+        check_job(job)
 
 
 @pytest.mark.parametrize(
