@@ -59,7 +59,7 @@ def test_the_notebook_of_two_collections_has_what_its_tutorial_shows(
     assert all(repr(columns) in page for columns in (*shown[1], shown[4]))
     assert re.fullmatch(r"(?!0@)\S{20,}", shown[2][0]["email"]) and shown[2][0] != shown[2][1]
     assert len(printed.splitlines()) == 7 and all(line in page for line in printed.splitlines())
-    assert repr(shown[5]) in page
+    assert shown[5] in page
 
 
 def shown_by(text: str, names: dict[str, Any]) -> Any:
