@@ -8,7 +8,8 @@ from typing import Final
 
 from headrace import limits
 
-_REFUSED: Final = re.compile(r"[^\w-]+")
+_REFUSED: Final = re.compile(r"[^\w-]+|\A__delta_rs(?=_)", re.IGNORECASE)
+"""deltalake has columns of its own in a merge, whose names begin so."""
 
 
 def column_name(path: tuple[str, ...], taken: Collection[str], wanted: str | None = None) -> str:

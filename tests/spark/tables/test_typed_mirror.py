@@ -15,6 +15,7 @@ from deltalake import DeltaTable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from headrace import limits
 from headrace.spark.columns.column_types import SchemaError
 from headrace.spark.columns.infer import ColumnRules
 from headrace.spark.rows.extjson import dumps
@@ -75,6 +76,25 @@ class Mirrored:
 @pytest.fixture
 def mirrored(tmp_path: Path) -> Mirrored:
     return Mirrored(tmp_path / "a table", TypedOptions(file=str(tmp_path / "orders.columns")))
+
+
+NAMES_OF_OTHERS = (
+    "__batch_index", "__delta_rs_path", "__delta_rs_source", "__delta_rs_target", "__filename", "__fragment_index",
+    "__last_in_fragment", "_bucket", "_gone", "_key", "_server", "_token",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("buckets", [0, 2])
+def test_fields_may_have_the_names_of_columns_that_a_table_or_a_merge_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, buckets: int
+) -> None:
+    monkeypatch.setattr(limits, "REWRITTEN_BYTES_MAX", -1)  # no table is small: each commit is a merge
+    mirrored = Mirrored(tmp_path / "table", TypedOptions(), buckets)
+    mirrored.put({"_id": 1}, {"_id": 2})
+    for name in NAMES_OF_OTHERS:
+        mirrored.put({"_id": 3, name: "a"}, {"_id": 1})
+        mirrored.put({"_id": 3, name: "b"}, gone=(1,))
+        assert "b" in mirrored.row(3).values()
 
 
 def lines(mirrored: Mirrored) -> list[str]:

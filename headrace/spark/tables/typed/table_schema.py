@@ -28,8 +28,10 @@ INFER: Final = "infer"
 COLUMNS_KEY: Final = "headrace.columns"
 """Of the commit's metadata: the schema of all rows, as text."""
 _RESERVED: Final = frozenset(
-    "_bucket _confirmed _current _ended _endedby _key _operationtype _rest _shape _since _token _until".split()
+    "__batch_index __filename __fragment_index __last_in_fragment _bucket _confirmed _current _ended _endedby _gone "
+    "_key _operationtype _rest _server _shape _since _token _until".split()
 )
+"""Names that columns of documents do not have: those of the tables' own, and of Arrow's about a file that it reads."""
 Document = dict[str, Any]
 
 
