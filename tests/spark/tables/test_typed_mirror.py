@@ -172,6 +172,14 @@ def test_the_first_documents_of_a_collection_and_its_validator_make_the_schema(m
     assert lines(mirrored) == ["n bigint", "later timestamp", "_id objectId"]
 
 
+@pytest.mark.parametrize("value", ["x" * 300, "é" * 100, "a/b", "..", "\x00\n", "", "__HIVE_DEFAULT_PARTITION__"])
+def test_any_text_may_be_the_value_of_a_partition(tmp_path: Path, value: str) -> None:
+    mirrored = Mirrored(tmp_path / "t", TypedOptions(partitions=(parse_partition("country"),)))
+    mirrored.put({"_id": 1, "country": value}, {"_id": 2})
+    mirrored.put({"_id": 1, "country": "DK"}, {"_id": 3, "country": value})
+    assert mirrored.row(3)["partition_country"] in (value, None) and mirrored.row(3)["country"] == value
+
+
 def test_partitions_and_buckets(tmp_path: Path) -> None:
     partitions = (parse_partition("day(at.created)"), parse_partition("country"))
     mirrored = Mirrored(tmp_path / "t", TypedOptions(partitions=partitions, cluster=("n",)), buckets=2)

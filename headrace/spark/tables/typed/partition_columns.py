@@ -1,7 +1,7 @@
 """Partition columns of typed tables: `day(created)`, `month(at)`, or a value as it is, `country`.
 
 Each is a column of its own, `day_created` or `partition_country`, made from the document; null where it has no such
-value.
+value, or one that is too long for the name of a folder.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ _UNITS: Final = ("day", "hour", "month", "year")
 _TRANSFORM: Final = re.compile(r"\s*(\w+)\s*\((.*)\)\s*")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _VALUE: Final = "partition"
+_PLAIN: Final = re.compile(rb"[\w-]+")
+_FOLDER_BYTES_MAX: Final = 255
+"""Of a folder's name: `partition_country=...`; no file system has longer ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +66,13 @@ class PartitionColumn:
             return moment.strftime(_FORMATS[self.unit])
         return moment.date() if self.unit == "day" else moment.year
 
-    @staticmethod
-    def _text(value: Any) -> str | None:
-        return str(value) if type(value) in (str, int, Int64, bool, ObjectId) and value != "" else None
+    def _text(self, value: Any) -> str | None:
+        if type(value) not in (str, int, Int64, bool, ObjectId):
+            return None
+        text = str(value)
+        # Each byte of another character is three in a folder's name.
+        size = len(self.name) + 1 + len(text.encode()) + 2 * len(_PLAIN.sub(b"", text.encode()))
+        return text if text and size <= _FOLDER_BYTES_MAX else None
 
 
 def parse_partition(text: str) -> PartitionColumn:
