@@ -83,4 +83,8 @@ def upkeep_by_hand(job: Job) -> list[UpkeepReport]:
 def _upkeep_of(job: Job) -> list[DeltaUpkeep]:
     """Of each of the job's tables, of several collections those that are there."""
     sinks = [table.sink for table in tables_of(job)]
-    return [DeltaUpkeep(sink.location, sink.kind, sink.upkeep) for sink in sinks if sink.location and sink.upkeep]
+    return [
+        DeltaUpkeep(sink.location, sink.kind, sink.upkeep, tuple(sink.options.get("cluster", ())))
+        for sink in sinks
+        if sink.location and sink.upkeep
+    ]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
 
 from headrace import limits
@@ -71,3 +72,14 @@ def progress_of(open_mirror_table: OpenDeltaTable) -> Progress:
 def progress_at(path: str | Path) -> Progress:
     """The same, of the table at a path or URL."""
     return progress_of(OpenDeltaTable(location_of(path)))
+
+
+def cluster_columns(table: DeltaTable, wanted: Iterable[str]) -> list[str]:
+    """Those of the wanted columns by which a compaction can sort the table: it has them, and no partitions by them."""
+    names = {field.name for field in table.schema().fields} - set(table.metadata().partition_columns)
+    return [name for name in wanted if name in names]
+
+
+def byte_count(table: DeltaTable) -> int:
+    """The bytes of all files of the table."""
+    return int(sum(pa.table(table.get_add_actions(flatten=True)).column("size_bytes").to_pylist()))

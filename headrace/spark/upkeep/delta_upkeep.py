@@ -10,7 +10,7 @@ batch a second that would be 86,400 files a day, and a second of CPU for each ba
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ from deltalake import CommitProperties, DeltaTable
 
 from headrace import limits
 from headrace.clock import SystemClock
-from headrace.spark.tables.delta_commits import newest_commit
+from headrace.spark.tables.delta_commits import byte_count, cluster_columns, newest_commit
 from headrace.spark.tables.mirror_table import STATE_KEY, NotAMirror
 from headrace.spark.tables.open_table import OpenDeltaTable
 from headrace.spark.tables.progress import Progress
@@ -72,11 +72,14 @@ class UpkeepReport:
 
 
 class DeltaUpkeep:
-    """Of the table that a sink of this kind has at the location; there may be none yet."""
+    """Of the table that a sink of this kind has at the location; there may be none yet.
 
-    def __init__(self, location: TableLocation, kind: str, options: UpkeepOptions) -> None:
+    Joined rows are sorted by the columns `cluster`, as long as that is no more than can be done between two batches.
+    """
+
+    def __init__(self, location: TableLocation, kind: str, options: UpkeepOptions, cluster: Sequence[str] = ()) -> None:
         self.location, self.options = location, options
-        self._kind = kind
+        self._kind, self._cluster = kind, cluster
         self._open_table = OpenDeltaTable(location)
         self._ran = False
 
@@ -154,7 +157,11 @@ class DeltaUpkeep:
         if size > limits.UPKEEP_BYTES_MAX and not thorough:
             report.skipped_bytes = size
             return
-        metrics = table.optimize.compact(target_size=target, commit_properties=_carried(table))
+        cluster = cluster_columns(table, self._cluster)
+        if cluster and (thorough or byte_count(table) <= limits.UPKEEP_BYTES_MAX):
+            metrics = table.optimize.z_order(cluster, target_size=target, commit_properties=_carried(table))
+        else:
+            metrics = table.optimize.compact(target_size=target, commit_properties=_carried(table))
         report.compacted_files = int(metrics["numFilesRemoved"])
 
     def _vacuum(self, report: UpkeepReport, thorough: bool) -> None:

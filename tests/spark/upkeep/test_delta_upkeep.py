@@ -7,11 +7,14 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from deltalake.table import TableAlterer, TableOptimizer
 
 from headrace import limits
+from headrace.spark.rows.events import Row
+from headrace.spark.rows.extjson import dumps
 from headrace.spark.sinks.changes_sink import changes_sink
 from headrace.spark.sinks.contract import MicroBatch, Sink
 from headrace.spark.sinks.history_sink import HistorySink
@@ -19,6 +22,8 @@ from headrace.spark.sinks.mirror_sink import mirror_sink
 from headrace.spark.tables.delta_log import DeltaLog
 from headrace.spark.tables.history_table import HistoryTable
 from headrace.spark.tables.table_location import TableLocation, location_of
+from headrace.spark.tables.typed.partition_columns import parse_partition
+from headrace.spark.tables.typed.table_schema import TypedOptions
 from headrace.spark.timetravel.archive_table import ArchiveTable
 from headrace.spark.upkeep.delta_upkeep import DeltaUpkeep
 from headrace.spark.upkeep.upkeep_options import UpkeepOptions
@@ -88,6 +93,33 @@ def test_a_table_reads_the_same_and_its_sink_goes_on(kind: str, tmp_path: Path) 
     assert contents(kind, path) == expected
     statistics = DeltaTable(str(path)).metadata().configuration["delta.dataSkippingStatsColumns"].split(",")
     assert "token" in statistics and "document" not in statistics
+
+
+@pytest.mark.parametrize("kind", ["changes", "history", "mirror"])
+def test_joined_rows_are_sorted_by_the_columns_of_a_typed_table(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A column that is not there, or by which the table is partitioned, is passed over."""
+    path, options = tmp_path / "t", TypedOptions(schema="_id INT, n INT", partitions=(parse_partition("none"),))
+    sinks = {"changes": changes_sink, "history": HistorySink, "mirror": mirror_sink}
+    monkeypatch.setattr(limits, "REWRITTEN_BYTES_MAX", -1)
+    sink: Sink = sinks[kind](path, typed=options)  # type: ignore[operator]
+    for number in range(12):
+        row = insert(number, 50 - number)
+        sink.apply(MicroBatch("q", number, table_of([row])))
+    column = "documentKey" if kind == "changes" else "n"
+    cluster = ("not_there", "partition_none", column)
+    before = contents(kind, path)
+    report = DeltaUpkeep(location_of(path), kind, NOTHING_STAYS, cluster).run()
+    assert report.compacted_files == 12 and contents(kind, path) == before
+    (file,) = DeltaTable(str(path)).file_uris()
+    values = pq.read_table(file, partitioning=None).column(column).to_pylist()
+    assert len(values) == 12 and values == sorted(values)
+
+
+def insert(time: int, n: int) -> Row:
+    bare = Row(token_at(time), 1_700_000_000_000_000 + time, 1, "insert", "d", "c", dumps({"_id": n}))
+    return bare._replace(fullDocument=dumps({"_id": n, "n": n}))
 
 
 STEPS: tuple[tuple[Any, str], ...] = (

@@ -12,9 +12,10 @@ from typing import Any, Final
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
+from headrace import limits
 from headrace.spark.columns.column_arrays import ArrowColumns
 from headrace.spark.columns.column_types import LeafType, StructOf
-from headrace.spark.tables.delta_commits import commit_properties, newest_commit
+from headrace.spark.tables.delta_commits import byte_count, cluster_columns, commit_properties, newest_commit
 from headrace.spark.tables.delta_files import Partition, small_files
 from headrace.spark.tables.mirror_table import STATE_KEY, NotAMirror
 from headrace.spark.tables.open_table import OpenDeltaTable
@@ -138,10 +139,9 @@ class TypedDelta:
         return small_files(table, partition)
 
     def compact(self, table: DeltaTable, properties: CommitProperties) -> None:
-        """Puts small files together, sorted by the columns that the job names."""
-        names = {field.name for field in table.schema().fields}
-        cluster = [name for name in self.schema.options.cluster if name in names]
-        if cluster:
+        """Puts small files together, sorted by the columns that the job names; a large table upkeep sorts."""
+        cluster = cluster_columns(table, self.schema.options.cluster)
+        if cluster and byte_count(table) <= limits.COMPACT_BYTES:
             table.optimize.z_order(cluster, commit_properties=properties)
         else:
             table.optimize.compact(commit_properties=properties)
