@@ -1,4 +1,4 @@
-"""What queries cost the server, with indexes and without: its CPU time for each, and how fast an index is built.
+"""What queries cost the server with indexes and without, how fast an index is built, and what it costs an insert.
 
     python bench/queries.py                    200,000 documents; a table in Markdown
     python bench/queries.py --documents 20000
@@ -89,6 +89,31 @@ def build(target: Target, users: Any, key: Any, count: int) -> str:
     return f"{count / used:,.0f} documents a second of CPU, {count / took:,.0f} of time"
 
 
+def insert_costs(target: Target, database: Any) -> str:
+    """What an index on `email` costs an insert, one by one and in batches: the medians of rounds in which both take
+    turns."""
+    plain, indexed = database.plain, database.indexed
+    indexed.create_index("email")
+    ways: dict[str, Callable[[Any, int], Any]] = {
+        "by itself": lambda users, first: [users.insert_one(document(first + number)) for number in range(1000)],
+        "in batches of 1,000": lambda users, first: users.insert_many(map(document, range(first, first + 1000))),
+    }
+    lines, first = [], 0
+    for name, insert in ways.items():
+        costs: dict[Any, list[float]] = {plain: [], indexed: []}
+        for _ in range(15):
+            for users, used in costs.items():
+                cpu = target.cpu_seconds()
+                insert(users, first)
+                used.append((target.cpu_seconds() - cpu) * 1e6 / 1000)
+            first += 1000
+        without, with_index = (sum(sorted(used)[5:10]) / 5 for used in costs.values())
+        lines.append(
+            f"insert {name}: {without:.1f} µs of CPU, with an index {with_index:.1f}, × {with_index / without:.2f}"
+        )
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Measure and print."""
     arguments = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -108,7 +133,8 @@ def main() -> None:
         for name, run in measured.items():
             out(f"| `{name}` | {milliseconds(target, run, 0.3, 20):.2f} | {without[name]:.2f} |\n")
         users.drop_indexes()
-        out("\n")
+        rest(target)
+        out(f"\n{insert_costs(target, client.bench)}\n\n")
         for name, key in BUILT_ONLY.items():
             out(f"index on {name}: {build(target, users, key, count)}\n")
             users.drop_indexes()
