@@ -21,7 +21,10 @@ class Cache:
         self._change_count = 0
         self.misses = 0
         self.changed = threading.Event()
-        self._stream = collection.watch(operation_types=["update", "replace", "delete", "drop", "rename"])
+        self._stream = collection.database.client.watch(  # a stream of the collection alone ends when it is dropped
+            operation_types=["update", "replace", "delete", "drop", "rename", "dropDatabase"],
+            filter={"ns.db": collection.database.name, "ns.coll": {"$in": [collection.name, None]}},
+        )
         self._stream.on(None, self._drop)
 
     def get(self, key: Any) -> Any:
@@ -61,6 +64,11 @@ def main(path: str | None = None) -> list[Any]:
         prices.update_one({"_id": "pen"}, {"$set": {"price": 3}})
         cache.changed.wait(60)
         seen += [cache.get("pen")["price"], cache.misses]
+        cache.changed.clear()
+        prices.drop()
+        prices.insert_one({"_id": "pen", "price": 4})
+        cache.changed.wait(60)
+        seen.append(cache.get("pen")["price"])
         cache.close()
         return seen
 

@@ -21,9 +21,11 @@ def follow(source: Any, target: Any, database: str) -> Any:
         operation_types=CHANGES, full_document="updateLookup", resume_after=position["token"] if position else None
     )
     if position is None:  # what is there already, then what changed since the stream was opened
+        target.drop_database(database)  # a copy that was cut short may have what is gone since
         for name in source[database].list_collection_names():
             for document in source[database][name].find():
-                target[database][name].replace_one({"_id": document["_id"]}, document, upsert=True)
+                target[database][name].insert_one(document)
+        state.insert_one({"_id": database, "token": dict(stream.resume_token)})
     stream.on(None, lambda event: apply(target, database, event))
     return stream
 
@@ -46,9 +48,10 @@ def main() -> list[Any]:
     with headrace.open() as source, headrace.open() as target:
         notes = source["app"]["notes"]
         notes.insert_one({"_id": 1, "text": "there before"})
+        follow(source, target, "app").close()
+        notes.insert_one({"_id": 2, "text": "new"})  # while nothing follows
         seen = target["app"].watch()
         stream = follow(source, target, "app")
-        notes.insert_one({"_id": 2, "text": "new"})
         notes.update_one({"_id": 2}, {"$set": {"done": True}})
         notes.delete_one({"_id": 1})
         for event in seen:

@@ -304,6 +304,8 @@ class EmbeddedChangeStream(Closing):
             }  # fmt: skip
             if self._batch_size:
                 self._body["batchSize"] = self._batch_size
+            if self._session is not None:
+                self._session.apply_to(self._body)
             self._raw = encode({**self._body, "$db": self._database})
         try:
             reply = self._local.execute(

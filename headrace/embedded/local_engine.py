@@ -32,7 +32,6 @@ from headrace.embedded.parked_threads import ParkedThreads
 from headrace.errors import AnsweredError, Interrupted
 from headrace.server.failures import log_failure, read_error
 from headrace.server.running_clock import RunningClock
-from headrace.store.lmdb import DirectoryInUse
 from headrace.store.store import Store
 from headrace.turns import AsideCall, Turn, Turns
 
@@ -69,13 +68,7 @@ class LocalEngine:
         """
         self.throw_away = path is None
         self.options = ServerOptions(dbpath=Path(path or os.devnull), bind_ips=(), oplog=oplog, **options)
-        try:
-            self.store = Store(path, oplog=oplog, clock=clock or RunningClock(SystemClock()))
-        except DirectoryInUse as error:
-            raise DirectoryInUse(
-                f"{error}. One process opens a directory; others reach it through its server: "
-                "`with store.serve() as served: served.uri`"
-            ) from None
+        self.store = Store(path, oplog=oplog, clock=clock or RunningClock(SystemClock()))
         self.lock = threading.Lock()
         self.parked = ParkedThreads(self)
         self.engine = Engine(
@@ -143,6 +136,7 @@ class LocalEngine:
             self.engine.connections_created += 1
             client = ClientInfo(self.engine.connections_created, UNIX_SOCKET, "embedded")
             client.is_program = True
+            client.metadata = {"application": {"name": "the program"}}
             caller = self._callers.caller = Caller(client)
         return caller
 

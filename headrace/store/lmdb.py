@@ -214,7 +214,8 @@ def _take(path: pathlib.Path, descriptor: int, kind: int) -> None:
         holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
         raise DirectoryInUse(
             f"the data directory {path} is in use by another headrace process"
-            f"{f' (pid {holder})' if holder else ''}; stop it, or give another --dbpath"
+            f"{f' (pid {holder})' if holder else ''}. One process opens a directory: stop it, give another directory, "
+            "or reach it through its server, which a program that has it open starts with `store.serve()`"
         ) from None
 
 

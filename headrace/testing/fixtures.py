@@ -4,8 +4,9 @@
         headrace_client.shop.orders.insert_one({"_id": 1})
 
 `headrace_server` runs once for the test session in a throw-away directory. `headrace_client` and
-`headrace_async_client` are clients of it for one test, which starts empty. `headrace_store` is a store in the test's
-process, without a socket. Loaded by pytest through the entry point `headrace`; costs nothing until it is asked for.
+`headrace_async_client` are clients of it for one test, which starts empty. `headrace_store` and `headrace_async_store`
+are stores in the test's process, without a socket. Loaded by pytest through the entry point `headrace`; costs nothing
+until it is asked for.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import pytest
 if TYPE_CHECKING:
     from pymongo import AsyncMongoClient, MongoClient
 
+    from headrace.embedded.asynchronous import AsyncEmbeddedStore
     from headrace.embedded.open_store import EmbeddedStore
     from headrace.server.embedded import Server
 
@@ -70,4 +72,13 @@ def headrace_store() -> Iterator[EmbeddedStore]:
     import headrace
 
     with headrace.open() as store:
+        yield store
+
+
+@async_fixture  # type: ignore[untyped-decorator]
+async def headrace_async_store() -> AsyncIterator[AsyncEmbeddedStore]:
+    """As `headrace_store`, for tests that are coroutines."""
+    import headrace
+
+    async with headrace.open_async() as store:
         yield store

@@ -37,7 +37,7 @@ def test_the_audit_log_has_what_was_there_before(tmp_path: Path) -> None:
 
 
 def test_the_cache_is_read_again_after_a_change() -> None:
-    assert example("cache_invalidation").main() == [2, 2, 2, 3, 2]
+    assert example("cache_invalidation").main() == [2, 2, 2, 3, 2, 4]
 
 
 def test_two_stores_are_in_sync() -> None:

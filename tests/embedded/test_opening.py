@@ -61,8 +61,10 @@ def test_a_temporary_directory_is_removed() -> None:
 
 
 def test_a_second_process_is_refused_with_a_hint(tmp_path: Path) -> None:
-    with headrace.open(tmp_path), pytest.raises(headrace.DirectoryInUse, match=r"store\.serve\(\)"):
-        headrace.open(tmp_path)
+    with headrace.open(tmp_path):
+        for open_it in (headrace.open, headrace.connect, lambda path: headrace.Server(path).start()):
+            with pytest.raises(headrace.DirectoryInUse, match=r"store\.serve\(\)"):
+                open_it(tmp_path)
 
 
 @pytest.mark.process

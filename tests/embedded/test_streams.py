@@ -186,6 +186,18 @@ def test_a_stream_resumes_behind_its_token(store: Any) -> None:
     assert [event.document_id for event in read(resumed)] == [3, 4]
 
 
+def test_a_stream_of_a_session(store: Any) -> None:
+    orders = store.shop.orders
+    with store.start_session() as session:
+        stream = orders.watch(session=session)
+        for number in range(3):
+            orders.insert_one({"_id": number}, session=session)
+            assert stream.next(timeout=60).document_id == number
+        store._local.engine.cursors.remove_all()
+        orders.insert_one({"_id": "last"})
+        assert stream.next(timeout=60).document_id == "last"
+
+
 def test_a_stream_whose_cursor_is_gone_goes_on_by_itself(store: Any) -> None:
     orders = store.shop.orders
     stream = orders.watch()

@@ -47,7 +47,7 @@ def test_a_second_process_is_refused_and_learns_who_has_it(tmp_path: Path) -> No
         script = f"from headrace.store.store import Store\nStore({str(tmp_path)!r})"
         second = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
         assert second.returncode == 1 and f"DirectoryInUse: the data directory {tmp_path} is in use" in second.stderr
-        with pytest.raises(DirectoryInUse, match=r"\(pid \d+\); stop it, or give another --dbpath"):
+        with pytest.raises(DirectoryInUse, match=r"\(pid \d+\)\. One process opens a directory: stop it"):
             Store(tmp_path)
     Store(tmp_path).close()
 

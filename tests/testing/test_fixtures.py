@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from pymongo import AsyncMongoClient, MongoClient
 
+from headrace.embedded.asynchronous import AsyncEmbeddedStore
 from headrace.embedded.open_store import EmbeddedStore
 
 
@@ -35,3 +36,12 @@ def test_each_test_has_another_store(headrace_store: EmbeddedStore, number: int)
         headrace_store.shop.orders.insert_one({"_id": number})
         event = stream.next(timeout=10)
         assert event.document_key == {"_id": number}
+
+
+@pytest.mark.parametrize("number", [1, 2])
+async def test_each_coroutine_has_another_store(headrace_async_store: AsyncEmbeddedStore, number: int) -> None:
+    orders = headrace_async_store.shop.orders
+    async with orders.watch() as stream:
+        await orders.insert_one({"_id": number})
+        assert (await stream.next(timeout=60)).document_id == number
+    assert await orders.count_documents({}) == 1
