@@ -138,6 +138,7 @@ def check_job(job: Job, *, with_spark: bool = False) -> CheckedJob:
             f"says {namespace or 'the whole deployment'}: give the job a checkpoint and tables of its own, or begin "
             "again with `headrace pipeline reset --data`"
         )
+    _check_same_servers(job, checkpoint)
     record = _with_mask(job, record)
     checked = CheckedJob(job, record, checkpoint, sinks)
     for state in sinks:
@@ -444,6 +445,20 @@ def _check_named(options: SourceOptions, *, folds: bool) -> None:
     for name, reason in refused.items():
         if {name, name.partition(".")[2]} & set(options.collections):
             raise JobError(f"{name} is {reason}: leave it out")
+
+
+def _check_same_servers(job: Job, checkpoint: Checkpoint) -> None:
+    """Raises JobError if the checkpoint has a server that the job does not read: none can be removed."""
+    options = job.options
+    read = {server_name(one.uri) for one in options.servers} if options.others else {""}
+    missing = sorted({position.server for position in server_positions(checkpoint.offset)} - read)
+    if missing:
+        of = f"of the server {missing[0]}, among several" if missing[0] else "of one server"
+        now = f"reads {', '.join(sorted(read))}" if options.others else "reads one"
+        raise JobError(
+            f"the checkpoint {job.checkpoint} is {of}, and the job {now}: a server cannot be removed, and one does not "
+            "become several; give the job a checkpoint and tables of its own"
+        )
 
 
 def _check_distinct(job: Job, histories: dict[str, str]) -> None:

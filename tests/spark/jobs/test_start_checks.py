@@ -34,7 +34,7 @@ from headrace.spark.jobs.start_checks import (
 from headrace.spark.mongodb.collection_identity import CollectionReplaced
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream, PositionLost
 from headrace.spark.mongodb.server_history import HistoryChanged
-from headrace.spark.mongodb.source_options import StreamPosition
+from headrace.spark.mongodb.source_options import StreamPosition, server_name
 from headrace.spark.rows.events import SNAPSHOT_BEGIN, Row
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.sinks.contract import MicroBatch
@@ -256,6 +256,25 @@ def test_a_server_by_two_names_is_one(server: headrace.Server, tmp_path: Path) -
         check_job(job_of(json.dumps(uris), tmp_path, {"kind": "mirror"}))
     with pytest.raises(OptionError, match="names a server twice"):
         job_of(json.dumps([server.uri, f"{server.uri}&appName=b"]), tmp_path, {"kind": "mirror"})
+
+
+def test_a_server_that_was_removed_from_a_job_is_named(server: headrace.Server, tmp_path: Path) -> None:
+    with headrace.Server() as two, headrace.Server() as three:
+        insert(server.uri, 1)
+        both = json.dumps([server.uri, two.uri])
+        ran(job_of(server.uri, tmp_path, SINKS[0]))
+        with pytest.raises(JobError, match=r"is of one server, and the job reads .*, .*: a server cannot be removed"):
+            check_job(job_of(both, tmp_path, SINKS[0]))
+        (tmp_path / "of both").mkdir()
+        several = job_of(both, tmp_path / "of both", SINKS[0])
+        begin(several)
+        offset = {"servers": {server_name(uri): {"token": last_event(server.uri).token} for uri in json.loads(both)}}
+        for folder, text in (("offsets", f"v1\n{{}}\n{json.dumps(offset)}\n"), ("commits", "v1\n{}\n")):
+            (several.checkpoint / folder).mkdir()
+            (several.checkpoint / folder / "0").write_text(text)
+        for uris in ([server.uri], [server.uri, three.uri]):
+            with pytest.raises(JobError, match=r"is of the server 127.*, among several, and the job reads"):
+                check_job(job_of(json.dumps(uris), tmp_path / "of both", SINKS[0]))
 
 
 @pytest.mark.parametrize(
