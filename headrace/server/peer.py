@@ -166,8 +166,8 @@ class Peer(asyncio.Protocol):
             self._serve()
 
     def _close_invalid(self, error: ProtocolError) -> None:
-        error.__traceback__ = error.__cause__ = (
-            None  # whose frames hold what was received, and the connection the error
+        error.__traceback__ = error.__cause__ = error.__context__ = (
+            None  # whose frames hold the connection, that holds it
         )
         if isinstance(error, TlsOnPlainSocket):
             self._core.tls_on_plain_socket.log(f"{self.client.address} is cut off: {error}")

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import count
-from pathlib import Path
-from types import CoroutineType, FrameType, FunctionType, GeneratorType
 from typing import Any
 
 import pytest
 from bson import Binary, Int64
 
-import headrace
 from headrace.testing.driven import DrivenServer
-
-_CODES = {CoroutineType: "cr_code", FrameType: "f_code", FunctionType: "__code__", GeneratorType: "gi_code"}
-PACKAGE = str(Path(headrace.__file__).parent)
+from tests.garbage import garbage
 
 
 @pytest.fixture(scope="module")
@@ -28,32 +22,6 @@ def server() -> Iterator[DrivenServer]:
 
 def aggregate(*stages: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"aggregate": "c", "pipeline": list(stages), "cursor": {}, **more}
-
-
-def name(thing: object) -> str:
-    """The name of an object of the package, or nothing: other threads of this process have garbage of their own."""
-    kind = type(thing)  # of a weak proxy, whose object may be gone: nothing is asked of the thing itself
-    code = _CODES.get(kind)
-    if code is None:
-        return kind.__qualname__ if str(kind.__module__).startswith("headrace.") else ""
-    file = getattr(thing, code).co_filename
-    return getattr(thing, code).co_qualname if file.startswith(PACKAGE) else ""
-
-
-def garbage(run: Callable[[], object]) -> list[str]:
-    """The names of what is left to the collector by a second run; the first makes what is remembered of its form."""
-    run()
-    gc.collect()
-    gc.disable()
-    gc.set_debug(gc.DEBUG_SAVEALL)
-    try:
-        run()
-        gc.collect()
-        return [named for thing in gc.garbage if (named := name(thing))]
-    finally:
-        gc.set_debug(0)
-        gc.garbage.clear()
-        gc.enable()
 
 
 def test_a_cycle_of_the_package_is_seen(server: DrivenServer) -> None:
