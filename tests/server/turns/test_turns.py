@@ -18,7 +18,7 @@ from headrace.dispatch.context import CommandContext
 from headrace.errors import Interrupted
 from headrace.turns import Turns
 
-from .raw import RawClient, message
+from ..raw import RawClient, message
 
 ENDLESS: dict[str, Any] = {
     "aggregate": 1,

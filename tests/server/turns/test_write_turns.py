@@ -17,7 +17,7 @@ from headrace.server.writer import LONG_COMMIT_BYTES
 from headrace.store.store import MapFull, Store
 from headrace.values.bson import encode
 
-from .raw import RawClient
+from ..raw import RawClient
 
 SLOW: dict[str, Any] = {
     "$expr": {"$gte": [{"$size": {"$map": {"input": {"$range": [0, 3000]}, "in": {"$add": ["$$this", "$n"]}}}}, 0]}

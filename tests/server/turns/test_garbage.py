@@ -11,7 +11,7 @@ import pytest
 import headrace
 from tests.garbage import garbage
 
-from .raw import RawClient, message
+from ..raw import RawClient, message
 
 BODY: dict[str, Any] = {"insert": "c", "documents": [{}] * 50_000, "$db": "t"}
 READ: dict[str, Any] = {
@@ -48,7 +48,8 @@ LEFT: dict[str, tuple[Callable[[RawClient], None], bool]] = {
     "a reading command": (lambda client: client.send(READ), True),
     "a writing command": (lambda client: client.send(WRITE), True),
     "half a message": (lambda client: client.socket.sendall(message(BODY)[:300_000]), False),
-    "a message of no known kind": (lambda client: client.socket.sendall(struct.pack("<8i", 30, 1, 0, 999, *range(4))), False),
+    "a message of no known kind": (
+        lambda client: client.socket.sendall(struct.pack("<8i", 30, 1, 0, 999, *range(4))), False),
     "a message whose lengths are wrong": (
         lambda client: client.socket.sendall(message({"ping": 1, "$db": "t"}).replace(b"ping", b"pi\0g")), False),
 }  # fmt: skip
