@@ -417,7 +417,7 @@ def test_an_unacknowledged_write_goes_on_when_its_client_has_gone(server: headra
 
 
 def raw_update() -> bytes:
-    from .raw import message
+    from ..raw import message
 
     return message({**update_all(), "$db": "t", "writeConcern": {"w": 0}})
 
