@@ -48,12 +48,17 @@ def add_command(
         name,
         help=summary,
         description=description or f"{summary[0].upper()}{summary[1:]}.",
-        epilog="examples:\n" + "".join(f"  {line}\n" for line in examples) if examples else None,
-        formatter_class=_Help if examples else argparse.HelpFormatter,
+        epilog=epilog_of(examples) if examples else None,
+        formatter_class=ExamplesHelp if examples else argparse.HelpFormatter,
         allow_abbrev=False,
     )
     parser.set_defaults(run=run)
     return parser
+
+
+def epilog_of(examples: Sequence[str]) -> str:
+    """What a help with examples ends with; its formatter is `ExamplesHelp`."""
+    return "examples:\n" + "".join(f"  {line}\n" for line in examples)
 
 
 def add_uri(parser: argparse.ArgumentParser) -> None:
@@ -127,7 +132,7 @@ class CommandParser(Parser):
             self._is_intermixing = False
 
 
-class _Help(argparse.HelpFormatter):
+class ExamplesHelp(argparse.HelpFormatter):
     """Wraps the description, and leaves the examples as they are."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:

@@ -9,10 +9,20 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from typing import Final
 
 import headrace
 from headrace.cli import check, doctor, tls, token_command
-from headrace.cli.arguments import EXIT_INTERRUPTED, EXIT_PIPE_CLOSED, CommandParser, Failed, Parser, add_command
+from headrace.cli.arguments import (
+    EXIT_INTERRUPTED,
+    EXIT_PIPE_CLOSED,
+    CommandParser,
+    ExamplesHelp,
+    Failed,
+    Parser,
+    add_command,
+    epilog_of,
+)  # fmt: skip
 from headrace.cli.configuration import BadConfiguration, expanded
 from headrace.cli.monitoring import oplog, status, top
 from headrace.cli.pipeline import add_actions
@@ -20,6 +30,13 @@ from headrace.cli.serve import add_flags, serve
 from headrace.cli.tail import command as tail
 from headrace.cli.transfer import export_command, import_command
 from headrace.cli.user import add_user_actions
+
+_EXAMPLES: Final = (
+    "headrace serve --dbpath data",
+    "headrace tail shop.orders --from 1h",
+    "headrace status mongodb://db.example:27017",
+    "headrace tail --help",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,6 +66,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="headrace",
         description="A MongoDB-compatible document store with complete change streams.",
+        epilog=epilog_of(_EXAMPLES),
+        formatter_class=ExamplesHelp,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")

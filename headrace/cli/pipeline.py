@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace.cli.arguments import add_command
+
 if TYPE_CHECKING:
     from headrace.spark.jobs.job_file import Job
 
@@ -29,24 +31,27 @@ def add_actions(parser: argparse.ArgumentParser) -> None:
     """The actions, each with the job's file as its argument."""
     actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
 
-    def add(name: str, action: Action, help_text: str) -> argparse.ArgumentParser:
-        added = actions.add_parser(
-            name, help=help_text, description=f"{help_text[0].upper()}{help_text[1:]}.", allow_abbrev=False
-        )
+    def add(name: str, action: Action, help_text: str, options: str = "") -> argparse.ArgumentParser:
+        examples = [
+            f"headrace pipeline {name} orders.toml",
+            *([f"headrace pipeline {name} {options}"] if options else []),
+        ]
+        added = add_command(actions, name, _runner(action), help_text, examples=examples)
         added.add_argument("job", metavar="JOB.toml", type=Path, help="the job's file")
-        added.set_defaults(run=_runner(action))
         return added
 
     add("check", _check, "say what is wrong with the job, one line each, without running it; the exit status is 1 then")
     add("explain", _explain, "show which stage runs where, without connecting")
     add("replay", _replay, "give the sinks again what they have refused, from the job's dead letters")
-    reset = add("reset", _reset, "remove the checkpoint, so that the next run begins at startingPosition")
+    about_reset = "remove the checkpoint, so that the next run begins at startingPosition"
+    reset = add("reset", _reset, about_reset, "--data orders.toml")
     reset.add_argument("--data", action="store_true", help="also remove the tables of its sinks")
-    run = add("run", _run, "run the job until SIGTERM or SIGINT, then finish the current batch")
+    run = add("run", _run, "run the job until SIGTERM or SIGINT, then finish the current batch", "--once orders.toml")
     run.add_argument(
         "--once", action="store_true", help="process what is there and end, whatever the file's trigger says"
     )
-    status = add("status", _status, "show whether the job runs, its position, its lag and its tables")
+    about_status = "show whether the job runs, its position, its lag and its tables"
+    status = add("status", _status, about_status, "orders.toml --json --max-lag 60")
     status.add_argument("--json", action="store_true", help="print it as a line of JSON")
     status.add_argument(
         "--watch", nargs="?", type=_seconds, const=2.0, metavar="SECONDS", help="show it again and again (default: 2)"

@@ -118,6 +118,21 @@ def test_json_has_all_of_the_event(server: headrace.Server, shop: Any, capsys: p
     assert event["operationType"] == "insert" and event["fullDocument"] == {"_id": 1, "a": 1}
 
 
+def test_json_and_programs_have_the_fields_that_are_wanted(
+    server: headrace.Server, shop: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begin = position(shop)
+    shop.c.insert_one({"_id": 1, "a": 1, "b": {"c": 2, "d": 3}})
+    shop.c.update_one({}, {"$set": {"a": 2, "b.c": 3}, "$unset": {"b.d": 1}})
+    words = ["--count", "2", server.uri, "shop.c", "--from", begin, "--fields", "b.c"]
+    printed(capsys, *words, "--exec", f"cat >> {tmp_path}/out; echo >> {tmp_path}/out")
+    for lines in (printed(capsys, *words, "--json"), (tmp_path / "out").read_text("utf-8").splitlines()):
+        inserted, updated = map(json.loads, lines)
+        assert inserted["fullDocument"] == {"b": {"c": 2}} and inserted["documentKey"] == {"_id": 1}
+        description = updated["updateDescription"]
+        assert (description["updatedFields"], description["removedFields"]) == ({"b.c": 3}, [])
+
+
 def test_an_event_of_more_than_16_mb_is_assembled(
     server: headrace.Server, shop: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -119,7 +119,7 @@ def test_documents_that_are_there_are_refused_or_replaced(
     client.other.c.insert_one({"_id": 1, "sku": "a", "n": 0})
     assert main(["import", server.uri, "other.c", str(path)]) == 1
     output = capsys.readouterr()
-    assert "E11000 duplicate key" in output.err and output.out == "1 documents, 1 refused\n"
+    assert "E11000 duplicate key" in output.err and output.out == "1 document, 1 refused\n"
     assert main(["import", server.uri, "other.c", str(path), "--upsert", "sku"]) == 0
     assert [document["n"] for document in client.other.c.find()] == [1, 1]
     assert main(["import", server.uri, "other.c", str(path), "--drop"]) == 0

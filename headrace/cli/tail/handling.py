@@ -52,7 +52,7 @@ class EventHandler:
         if self._program is not None:
             self._run_program(self._program, event)
         if self._as_json:
-            print(one_line(event), flush=True)
+            print(one_line(self._lines.chosen(event)), flush=True)
         elif self._program is None:
             print("\n".join(self._lines.of(event)), flush=True)
 
@@ -65,7 +65,8 @@ class EventHandler:
             "HEADRACE_COLLECTION": str(namespace.get("coll", "")),
             "HEADRACE_RESUME_TOKEN": json.dumps({"_data": event["_id"]["_data"]}),
         }
-        done = subprocess.run(program, shell=True, check=False, input=one_line(event).encode(), env=environment)
+        text = one_line(self._lines.chosen(event))
+        done = subprocess.run(program, shell=True, check=False, input=text.encode(), env=environment)
         if done.returncode:
             raise Failed(f"the command {program!r} failed with status {done.returncode}; its event is not done")
 

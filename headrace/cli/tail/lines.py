@@ -53,6 +53,32 @@ class EventLines:
             if name not in _KNOWN and value is not None:
                 yield self._cut(f"    {name}: {shown(value)}")
 
+    def chosen(self, event: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The event with only the fields of its document that are wanted."""
+        if not self._fields:
+            return event
+        picked = dict(event)
+        for name in ("fullDocument", "fullDocumentBeforeChange"):
+            if isinstance(event.get(name), Mapping):
+                picked[name] = self._wanted(event[name])
+        description = event.get("updateDescription")
+        if isinstance(description, Mapping):
+            picked["updateDescription"] = {**description, **self._changes(description)}
+        return picked
+
+    def _changes(self, description: Mapping[str, Any]) -> dict[str, Any]:
+        unambiguous = description.get("disambiguatedPaths") or {}
+
+        def wanted(name: str) -> bool:
+            return self._is_wanted(tuple(map(str, unambiguous.get(name) or name.split("."))))
+
+        updated = description.get("updatedFields") or {}
+        return {
+            "updatedFields": {name: value for name, value in updated.items() if wanted(name)},
+            "removedFields": [name for name in description.get("removedFields") or () if wanted(name)],
+            "truncatedArrays": [one for one in description.get("truncatedArrays") or () if wanted(one["field"])],
+        }
+
     def _head(self, event: Mapping[str, Any]) -> str:
         operation = str(event.get("operationType", "?"))
         namespace = ".".join(str(name) for name in (event.get("ns") or {}).values())

@@ -5,3 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 FORMATS: Final = ("bson", "csv", "json")
+
+
+def counted(count: int) -> str:
+    """So many documents, in words."""
+    return "1 document" if count == 1 else f"{count} documents"

@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from headrace.cli.arguments import DEFAULT_URI, Failed, add_command, positive, split_words
-from headrace.cli.transfer import FORMATS
+from headrace.cli.transfer import FORMATS, counted
 
 if TYPE_CHECKING:
     from headrace.cli.connection import Client
@@ -64,7 +64,7 @@ def _run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
         if collection:
             count = _export(client, database, collection, arguments)
             print(
-                f"{count} documents of {database}.{collection}",
+                f"{counted(count)} of {database}.{collection}",
                 file=sys.stderr if arguments.out is None else sys.stdout,
             )
         else:
@@ -135,7 +135,7 @@ def _dump(client: Client, databases: Sequence[str], folder: Path) -> None:
                     for document in source.find():
                         file.write(document.raw)
                         count += 1
-            print(f"{count} documents of {database}.{name}")
+            print(f"{counted(count)} of {database}.{name}")
 
 
 def _raw(client: Client, database: str, collection: str) -> Any:

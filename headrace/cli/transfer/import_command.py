@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 from headrace.cli.arguments import DEFAULT_URI, Failed, add_command, split_words
-from headrace.cli.transfer import FORMATS
+from headrace.cli.transfer import FORMATS, counted
 
 if TYPE_CHECKING:
     from headrace.cli.connection import Client
@@ -59,7 +59,7 @@ class _Result:
 
     def text(self) -> str:
         """How many there are of each."""
-        return f"{self.stored} documents{f', {self.refused} refused' if self.refused else ''}"
+        return f"{counted(self.stored)}{f', {self.refused} refused' if self.refused else ''}"
 
     def refuse(self, text: str) -> None:
         """Count a document that the server has not taken."""
