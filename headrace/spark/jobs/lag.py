@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from headrace import limits
 from headrace.spark.jobs.checkpoint import ServerPosition
+from headrace.spark.mongodb.collection_selection import namespace_of
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream, client_of
 from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition, server_name
 from headrace.spark.rows.tokens import Token
@@ -41,6 +42,13 @@ def document_count(options: SourceOptions) -> int | None:
         return None
     collections = [client_of(one.uri)[options.database][options.collection] for one in options.servers]
     return sum(collection.estimated_document_count() for collection in collections)
+
+
+def documents_of(options: SourceOptions, names: Iterable[str]) -> int:
+    """How many documents these of several collections have, by the server's estimates."""
+    client = client_of(options.uri)
+    namespaces = map(namespace_of, names)
+    return sum(client[database][collection].estimated_document_count() for database, collection in namespaces)
 
 
 def _lag_of(options: SourceOptions, token: Token) -> Lag:

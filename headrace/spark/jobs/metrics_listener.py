@@ -27,10 +27,12 @@ from pyspark.sql.streaming.listener import (
 
 from headrace.clock import SystemClock
 from headrace.spark.jobs.checkpoint import server_positions
-from headrace.spark.jobs.lag import document_count, lag_of
+from headrace.spark.jobs.lag import document_count, documents_of, lag_of
 from headrace.spark.jobs.metrics import JobMetrics
 from headrace.spark.mongodb.mongodb_stream import PositionLost
+from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.source.options import parse_options
+from headrace.spark.stream.collections_offset import CollectionsOffset
 
 MEASURE_MS: Final = 5000
 
@@ -52,6 +54,9 @@ class MetricsListener(StreamingQueryListener):
         self._snapshot_before = 0
         self._snapshot_rows = 0
         self._snapshot_since_ms: float | None = None
+        self._waiting: list[str] | None = None
+        """Of several collections those that were to be read when the snapshot was first looked at."""
+        self._read_before = 0
         self.ended = threading.Event()
         """Set when Spark has reported the query's end, and so all its batches."""
 
@@ -94,10 +99,20 @@ class MetricsListener(StreamingQueryListener):
         # The source deals with a server that does not answer; the metrics stay as they were.
         with suppress(PyMongoError, PositionLost):
             if positions[0].in_snapshot:
-                metrics.snapshot_documents_total = document_count(parse_options(source))
+                metrics.snapshot_documents_total = self._documents_total(parse_options(source))
                 return
             lag = lag_of(parse_options(source), positions)
             metrics.lag_events, metrics.lag_seconds = lag.event_count, float(lag.seconds)
+
+    def _documents_total(self, options: SourceOptions) -> int | None:
+        """How many documents the snapshot has; of several collections those read, and those of the ones to be read."""
+        if not options.several:
+            return document_count(options)
+        if self._waiting is None:
+            offset = CollectionsOffset.of(self._offset or {})
+            self._waiting = [*offset.waiting, *([offset.reading.name] if offset.reading else [])]
+            self._read_before = self._snapshot_before + self._snapshot_rows
+        return self._read_before + documents_of(options, self._waiting)
 
     def _count_snapshot(self, rows: int, taken_ms: float) -> None:
         """Counts the rows of a batch of the snapshot; its time began with the first batch's."""
@@ -117,6 +132,7 @@ class MetricsListener(StreamingQueryListener):
         if positions:
             token = positions[0].token
             metrics.phase = "snapshot" if positions[0].in_snapshot else "streaming"
+            self._waiting = self._waiting if positions[0].in_snapshot else None
             metrics.position, metrics.position_seconds = token.text, token.time.time
 
     def _concerns(self, query: Any) -> bool:

@@ -14,11 +14,13 @@ from pymongo import MongoClient
 from pyspark.sql.types import StringType, StructField, StructType
 
 import headrace
+from headrace.spark.jobs.checkpoint import read_checkpoint
 from headrace.spark.jobs.dead_letter_jobs import replay, with_dead_letters
 from headrace.spark.jobs.job_file import Job, JobError, parse_job
 from headrace.spark.jobs.job_record import write_record
 from headrace.spark.jobs.job_tables import open_sink, tables_of
 from headrace.spark.jobs.metrics import JobMetrics
+from headrace.spark.jobs.metrics_listener import MetricsListener
 from headrace.spark.jobs.report import explain_lines, verify_job
 from headrace.spark.jobs.runner import reset_job, source_options
 from headrace.spark.jobs.start_checks import TableGone, begin, check_job, note_begun
@@ -137,6 +139,24 @@ def test_every_table_is_reported_compared_and_reset(server: Any, tmp_path: Path)
     assert next(explain_lines(job)) == "source: shop, from snapshot"
     reset_job(job, data=True)
     assert not list(tmp_path.glob("*/shop/*"))
+
+
+def test_a_snapshot_of_several_collections_says_how_much_of_it_is_done(server: Any, tmp_path: Path) -> None:
+    job = job_of(tmp_path, server.uri, "mirror", maxRowsPerTrigger=10)
+    with MongoClient[dict[str, Any]](server.uri) as client:
+        for name, count in (("a", 8), ("b", 12), ("c", 20)):
+            client.shop[name].insert_many([{"_id": key} for key in range(count)])
+        Runs(job).run(1)
+        metrics = JobMetrics("job")
+        listener = MetricsListener(metrics)
+        listener.resume(read_checkpoint(job.checkpoint).offset, 8)
+        listener.measure(job.source)
+        assert metrics.snapshot_documents_total == 40
+        client.shop.later.insert_one({"_id": 1})
+        Runs(job).run(2)
+        listener.resume(read_checkpoint(job.checkpoint).offset, 18)
+        listener.measure(job.source)
+        assert metrics.snapshot_documents_total == 40
 
 
 def test_names_are_added_to_a_job_that_has_begun(server: Any, tmp_path: Path) -> None:
