@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, Final, Protocol
 
 from bson import Int64, ObjectId, Timestamp
@@ -61,6 +62,7 @@ MONGODB_VERSION_TEXT: Final = ".".join(map(str, MONGODB_VERSION))
 FEATURE_VERSION: Final = f"{MONGODB_VERSION[0]}.{MONGODB_VERSION[1]}"
 
 
+@cache
 def headrace_version() -> str:
     """The installed version of Headrace; `unknown` when it runs without being installed."""
     from importlib.metadata import PackageNotFoundError, version  # slow to import, and not needed to open a server
