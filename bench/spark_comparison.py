@@ -3,10 +3,12 @@
     python bench/spark_comparison.py                         # gets the connector's jars as Spark gets packages
     python bench/spark_comparison.py --jars a.jar,b.jar      # or takes them from files
     python bench/spark_comparison.py --only backlog,events --rows 20000
+    python bench/spark_comparison.py --only backlog --debezium FOLDER_OF_JARS
 
 What is measured: `backlog`, a run over what is there into Spark's sink that keeps nothing; `latency`, as in
 `spark_latency.py`, with the CPU time while nobody writes; `events`, which events become rows. Rounds go by turns,
-and a rate is the median of the rounds but the first. Both give documents as text, Extended JSON.
+and a rate is the median of the rounds but the first. Both give documents as text, Extended JSON. With `--debezium`,
+Debezium's embedded engine reads the backlog, too, without Spark: its rows go to a function that drops them.
 """
 
 from __future__ import annotations
@@ -19,11 +21,13 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from bson import Timestamp
+from debezium_engine import FORMATS, DebeziumProcess
 from pymongo import MongoClient
 from spark_latency import line, measure, running
 from spark_meter import CONF, Cpu, Progress, cpu_now, headrace_covers, progress_of
@@ -43,6 +47,8 @@ SCHEMA: Final = (
 )
 COLUMNS: Final = "token,operationType,clusterTime,database,collection,documentKey,fullDocument,updateDescription"
 Reading = Callable[["SparkSession", str, int | None], "DataFrame"]
+BacklogReader = Callable[[int, int], tuple[int, int, float]]
+"""Reads from a time on (in seconds) so many rows: how many came, in how many batches, in how many seconds."""
 
 
 def headrace(spark: SparkSession, uri: str, since: int | None, **more: str) -> DataFrame:
@@ -84,7 +90,24 @@ def run_over(rows: DataFrame, take: Callable[[DataFrame, int], None] | None = No
         return progress_of(query)
 
 
-def backlog(spark: SparkSession, server: Target, uri: str, rows: int, rounds: int) -> dict[str, Any]:
+def read_by_spark(spark: SparkSession, uri: str, read: Reading, since: int, _: int) -> tuple[int, int, float]:
+    """A run over a backlog into Spark's sink that keeps nothing: its rows, batches and seconds."""
+    begun = time.perf_counter()
+    batches = run_over(read(spark, uri, since))
+    return sum(batch["numInputRows"] for batch in batches), len(batches), time.perf_counter() - begun
+
+
+def backlog_readers(spark: SparkSession, uri: str, debezium: DebeziumProcess | None) -> dict[str, BacklogReader]:
+    """All that take part, by name."""
+    readers: dict[str, BacklogReader] = {
+        name: partial(read_by_spark, spark, uri, read) for name, read in SOURCES.items()
+    }
+    if debezium:
+        readers |= {f"debezium {form}": partial(debezium.read, form) for form in FORMATS}
+    return readers
+
+
+def backlog(readers: dict[str, BacklogReader], server: Target, uri: str, rows: int, rounds: int) -> dict[str, Any]:
     """Rows a second of a backlog of inserts, and the CPU time of a row."""
     with MongoClient[dict[str, Any]](uri) as client:
         client.drop_database(DATABASE)
@@ -95,26 +118,25 @@ def backlog(spark: SparkSession, server: Target, uri: str, rows: int, rounds: in
             client[DATABASE].c.insert_many([document() for _ in range(min(1000, rows - start))])
         # The connector reads up to the beginning of the present second.
         time.sleep(2)
-    figures: dict[str, Any] = {name: {"rates": [], "cpu_us": [], "batches": []} for name in SOURCES}
+    figures: dict[str, Any] = {name: {"rates": [], "cpu_us": [], "batches": []} for name in readers}
     for _ in range(rounds + 1):
-        for name, read in SOURCES.items():
-            begun, used = time.perf_counter(), cpu_now(server)
-            batches = run_over(read(spark, uri, since))
-            taken, spent = time.perf_counter() - begun, cpu_now(server) - used
-            given = sum(batch["numInputRows"] for batch in batches)
+        for name, read in readers.items():
+            used = cpu_now(server)
+            given, batches, taken = read(since, rows)
+            spent = cpu_now(server) - used
             if given < rows:
                 raise RuntimeError(f"{name} gave {given} rows of {rows}")
             figures[name]["rates"].append(rows / taken)
             figures[name]["cpu_us"].append(_micros(spent, rows))
-            figures[name]["batches"].append(len(batches))
+            figures[name]["batches"].append(batches)
     for name, counted in figures.items():
         rate, cost = (
             statistics.median(counted["rates"][1:]),
             [statistics.median(c) for c in zip(*counted["cpu_us"][1:])],
         )
-        print(f"backlog   {name:10} {rate:10,.0f} rows/s  µs of CPU a row: Spark {cost[0]:.0f}, server {cost[1]:.0f}; "
+        print(f"backlog   {name:16} {rate:10,.0f} rows/s  µs of CPU a row: reader {cost[0]:.0f}, server {cost[1]:.0f}; "
               f"{counted['batches'][-1]} batches", flush=True)  # fmt: skip
-        counted |= {"rate": rate, "spark_us": cost[0], "server_us": cost[1]}
+        counted |= {"rate": rate, "reader_us": cost[0], "server_us": cost[1]}
     return figures
 
 
@@ -192,6 +214,7 @@ def _counted(counted: Counter[str]) -> Callable[[DataFrame, int], None]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jars", help="the connector's and the driver's jar files, with commas")
+    parser.add_argument("--debezium", type=Path, metavar="JARS", help="the folder of Debezium's jars (see the README)")
     parser.add_argument("--only", default="backlog,latency,events")
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=3)
@@ -208,7 +231,10 @@ def main() -> None:
         spark = get_session(app="bench", conf=CONF | jars, memory="2g")
         for what in given.only.split(","):
             if what == "backlog":
-                figures[what] = backlog(spark, server, uri, given.rows, given.rounds)
+                engine = DebeziumProcess(given.debezium, f"{uri}&replicaSet=rs0") if given.debezium else nullcontext()
+                with engine as debezium:
+                    readers = backlog_readers(spark, uri, debezium)
+                    figures[what] = backlog(readers, server, uri, given.rows, given.rounds)
             elif what == "latency":
                 figures[what] = latency(spark, server, given)
             else:
