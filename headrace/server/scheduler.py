@@ -170,13 +170,15 @@ class Scheduler:
         try:
             answer = self.run_shortly(function, *args) if self._begun_count else self.turns.run(function, *args)
         except Exception as error:
-            done(error)  # no other name for it: a cycle would keep what the frames of its traceback hold
-            return
+            answer = error
         if type(answer) is Turn:
             self._begun()
             self._add(_Paused(peer, None, answer, done))
-        else:
+            return
+        try:
             done(answer)
+        finally:
+            del answer  # whose traceback, if it is an error, has this frame: a cycle would keep what its frames hold
 
     def requests(self) -> list[Request]:
         """The commands that have begun and not ended."""
@@ -243,20 +245,19 @@ class Scheduler:
         try:
             answer = self.turns.resume(paused.turn)
         except Exception as error:
-            self._ended(paused, error)
-            return True
+            answer = error
         if type(answer) is Turn:
             if paused.request is not None:
                 self.count_memory(answer, paused.request)
             self._append(paused)
             return False
-        self._ended(paused, answer)
-        return True
-
-    def _ended(self, paused: _Paused, answer: Any) -> None:
         if paused.peer is not None:
             del self._by_connection[paused.peer.client.connection_id]
-        paused.done(answer)
+        try:
+            paused.done(answer)
+        finally:
+            del answer  # as above
+        return True
 
 
 def _go_on(peer: Peer, command: Command, request: Request, answer: Any) -> None:

@@ -267,12 +267,15 @@ class Writer:
             task = self._core.loop.run_in_executor(self._core.commit_thread, self._timed_sync, txn, is_long)
             task.add_done_callback(lambda done: self._synced(group, done.exception()))
             return
+        failure = None
         try:
             self._timed_sync(txn, is_long)
         except Exception as error:
-            self._synced(group, error)
-        else:
-            self._synced(group, None)
+            failure = error
+        try:
+            self._synced(group, failure)
+        finally:
+            del failure  # whose traceback has this frame: a cycle would keep the group
 
     def _run_writes(self, group: WriteGroup, txn: WriteTransaction) -> None:
         """Run the writes; those for which no time is left go back into the queue. Behind one that has used up its first
