@@ -300,6 +300,22 @@ class AsyncEmbeddedDatabase(_Watching):
         return bool(self._wrapped)
 
 
+class AsyncServedStore(_Wrapper):
+    """A store that is served: its `uri` and `port`; `async with`."""
+
+    async def close(self) -> None:
+        """Finish the writes that clients have sent, and close their connections. The store stays open."""
+        await self._call(self._wrapped.close)
+
+    async def __aenter__(self) -> AsyncServedStore:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
 class AsyncEmbeddedStore(_Watching):
     """An open data directory, for asyncio."""
 
@@ -317,9 +333,13 @@ class AsyncEmbeddedStore(_Watching):
         """A session: `async with store.start_session() as session`."""
         return AsyncEmbeddedSession(self._wrapped.start_session(*args, **kwargs), self._threads)
 
-    async def serve(self, *args: Any, **kwargs: Any) -> Any:
-        """Serve the same data to other processes; what this returns has `uri` and `close`."""
-        return await self._call(self._wrapped.serve, *args, **kwargs)
+    def serve(self, *args: Any, **kwargs: Any) -> Opening[AsyncServedStore]:
+        """Serve the same data to other processes: `async with store.serve() as served: served.uri`, or awaited."""
+
+        async def open_it() -> AsyncServedStore:
+            return AsyncServedStore(await self._call(self._wrapped.serve, *args, **kwargs), self._threads)
+
+        return Opening(open_it)
 
     async def close(self) -> None:
         """Close the store."""

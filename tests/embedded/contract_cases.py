@@ -505,3 +505,77 @@ def a_stream_has_the_same_events(db: Any) -> Any:
         raws = [getattr(event, "raw", event) for event in (stream.next() for _ in range(5))]
     varying = ("_id", "clusterTime", "wallTime")
     return [{key: value for key, value in raw.items() if key not in varying} for raw in raws]
+
+
+def shape(event: Any) -> Any:
+    """An event without what differs between two stores: its token and its times."""
+    varying = ("_id", "clusterTime", "collectionUUID", "lsid", "txnNumber", "wallTime")
+    return {key: value for key, value in getattr(event, "raw", event).items() if key not in varying}
+
+
+def events(stream: Any, count: int) -> list[Any]:
+    """The next events of a stream, which it is closed behind."""
+    with stream:
+        return [shape(stream.next()) for _ in range(count)]
+
+
+@case
+def a_stream_begins_at_a_token_or_a_time(db: Any) -> Any:
+    fill(db, 1)
+    with db.c.watch() as stream:
+        begin = db.command("hello")["operationTime"]
+        db.c.insert_many([{"_id": "a"}, {"_id": "b"}])
+        db.c.delete_one({"_id": "a"})
+        first = stream.next()
+        token = stream.resume_token
+        stream.next()
+    return (
+        token == first["_id"],
+        events(db.c.watch(resume_after=token), 2),
+        events(db.c.watch(start_after=token, batch_size=1), 2),
+        events(db.watch([{"$match": {"operationType": "delete"}}], start_at_operation_time=begin), 1),
+        [event for event in events(db.client.watch(resume_after=token), 2) if event["ns"]["db"] == db.name],
+    )
+
+
+@case
+def a_stream_has_images_and_expanded_events(db: Any) -> Any:
+    db.create_collection("c", changeStreamPreAndPostImages={"enabled": True})
+    options = {"full_document": "required", "full_document_before_change": "required"}
+    images, expanded = db.c.watch(**options), db.watch(show_expanded_events=True)
+    db.c.insert_one({"_id": 1, "a": [1, 2, 3]})
+    db.c.update_one({"_id": 1}, [{"$set": {"a": [1], "b": {"c": 1}}}])
+    db.c.delete_one({"_id": 1})
+    db.c.create_index("a")
+    with db.client.start_session() as session, session.start_transaction():
+        db.c.insert_many([{"_id": 2}, {"_id": 3}], session=session)
+    db.c.drop()
+    return events(images, 3), events(expanded, 7)
+
+
+@case
+def a_stream_that_is_invalidated_ends(db: Any) -> Any:
+    fill(db, 1)
+    with db.c.watch() as stream:
+        db.c.rename("d")
+        seen = [shape(event) for event in stream]
+        alive, token = stream.alive, stream.resume_token
+    db.c.insert_one({"_id": "anew"})
+    return seen, alive, events(db.c.watch(start_after=token), 1), failure(lambda: db.c.watch(resume_after=token))[:2]
+
+
+@case
+def streams_that_cannot_be_are_refused(db: Any) -> Any:
+    fill(db, 1)
+    return [
+        failure(call)[:3]
+        for call in (
+            lambda: db.c.watch([{"$group": {"_id": 1}}]),
+            lambda: db.c.watch([{"$nope": 1}]),
+            lambda: db.c.watch([{"$match": {"$where": "1"}}]),
+            lambda: db.c.watch(full_document="nope"),
+            lambda: db.c.watch(full_document_before_change="nope"),
+            lambda: db.c.watch(resume_after={"_data": "zz"}),
+            lambda: db.c.watch(resume_after={"nope": 1}),
+        )
+    ]

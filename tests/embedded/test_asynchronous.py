@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from pymongo import AsyncMongoClient
 
 import headrace
 
@@ -111,6 +112,15 @@ async def test_transactions(store: Any) -> None:
 
         assert await session.with_transaction(move) == 2
     assert await orders.count_documents({"moved": True}) == 2
+
+
+async def test_a_store_is_served_until_the_end_of_the_block(store: Any) -> None:
+    async with store.serve() as served, AsyncMongoClient[Any](served.uri) as client:
+        await client.shop.orders.insert_one({"_id": 1})
+    assert await store.shop.orders.find_one() == {"_id": 1}
+    again = await store.serve()
+    assert again.port and again.uri.startswith("mongodb://")
+    await again.close()
 
 
 async def test_awaiting_the_store_and_serving_it() -> None:
