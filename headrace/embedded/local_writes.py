@@ -188,8 +188,16 @@ class LocalWrites:
         except BaseException:
             self._queue.extendleft(reversed(group))  # of which other threads wait for theirs
             raise
+        else:
+            self._count(len(group))
         for write, answer in zip(group, answers):
             write.answer = answer
+
+    def _count(self, writes: int) -> None:
+        """Another commit, of so many writes."""
+        metrics = self._local.engine.metrics
+        metrics["commits.total"] += 1
+        metrics["commits.writes"] += writes
 
     def failure(self, request: Request, error: Exception) -> bytes:
         """The answer to a write that has failed inside the engine."""
@@ -278,6 +286,7 @@ class LocalWrites:
                 raise
             finally:
                 self.gate.leave()
+            self._count(int(type(answer) is not Turn))
             if type(answer) is not Turn:
                 return answer  # type: ignore[no-any-return]
             turn = answer

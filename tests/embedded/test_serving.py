@@ -136,3 +136,19 @@ def test_a_unix_socket_alone_has_an_uri_too(store: EmbeddedStore, tmp_path: Path
         assert client.shop.orders.count_documents({}) == 10
     with headrace.Server(host=None, unix_socket_prefix=tmp_path) as server, client_of(server.uri) as other:
         assert other.shop.orders.count_documents({}) == 0
+
+
+def test_the_programs_own_commits_are_counted(tmp_path: Path) -> None:
+    with headrace.open(tmp_path / "data") as store:
+        orders = store["shop"]["orders"]
+        orders.insert_one({})
+
+        def commits() -> dict[str, Any]:
+            counted: dict[str, Any] = store["admin"].command("serverStatus")["metrics"]["commits"]
+            return counted
+
+        before = commits()
+        orders.insert_one({})
+        orders.insert_many([{} for _ in range(10)])
+        orders.update_one({}, {"$set": {"n": 1}})
+        assert commits() == {"total": before["total"] + 3, "writes": before["writes"] + 3}
