@@ -40,6 +40,8 @@ SAMPLE_SECONDS = 5.0
 GROWTH_MIB_MAX = 64.0
 CURSOR_SECONDS = 600.0
 """How long a cursor stays that nobody reads, and with it what it holds."""
+ANSWER_SECONDS_MAX = 300.0
+"""That a well-behaved client waits: longer than a virtual machine may be stopped. `fairness.py` measures waits."""
 OPLOG_MIB = 4096
 """Room for what attackers insert while a well-behaved client is between two getMores."""
 _TOO_MUCH = ("connections opened", "watchers", "unread", "nobody reads", "sent slowly")
@@ -79,7 +81,7 @@ class Client:
         until = min(self._ends, time.monotonic() + HONEST_SECONDS * self._random.uniform(0.5, 1.5))
         writer, watcher = self._target.connect(), self._target.connect()
         for connection in (writer, watcher):
-            connection.settimeout(60)
+            connection.settimeout(ANSWER_SECONDS_MAX)
         cursor = self._watch(watcher, None)
         while time.monotonic() < until:
             count = self._random.randint(1, 20)
@@ -91,7 +93,7 @@ class Client:
             if self._random.random() < 0.1:
                 watcher.close()
                 watcher = self._target.connect()
-                watcher.settimeout(60)
+                watcher.settimeout(ANSWER_SECONDS_MAX)
                 cursor = self._watch(watcher, token)
             time.sleep(self._random.uniform(0.05, 0.5))
         self._step = "delete"
@@ -110,7 +112,7 @@ class Client:
         """Read so many events, which must be those of the documents inserted; the last one's token."""
         more = command({"getMore": bson.Int64(cursor), "collection": self._collection}, "soak")
         token, wanted = None, self._next + count
-        until = time.monotonic() + 120
+        until = time.monotonic() + ANSWER_SECONDS_MAX
         while self._next < wanted:
             for event in _answer(watcher, more)["cursor"]["nextBatch"]:
                 if event["fullDocument"]["n"] != self._next:
@@ -149,7 +151,7 @@ def _work(numbers: range, target: Target, ends: float, seed: int, pipe: Connecti
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(max(1.0, ends + 120 - time.monotonic()))
+        thread.join(max(1.0, ends + ANSWER_SECONDS_MAX - time.monotonic()))
     stuck = [f"client {client.number} is stuck" for client, thread in zip(clients, threads) if thread.is_alive()]
     failures = [failure for client in clients for failure in client.failures] + stuck
     answers = sum((client.answers for client in clients), Counter())
@@ -174,7 +176,7 @@ def soak(minutes: float, clients: int, seed: int, directory: Path | None = None)
         answers: Counter[str] = Counter()
         events = 0
         for worker, ours in workers:
-            if ours.poll(180):
+            if ours.poll(2 * ANSWER_SECONDS_MAX):
                 failures, more, count = ours.recv()
                 problems += failures
                 answers += more
