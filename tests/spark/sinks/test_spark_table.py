@@ -30,7 +30,7 @@ def run(kind: str, program: str, before: list[str], folder: Path, *after: str) -
     command = [sys.executable, "-m", f"tests.spark.sinks.{program}", *before, jars, str(cache() / "ivy"), str(folder)]
     environ = environment_with_pyspark(pyspark)
     done = subprocess.run([*command, *after], check=False, env=environ, cwd=folder, capture_output=True, text=True)
-    if "unresolved dependency" in done.stdout + done.stderr:
+    if any(text in done.stdout + done.stderr for text in ("unresolved dependency", "download failed")):
         pytest.skip(f"Maven Central did not give {jars}")
     assert (done.returncode, done.stdout.split()[-1:]) == (0, ["right"]), done.stderr[-5000:]
 
