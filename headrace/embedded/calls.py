@@ -46,6 +46,27 @@ class Closing:
         self.close()
 
 
+class CallOptions:
+    """What collections, databases and stores show of the options that their calls have."""
+
+    _calls: Calls
+
+    @property
+    def codec_options(self) -> Any:
+        """How documents become Python values."""
+        return self._calls.codec_options
+
+    @property
+    def read_concern(self) -> Any:
+        """pymongo's `ReadConcern`, or None for the default."""
+        return self._calls.read_concern
+
+    @property
+    def write_concern(self) -> Any:
+        """pymongo's `WriteConcern`, or None for the default."""
+        return self._calls.write_concern
+
+
 class Calls:
     """What commands are sent with: the engine, how documents are encoded, and the concerns."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from headrace.embedded.calls import Calls, key_document, options_of, pipeline_of
+from headrace.embedded.calls import CallOptions, Calls, key_document, options_of, pipeline_of
 from headrace.embedded.checks import collection_name, is_type
 from headrace.embedded.cursor import EmbeddedCommandCursor, EmbeddedCursor
 from headrace.embedded.writing import WritingCollection
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from headrace.embedded.session import EmbeddedSession
 
 
-class EmbeddedCollection(WritingCollection):
+class EmbeddedCollection(CallOptions, WritingCollection):
     """`store["shop"]["orders"]`. Cheap to make; may be used from many threads."""
 
     def __init__(self, database: EmbeddedDatabase, name: str, calls: Calls) -> None:
@@ -33,21 +33,6 @@ class EmbeddedCollection(WritingCollection):
     def full_name(self) -> str:
         """`database.collection`."""
         return self._namespace
-
-    @property
-    def codec_options(self) -> Any:
-        """How documents become Python values."""
-        return self._calls.codec_options
-
-    @property
-    def read_concern(self) -> Any:
-        """pymongo's `ReadConcern`, or None for the default."""
-        return self._calls.read_concern
-
-    @property
-    def write_concern(self) -> Any:
-        """pymongo's `WriteConcern`, or None for the default."""
-        return self._calls.write_concern
 
     def with_options(
         self, codec_options: Any = None, read_preference: Any = None, write_concern: Any = None,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from bson.codec_options import DEFAULT_CODEC_OPTIONS
 
-from headrace.embedded.calls import Calls, options_of
+from headrace.embedded.calls import CallOptions, Calls, options_of
 from headrace.embedded.checks import collection_name, database_name
 from headrace.embedded.collection import EmbeddedCollection, ignoring_missing, run_aggregate
 from headrace.embedded.cursor import EmbeddedCommandCursor
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headrace.embedded.session import EmbeddedSession
 
 
-class EmbeddedDatabase:
+class EmbeddedDatabase(CallOptions):
     """`store["shop"]`. Cheap to make; may be used from many threads."""
 
     def __init__(self, client: EmbeddedStore, name: str, calls: Calls) -> None:
@@ -26,21 +26,6 @@ class EmbeddedDatabase:
         """The open store."""
         self.name = database_name(name)
         self._calls = calls
-
-    @property
-    def codec_options(self) -> Any:
-        """How documents become Python values."""
-        return self._calls.codec_options
-
-    @property
-    def read_concern(self) -> Any:
-        """pymongo's `ReadConcern`, or None for the default."""
-        return self._calls.read_concern
-
-    @property
-    def write_concern(self) -> Any:
-        """pymongo's `WriteConcern`, or None for the default."""
-        return self._calls.write_concern
 
     def with_options(
         self, codec_options: Any = None, read_preference: Any = None, write_concern: Any = None,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from bson.codec_options import DEFAULT_CODEC_OPTIONS
 
 from headrace.clock import Clock
-from headrace.embedded.calls import Calls, Closing, options_of
+from headrace.embedded.calls import CallOptions, Calls, Closing, options_of
 from headrace.embedded.checks import database_name
 from headrace.embedded.cursor import EmbeddedCommandCursor
 from headrace.embedded.database import EmbeddedDatabase
@@ -54,7 +54,7 @@ def open_store(
     )
 
 
-class EmbeddedStore(Closing):
+class EmbeddedStore(CallOptions, Closing):
     """An open data directory. Its methods may be called from many threads; a child of a fork must open its own."""
 
     def __init__(self, local: LocalEngine, codec_options: Any, read_concern: Any, write_concern: Any) -> None:
@@ -62,21 +62,6 @@ class EmbeddedStore(Closing):
         self._calls = Calls(local, codec_options or DEFAULT_CODEC_OPTIONS, read_concern, write_concern, self)
         self._jobs = Jobs(local)
         self._end = weakref.finalize(self, _close, self._jobs, local)  # which also runs as the interpreter ends
-
-    @property
-    def codec_options(self) -> Any:
-        """How documents become Python values."""
-        return self._calls.codec_options
-
-    @property
-    def read_concern(self) -> Any:
-        """pymongo's `ReadConcern`, or None for the default."""
-        return self._calls.read_concern
-
-    @property
-    def write_concern(self) -> Any:
-        """pymongo's `WriteConcern`, or None for the default."""
-        return self._calls.write_concern
 
     @property
     def path(self) -> str:

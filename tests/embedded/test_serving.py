@@ -138,7 +138,7 @@ def test_a_unix_socket_alone_has_an_uri_too(store: EmbeddedStore, tmp_path: Path
         assert other.shop.orders.count_documents({}) == 0
 
 
-def test_the_programs_own_commits_are_counted(tmp_path: Path) -> None:
+def test_commits_of_the_program_itself_are_counted(tmp_path: Path) -> None:
     with headrace.open(tmp_path / "data") as store:
         orders = store["shop"]["orders"]
         orders.insert_one({})
