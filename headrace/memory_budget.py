@@ -45,9 +45,10 @@ class Account:
         self.closed = False
 
     def add(self, size: int) -> None:
-        """Take `size` more bytes, or give them back (negative). Raises the account's error if it was released."""
+        """Take `size` more bytes, or give them back (negative). Raises the account's error if it was released; one that
+        `may_close` forbids to close was closed by its own holder, who needs no telling."""
         if self.closed:
-            if size > 0:
+            if size > 0 and self.may_close:
                 raise self._failure()
             return
         self.bytes += size
@@ -55,7 +56,7 @@ class Account:
         memory.used += size
         if size > 0 and memory.used > memory.bytes_max:
             memory.make_room(self)
-            if self.closed:
+            if self.closed and self.may_close:
                 raise self._failure()
 
     def _failure(self) -> CommandError:

@@ -432,14 +432,13 @@ class TimeLimit:
     process is stopped: at the end of the first such time that begins to be measured, at the end of a second it is over.
     """
 
-    __slots__ = ("_greenlet", "_seconds", "_spent_from", "_what", "ends")
+    __slots__ = ("_seconds", "_spent_from", "_what", "ends")
 
     def __init__(self, seconds: float, what: str) -> None:
         """`what`: of the error's message."""
         self._seconds = seconds
         self._what = what
         self._spent_from: float | None = None
-        self._greenlet: Any = None
         self.ends = inf
         """When it is looked at, in seconds of the monotonic clock."""
 
@@ -448,15 +447,14 @@ class TimeLimit:
         global _first_end  # noqa: PLW0603  (as below)
         self._spent_from = None
         self.ends = ends = monotonic() + self._seconds
-        self._greenlet = getcurrent()
-        _time_limits[self._greenlet] = self
+        _time_limits[getcurrent()] = self
         if ends < _first_end:  # noqa: PLR1730  (as below)
             _first_end = ends
 
     def end(self) -> None:
         """What was limited has ended."""
         global _first_end  # noqa: PLW0603  (as below)
-        _time_limits.pop(self._greenlet, None)
+        _time_limits.pop(getcurrent(), None)
         if self.ends <= _first_end:
             _first_end = inf
             if _running or _time_limits:
@@ -468,7 +466,7 @@ class TimeLimit:
         if now < self.ends:
             return
         if self._spent_from is not None and thread_time() - self._spent_from >= self._seconds / 2:
-            del _time_limits[self._greenlet]  # whoever handles the error may tick
+            del _time_limits[getcurrent()]  # whoever handles the error may tick
             raise CommandError(50, f"operation exceeded time limit: {self._what}")
         self._spent_from = thread_time()
         self.ends = now + self._seconds

@@ -269,6 +269,22 @@ def test_a_time_limit_is_not_spent_while_the_process_is_stopped(monkeypatch: pyt
     limit.end()
 
 
+def test_a_time_limit_that_two_commands_share_ends_with_each() -> None:
+    turns, limit = Turns(seconds=0.0), TimeLimit(3600.0, "a step")
+
+    def command() -> int:
+        limit.begin()
+        try:
+            tick()
+        finally:
+            limit.end()
+        return 1
+
+    one, other = turns.run(command), turns.run(command)
+    assert [turns.resume(one), turns.resume(other)] == [1, 1]
+    assert not module._time_limits
+
+
 def test_a_time_limit_holds_in_a_turn_that_does_not_pause() -> None:
     def command() -> int:
         limit = TimeLimit(0.0, "a step")

@@ -83,6 +83,8 @@ class Channel:
 
     def close(self) -> None:
         """Nobody listens any more."""
+        self._entries.clear()
+        self.start, self._bytes = self.end, 0
         if self._account is not None:
             self._account.close()
 

@@ -22,6 +22,7 @@ from headrace.cursors.batch import Batch
 from headrace.cursors.channels import Channel, Channels
 from headrace.errors import CommandError
 from headrace.memory_budget import Account
+from headrace.turns import uninterrupted
 from headrace.values.token import high_water_mark
 
 if TYPE_CHECKING:
@@ -76,11 +77,12 @@ class Feed:
         if self._batches:
             self._batches.clear()
         entries = channel.since(self._read)
-        if len(entries) == 1 and self._pieces is None and not entries[0][1].may_be_long:
-            self._add_events(self._built_at_once(entries[0][1]))
-            self._read += 1
-        else:
-            self._build(entries, clock_ms)
+        with uninterrupted():  # all of its streams share the feed
+            if len(entries) == 1 and self._pieces is None and not entries[0][1].may_be_long:
+                self._add_events(self._built_at_once(entries[0][1]))
+                self._read += 1
+            else:
+                self._build(entries, clock_ms)
         if len(self._items) > 2 * limits.FEED_EVENT_COUNT_MAX or self._bytes > limits.FEED_BYTES_MAX:
             self._shorten()
         self._count_if_changed()

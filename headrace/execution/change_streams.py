@@ -79,7 +79,7 @@ def open_stream(context: CommandContext, request: Request, pipeline: list[dict[s
         builder = EventBuilder(spec, lookup, lookup, context.engine.count)
     cursor = ChangeCursor(spec, builder, context.engine.feeds, context, context.clock.monotonic_ms)
     try:
-        with uninterrupted():
+        with uninterrupted():  # the builder may be that of other streams
             batch = cursor.next_batch(context, limits.FIRST_BATCH_COUNT if size is None else size)
     except AnsweredError:
         cursor.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import traceback
-from typing import Any
+from typing import Any, Final
 
 from headrace import limits
 from headrace.clock import monotonic
@@ -41,6 +41,9 @@ class RepeatedLine:
         LOG.warning("%s%s", printable(text), more)
 
 
+_TOO_DEEP: Final = RepeatedLine()
+
+
 class _DiskFailure:
     """When the log last had a full disk, on the monotonic clock: a line for each refused write would fill it more."""
 
@@ -48,14 +51,17 @@ class _DiskFailure:
 
 
 def log_failure(what: str, error: BaseException, *, level: int = logging.ERROR) -> None:
-    """Log an unexpected exception with its innermost frames; a full disk in one line, once a minute."""
+    """Log an unexpected exception with its innermost frames; a full disk in one line, once a minute, and what nests too
+    deeply in one that is not repeated."""
     if is_disk_failure(error) and level == logging.ERROR:
         if monotonic() - _DiskFailure.logged_at > limits.LOG_DISK_SECONDS:
             _DiskFailure.logged_at = monotonic()
             LOG.error("%s, since the disk is full or fails: %s", printable(what), printable(error))
         return
-    is_deep = isinstance(error, RecursionError)  # its thousands of frames take long to list, and say the same
-    frames = [] if is_deep else traceback.format_tb(error.__traceback__, -limits.LOG_FRAME_COUNT_MAX)
+    if isinstance(error, RecursionError) and level == logging.ERROR:  # by what a client sent, who is answered error 15
+        _TOO_DEEP.log(f"{what}: {shown(error)}")
+        return
+    frames = traceback.format_tb(error.__traceback__, -limits.LOG_FRAME_COUNT_MAX)
     LOG.log(level, "%s: %s\n%s", printable(what), shown(error), "".join(frames).rstrip())
 
 

@@ -54,6 +54,21 @@ def test_one_that_can_give_back_some_stays_open_and_one_that_may_not_close_is_pa
     assert (shrinking.bytes, shrinking.closed, stuck.bytes, memory.used) == (20, False, 70, 90)
 
 
+def test_one_that_may_not_be_closed_is_never_refused_and_its_holder_may_close_it_while_it_grows() -> None:
+    memory = Memory(100)
+    channel, cursor = memory.account("a channel", may_close=False), memory.account("its only cursor")
+
+    def close() -> None:
+        cursor.close()
+        channel.close()
+
+    cursor.when_needed(close)
+    cursor.add(60)
+    for size in (30, 20, 10):  # the second one is too much
+        channel.add(size)
+    assert (channel.closed, memory.used) == (True, 0)
+
+
 @pytest.fixture
 def server() -> Iterator[DrivenServer]:
     with DrivenServer(memory_bytes_max=10 * MEGABYTE) as server:

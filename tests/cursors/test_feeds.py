@@ -14,6 +14,7 @@ from headrace.dispatch.wait import Wait
 from headrace.store.retention import prune
 from headrace.testing.clock import FakeClock
 from headrace.testing.driven import DrivenServer
+from headrace.turns import Turn, Turns
 
 
 @pytest.fixture
@@ -59,6 +60,24 @@ def test_the_token_of_a_batch_moves_on_with_what_others_write(server: DrivenServ
         tokens.append(reply["cursor"]["postBatchResumeToken"]["_data"])
         insert(server, len(tokens), collection="other")
     assert tokens[0] < tokens[1]
+
+
+def test_one_that_joins_a_feed_does_not_pause_while_it_builds_what_that_lacks(server: DrivenServer) -> None:
+    numbers = {"input": {"$range": ["$documentKey._id", 500]}, "initialValue": 0, "in": "$$this"}
+    slow = {"$match": {"$expr": {"$eq": [{"$reduce": numbers}, 499]}}}
+    first = opened(server, slow)
+    assert read(server, first) == []
+    (feed,) = server.engine.feeds._feeds.values()
+    insert(server, *range(20))
+    turns, engine = Turns(seconds=0.0), server.engine
+    request = server.request("d", {"aggregate": "c", "pipeline": [{"$changeStream": {}}, slow], "cursor": {}})
+    answer, built = turns.run(engine.run_read, engine.command(request), request), {feed.end}
+    while isinstance(answer, Turn):
+        built.add(feed.end)
+        answer = turns.resume(answer)
+    assert feed.end == 20
+    assert built <= {0, 20}, "others would have built the same events, or begun a step whose time another one measures"
+    assert read(server, first) == list(range(20))
 
 
 def test_watchers_that_read_at_random_miss_nothing(server: DrivenServer, monkeypatch: pytest.MonkeyPatch) -> None:

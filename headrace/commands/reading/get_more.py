@@ -53,8 +53,7 @@ def run(context: CommandContext, request: Request) -> bytes | Wait:
             request, cursor.key, size or UNBOUNDED, _await_ms(body), _grants(context, request)
         )
         request.cursor = cursor
-        with uninterrupted():  # a getMore that repeats this one does not run in a turn
-            return _changes(context, request, cursor)
+        return _changes(context, request, cursor)
     if not cursor.awaits and body.get("maxTimeMS") is not None:
         _check_time(body)
     batch = _documents(context, cursor, size or None)
@@ -133,7 +132,8 @@ def _await_ms(body: dict[str, Any]) -> float:
 
 def _changes(context: CommandContext, request: Request, cursor: ChangeCursor) -> bytes | Wait:
     try:
-        batch = cursor.next_batch(context, cursor.repeated_getmore.count_max)
+        with uninterrupted():  # another getMore may name the same cursor
+            batch = cursor.next_batch(context, cursor.repeated_getmore.count_max)
     except AnsweredError:
         context.cursors.remove(cursor.id)
         raise
