@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from bson import Binary
+from bson.raw_bson import RawBSONDocument
 
 from headrace import limits
 from headrace.errors import CommandError
@@ -27,7 +28,7 @@ from headrace.store.entries import crud_head
 from headrace.store.indexes.collated_keys import key_format
 from headrace.store.indexes.index_keys import NO_TRAITS, Traits
 from headrace.store.kv import Table, Transaction
-from headrace.values.bson import decode, encode
+from headrace.values.bson import decode, encode, encode_in_order
 
 
 def can_have_entries(spec: dict[str, Any]) -> bool:
@@ -134,11 +135,10 @@ class Collection:
     """A collection or view in memory. `uuid` is 16 bytes, None for a view."""
 
     __slots__ = (
-        "are_plain",
-        "capped", "checks_documents", "counted", "counted_through", "database", "delete_head", "document_count",
-        "images", "index_keys_pause", "indexes", "insert_head", "kind", "long_ids", "maintained", "name", "namespace",
-        "next_record", "number", "number_key", "options", "plan_cache", "topic", "topics", "unique_indexes",
-        "update_head", "uuid",
+        "are_plain", "capped", "checks_documents", "counted", "counted_through", "database", "delete_head",
+        "document_count", "encoded_options", "images", "index_keys_pause", "indexes", "insert_head", "kind",
+        "long_ids", "maintained", "name", "namespace", "next_record", "number", "number_key", "options",
+        "plan_cache", "topic", "topics", "unique_indexes", "update_head", "uuid",
     )  # fmt: skip
 
     def __init__(
@@ -173,6 +173,11 @@ class Collection:
     def set_options(self, options: dict[str, Any]) -> None:
         """Set the options, as `listCollections` shows them."""
         self.options = options
+        validator = options.get("validator")
+        self.encoded_options = options
+        """As they are stored; a validator may be long, and is encoded once for the catalog and all entries."""
+        if isinstance(validator, dict):
+            self.encoded_options = {**options, "validator": RawBSONDocument(encode_in_order(validator))}
         self.capped = None
         if options.get("capped"):
             self.capped = CappedSize(int(options.get("max", 0)) or None, int(options.get("size", 0)) or None)
@@ -216,7 +221,7 @@ class Collection:
             "number": self.number,
             "uuid": None if self.uuid is None else Binary(self.uuid, 4),
             "kind": self.kind,
-            "options": self.options,
+            "options": self.encoded_options,
             "longIds": self.long_ids,
             "indexes": [
                 {

@@ -209,12 +209,14 @@ def modify(
 ) -> None:  # fmt: skip
     """collMod: `change` is what the client asked, `options` the collection's options afterwards."""
     assert collection.uuid is not None
-    o2: dict[str, Any] = {"collectionOptions_old": {**collection.options, "uuid": Binary(collection.uuid, 4)}}
+    o2: dict[str, Any] = {"collectionOptions_old": {**collection.encoded_options, "uuid": Binary(collection.uuid, 4)}}
     if index_before is not None:
         o2["indexOptions_old"] = index_before
     collection.set_options(options)
     collection.set_indexes(collection.indexes)
     txn.catalog.save(txn.kv, collection)
+    if "validator" in change:
+        change = {**change, "validator": collection.encoded_options["validator"]}
     txn.log_command(collection.database, collection.uuid, {"collMod": collection.name, **change}, o2)
 
 
