@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from headrace.spark.jobs.checkpoint import Checkpoint
 from headrace.spark.jobs.job_tables import tables_of
 from headrace.spark.mongodb.mongodb_stream import position_after
 from headrace.spark.rows.tokens import Token
 from headrace.spark.stream.collections_offset import CollectionsOffset
-from headrace.spark.tables.mirror_table import MirrorTable
+from headrace.spark.tables.mirror_table import ReadMirror
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,7 +50,7 @@ def collection_states(job: Job, checkpoint: Checkpoint) -> dict[str, str]:
 class TableAtPosition:
     """The table of one of several collections, which had no event since its own position up to the job's, `token`."""
 
-    table: MirrorTable
+    table: ReadMirror
     token: str
 
     def state(self) -> MirrorState:
@@ -59,14 +59,6 @@ class TableAtPosition:
         if not state.token:
             return state
         return replace(state, token=position_after(Token(max(state.token, self.token))).text)
-
-    def rows(self, keys: Any) -> Any:
-        """As the table's."""
-        return self.table.rows(keys)
-
-    def commit(self, changes: Any) -> None:
-        """Not to be called: it is read only."""
-        raise AssertionError("a table that is compared is not written")
 
     def read(self) -> pa.Table:
         """As the table's."""

@@ -22,7 +22,7 @@ from headrace.spark.sinks.mirror_sink import MirrorSink
 from headrace.spark.sinks.sink_options import SinkOptions
 from headrace.spark.source.options import parse_options
 from headrace.spark.tables.fold import MirrorState
-from headrace.spark.tables.mirror_table import MirrorTable
+from headrace.spark.tables.mirror_table import ReadMirror
 from headrace.spark.tables.progress import Progress
 from headrace.spark.verify.compare_log import compare_log
 from headrace.spark.verify.compare_mirror import compare
@@ -81,9 +81,9 @@ class _ComparedTable:
     uri: str = field(repr=False)
     database: str
     collection: str
-    mirror_table: MirrorTable
+    mirror_table: ReadMirror
 
-    def table(self) -> MirrorTable:
+    def table(self) -> ReadMirror:
         return self.mirror_table
 
 
@@ -111,7 +111,7 @@ class _CurrentVersions:
 class _RowsOfServer:
     """The rows that a mirror of several servers has of one, as a mirror's table, for reading only."""
 
-    def __init__(self, mirror: MirrorTable, server: str) -> None:
+    def __init__(self, mirror: ReadMirror, server: str) -> None:
         self._mirror, self._server = mirror, server
 
     def state(self) -> MirrorState:

@@ -19,6 +19,7 @@ from headrace.spark.sinks.contract import BatchReport, MicroBatch
 from headrace.spark.tables.drop_policy import checked_policy
 from headrace.spark.tables.fold import document_keys
 from headrace.spark.tables.history_table import HistoryTable, VersionTable
+from headrace.spark.tables.leftover_keys import LeftoverKeys
 from headrace.spark.tables.progress import Progress
 from headrace.spark.tables.table_owner import TableOwner, check_owner, check_servers
 from headrace.spark.tables.typed.table_schema import TypedOptions, rest_count_of
@@ -34,6 +35,7 @@ class HistorySink:
     ) -> None:
         self.table = _opened(path, typed, table)
         self._policy = checked_policy(policy)
+        self._leftover_keys = LeftoverKeys(self.table, policy)
         self.owner: TableOwner | None = None
         self.omit: Mask | None = None
         """The fields that the table does not have."""
@@ -65,7 +67,7 @@ class HistorySink:
         """The progress after the rows, the versions that they change, and how many of them are new events."""
         each = rows_by_server(rows)
         keys = {server_key(server, key) for server, some in each.items() for key in document_keys(some)}
-        opened = self.table.current(keys)
+        opened = self.table.current(keys | self._leftover_keys.same_as(rows, before))
         after, changed, count = before, list[DocumentVersion](), 0
         for server, some in each.items():
             current = of_server(server, opened) if server else opened

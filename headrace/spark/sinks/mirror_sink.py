@@ -21,6 +21,7 @@ from headrace.spark.rows.tokens import TIME_END
 from headrace.spark.sinks.contract import BatchReport, MicroBatch
 from headrace.spark.tables.drop_policy import CollectionGone, checked_policy
 from headrace.spark.tables.fold import INVALIDATING, MirrorState, fold_servers, server_keys_to_read
+from headrace.spark.tables.leftover_keys import LeftoverKeys
 from headrace.spark.tables.mirror_table import MirrorTable, open_mirror_table
 from headrace.spark.tables.table_owner import TableOwner, check_owner, check_servers
 from headrace.spark.tables.typed.table_schema import TypedOptions, rest_count_of
@@ -57,6 +58,7 @@ class MirrorSink:
         self, table: MirrorTable, policy: str = "follow", rows_max: int = _UNBOUNDED, *, several: bool = False
     ) -> None:
         self.table = table
+        self._leftover_keys = LeftoverKeys(table, policy)
         self._several = several
         self._policy = checked_policy(policy)
         self._rows_max = rows_max
@@ -96,9 +98,8 @@ class MirrorSink:
         count = 0
         pieces = list(_pieces(rows, self._rows_max))
         for piece in pieces:
-            changes = fold_servers(
-                piece, state, self.table.rows(server_keys_to_read(piece)), clearing=self._policy != "keep"
-            )
+            keys = server_keys_to_read(piece) | self._leftover_keys.same_as(piece, state)
+            changes = fold_servers(piece, state, self.table.rows(keys), clearing=self._policy != "keep")
             if piece is pieces[-1]:
                 changes.state = replace(changes.state, query=query, batch=batch)
             self.table.commit(changes)

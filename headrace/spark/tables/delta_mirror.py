@@ -8,7 +8,7 @@ Old files are the table's history; a job's upkeep removes them (`upkeep/`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 from zlib import crc32
@@ -26,6 +26,7 @@ from headrace.spark.tables.mirror_table import (
     STATE_KEY,
     NotAMirror,
     id_texts,
+    key_texts,
     merged_rows,
     names_of,
     same_key,
@@ -74,6 +75,14 @@ class DeltaMirror:
         dataset = self._location.dataset(table, files, schema(servers=_of_servers(table)))
         ids = pa.array(id_texts(wanted), pa.large_string())
         return stored_rows_of(dataset.to_table(filter=pc.field("_id").cast(pa.large_string()).isin(ids)), wanted)
+
+    def read_keys(self) -> Iterator[str]:
+        table = self._open_table.now()
+        if table is not None and (files := table.file_uris()):
+            names = [SERVER, "_id"] if _of_servers(table) else ["_id"]
+            dataset = self._location.dataset(table, files, schema(servers=len(names) > 1))
+            for batch in dataset.to_batches(columns=names):
+                yield from key_texts(batch)
 
     def commit(self, changes: MirrorChanges) -> None:
         properties = self._properties(changes.state)

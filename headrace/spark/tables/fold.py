@@ -80,6 +80,8 @@ class MirrorState:
     owner: str = ""
     """Whose the table is (`table_owner.py`); empty if a program without a job made it."""
     snapshot_began: str = ""
+    leftovers: bool = False
+    """Whether rows of a collection that is gone may be among the others (`leftover_keys.py`)."""
     servers: Mapping[str, MirrorState] = field(default_factory=dict)
     """Of several servers each one's own state, by its name; `token` is then the last of all."""
 
@@ -287,9 +289,13 @@ class _Folding:
         """A snapshot begins. A server that is behind the mirror (restored from a copy) has no token to go by."""
         if token < self._token:
             self._empty()
-        elif self._clearing and self._token:
+        elif not self._token:
+            pass
+        elif self._clearing:
             self._changed.clear()
             self._stale_before = token
+        else:
+            self._state = replace(self._state, leftovers=True)
         begun = "" if self._clear else self._stale_before
         self._token = token
         self._state = replace(self._state, token=token, snapshot_token="", begun=begun, snapshot_began=token)
@@ -345,6 +351,7 @@ class _Folding:
         return newest if newest.token >= self._stale_before else _NOTHING
 
     def _empty(self) -> None:
+        self._state = replace(self._state, leftovers=not self._clearing)
         if self._clearing:
             self._clear = True
             self._changed.clear()

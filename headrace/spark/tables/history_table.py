@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -27,6 +27,7 @@ from headrace.spark.rows.server_keys import server_key, split_server_key
 from headrace.spark.rows.tokens import Token
 from headrace.spark.tables.delta_commits import commit_properties, compact_small_files, progress_of
 from headrace.spark.tables.delta_files import Partition, note, read_files, replace_rows, small_files
+from headrace.spark.tables.mirror_table import key_texts
 from headrace.spark.tables.open_table import OpenDeltaTable
 from headrace.spark.tables.progress import Progress
 from headrace.spark.tables.table_location import location_of
@@ -65,6 +66,9 @@ class VersionTable(Protocol):
         Of several servers the keys are those of `rows/server_keys.py`.
         """
 
+    def read_keys(self) -> Iterator[str]:
+        """The keys of the versions that are still valid."""
+
     def commit(self, changed: list[DocumentVersion], progress: Progress) -> None:
         """Writes new and changed versions and stores the progress: both, durably, or neither."""
 
@@ -95,6 +99,14 @@ class HistoryTable:
         schema = pa.schema([SCHEMA_OF_SERVERS.field(name) for name in names])
         rows = self._location.dataset(table, files, schema).to_table(filter=keys_condition("_id", wanted))
         return versions_by_key(rows, wanted)
+
+    def read_keys(self) -> Iterator[str]:
+        table = self._open_table.now()
+        if table is not None and (files := table.file_uris(file_pruning_predicate=_CURRENT)):
+            names = [name for name in (SERVER, "_id") if name in {field.name for field in table.schema().fields}]
+            schema = pa.schema([pa.field(name, pa.string()) for name in names])
+            for batch in self._location.dataset(table, files, schema).to_batches():
+                yield from key_texts(batch)
 
     def commit(self, changed: list[DocumentVersion], progress: Progress) -> None:
         properties = commit_properties(progress.text(), progress.query, progress.batch)

@@ -8,7 +8,7 @@ commit as the rows it belongs to, so that a crash leaves both or neither.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -27,20 +27,27 @@ class NotAMirror(RuntimeError):
     """There is a table at the path, but no mirror was ever written to it, or not by this program."""
 
 
-class MirrorTable(Protocol):
-    """A mirror's rows and its state. One writer at a time."""
+class ReadMirror(Protocol):
+    """What a mirror has, for who compares it."""
 
     def state(self) -> MirrorState:
         """The state last committed; `State()` if there is no table yet. Raises NotAMirror."""
 
+    def read(self) -> pa.Table:
+        """All rows, in no order."""
+
+
+class MirrorTable(ReadMirror, Protocol):
+    """A mirror's rows and its state. One writer at a time."""
+
     def rows(self, keys: Iterable[str]) -> dict[str, MirrorRow]:
         """The rows of those `keys` that the mirror has."""
 
+    def read_keys(self) -> Iterator[str]:
+        """The keys of all rows; none if the table itself compares keys as MongoDB does."""
+
     def commit(self, changes: MirrorChanges) -> None:
         """Makes the changes and stores their state: both, durably, or, if interrupted, neither."""
-
-    def read(self) -> pa.Table:
-        """All rows, in no order."""
 
 
 def open_mirror_table(path: str | Path, kind: str = "delta", *, buckets: int = 0) -> MirrorTable:
@@ -170,6 +177,12 @@ def stored_rows_of(table: pa.Table, keys: Iterable[str]) -> dict[str, MirrorRow]
     """Those of a mirror's rows that have these keys, where the table may have rows of other servers besides."""
     wanted, rows = set(keys), stored_rows(table)
     return {key: row for key, row in rows.items() if key in wanted}
+
+
+def key_texts(rows: pa.Table | pa.RecordBatch) -> Iterator[str]:
+    """The keys of rows of which there is the column of keys and, of several servers, that of the servers before it."""
+    *servers, keys = (column.to_pylist() for column in rows.columns)
+    return map(server_key, servers[0], keys) if servers else iter(keys)
 
 
 def id_texts(keys: Iterable[str]) -> list[str]:

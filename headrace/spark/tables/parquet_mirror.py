@@ -9,7 +9,7 @@ hundred thousand documents); a larger mirror is a Delta table.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,6 +23,7 @@ from headrace.spark.tables.mirror_table import (
     STATE_KEY,
     NotAMirror,
     id_texts,
+    key_texts,
     names_of,
     schema,
     state_of,
@@ -59,6 +60,11 @@ class ParquetMirror:
         return stored_rows_of(
             table.filter(pc.is_in(table.column("_id"), pa.array(id_texts(wanted), pa.string()))), wanted
         )
+
+    def read_keys(self) -> Iterator[str]:
+        if self._file.exists():
+            names = [name for name in pq.read_schema(self._file).names if name in {SERVER, "_id"}]
+            yield from key_texts(pq.read_table(self._file, columns=names, partitioning=None))
 
     def commit(self, changes: MirrorChanges) -> None:
         table = upserted(changes)

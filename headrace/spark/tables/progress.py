@@ -52,6 +52,8 @@ class Progress:
     source: str = ""
     owner: str = ""
     """Whose the table is (`table_owner.py`); empty if a program without a job made it."""
+    leftovers: bool = False
+    """Whether versions of a collection that is gone may be among those that are open (`leftover_keys.py`)."""
     removed: str = ""
     """Rows with tokens before this one were removed as too old; empty if none were."""
 

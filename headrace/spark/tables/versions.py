@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, Row
 from headrace.spark.rows.extjson import dumps, loads
-from headrace.spark.rows.key_identity import same_document_key
+from headrace.spark.rows.key_identity import key_identity, same_document_key
 from headrace.spark.tables.apply_update import CannotApply, apply_update
 from headrace.spark.tables.drop_policy import CollectionGone
 from headrace.spark.tables.fold import DOCUMENT_OPERATIONS, INVALIDATING, MirrorDiverged, key_of
@@ -55,6 +55,8 @@ class VersionChanges:
         self._policy = policy
         self._now: dict[str, DocumentVersion | None] = {}
         self._all_read = False
+        self._texts = {key_identity(key): key for key in opened} if policy == "keep" or progress.leftovers else {}
+        """The keys of open versions by their identity, where those that were kept may have another text."""
         self.changed: dict[tuple[str, str], DocumentVersion] = {}
 
     @property
@@ -73,6 +75,8 @@ class VersionChanges:
         if not self._sieve.is_new(row):
             return
         kind = row.operationType
+        if self._policy == "keep" and before.token and kind in {SNAPSHOT_BEGIN, *INVALIDATING}:
+            self._sieve.progress = replace(self.progress, leftovers=True)
         if kind == SNAPSHOT:
             self._snapshot(row)
         elif kind == SNAPSHOT_END and self._policy != "keep":
@@ -83,11 +87,15 @@ class VersionChanges:
             self._event(row)
 
     def _current(self, key: str) -> DocumentVersion | None:
-        return self._now[key] if key in self._now else self._before.get(key)
+        version = self._now[key] if key in self._now else self._before.get(key)
+        same = self._texts.get(key_identity(key), key) if self._texts else key
+        return version if version or same == key else self._current(same)
 
     def _put(self, version: DocumentVersion) -> None:
         self.changed[version.key, version.token] = version
         self._now[version.key] = None if version.until else version
+        if self._policy == "keep" or self.progress.leftovers:
+            self._texts[key_identity(version.key)] = version.key
 
     def _end(self, version: DocumentVersion, until: str, ended_by: str) -> None:
         self._put(replace(version, until=until, ended_by=ended_by))

@@ -37,7 +37,7 @@ from headrace.spark.tables.fold import (
     fold,
     key_of,
 )
-from headrace.spark.tables.mirror_table import MirrorTable, NotAMirror, stored_rows
+from headrace.spark.tables.mirror_table import NotAMirror, ReadMirror, stored_rows
 from headrace.spark.timetravel.snapshot import Chunk, Snapshot
 from headrace.values.arrow import COLUMNS
 from headrace.values.bson import decode
@@ -68,7 +68,7 @@ class MirroredCollection(Protocol):
     def database(self) -> str: ...
     @property
     def collection(self) -> str: ...
-    def table(self) -> MirrorTable: ...
+    def table(self) -> ReadMirror: ...
 
 
 @dataclass(frozen=True, slots=True)

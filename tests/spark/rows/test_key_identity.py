@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.spark.rows.extjson import dumps
-from headrace.spark.rows.key_identity import key_identity, same_document_key
+from headrace.spark.rows.key_identity import is_plain_number, key_identity, number_texts, same_document_key
 from headrace.values.order import sort_key
 
 NUMBERS: st.SearchStrategy[Any] = st.one_of(
@@ -45,6 +45,13 @@ KEYS = st.one_of(
 def test_identities_are_equal_where_the_values_are(one: Any, other: Any) -> None:
     same = sort_key(one) == sort_key(other)
     assert (key_identity(dumps(one)) == key_identity(dumps(other))) == same
+
+
+@given(NUMBERS, NUMBERS)
+def test_the_texts_of_a_plain_number_follow_from_any_that_is_equal(one: Any, other: Any) -> None:
+    text = dumps(other)
+    same = key_identity(dumps(one)) == key_identity(text)
+    assert (text in number_texts(dumps(one))) == (same and is_plain_number(text))
 
 
 def test_a_replacement_may_change_the_type_of_a_key() -> None:

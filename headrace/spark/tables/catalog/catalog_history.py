@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from headrace.spark.rows.events import SERVER
 from headrace.spark.tables.catalog.catalog_table import CHANGES, CatalogTable, quoted
 from headrace.spark.tables.history_table import VERSION_NAMES, table_of, versions_by_key
+from headrace.spark.tables.mirror_table import key_texts
 from headrace.spark.tables.progress import Progress
 from headrace.spark.tables.versions import DocumentVersion
 
@@ -42,6 +43,10 @@ class CatalogHistory:
             return {}
         names = VERSION_NAMES + ([SERVER] if SERVER in self._table.columns else [])
         return versions_by_key(self._table.select(names, "`current`", wanted), wanted)
+
+    def read_keys(self) -> Iterator[str]:
+        names = [name for name in (SERVER, "_id") if name in self._table.columns]
+        return key_texts(self._table.select(names, "`current`"))
 
     def commit(self, changed: list[DocumentVersion], progress: Progress) -> None:
         if progress.servers:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from headrace.spark.rows.events import SERVER
 from headrace.spark.tables.catalog.catalog_table import CHANGES, CatalogTable
 from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
 from headrace.spark.tables.mirror_table import (
+    key_texts,
     merged_rows,
     names_of,
     same_key,
@@ -52,6 +53,9 @@ class CatalogMirror:
         if not wanted:
             return {}
         return stored_rows_of(self._table.select(names_of(self._table.columns), keys=wanted), wanted)
+
+    def read_keys(self) -> Iterator[str]:
+        return key_texts(self._table.select([name for name in (SERVER, "_id") if name in self._table.columns]))
 
     def commit(self, changes: MirrorChanges) -> None:
         if changes.state.servers:

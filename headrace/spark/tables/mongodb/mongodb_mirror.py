@@ -105,6 +105,9 @@ class MongoMirror:
                 self._seen[key] = MirrorRow(dumps(document), token, refused)
         return self._seen
 
+    def read_keys(self) -> Iterator[str]:
+        return iter(())
+
     def commit(self, changes: MirrorChanges) -> None:
         writes = list(self._writes(changes))
         pending: Document = {"parts": 0, "clear": changes.clear, "next": state_text(changes.state)}

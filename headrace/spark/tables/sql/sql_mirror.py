@@ -101,6 +101,14 @@ class SqlMirror:
                     there[row[1]] = MirrorRow(row[2], row[3])
         return there
 
+    def read_keys(self) -> Iterator[str]:
+        import sqlalchemy as sql
+
+        with self._transaction() as connection:
+            if self._has(connection, self._table):
+                some = connection.execution_options(yield_per=limits.SQL_ROW_COUNT_MAX)
+                yield from some.execute(sql.select(self._table.c["_id"])).scalars()
+
     def commit(self, changes: MirrorChanges) -> None:
         with self._transaction() as connection:
             self._table.metadata.create_all(connection)

@@ -15,9 +15,10 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from headrace import limits
 from headrace.spark.columns.column_arrays import ArrowColumns
 from headrace.spark.columns.column_types import LeafType, StructOf
+from headrace.spark.rows.events import SERVER
 from headrace.spark.tables.delta_commits import byte_count, cluster_columns, commit_properties, newest_commit
 from headrace.spark.tables.delta_files import Partition, small_files
-from headrace.spark.tables.mirror_table import STATE_KEY, NotAMirror
+from headrace.spark.tables.mirror_table import STATE_KEY, NotAMirror, key_texts
 from headrace.spark.tables.open_table import OpenDeltaTable
 from headrace.spark.tables.table_location import TableLocation
 from headrace.spark.tables.typed.table_schema import (
@@ -80,6 +81,14 @@ class TypedDelta:
     def arrow(self, columns: ArrowColumns) -> pa.Schema:
         """The schema of the files: all but partition columns."""
         return pa.schema([*self.base, *columns.arrow])
+
+    def read_keys(self, table: DeltaTable, files: Sequence[str]) -> Iterator[str]:
+        """The keys of the rows in these files of the table."""
+        names = [field.name for field in table.schema().fields if field.name in {f"_{SERVER}", "_key"}]
+        if files:
+            schema = pa.schema([pa.field(name, pa.string()) for name in names])
+            for batch in self.location.dataset(table, files, schema).to_batches():
+                yield from key_texts(batch)
 
     def rows(self, base: list[pa.Array], documents: Sequence[Document | None], typed: TypedRows) -> pa.Table:
         """The rows of a commit, with their partition columns. A document that is None has null in each column."""

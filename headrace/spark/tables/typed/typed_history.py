@@ -10,7 +10,7 @@ _operationType, _endedBy, _confirmed, _current
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -81,6 +81,12 @@ class TypedHistory:
         return versions_by_key(
             rows.select(VERSION_NAMES + [name for name in rows.column_names if name == SERVER]), wanted
         )
+
+    def read_keys(self) -> Iterator[str]:
+        """The keys of the versions that are still valid."""
+        table = self._delta.now()
+        if table is not None:
+            yield from self._delta.read_keys(table, table.file_uris(file_pruning_predicate=_CURRENT))
 
     def commit(self, changed: list[DocumentVersion], progress: Progress) -> None:
         """Writes new and changed versions and stores the progress: both, durably, or neither."""

@@ -7,7 +7,7 @@ are columns (`columns/`). Its state and its schema are in the metadata of each c
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 from zlib import crc32
@@ -76,6 +76,11 @@ class TypedMirror:
             return {}
         ids = pa.array(id_texts(wanted), pa.large_string())
         return stored_rows_of(self._read(table, files, pc.field("_key").cast(pa.large_string()).isin(ids)), wanted)
+
+    def read_keys(self) -> Iterator[str]:
+        table = self._delta.now()
+        if table is not None:
+            yield from self._delta.read_keys(table, table.file_uris())
 
     def commit(self, changes: MirrorChanges) -> None:
         table = self._delta.now()

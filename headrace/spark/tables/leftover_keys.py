@@ -1,0 +1,63 @@
+"""Keys whose rows a table has kept of a collection that is gone, and which come again as another type of number.
+
+With the policy `keep` the rows stay behind a drop, a rename, or a new snapshot. The document 1.0 of the collection that
+comes then takes the place of the row 1, as it would in MongoDB; a table, which has keys as texts, does not find it by
+its own. Until rows are kept this cannot happen, and nothing is looked up.
+
+The texts of an int, a long and a double follow from the number. Those of a Decimal128 and of numbers within a document
+are many, so such keys of the table are read once in a process, and again when rows are kept anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final, Protocol
+
+from headrace.spark.rows.events import SNAPSHOT_BEGIN, Row
+from headrace.spark.rows.key_identity import has_numbers, is_plain_number, key_identity, number_texts
+from headrace.spark.rows.server_keys import server_key, split_server_key
+from headrace.spark.tables.fold import DOCUMENT_OPERATIONS, INVALIDATING, MirrorState, key_of
+from headrace.spark.tables.progress import Progress
+
+_LEAVES_ROWS: Final = INVALIDATING | {SNAPSHOT_BEGIN}
+
+
+class KeyedTable(Protocol):
+    """A table that can say which keys it has."""
+
+    def read_keys(self) -> Iterator[str]:
+        """The keys of all rows, of a history of those that are current; of several servers those of `server_keys`."""
+
+
+class LeftoverKeys:
+    """The keys of one table, asked for before each commit."""
+
+    def __init__(self, table: KeyedTable, policy: str) -> None:
+        self._table = table
+        self._keeps = policy == "keep"
+        self._many: dict[str, list[str]] | None = None
+        """Keys that have many texts, by their identity."""
+
+    def same_as(self, rows: Iterable[Row], state: MirrorState | Progress) -> set[str]:
+        """Texts by which the table may have the keys of these rows besides the rows' own; empty if it keeps none."""
+        rows = list(rows)
+        if self._keeps and any(row.operationType in _LEAVES_ROWS for row in rows):
+            self._many = None
+        elif not (state.leftovers or any(each.leftovers for each in state.servers.values())):
+            return set()
+        if self._many is None:
+            self._many = self._read()
+        same: set[str] = set()
+        for row in rows:
+            if row.operationType in DOCUMENT_OPERATIONS and has_numbers(key := key_of(row)):
+                same |= {server_key(row.server, text) for text in number_texts(key)}
+                same.update(self._many.get(server_key(row.server, key_identity(key)), ()))
+        return same
+
+    def _read(self) -> dict[str, list[str]]:
+        by_identity: dict[str, list[str]] = {}
+        for text in self._table.read_keys():
+            server, key = split_server_key(text)
+            if has_numbers(key) and not is_plain_number(key):
+                by_identity.setdefault(server_key(server, key_identity(key)), []).append(text)
+        return by_identity
