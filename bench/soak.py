@@ -198,17 +198,18 @@ def _watch_memory(target: Target, ends: float) -> list[float]:
     """A sample every few seconds; each minute a line. Drops what the attackers have inserted."""
     memory: list[float] = []
     minute = time.monotonic()
-    while time.monotonic() < ends:
+    while time.monotonic() < ends and is_alive(target):
         time.sleep(SAMPLE_SECONDS)
         memory.append(memory_of(target))
         if time.monotonic() - minute >= 60:
             minute = time.monotonic()
             recent = memory[-int(60 / SAMPLE_SECONDS) :]
             cleaner = Attacker(target.address, float("inf"))
-            counted = cleaner.ask({"serverStatus": 1}, "admin").get("mem", {}).get("countedBytes", 0) / 1024**2
+            counted = cleaner.ask({"serverStatus": 1}, "admin").get("mem", {})
+            largest = [f"{one['bytes'] / 1024**2:.0f} {one['holder']}" for one in counted.get("largest", ())]
             print(
                 f"{min(recent):.0f} to {max(recent):.0f} MiB, median {statistics.median(recent):.0f};"
-                f" {counted:.0f} are counted now", flush=True,
+                f" {counted.get('countedBytes', 0) / 1024**2:.0f} are counted now: {', '.join(largest)}", flush=True,
             )  # fmt: skip
             for name in ("large", "made", "many", "merged", "t", "w", "victims", "validated", "r"):
                 cleaner.ask({"drop": name}, DATABASE)
