@@ -165,6 +165,8 @@ def _piece(snapshot: RunningSnapshot, first: bool, rows: int, source: ChunkSourc
             return SnapshotPiece(snapshot.name, snapshot.begun, first, tuple(chunks), True), rows
         chunks.append(chunk)
         after = chunk.upto
+        if chunk.last:
+            return SnapshotPiece(snapshot.name, snapshot.begun, first, tuple(chunks), True), 0
         # A chunk without a beginning is one key: the first of a type.
         rows = 0 if chunk.after else rows - 1
     return SnapshotPiece(snapshot.name, snapshot.begun, first, tuple(chunks), False), 0

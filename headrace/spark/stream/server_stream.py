@@ -3,7 +3,8 @@
 An offset is a dict around a token:
     {"token", ["typeBits"]}                      the events up to the token were read
     … "initial": true                            nothing was read; the first batch is made even if it is empty
-    … "after": key, "single": bool               in a snapshot that began at the token; rows up to `key` were read
+    … "after": key, "single": bool               in a snapshot that began at the token; rows up to `key` were read,
+      ["last": true]                             which was the greatest one
     … "after": "3", "archive": {begin, end, slices}
                                                  in a snapshot computed, at the token, from the archive's snapshot
                                                  of begin to end; the first 3 of its slices were read
@@ -207,9 +208,11 @@ class ServerStream:
             done = int(start["after"] or 0) + self.options.partitions
             rest = start | {"after": str(done)}
             return offset_of(token_of(start)) if done >= start["archive"]["slices"] else rest
-        chunk = self._snapshot.next_chunk(start["after"], self.options.rows_max or CHUNK_ROWS)
+        rows = self.options.rows_max or CHUNK_ROWS
+        chunk = None if start.get("last") else self._snapshot.next_chunk(start["after"], rows)
         if chunk:
-            return offset_of(token_of(start), after=chunk.upto, single=not chunk.after)
+            last = {"last": True} if chunk.last else {}
+            return offset_of(token_of(start), after=chunk.upto, single=not chunk.after, **last)
         if self._until:
             # Rows of the snapshot may be newer than the end of the run, so the end is moved to now.
             self._until = self.mongodb.now()

@@ -71,8 +71,7 @@ class _ChangesSince:
 def documents_at(snapshot: Snapshot, token: Token) -> Iterator[EventRow]:
     """The documents at `token` as rows with that token. Raises PastUnknown and PositionLost."""
     since = _ChangesSince(snapshot.stream_with({"fullDocumentBeforeChange": "whenAvailable"}), token)
-    after = ""
-    while chunk := snapshot.next_chunk(after, 10_000):
+    for chunk in snapshot.chunks(10_000):
         documents, _ = snapshot.consistent_read(chunk)
         since.read(snapshot.now())  # further than needed for the chunk, which is harmless
         for document in documents:
@@ -80,7 +79,6 @@ def documents_at(snapshot: Snapshot, token: Token) -> Iterator[EventRow]:
                 yield snapshot.row(token, document)
         for document in since.take(encode_value(chunk.last_key)):
             yield snapshot.row(token, document)
-        after = chunk.upto
     since.read(snapshot.now())
     for document in since.take(None):
         yield snapshot.row(token, document)

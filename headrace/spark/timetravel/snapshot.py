@@ -17,7 +17,8 @@ If it was deleted, events from before the snapshot's end may have no row to chan
 which that is expected; later it is an error.
 
 Chunks are ranges of `_id` in MongoDB's order. `$gt` compares within one type only, so a chunk never spans two types:
-the first key of each type is a chunk by itself.
+the first key of each type is a chunk by itself. The chunk that has the greatest key there is ends the snapshot: what is
+inserted behind it comes as an event, and a snapshot that went after it would never end while somebody inserts.
 """
 
 from __future__ import annotations
@@ -63,11 +64,12 @@ class SnapshotUnsettled(RuntimeError):
 class Chunk:
     """The keys after `after` up to and including `upto`, as text of {"_id": key}; without `after` just `upto`.
 
-    Without either it is the collection.
+    Without either it is the collection. `last`: no key was greater when it was planned.
     """
 
     upto: str
     after: str = ""
+    last: bool = False
 
     @property
     def last_key(self) -> Any:
@@ -106,11 +108,20 @@ class Snapshot:
         rows_max = min(rows_max, self._rows_within_bytes)
         key = loads(after)["_id"]
         # `$gt: NaN` matches nothing, though NaN sorts before all numbers.
-        within = {"_id": {"$gt": key}}
-        last = None
         if not _is_nan(key) and not isinstance(key, MinKey):
-            last = self._key(within, 1, skip=rows_max - 1) or self._key(within, -1)
-        return Chunk(last, after) if last else self._single(_beyond(key))
+            within = {"_id": {"$gt": key}}
+            if upto := self._key(within, 1, skip=rows_max - 1):
+                return Chunk(upto, after)
+            if upto := self._key(within, -1):
+                return Chunk(upto, after, last=self._key(_beyond(loads(upto)["_id"]), 1) is None)
+        return self._single(_beyond(key))
+
+    def chunks(self, rows_max: int) -> Iterator[Chunk]:
+        """The chunks of the collection, each determined when it is asked for; see `next_chunk`."""
+        chunk = self.next_chunk("", rows_max)
+        while chunk:
+            yield chunk
+            chunk = None if chunk.last else self.next_chunk(chunk.upto, rows_max)
 
     @cached_property
     def _rows_within_bytes(self) -> int:
@@ -144,10 +155,8 @@ class Snapshot:
 
     def read_all(self) -> Iterator[EventRow]:
         """The rows of all documents, chunk by chunk; raises SnapshotUnsettled."""
-        after = ""
-        while chunk := self.next_chunk(after, _CHUNK_ROWS):
+        for chunk in self.chunks(_CHUNK_ROWS):
             yield from self.read(chunk)
-            after = chunk.upto
 
     def stream_with(self, stream: dict[str, Any]) -> MongoDBStream:
         """The collection's change stream with these options of $changeStream."""

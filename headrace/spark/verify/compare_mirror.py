@@ -151,9 +151,8 @@ def _collection(
     """The documents, each at its token, and the last keys of the ranges. Equal texts share memory."""
     documents: dict[str, MirrorRow] = {}
     bounds: list[str] = []
-    after, since = "", 0
-    while chunk := snapshot.next_chunk(after, RANGE_ROWS):
-        after = chunk.upto
+    since = 0
+    for chunk in snapshot.chunks(RANGE_ROWS):
         before = len(documents)
         for token, unmasked in _documents(snapshot, chunk):
             document = unmasked

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -70,6 +71,23 @@ def test_every_key_is_planned_once_and_each_snapshot_has_one_beginning_and_one_e
                 keys.append(-1)
     assert not offset.in_snapshot and order == list(sizes)
     assert all(keys[-1] == -1 and keys.count(-1) == 1 for keys in read.values())
+
+
+def test_the_chunk_with_the_greatest_key_ends_a_snapshot_although_keys_are_added() -> None:
+    class Growing(Collections):
+        def next_chunk(self, name: str, after: str, rows_max: int) -> Chunk | None:
+            chunk = super().next_chunk(name, after, rows_max)
+            last = chunk is not None and bool(after) and chunk.upto == str(self.sizes[name])
+            self.sizes[name] += 3
+            return replace(chunk, last=last) if chunk else None
+
+    offset, source = CollectionsOffset(Token("00"), SELECTION, ("d.a",)), Growing({"d.a": 40})
+    for _ in range(20):
+        offset = planned(offset, Token("01"), 10, source)
+        if not offset.in_snapshot:
+            break
+    (piece,) = offset.snapshots
+    assert piece.last and piece.chunks[-1].upto == "58"
 
 
 def test_a_batch_has_so_many_collections() -> None:

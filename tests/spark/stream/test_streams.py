@@ -232,6 +232,24 @@ def test_a_chunk_of_a_snapshot_is_read_in_partitions() -> None:
         assert max(counts) <= 3
 
 
+def test_a_snapshot_ends_while_documents_are_inserted_behind_it() -> None:
+    with headrace.Server() as server:
+        insert(server, *range(3))
+        stream = stream_of(server, startingPosition="snapshot")
+        start = stream.initial_offset()
+        events = []
+        for number in range(10, 20):
+            end = stream.latest_offset(start)
+            insert(server, number)
+            events += kinds(stream, start, end)
+            if "after" not in end:
+                break
+            start = end
+    assert events[-1] == ("snapshotEnd", None)
+    # What comes behind the last chunk is an event.
+    assert [key for kind, key in events if kind == "snapshot"] == [0, 1, 2, 10]
+
+
 @pytest.mark.parametrize("more", [{}, {"maxRowsPerTrigger": "70"}])
 @pytest.mark.parametrize("several", [False, True])
 def test_partitions_by_time_have_each_event_once_in_order(

@@ -16,7 +16,7 @@ from headrace.spark.mongodb.mongodb_stream import MongoDBStream
 from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
 from headrace.spark.mongodb.update_descriptions import description_option
 from headrace.spark.rows.events import SNAPSHOT_BEGIN, SNAPSHOT_END, Row
-from headrace.spark.rows.extjson import dumps
+from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.stream.read_ahead import read_ahead
 from headrace.spark.tables.fold import MirrorRow, MirrorState, fold, keys_to_read
 from headrace.spark.timetravel.snapshot import Chunk, Snapshot
@@ -30,11 +30,7 @@ MIXED: list[Any] = [
 
 
 def rows_of(snapshot: Snapshot, rows_max: int) -> list[Row]:
-    rows, after = [], ""
-    while chunk := snapshot.next_chunk(after, rows_max):
-        rows += map(text_row, snapshot.read(chunk))
-        after = chunk.upto
-    return rows
+    return [text_row(row) for chunk in snapshot.chunks(rows_max) for row in snapshot.read(chunk)]
 
 
 @pytest.mark.parametrize("rows_max", [1, 2, 3, 100])
@@ -54,6 +50,15 @@ def test_a_key_beyond_the_last_chunk_is_in_the_next(uri: str, database: Db) -> N
     database.c.insert_one({"_id": 9})
     chunk = snapshot.next_chunk(dumps({"_id": 1}), 100)
     assert chunk and chunk.upto == dumps({"_id": 9})
+
+
+def test_a_snapshot_ends_although_documents_are_inserted_behind_each_chunk(uri: str, database: Db) -> None:
+    database.c.insert_many([{"_id": number} for number in range(10)])
+    read = []
+    for number, chunk in enumerate(Snapshot(SourceOptions(uri, database.name, "c")).chunks(5)):
+        database.c.insert_one({"_id": 100 * (number + 1)})
+        read.append((loads(chunk.upto)["_id"], chunk.last))
+    assert read == [(0, False), (5, False), (100, False), (300, True)]
 
 
 def test_a_snapshot_under_writers_and_the_events_after_it_give_the_collection(
