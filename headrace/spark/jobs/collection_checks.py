@@ -1,13 +1,18 @@
 """Holds the collections that a job has read against those that are there now, by their UUIDs.
 
 One that is another now, or gone, is a matter of the sinks' policies if events say so, and a lost position if none does.
+One that appears while the job runs is identified when the first of it is committed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 
+import pymongo
+from pymongo.errors import ConnectionFailure
+
+from headrace import limits
 from headrace.spark.jobs.job_record import JobRecord
 from headrace.spark.mongodb.collection_identity import (
     CollectionIdentity,
@@ -17,7 +22,7 @@ from headrace.spark.mongodb.collection_identity import (
     position_at,
     replaced_message,
 )
-from headrace.spark.mongodb.collection_selection import namespace_of, text_of
+from headrace.spark.mongodb.collection_selection import Namespace, namespace_of, text_of
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream
 from headrace.spark.mongodb.source_options import SourceOptions, server_name
 from headrace.spark.tables.table_owner import TableOwner
@@ -48,6 +53,41 @@ def with_collections(
         now |= {_key(one, name): CollectionIdentity(uuids.get(name, ""), since) for name in names if name}
     recorded = {**record.collections, **{name: asdict(identity) for name, identity in now.items()}}
     return replace(record, collections=recorded), tuple(notices)
+
+
+class SeenCollections:
+    """The collections that a running job has seen; `record` is that of its start."""
+
+    def __init__(self, options: SourceOptions, record: JobRecord) -> None:
+        self._options = options
+        self._known = {name for name, each in record.collections.items() if each["uuid"]}
+
+    def after(self, record: JobRecord, committed: Iterable[Mapping[Namespace, bool]]) -> JobRecord:
+        """The record after a batch, of whose collections each sink says which there are, and which ended in it.
+
+        Asks the server for each that is new. One that does not answer now is asked again after the next batch.
+        """
+        single = _namespace(self._options)
+        names = {single: False} if single else dict[str, bool]()
+        for each in committed:
+            names |= {text_of(name): ended or names.get(text_of(name), False) for name, ended in each.items()}
+        collections = dict(record.collections)
+        for one in self._options.servers:
+            keys = {_key(one, name): name for name in names}
+            self._known -= {key for key, name in keys.items() if names[name]}
+            new = keys.keys() - self._known
+            try:
+                with pymongo.timeout(limits.START_CHECK_SECONDS_MAX):
+                    since = from_timestamp(MongoDBStream(one).now()) if new else 0
+                    uuids = collection_uuids(one) if new else {}
+            except ConnectionFailure:
+                continue
+            if uuids is None:
+                self._known |= new  # nobody may know
+                continue
+            collections |= {key: asdict(CollectionIdentity(uuids.get(keys[key], ""), since)) for key in sorted(new)}
+            self._known |= {key for key in new if keys[key] in uuids}
+        return replace(record, collections=collections)
 
 
 def _notices(options: SourceOptions, known: Known, uuids: dict[str, str], *, planned: bool) -> list[str]:

@@ -33,7 +33,8 @@ class JobRecord:
     mask: str = ""
     """The fingerprint of the mask of what was read; empty if nothing was masked."""
     collections: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """The identity of each server's collection at the last start (`mongodb/collection_identity.py`), if known.
+    """The identity of each server's collection (`mongodb/collection_identity.py`), if known: at the last start, or when
+    the first of it was committed.
 
     By the server's name; of several collections by that of the collection.
     """

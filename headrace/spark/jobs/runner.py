@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace import limits
 from headrace.clock import SystemClock
 from headrace.spark.jobs.checkpoint import planned_end, read_checkpoint
+from headrace.spark.jobs.collection_checks import SeenCollections
 from headrace.spark.jobs.dead_letter_jobs import dead_letter_locations, with_dead_letters
 from headrace.spark.jobs.job_file import Job
 from headrace.spark.jobs.job_stages import apply_stages, server_stages
@@ -28,7 +29,7 @@ from headrace.spark.jobs.job_upkeep import JobUpkeep
 from headrace.spark.jobs.machine_checks import CannotStart, machine_problems
 from headrace.spark.jobs.metrics import JobMetrics, serve
 from headrace.spark.jobs.run_reports import RunReports
-from headrace.spark.jobs.start_checks import CheckedJob, begin, note_begun
+from headrace.spark.jobs.start_checks import CheckedJob, begin, noted
 from headrace.spark.jobs.typed_sinks import set_validators
 from headrace.spark.mongodb.server_history import HistoryChanged
 from headrace.spark.mongodb.stream_fingerprint import stream_fingerprint
@@ -36,6 +37,7 @@ from headrace.spark.sinks.collections_sink import CollectionsSink
 from headrace.spark.sinks.contract import FOLDED_COLUMNS, BatchReport
 from headrace.spark.sinks.foreach_batch import Listener, for_each_batch, wait_for_sinks
 from headrace.spark.sinks.log_sink import LogSink
+from headrace.spark.sinks.mongodb_sink import PerCollectionSink
 from headrace.spark.sinks.query_id import query_id
 from headrace.spark.source.options import parse_options
 from headrace.spark.tables.table_location import location_of
@@ -151,6 +153,7 @@ class _Run:
     def _set_checked(self, checked: CheckedJob) -> None:
         self._checked = checked
         self._record = checked.record
+        self._seen = SeenCollections(parse_options(self._job.source), checked.record)
         self._options = source_options(self._job) | checked.source_options()
 
     def check_catalogs(self) -> None:
@@ -174,10 +177,12 @@ class _Run:
         session.streams.addListener(self._listener)
         sinks = [open_sink(job, sink, parse_options(self._options)) for sink in job.sinks]
         self._fans = [
-            (options, sink) for options, sink in zip(job.sinks, sinks, strict=True) if isinstance(sink, CollectionsSink)
-        ]
+            (options, sink) for options, sink in zip(job.sinks, sinks, strict=True)
+            if isinstance(sink, CollectionsSink | PerCollectionSink)
+        ]  # fmt: skip
         for _, fan in self._fans:
-            fan.listener = self._metrics.collection_committed
+            if isinstance(fan, CollectionsSink):
+                fan.listener = self._metrics.collection_committed
         for options, opened in zip(job.sinks, sinks, strict=True):
             if options.kind != "own":
                 opened.owner = self._checked.owner_of(options)  # type: ignore[attr-defined]
@@ -245,10 +250,7 @@ class _Run:
                 try:
                     apply(frame, number)
                     self._note(frame, number)
-                    committed = [
-                        options.of_collection(name) for options, fan in self._fans for name in fan.take_committed()
-                    ]
-                    self._record = note_begun(self._job, self._record, committed)
+                    self._record = noted(self._job, self._record, self._seen, self._fans)
                 except Exception as error:
                     self.failure = error
                     raise

@@ -18,7 +18,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from uuid import uuid4
 
 import pymongo
@@ -27,13 +27,13 @@ from pymongo.errors import ConnectionFailure, OperationFailure
 from headrace import limits
 from headrace.spark.errors import error_line
 from headrace.spark.jobs.checkpoint import Checkpoint, read_checkpoint, server_positions
-from headrace.spark.jobs.collection_checks import with_collections
+from headrace.spark.jobs.collection_checks import SeenCollections, with_collections
 from headrace.spark.jobs.job_file import Job, JobError
 from headrace.spark.jobs.job_record import JobRecord, read_record, write_record
 from headrace.spark.jobs.job_stages import document_maker
 from headrace.spark.jobs.job_tables import missing_tables, table_name, tables_of
 from headrace.spark.jobs.machine_checks import machine_problems
-from headrace.spark.mongodb.collection_selection import namespace_of
+from headrace.spark.mongodb.collection_selection import Namespace, namespace_of
 from headrace.spark.mongodb.connection_strings import resolved
 from headrace.spark.mongodb.listed_collections import list_collections
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream, PositionLost, client_of
@@ -237,6 +237,25 @@ def _begin_again(job: Job, error: Exception, *, with_spark: bool) -> CheckedJob:
     begun, mask = (record.begun, record.mask) if record else ((), "")
     write_record(job.checkpoint, JobRecord(job_id, namespace, {}, begun, snapshot=True, mask=mask))
     return check_job(job, with_spark=with_spark)
+
+
+class SinkOfCollections(Protocol):
+    """A sink of several collections, which tells them apart."""
+
+    def take_committed(self) -> dict[Namespace, bool]:
+        """The collections that were committed to since the last call, and whether each was dropped or renamed."""
+
+
+def noted(
+    job: Job, record: JobRecord, seen: SeenCollections, sinks: Iterable[tuple[SinkOptions, SinkOfCollections]]
+) -> JobRecord:
+    """The record after a batch, stored: which tables have begun by now, and which collections have appeared."""
+    taken = [(options, sink.take_committed()) for options, sink in sinks]
+    tables = [options.of_collection(name) for options, names in taken if options.per_collection for name in names]
+    with_seen = seen.after(record, (names for _, names in taken))
+    if with_seen != record:
+        write_record(job.checkpoint, with_seen)
+    return note_begun(job, with_seen, tables)
 
 
 def note_begun(job: Job, record: JobRecord, committed: Iterable[SinkOptions] = ()) -> JobRecord:

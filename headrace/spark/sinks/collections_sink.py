@@ -47,7 +47,7 @@ class CollectionsSink:
         self._open: OrderedDict[Namespace, Sink] = OrderedDict()
         self._last = LastBatch()
         self._clock = SystemClock()
-        self._committed: set[Namespace] = set()
+        self._committed: dict[Namespace, bool] = {}
         self.owner: TableOwner | None = None
         """The owner of the tables, but for the collection."""
         self.fingerprint: Callable[[Namespace], str] | None = None
@@ -92,15 +92,16 @@ class CollectionsSink:
         begun_ms = self._clock.monotonic_ms()
         report = sink.apply(batch)
         if report:
-            self._committed.add(name)
+            ended = not INVALIDATING.isdisjoint(batch.table.column(_KIND).to_pylist())
+            self._committed[name] = ended or self._committed.get(name, False)
             if self.listener:
                 self.listener(text_of(name), report, (self._clock.monotonic_ms() - begun_ms) / 1000)
         return report
 
-    def take_committed(self) -> list[Namespace]:
-        """The collections that were committed to since the last call."""
-        committed, self._committed = sorted(self._committed), set()
-        return committed
+    def take_committed(self) -> dict[Namespace, bool]:
+        """The collections that were committed to since the last call, and whether each was dropped or renamed."""
+        committed, self._committed = self._committed, {}
+        return dict(sorted(committed.items()))
 
     def _sink(self, name: Namespace) -> Sink:
         if name in self._open:

@@ -66,6 +66,7 @@ class PerCollectionSink:
         self._policy = checked_policy(policy)
         self._tables: dict[Namespace, MongoMirror] = {}
         self._last = _Last()
+        self._committed: dict[Namespace, bool] = {}
         self.owner: TableOwner | None = None
 
     def position(self) -> SinkPosition:
@@ -79,6 +80,9 @@ class PerCollectionSink:
         count = 0
         pending: dict[Namespace, list[Row]] = {}
         for row in rows:
+            if row.database and row.collection:
+                name = row.database, row.collection
+                self._committed[name] = row.operationType in INVALIDATING or self._committed.get(name, False)
             if row.operationType in INVALIDATING:
                 count += self._flush(pending)
                 pending = {}
@@ -90,6 +94,11 @@ class PerCollectionSink:
         return BatchReport(
             batch.number, len(rows), count, rows[-1].token, batch.first_event_ms(), SystemClock().now_ms()
         )
+
+    def take_committed(self) -> dict[Namespace, bool]:
+        """As `collections_sink.CollectionsSink.take_committed`."""
+        committed, self._committed = self._committed, {}
+        return committed
 
     def _namespace(self, database: str, collection: str) -> Namespace:
         return (self._renamed_database or database, collection)

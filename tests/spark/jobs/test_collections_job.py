@@ -15,15 +15,16 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 import headrace
 from headrace.spark.jobs.checkpoint import read_checkpoint
+from headrace.spark.jobs.collection_checks import SeenCollections
 from headrace.spark.jobs.dead_letter_jobs import replay, with_dead_letters
 from headrace.spark.jobs.job_file import Job, JobError, parse_job
-from headrace.spark.jobs.job_record import write_record
+from headrace.spark.jobs.job_record import JobRecord, read_record, write_record
 from headrace.spark.jobs.job_tables import open_sink, tables_of
 from headrace.spark.jobs.metrics import JobMetrics
 from headrace.spark.jobs.metrics_listener import MetricsListener
 from headrace.spark.jobs.report import explain_lines, verify_job
 from headrace.spark.jobs.runner import reset_job, source_options
-from headrace.spark.jobs.start_checks import TableGone, begin, check_job, note_begun
+from headrace.spark.jobs.start_checks import TableGone, begin, check_job, noted
 from headrace.spark.jobs.status import status_lines
 from headrace.spark.mongodb.collection_identity import CollectionReplaced
 from headrace.spark.rows.extjson import dumps
@@ -68,6 +69,7 @@ class Runs:
             sink.owner = self.checked.owner_of(options)  # type: ignore[attr-defined]
         self.sinks = with_dead_letters(job, self.sinks)
         self.metrics = JobMetrics("job")
+        self.seen = SeenCollections(self.options, self.checked.record)
 
     def run(self, batches: int = 1000) -> None:
         """Runs so many batches, or all there is."""
@@ -87,15 +89,16 @@ class Runs:
                 sink.listener = self.metrics.collection_committed
                 if rows:
                     sink.apply(MicroBatch(self.query, number, pa.Table.from_batches(rows)))
-            committed = [
-                options.of_collection(name)
-                for options, sink in zip(self.job.sinks, self.sinks, strict=True)
-                for name in sink.take_committed()  # type: ignore[attr-defined]
-            ]
-            record = note_begun(self.job, record, committed)
+            record = noted(self.job, record, self.seen, zip(self.job.sinks, self.sinks, strict=True))
             self._note("commits", number, "v1\n{}")
             start = end
         self.reader.stop()
+
+    def go_on(self) -> None:
+        """Runs what is new, in the same process."""
+        checkpoint, record = read_checkpoint(self.job.checkpoint), recorded(self.job)
+        self.checked = replace(self.checked, checkpoint=checkpoint, record=record)
+        self.run()
 
     def _note(self, folder: str, number: int, text: str) -> None:
         (self.job.checkpoint / folder).mkdir(exist_ok=True)
@@ -221,6 +224,34 @@ def test_a_collection_that_is_another_without_an_event_is_a_position_lost(server
             write_record(job.checkpoint, replace(record, collections=known))
             with pytest.raises(CollectionReplaced, match=f"{name} on .* {became}"):
                 check_job(job)
+
+
+def recorded(job: Job) -> JobRecord:
+    record = read_record(job.checkpoint)
+    assert record is not None
+    return record
+
+
+def test_a_collection_that_appears_is_known_from_its_first_batch_on(server: Any, tmp_path: Path) -> None:
+    """It is dropped and made anew while the job runs, and replaced without an event while it does not."""
+    job = job_of(tmp_path, server.uri, "mirror")
+    with MongoClient[dict[str, Any]](server.uri) as client:
+        client.shop.a.insert_one({"_id": 1})
+        runs = Runs(job)
+        runs.run()
+        client.shop.b.insert_one({"_id": 1})
+        runs.go_on()
+        first = recorded(job).collections["shop.b"]["uuid"]
+        client.shop.b.drop()
+        client.shop.b.insert_one({"_id": 2})
+        runs.go_on()
+        second = recorded(job).collections["shop.b"]["uuid"]
+        assert first and second and first != second
+        assert check_job(job).notices == ()
+        known = {"shop.b": {**recorded(job).collections["shop.b"], "uuid": "00" * 16}}
+        write_record(job.checkpoint, replace(recorded(job), collections=known))
+        with pytest.raises(CollectionReplaced, match=r"shop\.b on .* is another collection"):
+            check_job(job)
 
 
 def test_what_cannot_be_read_is_refused_by_name_and_skipped_by_pattern(server: Any, tmp_path: Path) -> None:

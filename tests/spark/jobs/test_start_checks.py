@@ -17,6 +17,7 @@ from pymongo.database import Database
 
 import headrace
 from headrace.spark.errors import OptionError
+from headrace.spark.jobs.collection_checks import SeenCollections
 from headrace.spark.jobs.job_file import Job, JobError, parse_job
 from headrace.spark.jobs.job_record import NAME, read_record, write_record
 from headrace.spark.jobs.machine_checks import CannotStart, machine_problems
@@ -443,6 +444,19 @@ def test_a_collection_that_is_gone_without_an_event_is_a_position_lost(server: h
         write_record(job.checkpoint, replace(check_job(job).record, collections={name: now(client, uuid)}))
         with pytest.raises(CollectionReplaced, match=r"d\.c on .* is gone, and no event says that it was dropped"):
             check_job(job)
+
+
+def test_a_collection_that_is_made_after_the_start_is_known_from_the_first_batch_on(
+    server: headrace.Server, tmp_path: Path
+) -> None:
+    job = job_of(server.uri, tmp_path, *SINKS)
+    record = begin(job).record
+    assert [each["uuid"] for each in record.collections.values()] == [""]
+    seen = SeenCollections(job.options, record)
+    insert(server.uri, 1)
+    record = seen.after(record, ())
+    assert record.collections == begin(job).record.collections | record.collections
+    assert [len(each["uuid"]) for each in record.collections.values()] == [32]
 
 
 def now(client: MongoClient[dict[str, Any]], uuid: str) -> dict[str, Any]:

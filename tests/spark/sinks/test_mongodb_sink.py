@@ -16,6 +16,7 @@ from headrace.spark.rows.extjson import dumps
 from headrace.spark.sinks.contract import MicroBatch
 from headrace.spark.sinks.mongodb_sink import PerCollectionSink, mongodb_sink
 from headrace.spark.tables.drop_policy import CollectionGone
+from headrace.spark.tables.fold import INVALIDATING
 from tests.spark.support.generated_changes import table_of, token_at
 
 pytestmark = pytest.mark.long
@@ -60,6 +61,9 @@ def test_each_row_goes_to_the_collection_of_its_name_through_renames_and_drops(u
     sink = mongodb_sink(uri, database=target.name)
     assert sink.apply(MicroBatch("q", 0, table_of(EVENTS)))
     assert contents(target) == EXPECTED
+    ended = {row.collection for row in EVENTS if row.operationType in INVALIDATING}
+    named = {("source", row.collection): row.collection in ended for row in EVENTS if row.collection}
+    assert isinstance(sink, PerCollectionSink) and sink.take_committed() == named and not sink.take_committed()
     assert mongodb_sink(uri, database=target.name).apply(MicroBatch("another", 0, table_of(EVENTS)))
     assert contents(target) == EXPECTED
 
