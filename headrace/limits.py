@@ -234,6 +234,7 @@ REWRITTEN_BYTES_MAX: Final = 262_144  # of a small table's files, which a batch 
 REWRITTEN_FILE_COUNT_MAX: Final = 50  # of a small table's files: each costs some 0.3 ms to open
 STATISTIC_CHARACTER_COUNT_MAX: Final = 100  # of a text in a file's statistics, which each commit has
 TABLE_WRITER_COUNT_MAX: Final = 4  # tables of several collections that are written at once: commits wait for the disk
+TABLE_LOOK_COUNT_MAX: Final = 10  # collections whose tables' files are counted at a time: a table takes 3 ms
 TABLE_LOOK_SECONDS: Final = 300  # between two looks for new tables of several collections: a store is asked for names
 OPEN_TABLE_COUNT_MAX: Final = 1000  # tables of several collections that stay open: each is some 100 KiB of its log
 METRIC_COLLECTION_COUNT_MAX: Final = 1000  # collections that have metrics of their own: a monitor stores each

@@ -1,15 +1,27 @@
-"""What a run of a job has done with each of several collections: rows, the rest, dead letters, the time of writing."""
+"""What a run of a job has done with each of several collections, how far it is behind, and what its tables have."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from headrace import limits
+from headrace.clock import SystemClock
+from headrace.spark.jobs.job_tables import table_files, tables_of
+from headrace.spark.mongodb.collection_selection import namespace_of
 from headrace.spark.sinks.contract import BatchReport
+
+if TYPE_CHECKING:
+    from headrace.spark.jobs.job_file import Job
+    from headrace.spark.jobs.metrics import JobMetrics
 
 
 @dataclass(slots=True)
 class CollectionFigures:
-    """Of one collection, by all sinks together; `batch_seconds` is what its tables took in its last batch."""
+    """Of one collection, by all sinks together; `batch_seconds` is what its tables took in its last batch.
+
+    The lag, in events and in seconds, and the tables' files and bytes are None while they are not known.
+    """
 
     rows_total: int = 0
     rest_values_total: int = 0
@@ -17,6 +29,10 @@ class CollectionFigures:
     batches_total: int = 0
     batch: int = -1
     batch_seconds: float = 0.0
+    lag_events: int | None = None
+    lag_seconds: int | None = None
+    table_files: int | None = None
+    table_bytes: int | None = None
 
     def committed(self, report: BatchReport, seconds: float) -> None:
         """Counts what a sink has committed to the collection's table, which took so many seconds."""
@@ -32,7 +48,52 @@ class CollectionFigures:
 COLLECTION_METRICS = (
     ("batch_seconds", "gauge", "Time that the tables of a collection took in its last micro-batch."),
     ("dead_letters_total", "counter", "Rows of a collection that sinks have refused."),
+    ("lag_events", "gauge", "Events of a collection that the server has and the job has not committed."),
+    ("lag_seconds", "gauge", "Age of the first of these events, by the server's clock."),
     ("rest_values_total", "counter", "Values of a collection that typed tables have in `_rest`."),
     ("rows_total", "counter", "Rows of a collection, by sinks."),
+    ("table_bytes", "gauge", "Size of these files."),
+    ("table_files", "gauge", "Files of the collection's tables."),
 )
 """Name, type, meaning: what Prometheus gets, with the label `collection`."""
+
+
+class TableLooks:
+    """Counts the files of the tables of a job's collections, of a few collections at a time: those that have changed.
+
+    A table changes with a commit of its sink, and with its upkeep: so each is also looked at from time to time.
+    """
+
+    def __init__(self, job: Job, metrics: JobMetrics) -> None:
+        self._sinks = [sink for sink in job.sinks if sink.per_collection and sink.location]
+        self._job, self._metrics = job, metrics
+        self._clock = SystemClock()
+        self._names: set[str] = set()
+        self._turn = -1
+        self._looked: dict[str, tuple[int, int]] = {}
+        """By collection the turn and the batches at the last look, those looked at last in the end."""
+
+    def look(self) -> None:
+        """Looks at the tables of `TABLE_LOOK_COUNT_MAX` collections: first those that it has not seen for longest."""
+        if not self._sinks:
+            return
+        turn = int(self._clock.monotonic_ms() // (limits.TABLE_LOOK_SECONDS * 1000))
+        if turn != self._turn:
+            self._turn = turn
+            self._names |= {table.collection for table in tables_of(self._job) if table.collection}
+        batches = self._metrics.collection_batches()
+        at = {name: (turn, batches.get(name, 0)) for name in sorted(self._names | batches.keys())}
+        new = [name for name in at if name not in self._looked]
+        due = new + [name for name, last in self._looked.items() if last != at[name]]
+        for name in due[: limits.TABLE_LOOK_COUNT_MAX]:
+            self._looked.pop(name, None)
+            self._looked[name] = at[name]
+            self._count(name)
+
+    def _count(self, name: str) -> None:
+        try:
+            tables = [table_files(sink.of_collection(namespace_of(name))) for sink in self._sinks]
+        except Exception:
+            return  # whatever is wrong with a table is its sink's affair, or that of `status`
+        files = [table for table in tables if table]
+        self._metrics.tables_have(name, sum(each.file_count for each in files), sum(each.byte_count for each in files))

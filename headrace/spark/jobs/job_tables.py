@@ -32,6 +32,15 @@ class JobTable:
         return namespace_of(self.collection)
 
 
+@dataclass(frozen=True, slots=True)
+class TableFiles:
+    """What a table has on disk: its files, their bytes, and its rows if its statistics say so."""
+
+    file_count: int
+    byte_count: int
+    row_count: int | None
+
+
 def table_name(sink: SinkOptions) -> str:
     """What a job's record calls the sink's table."""
     location = sink.location
@@ -90,3 +99,20 @@ def selection_of(options: SourceOptions) -> CollectionSelection:
     if options.collection is not None:
         return CollectionSelection(options.database, (options.collection,))
     return options.selection
+
+
+def table_files(sink: SinkOptions) -> TableFiles | None:
+    """The files of a Delta table, by its log; of other folders what they have. None without a folder."""
+    location = sink.location
+    if location is None:
+        return None
+    table = location.table()
+    if table is not None:
+        import pyarrow as pa
+
+        actions = pa.table(table.get_add_actions(flatten=True))
+        rows = actions.column("num_records").to_pylist() if "num_records" in actions.column_names else [None]
+        known = None if any(count is None for count in rows) else sum(rows)
+        return TableFiles(actions.num_rows, sum(actions.column("size_bytes").to_pylist()), known)
+    sizes = [location.size(name) or 0 for name in location.names() if name.endswith(".parquet")]
+    return TableFiles(len(sizes), sum(sizes), None)

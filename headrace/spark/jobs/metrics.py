@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,6 +14,7 @@ from typing import Final
 
 from headrace import limits
 from headrace.spark.jobs.collection_figures import COLLECTION_METRICS, CollectionFigures
+from headrace.spark.jobs.lag import Lag
 from headrace.spark.sinks.contract import BatchReport
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -71,7 +72,7 @@ class JobMetrics:
     snapshot_documents_total: int | None = None
     snapshot_seconds_left: float | None = None
     collections: dict[str, CollectionFigures] = field(default_factory=dict)
-    """Of several collections, what this process has committed; the first ones, if there are very many."""
+    """Of several collections, what is known of each; of the first ones, if there are very many."""
     phase: str = "starting"
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -100,8 +101,34 @@ class JobMetrics:
     def collection_committed(self, collection: str, report: BatchReport, seconds: float) -> None:
         """Counts what a sink has committed of one of several collections, and the seconds that it took."""
         with self.lock:
-            if collection in self.collections or len(self.collections) < limits.METRIC_COLLECTION_COUNT_MAX:
-                self.collections.setdefault(collection, CollectionFigures()).committed(report, seconds)
+            if figures := self._figures_of(collection):
+                figures.committed(report, seconds)
+
+    def collections_behind(self, lags: Mapping[str, Lag]) -> None:
+        """Records the lag of several collections: these have events that wait, and the others none."""
+        with self.lock:
+            for collection in lags:
+                self._figures_of(collection)
+            for collection, figures in self.collections.items():
+                lag = lags.get(collection)
+                figures.lag_events, figures.lag_seconds = (lag.event_count, lag.seconds) if lag else (0, 0)
+
+    def tables_have(self, collection: str, files: int, size: int) -> None:
+        """Records what the tables of one of several collections have: files, and their bytes."""
+        with self.lock:
+            if figures := self._figures_of(collection):
+                figures.table_files, figures.table_bytes = files, size
+
+    def collection_batches(self) -> dict[str, int]:
+        """How many batches of each of several collections were committed."""
+        with self.lock:
+            return {name: figures.batches_total for name, figures in self.collections.items()}
+
+    def _figures_of(self, collection: str) -> CollectionFigures | None:
+        """None if there are too many collections for this one to have figures."""
+        if collection in self.collections or len(self.collections) < limits.METRIC_COLLECTION_COUNT_MAX:
+            return self.collections.setdefault(collection, CollectionFigures())
+        return None
 
     def line(self) -> str:
         """One line for a person."""
@@ -134,8 +161,9 @@ class JobMetrics:
                 full = f"headrace_pipeline_collection_{name}"
                 lines += [f"# HELP {full} {meaning}", f"# TYPE {full} {kind}"]
                 lines += [
-                    f'{full}{{job="{label}",collection="{_label(collection)}"}} {getattr(figures, name)}'
+                    f'{full}{{job="{label}",collection="{_label(collection)}"}} {value}'
                     for collection, figures in sorted(self.collections.items())
+                    if (value := getattr(figures, name)) is not None
                 ]
         return "\n".join(lines) + "\n"
 

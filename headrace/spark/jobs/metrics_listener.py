@@ -101,8 +101,11 @@ class MetricsListener(StreamingQueryListener):
             if positions[0].in_snapshot:
                 metrics.snapshot_documents_total = self._documents_total(parse_options(source))
                 return
-            lag = lag_of(parse_options(source), positions)
+            options = parse_options(source)
+            lag = lag_of(options, positions)
             metrics.lag_events, metrics.lag_seconds = lag.event_count, float(lag.seconds)
+            if options.several:
+                metrics.collections_behind(lag.collections)
 
     def _documents_total(self, options: SourceOptions) -> int | None:
         """How many documents the snapshot has; of several collections those read, and those of the ones to be read."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from headrace.clock import SystemClock
 from headrace.spark.errors import error_line
 from headrace.spark.jobs.alerts import LagWatch
+from headrace.spark.jobs.collection_figures import TableLooks
 from headrace.spark.jobs.job_file import Job
 from headrace.spark.jobs.metrics import JobMetrics
 from headrace.spark.jobs.run_state import read_state, state_of, write_state
@@ -23,6 +24,7 @@ class RunReports:
         self._job = job
         self._metrics = metrics
         self._report = report
+        self._tables = TableLooks(job, metrics)
         self._clock = SystemClock()
         self._started_ms = self._clock.now_ms()
         before = read_state(job.checkpoint)
@@ -48,6 +50,8 @@ class RunReports:
     def measure(self, listener: MetricsListener, options: dict[str, str]) -> None:
         """Asks the servers for the lag, then as `look`."""
         listener.measure(options)
+        if self._job.metrics is not None:
+            self._tables.look()
         self.look()
 
     def save(self, error: str = "") -> None:

@@ -20,7 +20,7 @@ from headrace.spark.jobs.checkpoint import ServerPosition, read_checkpoint, serv
 from headrace.spark.jobs.collection_figures import CollectionFigures
 from headrace.spark.jobs.collection_states import STREAMING, collection_states
 from headrace.spark.jobs.job_file import Job
-from headrace.spark.jobs.job_tables import tables_of
+from headrace.spark.jobs.job_tables import TableFiles, table_files, tables_of
 from headrace.spark.jobs.lag import Lag, lag_of
 from headrace.spark.jobs.metrics import snapshot_text
 from headrace.spark.jobs.run_state import ENDED, RunState, read_state
@@ -33,15 +33,6 @@ from headrace.spark.source.options import parse_options
 FINE: Final = 0
 FAILED: Final = 1
 LATE: Final = 4
-
-
-@dataclass(frozen=True, slots=True)
-class TableFiles:
-    """What a table has on disk: its files, their bytes, and its rows if its statistics say so."""
-
-    file_count: int
-    byte_count: int
-    row_count: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,25 +249,8 @@ def _lag(job: Job, positions: tuple[ServerPosition, ...]) -> tuple[Lag | None, s
 def _sink_status(sink: SinkOptions) -> SinkStatus:
     try:
         reached = sink.open().position()
-        table = _table_files(sink) if reached.batch >= 0 or reached.token else None
+        table = table_files(sink) if reached.batch >= 0 or reached.token else None
     except Exception as error:
         # Whatever is wrong with one table, the others are shown.
         return SinkStatus(str(sink), error=error_line(error))
     return SinkStatus(str(sink), reached.batch, reached.token, table)
-
-
-def _table_files(sink: SinkOptions) -> TableFiles | None:
-    """The files of a Delta table, by its log; of other folders nothing is known but what they have."""
-    location = sink.location
-    if location is None:
-        return None
-    table = location.table()
-    if table is not None:
-        import pyarrow as pa
-
-        actions = pa.table(table.get_add_actions(flatten=True))
-        rows = actions.column("num_records").to_pylist() if "num_records" in actions.column_names else [None]
-        known = None if any(count is None for count in rows) else sum(rows)
-        return TableFiles(actions.num_rows, sum(actions.column("size_bytes").to_pylist()), known)
-    sizes = [location.size(name) or 0 for name in location.names() if name.endswith(".parquet")]
-    return TableFiles(len(sizes), sum(sizes), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +15,10 @@ from pymongo import MongoClient
 from pyspark.sql.types import StringType, StructField, StructType
 
 import headrace
+from headrace import limits
 from headrace.spark.jobs.checkpoint import read_checkpoint
 from headrace.spark.jobs.collection_checks import SeenCollections
+from headrace.spark.jobs.collection_figures import TableLooks
 from headrace.spark.jobs.dead_letter_jobs import replay, with_dead_letters
 from headrace.spark.jobs.job_file import Job, JobError, parse_job
 from headrace.spark.jobs.job_record import JobRecord, read_record, write_record
@@ -142,6 +145,44 @@ def test_every_table_is_reported_compared_and_reset(server: Any, tmp_path: Path)
     assert next(explain_lines(job)) == "source: shop, from snapshot"
     reset_job(job, data=True)
     assert not list(tmp_path.glob("*/shop/*"))
+
+
+def test_the_metrics_have_lag_and_files_by_collection(server: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(limits, "TABLE_LOOK_COUNT_MAX", 2)
+    job = job_of(tmp_path, server.uri, "mirror", "changes")
+    with MongoClient[dict[str, Any]](server.uri) as client:
+        for name in ("a", "b", "d"):
+            client.shop[name].insert_one({"_id": 1})
+        runs = Runs(job)
+        runs.run()
+        client.shop.a.insert_many([{"_id": key} for key in range(2, 5)])
+        client.shop.late.insert_one({"_id": 1})
+        listener = MetricsListener(runs.metrics)
+        listener.resume(read_checkpoint(job.checkpoint).offset)
+        listener.measure(job.source)
+
+        def value(name: str, collection: str) -> float | None:
+            start = f'headrace_pipeline_collection_{name}{{job="job",collection="shop.{collection}"}} '
+            values = [float(line[len(start) :]) for line in runs.metrics.text().splitlines() if line.startswith(start)]
+            return values[0] if values else None
+
+        assert [value("lag_events", name) for name in ("a", "b", "d", "late")] == [3, 0, 0, 1]
+        assert value("lag_seconds", "b") == 0 and value("table_files", "a") is None
+        looks = TableLooks(job, runs.metrics)
+        looks.look()
+        assert [value("table_files", name) for name in ("a", "b", "d")] == [2, 2, None]
+        looks.look()
+        assert [value("table_files", name) for name in ("d", "late")] == [2, 0]
+        before = value("table_bytes", "a")
+        runs.go_on()
+        looks.look()
+        assert value("table_files", "a") == 3 and before is not None and (value("table_bytes", "a") or 0) > before
+        assert value("table_files", "late") == 2
+        # A collection dropped, and its tables removed by hand: nothing there, nothing fails.
+        shutil.rmtree(tmp_path / "mirror")
+        runs.metrics.collections["shop.b"].batches_total += 1
+        looks.look()
+        assert value("table_files", "b") == 1
 
 
 def test_a_snapshot_of_several_collections_says_how_much_of_it_is_done(server: Any, tmp_path: Path) -> None:
