@@ -62,7 +62,15 @@ class SparkEnded(RuntimeError):
 
 
 class _Stopping(RuntimeError):
-    """A batch came after the job was stopped; the next run repeats it."""
+    """A batch came after the job was stopped; the next run repeats it.
+
+    Spark ends a query without an error if a function of `foreachBatch` fails when the query was stopped, and its
+    message has this text, as that of an interrupted call of Java's has.
+    """
+
+    def __init__(self) -> None:
+        interrupted = "py4j.protocol.Py4JJavaError: An error occurred while calling java.lang.InterruptedException"
+        super().__init__(f"the job is stopping; its next run repeats this batch ({interrupted})")
 
 
 def run_job(
@@ -148,6 +156,8 @@ class _Run:
         self.snapshot_documents = 0
         """What earlier runs read of the snapshot that the checkpoint is in."""
         self._query: StreamingQuery
+        self._started = threading.Event()
+        """Set while `_query` is the query that runs."""
         self._query_id = ""
 
     def _set_checked(self, checked: CheckedJob) -> None:
@@ -166,6 +176,7 @@ class _Run:
         from headrace.spark.session import in_this_process, register
 
         job = self._job
+        self._started.clear()
         register(in_this_process(session, "a job"))
         rows = session.readStream.format("headrace").options(**self._options).load()
         rows = apply_stages(job, rows, session)
@@ -195,6 +206,7 @@ class _Run:
         writer = writer.option("checkpointLocation", str(job.checkpoint)).queryName(job.name)
         self._query = writer.trigger(**job.trigger).start()
         self._query_id = str(self._query.id)
+        self._started.set()
         self._listener.query = self._query_id
 
     def watch(self, reports: RunReports) -> None:
@@ -245,17 +257,27 @@ class _Run:
 
         def call(frame: DataFrame, number: int) -> None:
             with self._writing:
-                if self._stop.is_set():
-                    raise _Stopping("the job is stopping; its next run repeats this batch")
-                try:
-                    apply(frame, number)
-                    self._note(frame, number)
-                    self._record = noted(self._job, self._record, self._seen, self._fans)
-                except Exception as error:
-                    self.failure = error
-                    raise
+                if not self._stop.is_set():
+                    try:
+                        apply(frame, number)
+                        self._note(frame, number)
+                        self._record = noted(self._job, self._record, self._seen, self._fans)
+                    except Exception as error:
+                        self.failure = error
+                        raise
+                    return
+            self._wait_for_stop()
+            raise _Stopping
 
         return call
+
+    def _wait_for_stop(self) -> None:
+        """Until Spark has been told to stop the query, which `_end` does; before that, a batch fails with an error."""
+        clock, pause = SystemClock(), threading.Event()
+        end_ms = clock.monotonic_ms() + limits.SINK_EXIT_SECONDS_MAX * 1000
+        if self._started.wait(limits.SINK_EXIT_SECONDS_MAX):
+            while self._query.isActive and clock.monotonic_ms() < end_ms:
+                pause.wait(_POLL_S)
 
     def _committed(self, report: BatchReport) -> None:
         self._metrics.committed(report.rest_count, report.dead_letter_count)

@@ -19,7 +19,7 @@ from headrace.spark.jobs import metrics_listener as listener
 from headrace.spark.jobs.job_file import Job, parse_job
 from headrace.spark.jobs.metrics import JobMetrics, serve
 from headrace.spark.jobs.report import verify_job
-from headrace.spark.jobs.runner import reset_job, run_job
+from headrace.spark.jobs.runner import _Run, reset_job, run_job
 from headrace.spark.jobs.status import status_lines
 from headrace.spark.mongodb.source_options import server_name
 from headrace.spark.rows.extjson import loads
@@ -121,6 +121,40 @@ def test_a_job_that_is_stopped_ends_after_a_batch_and_continues_when_run_again(
         assert "stopped" in reported[-1]
     run_job(replace(job, every=None), session=spark, report=silent)
     assert [each.equal for each in verify_job(job)] == [True, True]
+
+
+def test_a_batch_that_comes_as_the_job_is_stopped_is_no_error_of_the_query(
+    spark: SparkSession, uri: str, database: Db, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark logs the trace of a query that ends with an error. The stop waits here until the next batch has come."""
+    job = job_of(uri, database, tmp_path, {"kind": "mirror"}, maxRowsPerTrigger=10)
+    database.c.insert_many([{"_id": key} for key in range(30)])
+    stop, came = threading.Event(), threading.Event()
+    gated, end = _Run._gated, _Run._end
+    errors: list[Any] = []
+
+    def noticing(self: _Run, apply: Any) -> Any:
+        call = gated(self, apply)
+
+        def noticed(frame: Any, number: int) -> None:
+            if stop.is_set():
+                came.set()
+            call(frame, number)
+
+        return noticed
+
+    def end_late(self: _Run) -> None:
+        assert came.wait(60)
+        end(self)
+        errors.append(self._query.exception())
+
+    monkeypatch.setattr(_Run, "_gated", noticing)
+    monkeypatch.setattr(_Run, "_end", end_late)
+    metrics = run_job(job, session=spark, stop=stop, report=silent, listener=lambda _: stop.set())
+    assert (errors, metrics.phase) == ([None], "stopped")
+    monkeypatch.undo()
+    run_job(job, session=spark, report=silent)
+    assert [each.equal for each in verify_job(job)] == [True]
 
 
 def test_what_stops_a_sink_stops_the_job_and_is_what_is_raised(
