@@ -13,6 +13,9 @@ _RAW_VERSION: Final = {"$numberInt": "2"}
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":"))
 
 
+_DECODE: Final = json.JSONDecoder().raw_decode
+
+
 class JsonDocument(dict[str, Any]):
     """A document's fields, each with its value as parsed Extended JSON."""
 
@@ -24,21 +27,21 @@ class JsonDocument(dict[str, Any]):
 def with_fields(before: str | JsonDocument, description: str) -> JsonDocument | None:
     """The document after an update in the form of the oplog (`$v: 2`); None if it needs more than to replace fields.
 
-    `before` is left alone.
+    A `JsonDocument` is itself changed, and returned, unless the result is None.
     """
-    update = json.loads(description)
+    update = _parsed(description)
     diff = update.get("diff") if isinstance(update, dict) and update.get("$v") == _RAW_VERSION else None
     if not isinstance(diff, dict) or not diff.keys() <= {"d", "u", "i"} or not all(map(_is_plain, diff.values())):
         return None
     if isinstance(before, str):
         if before.startswith('{"$'):
             return None
-        fields = json.loads(before)
+        fields = _parsed(before)
         if not isinstance(fields, dict):
             return None
         document = JsonDocument(fields)
     else:
-        document = JsonDocument(before)
+        document = before
     for section, content in diff.items():
         if section == "u":
             document.update(content)
@@ -52,4 +55,15 @@ def with_fields(before: str | JsonDocument, description: str) -> JsonDocument | 
 
 def _is_plain(section: Any) -> bool:
     """Whether the names in a section are those of fields: a document that looks like a value is written another way."""
-    return isinstance(section, dict) and not any(name.startswith("$") for name in section)
+    if not isinstance(section, dict):
+        return False
+    for name in section:  # noqa: SIM110 - a third of the time of any()
+        if name[:1] == "$":
+            return False
+    return True
+
+
+def _parsed(text: str) -> Any:
+    """As `json.loads`, without its looks for space around the value."""
+    value, end = _DECODE(text)
+    return value if end == len(text) else json.loads(text)

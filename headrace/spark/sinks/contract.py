@@ -72,8 +72,10 @@ class MicroBatch:
         """When the first event was written, in milliseconds since the epoch by the server's clock; None if unknown."""
         if "wallTime" not in self.table.column_names:
             return None
-        times = [moment for moment in self.table.column("wallTime").to_pylist() if moment is not None]
-        return round(min(times).timestamp() * 1000) if times else None
+        import pyarrow.compute as pc
+
+        first = pc.min(self.table.column("wallTime")).as_py()
+        return None if first is None else round(first.timestamp() * 1000)
 
 
 @dataclass(frozen=True, slots=True)

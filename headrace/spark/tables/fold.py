@@ -24,8 +24,10 @@ away the rows of that server only.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.spark.rows.events import SERVER, SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, Row
@@ -42,11 +44,12 @@ if TYPE_CHECKING:
 # After these the collection of that name is another one, or none; what it holds then comes by its own rows.
 INVALIDATING: Final = frozenset({"drop", "dropDatabase", "invalidate", "rename"})
 # Rows about one document, which they name by its key.
-DOCUMENT_OPERATIONS: Final = frozenset({"delete", "insert", "replace", "update", SNAPSHOT})
-_OBJECT_ID: Final = '{"_id":{"$oid":"'
+_KEYED: Final = frozenset({"delete", "insert", "replace", "update"})
+DOCUMENT_OPERATIONS: Final = _KEYED | {SNAPSHOT}
+_PLAIN_KEY: Final = re.compile(r'\{"_id":(\{"\$\w+":"[^"\\]*"\}|"[^"\\]*")\}')
+"""A key of one field with a plain value."""
 _ALL: Final = "~"
 """Greater than every token."""
-_OBJECT_ID_LENGTH: Final = len(_OBJECT_ID) + 24 + len('"}}')
 
 
 class MirrorDiverged(RowRefused):
@@ -167,16 +170,18 @@ def document_keys(rows: Iterable[Row]) -> set[str]:
 
 def keys_to_read(rows: Iterable[Row]) -> set[str]:
     """The keys whose rows `fold` needs. A snapshot's chunks are new to the mirror, or overwrite it."""
-    return {key_of(row) for row in rows if row.operationType in DOCUMENT_OPERATIONS and row.operationType != SNAPSHOT}
+    return set(map(_key_of, {row.documentKey for row in rows if row.operationType in _KEYED}))
 
 
 def key_of(row: Row) -> str:
     """The `_id` as text, which is the key of a mirror's row."""
-    text = row.documentKey or ""
-    if text.startswith(_OBJECT_ID) and len(text) == _OBJECT_ID_LENGTH:
-        return text[len('{"_id":') : -1]
+    return _key_of(row.documentKey)
+
+
+def _key_of(text: str | None) -> str:
+    plain = _PLAIN_KEY.fullmatch(text or "")
     # A sharded collection's key also has the shard key's fields.
-    return dumps(loads(text)["_id"])
+    return plain[1] if plain else dumps(loads(text or "")["_id"])
 
 
 def fold(
@@ -188,7 +193,7 @@ def fold(
     drop, no new snapshot. Raises MirrorDiverged.
     """
     folding = _Folding(state, existing, clearing)
-    for row in sorted(rows, key=lambda row: row.token):
+    for row in sorted(rows, key=attrgetter("token")):
         folding.take(row)
     return folding.changes()
 
@@ -254,6 +259,8 @@ class _Folding:
         self._count = 0
         self._changed: dict[str, _Changed] = {}
         """By the identity of the key."""
+        self._keys: dict[str | None, tuple[str, str]] = {}
+        """The key and its identity, by the text of `documentKey`: most documents change more than once."""
 
     def take(self, row: Row) -> None:
         kind = row.operationType
@@ -262,10 +269,13 @@ class _Folding:
         elif kind == SNAPSHOT_END:
             self._state = replace(self._state, snapshot_token=row.token, begun="")
         elif kind == SNAPSHOT:
-            key = key_of(row)
-            self._changed[key_identity(key)] = _Changed(key, row.fullDocument, row.token)
+            key, identity = self._key(row)
+            self._changed[identity] = _Changed(key, row.fullDocument, row.token)
         elif row.token > self._token:
-            self._event(row)
+            if kind in _KEYED:
+                self._event(row)
+            elif kind in INVALIDATING:
+                self._empty()
             self._token = row.token
             self._count += 1
 
@@ -300,15 +310,15 @@ class _Folding:
         self._token = token
         self._state = replace(self._state, token=token, snapshot_token="", begun=begun, snapshot_began=token)
 
-    def _event(self, row: Row) -> None:
-        if row.operationType in INVALIDATING:
-            self._empty()
-        elif row.operationType in DOCUMENT_OPERATIONS:
-            self._keyed(row)
+    def _key(self, row: Row) -> tuple[str, str]:
+        found = self._keys.get(row.documentKey)
+        if found is None:
+            key = key_of(row)
+            found = self._keys[row.documentKey] = key, key_identity(key)
+        return found
 
-    def _keyed(self, row: Row) -> None:
-        key = key_of(row)
-        identity = key_identity(key)
+    def _event(self, row: Row) -> None:
+        key, identity = self._key(row)
         before = self._current(identity)
         if row.token <= before.token:
             return
@@ -341,8 +351,9 @@ class _Folding:
             raise MirrorDiverged(f"the update of {row.documentKey} at {row.token}: {error}", row.token) from error
 
     def _current(self, identity: str) -> _Changed:
-        if identity in self._changed:
-            return self._changed[identity]
+        changed = self._changed.get(identity)
+        if changed is not None:
+            return changed
         texts = () if self._clear else self._texts.get(identity, ())
         if not texts:
             return _NOTHING

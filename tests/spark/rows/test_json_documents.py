@@ -32,16 +32,20 @@ def test_the_text_is_that_of_the_decoded_document(diff: dict[str, Any]) -> None:
     assert changed.text() == dumps(apply_diff(DOCUMENT, diff))
 
 
-def test_updates_follow_one_another_and_leave_the_document_before_alone() -> None:
-    expected, changed = DOCUMENT, JsonDocument()
-    before: str | JsonDocument = dumps(DOCUMENT)
+def test_updates_follow_one_another() -> None:
+    expected = DOCUMENT
+    changed = with_fields(dumps(DOCUMENT), dumps({"$v": 2, "diff": DIFFS[0]}))
     for diff in DIFFS:
-        copy = before if isinstance(before, str) else JsonDocument(before)
-        following = with_fields(before, dumps({"$v": 2, "diff": diff}))
-        assert following is not None and before == copy
-        before = changed = following
+        assert changed is not None
+        changed = with_fields(changed, dumps({"$v": 2, "diff": diff}))
         expected = apply_diff(expected, diff)
-    assert changed.text() == dumps(expected)
+    assert changed is not None and changed.text() == dumps(expected)
+
+
+def test_a_document_is_left_as_it_was_by_an_update_that_is_left_to_the_decoder() -> None:
+    document = JsonDocument(a=1)
+    assert with_fields(document, dumps({"$v": 2, "diff": {"u": {"a": 2}, "i": {"$b": 1}}})) is None
+    assert document == {"a": 1}
 
 
 @pytest.mark.parametrize(
