@@ -7,8 +7,9 @@ After a new snapshot (a lost checkpoint, a collection of that name made again) a
 lies between it and the event before is not in the log.
 
 If tasks can write the log's files (`SharedLog`), rows are not collected to the driver: each task writes a file and
-returns statistics of it, and the driver commits the files as they are, with the progress. The driver reads only a batch
-of several servers, or with rows that may be in the log already (a repeated snapshot), and checks each row.
+returns statistics of it, and the driver commits the files as they are, with the progress. The driver reads only a small
+batch that Spark has already, one of several servers, or one with rows that may be in the log already (a repeated
+snapshot), and checks each row.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from headrace.clock import SystemClock
 from headrace.spark.masks.mask import Mask
 from headrace.spark.rows.events import SERVER
 from headrace.spark.sinks.contract import BatchReport, MicroBatch, take_rows
+from headrace.spark.sinks.fetched_rows import were_fetched
 from headrace.spark.sinks.stage_files import schema_of, stage
 from headrace.spark.tables.batch_stats import BatchStats, batch_stats, progress_after, without_seen_events
 from headrace.spark.tables.drop_policy import CollectionGone, checked_policy
@@ -88,7 +90,7 @@ class LogSink:
         if before.has(query, number):
             return None
         location, prefix, schema = self.log.location, staged_prefix(query, number), schema_of(frame)
-        if SERVER in schema.names or self.omit or not self.log.takes(schema):
+        if SERVER in schema.names or self.omit or not self.log.takes(schema) or were_fetched(frame):
             return self.apply(MicroBatch(query, number, frame.toArrow()))
         staged = stage(frame, location, prefix, schema, before.token)
         after = progress_after(before, staged.stats)

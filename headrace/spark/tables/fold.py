@@ -311,11 +311,11 @@ class _Folding:
         self._state = replace(self._state, token=token, snapshot_token="", begun=begun, snapshot_began=token)
 
     def _key(self, row: Row) -> tuple[str, str]:
-        found = self._keys.get(row.documentKey)
-        if found is None:
+        both = self._keys.get(row.documentKey)
+        if both is None:
             key = key_of(row)
-            found = self._keys[row.documentKey] = key, key_identity(key)
-        return found
+            both = self._keys[row.documentKey] = key, key_identity(key)
+        return both
 
     def _event(self, row: Row) -> None:
         key, identity = self._key(row)

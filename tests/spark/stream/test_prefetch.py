@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -12,9 +13,14 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, SupportsTriggerAv
 from pyspark.sql.types import StringType, StructField, StructType
 
 from headrace import limits
+from headrace.spark.sinks.fetched_rows import were_fetched
+from headrace.spark.source.admission import HAS_ADMISSION_CONTROL
 from headrace.spark.source.options import parse_options
 from headrace.spark.source.prefetch import PrefetchingReader, prefetching
 from headrace.spark.source.readers import StreamReader
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 Db = Database[dict[str, Any]]
 
@@ -84,3 +90,23 @@ def test_workers_get_the_reader_without_its_rows_and_spark_sees_what_it_can(
 def tokens(table: pa.Table) -> list[str]:
     texts: list[str] = table.column("token").to_pylist()
     return texts
+
+
+@pytest.mark.spark
+@pytest.mark.skipif(not HAS_ADMISSION_CONTROL, reason="this PySpark reads every batch on workers")
+def test_a_sink_learns_whether_spark_has_the_rows_already(
+    spark: SparkSession, uri: str, database: Db, tmp_path: Path
+) -> None:
+    given = {"uri": uri, "database": database.name, "collection": "c", "startingPosition": "earliest"}
+    seen: list[tuple[int, bool]] = []
+
+    def look(frame: DataFrame, _: int) -> None:
+        seen.append((frame.count(), were_fetched(frame)))
+
+    for count in (3, limits.PREFETCH_ROW_COUNT_MAX):
+        database.c.insert_many([{"n": number} for number in range(count)])
+        rows = spark.readStream.format("headrace").options(**given).load().select("token", "operationType")
+        writer = rows.writeStream.foreachBatch(look).option("checkpointLocation", str(tmp_path / str(count)))
+        writer.trigger(availableNow=True).start().awaitTermination()
+    assert seen == [(3, True), (3 + limits.PREFETCH_ROW_COUNT_MAX, False)]
+    assert not were_fetched(spark.range(3))
