@@ -47,10 +47,10 @@ def with_collections(
         uuids = collection_uuids(one)
         if uuids is None:
             continue
-        known = _known_of_checkpoint(one, record) if planned else _known_of_tables(one, record, tables)
+        known = _known_of_checkpoint(options, one, record) if planned else _known_of_tables(one, record, tables)
         notices += _notices(one, known, uuids, planned=planned)
         names = uuids.keys() | known.keys() if one.several else [_namespace(one)]
-        now |= {_key(one, name): CollectionIdentity(uuids.get(name, ""), since) for name in names if name}
+        now |= {_key(options, one, name): CollectionIdentity(uuids.get(name, ""), since) for name in names if name}
     recorded = {**record.collections, **{name: asdict(identity) for name, identity in now.items()}}
     return replace(record, collections=recorded), tuple(notices)
 
@@ -73,7 +73,7 @@ class SeenCollections:
             names |= {text_of(name): ended or names.get(text_of(name), False) for name, ended in each.items()}
         collections = dict(record.collections)
         for one in self._options.servers:
-            keys = {_key(one, name): name for name in names}
+            keys = {_key(self._options, one, name): name for name in names}
             self._known -= {key for key, name in keys.items() if names[name]}
             new = keys.keys() - self._known
             try:
@@ -107,13 +107,15 @@ def _notices(options: SourceOptions, known: Known, uuids: dict[str, str], *, pla
     ]
 
 
-def _known_of_checkpoint(options: SourceOptions, record: JobRecord) -> Known:
-    """What the checkpoint says that was read, by namespace."""
-    if options.several:
-        names = [name for name in record.collections if options.selection.matches(namespace_of(name))]
-        return {name: CollectionIdentity(**record.collections[name]) for name in names}
-    known = record.collections.get(server_name(options.uri))
-    return {_namespace(options): CollectionIdentity(**known)} if known else {}
+def _known_of_checkpoint(options: SourceOptions, one: SourceOptions, record: JobRecord) -> Known:
+    """What the checkpoint says that was read of one of the servers, by namespace."""
+    if one.several:
+        start = _key(options, one, "")
+        keys = {key.removeprefix(start): key for key in record.collections if key.startswith(start)}
+        names = [name for name in keys if one.selection.matches(namespace_of(name))]
+        return {name: CollectionIdentity(**record.collections[keys[name]]) for name in names}
+    known = record.collections.get(server_name(one.uri))
+    return {_namespace(one): CollectionIdentity(**known)} if known else {}
 
 
 def _known_of_tables(options: SourceOptions, record: JobRecord, owners: list[TableOwner]) -> Known:
@@ -130,6 +132,10 @@ def _namespace(options: SourceOptions) -> str:
     return text_of((options.database, options.collection)) if options.database and options.collection else ""
 
 
-def _key(options: SourceOptions, name: str) -> str:
-    """What the record calls a collection: of several by its name, else by the server's."""
-    return name if options.several else server_name(options.uri)
+def _key(options: SourceOptions, one: SourceOptions, name: str) -> str:
+    """What the record calls a collection of a server: by the server's name; of several collections by the collection's,
+    behind the server's if there are several.
+    """
+    if not one.several:
+        return server_name(one.uri)
+    return f"{server_name(one.uri)} {name}" if options.others else name

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.spark.jobs.checkpoint import Checkpoint
 from headrace.spark.jobs.job_tables import tables_of
@@ -22,27 +23,31 @@ STREAMING: Final = "streaming"
 WAITS: Final = "waits for its snapshot"
 
 
-def collections_offset(checkpoint: Checkpoint) -> CollectionsOffset | None:
-    """The offset of the last committed batch, if it is of several collections."""
-    offset = checkpoint.offset
-    return CollectionsOffset.of(offset) if offset and "selection" in offset else None
+def collections_offsets(offset: dict[str, Any] | None) -> dict[str, CollectionsOffset]:
+    """An offset of several collections, by the server's name, empty for the only one; {} if it is of another source."""
+    each = (offset or {}).get("servers", {"": offset or {}})
+    return {server: CollectionsOffset.of(one) for server, one in each.items() if "selection" in one}
 
 
-def snapshot_states(offset: CollectionsOffset) -> dict[str, str]:
+def snapshot_states(offsets: Mapping[str, CollectionsOffset]) -> dict[str, str]:
     """By collection what is said of it, for those whose snapshot is not complete, or that are left out."""
-    states = dict.fromkeys(offset.waiting, WAITS)
-    if offset.reading:
-        states[offset.reading.name] = f"in its snapshot, after {offset.reading.after or 'nothing'}"
-    return states | dict.fromkeys(offset.skipped, "left out: a capped collection")
+    states: dict[str, list[str]] = {}
+    for server, offset in offsets.items():
+        some = dict.fromkeys(offset.waiting, WAITS)
+        if offset.reading:
+            some[offset.reading.name] = f"in its snapshot, after {offset.reading.after or 'nothing'}"
+        for name, text in (some | dict.fromkeys(offset.skipped, "left out: a capped collection")).items():
+            states.setdefault(name, []).append(f"{server}: {text}" if server else text)
+    return {name: "; ".join(texts) for name, texts in states.items()}
 
 
 def collection_states(job: Job, checkpoint: Checkpoint) -> dict[str, str]:
     """The state of each collection that has a table, or whose snapshot is not complete, or that is left out."""
-    offset = collections_offset(checkpoint)
-    if offset is None:
+    offsets = collections_offsets(checkpoint.offset)
+    if not offsets:
         return {}
     there = {table.collection for table in tables_of(job) if table.collection}
-    states = dict.fromkeys(there, STREAMING) | snapshot_states(offset)
+    states = dict.fromkeys(there, STREAMING) | snapshot_states(offsets)
     return dict(sorted(states.items()))
 
 

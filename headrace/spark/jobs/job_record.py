@@ -36,7 +36,7 @@ class JobRecord:
     """The identity of each server's collection (`mongodb/collection_identity.py`), if known: at the last start, or when
     the first of it was committed.
 
-    By the server's name; of several collections by that of the collection.
+    By the server's name; of several collections by that of the collection, behind the server's if there are several.
     """
 
 

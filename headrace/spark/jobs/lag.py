@@ -32,7 +32,10 @@ def lag_of(options: SourceOptions, positions: Sequence[ServerPosition]) -> Lag:
     """Asks each server. Raises PositionLost, and pymongo's errors for a server that does not answer."""
     by_name = {server_name(one.uri): one for one in options.servers}
     lags = [_lag_of(by_name.get(position.server, options), position.token) for position in positions]
-    collections = lags[0].collections if len(lags) == 1 else {}
+    collections: dict[str, Lag] = {}
+    for name, one in (item for lag in lags for item in lag.collections.items()):
+        before = collections.get(name, Lag(0, 0))
+        collections[name] = Lag(before.event_count + one.event_count, max(before.seconds, one.seconds))
     return Lag(sum(lag.event_count for lag in lags), max((lag.seconds for lag in lags), default=0), collections)
 
 

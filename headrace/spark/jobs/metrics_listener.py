@@ -27,12 +27,12 @@ from pyspark.sql.streaming.listener import (
 
 from headrace.clock import SystemClock
 from headrace.spark.jobs.checkpoint import server_positions
+from headrace.spark.jobs.collection_states import collections_offsets
 from headrace.spark.jobs.lag import document_count, documents_of, lag_of
 from headrace.spark.jobs.metrics import JobMetrics
 from headrace.spark.mongodb.mongodb_stream import PositionLost
-from headrace.spark.mongodb.source_options import SourceOptions
+from headrace.spark.mongodb.source_options import SourceOptions, server_name
 from headrace.spark.source.options import parse_options
-from headrace.spark.stream.collections_offset import CollectionsOffset
 
 MEASURE_MS: Final = 5000
 
@@ -54,8 +54,8 @@ class MetricsListener(StreamingQueryListener):
         self._snapshot_before = 0
         self._snapshot_rows = 0
         self._snapshot_since_ms: float | None = None
-        self._waiting: list[str] | None = None
-        """Of several collections those that were to be read when the snapshot was first looked at."""
+        self._waiting: dict[str, list[str]] | None = None
+        """Of several collections those that were to be read, by server, when the snapshot was first looked at."""
         self._read_before = 0
         self.ended = threading.Event()
         """Set when Spark has reported the query's end, and so all its batches."""
@@ -112,10 +112,13 @@ class MetricsListener(StreamingQueryListener):
         if not options.several:
             return document_count(options)
         if self._waiting is None:
-            offset = CollectionsOffset.of(self._offset or {})
-            self._waiting = [*offset.waiting, *([offset.reading.name] if offset.reading else [])]
+            self._waiting = {
+                server: [*offset.waiting, *([offset.reading.name] if offset.reading else [])]
+                for server, offset in collections_offsets(self._offset).items()
+            }
             self._read_before = self._snapshot_before + self._snapshot_rows
-        return self._read_before + documents_of(options, self._waiting)
+        names = [self._waiting.get(server_name(one.uri) if options.others else "", []) for one in options.servers]
+        return self._read_before + sum(map(documents_of, options.servers, names))
 
     def _count_snapshot(self, rows: int, taken_ms: float) -> None:
         """Counts the rows of a batch of the snapshot; its time began with the first batch's."""

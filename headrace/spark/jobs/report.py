@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.spark.jobs.checkpoint import read_checkpoint
-from headrace.spark.jobs.collection_states import TableAtPosition, collections_offset, snapshot_states
+from headrace.spark.jobs.collection_states import TableAtPosition, collections_offsets, snapshot_states
 from headrace.spark.jobs.job_file import Job
 from headrace.spark.jobs.job_stages import explained, spark_stages
 from headrace.spark.jobs.job_tables import tables_of
 from headrace.spark.jobs.runner import job_session, source_options
 from headrace.spark.masks.mask import Mask
 from headrace.spark.mongodb.collection_selection import namespace_of
+from headrace.spark.mongodb.mongodb_stream import client_of
 from headrace.spark.mongodb.source_options import SourceOptions, server_name
 from headrace.spark.rows.events import SERVER
 from headrace.spark.rows.server_keys import of_server
@@ -128,21 +129,21 @@ def verify_job(job: Job) -> Iterator[SinkVerification]:
     """Compares each sink with its source, at one token each. Raises pymongo's errors for what the server refuses."""
     options = parse_options(source_options(job))
     _start_for_catalogs(job)
-    offset = collections_offset(read_checkpoint(job.checkpoint))
-    states = snapshot_states(offset) if offset else {}
+    offsets = collections_offsets(read_checkpoint(job.checkpoint).offset)
+    states, reached = snapshot_states(offsets), {server: offset.token.text for server, offset in offsets.items()}
     for table in tables_of(job):
         if table.collection in states:
             yield SinkVerification(str(table.sink), None, f"cannot be compared: {states[table.collection]}")
         elif table.collection:
-            yield _verified(job, table.sink, options, table.collection, offset.token.text if offset else "")
+            yield _verified(job, table.sink, options, reached, table.collection)
         else:
-            yield _verified(job, table.sink, options)
+            yield _verified(job, table.sink, options, reached)
 
 
 def _verified(
-    job: Job, sink: SinkOptions, options: SourceOptions, name: str = "", reached: str = ""
+    job: Job, sink: SinkOptions, options: SourceOptions, reached: Mapping[str, str], name: str = ""
 ) -> SinkVerification:
-    """Compares one table; that of the collection `name`, among several, has every event up to `reached`."""
+    """Compares one table; that of the collection `name`, among several, has every event up to `reached`, by server."""
     database, collection = namespace_of(name) if name else (options.database, options.collection)
     opened: Any = sink.open()
     if _is_empty(opened):
@@ -157,17 +158,23 @@ def _verified(
     else:
         masks = [mask for mask in (options.mask, getattr(opened, "omit", None)) if mask]
         if options.others:
-            return _verified_of_servers(sink, opened, options, masks)
+            of_one = replace(options, database=database, collection=collection)
+            return _verified_of_servers(sink, opened, of_one, masks, reached if name else {})
         table = _mirror_of(opened)
         if table is None or not (database and collection):
             return SinkVerification(str(sink), None, "cannot be compared")
-        table = TableAtPosition(table, reached) if name else table
+        table = TableAtPosition(table, reached.get("", "")) if name else table
         comparison = compare(_ComparedTable(options.uri, database, collection, table), masks)
     return SinkVerification(str(sink), comparison.equal, str(comparison))
 
 
-def _verified_of_servers(sink: SinkOptions, opened: Any, options: SourceOptions, masks: list[Mask]) -> SinkVerification:
-    """Compares what a mirror or a history has of each server with its collection, at a token of its own."""
+def _verified_of_servers(
+    sink: SinkOptions, opened: Any, options: SourceOptions, masks: list[Mask], reached: Mapping[str, str]
+) -> SinkVerification:
+    """Compares what a mirror or a history has of each server with its collection, at a token of its own.
+
+    The table of one of several collections has every event up to `reached`, and may have nothing of a server.
+    """
     equal, texts = True, []
     for one in options.servers:
         name = server_name(one.uri)
@@ -175,7 +182,10 @@ def _verified_of_servers(sink: SinkOptions, opened: Any, options: SourceOptions,
         if table is None or not (one.database and one.collection):
             return SinkVerification(str(sink), None, "cannot be compared")
         if not table.state().token:
+            if name in reached and client_of(one.uri)[one.database][one.collection].find_one() is None:
+                continue
             return SinkVerification(str(sink), None, f"nothing yet of {name}")
+        table = TableAtPosition(table, reached[name]) if name in reached else table
         comparison = compare(_ComparedTable(one.uri, one.database, one.collection, table), masks)
         equal &= comparison.equal
         texts.append(f"{name}: {comparison}")

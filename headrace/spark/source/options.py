@@ -124,7 +124,7 @@ def _check_together(options: Mapping[str, str], servers: int) -> None:
         raise OptionError("the options 'collection' and 'collections' are for one collection and for several: give one")
     from_snapshot = options.get("startingposition", "").strip() == "snapshot"
     if from_snapshot and "collection" not in options:
-        _check_several(options, servers)
+        _check_several(options)
     if (options.get("documents", "").lower() == "columns") != ("documentschema" in options):
         raise OptionError("documents 'columns' and the option 'documentSchema' go together")
     again = options.get("onpositionlost", "").lower() == "resnapshot"
@@ -134,10 +134,8 @@ def _check_together(options: Mapping[str, str], servers: int) -> None:
         raise OptionError("the option 'asOf' needs a collection")
 
 
-def _check_several(options: Mapping[str, str], servers: int) -> None:
+def _check_several(options: Mapping[str, str]) -> None:
     """Raises OptionError for what a snapshot of several collections cannot have."""
-    if servers > 1:
-        raise OptionError("startingPosition 'snapshot' of several collections is for one server")
     for name, reason in _OF_ONE.items():
         if name in options:
             raise OptionError(f"the option {name!r} is not for a snapshot of several collections: {reason}")

@@ -25,6 +25,7 @@ from headrace.spark.stream.merged_stream import MergedStream, merged_past_partit
 from headrace.spark.stream.partitions import EventRange, MergedRanges, ServerPartition
 from headrace.spark.stream.read_partition import past_partitions, read_partition
 from headrace.spark.stream.server_stream import Offset, ServerStream
+from headrace.spark.stream.servers_collections import ServersCollectionsStream
 from headrace.spark.timetravel.archive import end_at, resolve
 
 if TYPE_CHECKING:
@@ -84,10 +85,10 @@ class StreamReader(_PartitionReader, Admission):
     """Plans batches in the driver, from one thread, as Spark asks in `admission.py`; `read` runs on workers."""
 
     @cached_property
-    def stream(self) -> ServerStream | MergedStream:
+    def stream(self) -> ServerStream | MergedStream | ServersCollectionsStream:
         """The stream that is planned, opened at the first use."""
         if self.options.others:
-            return MergedStream(self.options)
+            return ServersCollectionsStream(self.options) if self.options.several else MergedStream(self.options)
         return CollectionsStream(self.options) if self.options.several else ServerStream(self.options)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -18,9 +18,9 @@ A quiet server's time advances with its periodic no-ops, every ten seconds: the 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from bson import Timestamp
 from pymongo import timeout
@@ -34,6 +34,7 @@ from headrace.spark.mongodb.event_ranges import ARROW_ROWS
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream, PositionLost
 from headrace.spark.mongodb.source_options import SourceOptions, server_name
 from headrace.spark.rows.events import SERVER
+from headrace.spark.stream.collections_partitions import CollectionEvents, CollectionSnapshots, read_collections
 from headrace.spark.stream.partitions import EventRange, MergedRanges, ServerPartition
 from headrace.spark.stream.read_partition import past_partitions, read_partition
 from headrace.spark.stream.server_stream import Offset, ServerStream, in_snapshot, offset_of, token_of
@@ -59,10 +60,9 @@ class MergedStream:
         self._bounds = BatchLimits(share, size)
         self._partitions = options.partitions
         self._idle_ms = options.idle_advance_ms
-        self._skips = options.on_server_down == "skip"
+        self._reached = ReachedServers(skips=options.on_server_down == "skip")
         rows_max = options.rows_max and share
         self._streams = {server_name(one.uri): ServerStream(replace(one, rows_max=rows_max)) for one in servers}
-        self._down: set[str] = set()
         self._until: dict[str, Timestamp] | None = None
 
     def initial_offset(self) -> Offset:
@@ -82,7 +82,7 @@ class MergedStream:
             snapshots = [name for name in self._streams if in_snapshot(tokens[name])]
             if chunks := self._next_chunks(tokens, snapshots):
                 return {"servers": tokens | chunks}
-            if snapshots and not self._skips:
+            if snapshots and not self._reached.skips:
                 return start
             seen = self._look(tokens, snapshots)
             ends, rows = self._reach(tokens, seen) if seen else (tokens, 0)
@@ -100,7 +100,7 @@ class MergedStream:
         chunks: dict[str, Offset] = {}
         for name in snapshots:
             stream = self._streams[name]
-            if self._is_up(name, stream.mongodb):
+            if self._reached.is_up(name, stream.mongodb):
                 chunks[name] = stream.latest_offset(tokens[name])
                 if self._until and not in_snapshot(chunks[name]):
                     # Rows of the snapshot may be newer than the end of the run, so the end is moved to now.
@@ -127,7 +127,7 @@ class MergedStream:
         for name, stream in self._streams.items():
             if name in without:
                 continue
-            if self._is_up(name, stream.mongodb):
+            if self._reached.is_up(name, stream.mongodb):
                 bounds, wait_ms = self._bounds, stream.options.await_ms // len(self._streams)
                 try:
                     stream.check_server(token_of(tokens[name]))
@@ -136,30 +136,14 @@ class MergedStream:
                     raise _ServerRestart(name, stream.restart(error, token_of(tokens[name]))) from error
                 # With availableNow a server that has reported everything does not hold back the others.
                 seen[name] = _END if self._until and reachable >= self._until[name] else reachable
-            elif not self._skips:
+            elif not self._reached.skips:
                 return {}
         return seen
-
-    def _is_up(self, name: str, mongodb: MongoDBStream) -> bool:
-        try:
-            with timeout(limits.MERGED_PING_SECONDS_MAX):
-                mongodb.now()
-        except ConnectionFailure as error:
-            if name not in self._down:
-                policy = "going on without it" if self._skips else "waiting for it; there are no batches until then"
-                _LOG.warning("The server %s cannot be reached, %s: %s", name, policy, error)
-                self._down.add(name)
-            return False
-        if name in self._down:
-            _LOG.warning("The server %s is back", name)
-            self._down.discard(name)
-        return True
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """The partitions between two offsets. Raises OptionError if a server was removed from the options."""
         before, after = start["servers"], end["servers"]
-        if missing := sorted(after.keys() - self._streams.keys()):
-            raise OptionError(f"the checkpoint has the server {missing[0]}, which the option 'uri' has not")
+        check_none_removed(after, self._streams)
         alone: list[InputPartition] = []
         ranges: list[EventRange | None] = []
         for number, (name, stream) in enumerate(self._streams.items()):
@@ -175,6 +159,36 @@ class MergedStream:
         """Closes the cursors that read ahead."""
         for stream in self._streams.values():
             stream.close()
+
+
+class ReachedServers:
+    """Which of several servers can be reached; `skips`: the others go on without one that cannot."""
+
+    def __init__(self, *, skips: bool) -> None:
+        self.skips = skips
+        self._down: set[str] = set()
+
+    def is_up(self, name: str, mongodb: MongoDBStream) -> bool:
+        """Whether the server answers; the log names it when that changes."""
+        try:
+            with timeout(limits.MERGED_PING_SECONDS_MAX):
+                mongodb.now()
+        except ConnectionFailure as error:
+            if name not in self._down:
+                policy = "going on without it" if self.skips else "waiting for it; there are no batches until then"
+                _LOG.warning("The server %s cannot be reached, %s: %s", name, policy, error)
+                self._down.add(name)
+            return False
+        if name in self._down:
+            _LOG.warning("The server %s is back", name)
+            self._down.discard(name)
+        return True
+
+
+def check_none_removed(offsets: Iterable[str], servers: Iterable[str]) -> None:
+    """Raises OptionError if an offset has a server that the options have not."""
+    if missing := sorted(set(offsets) - set(servers)):
+        raise OptionError(f"the checkpoint has the server {missing[0]}, which the option 'uri' has not")
 
 
 class _ServerRestart(Exception):
@@ -208,7 +222,10 @@ def read_merged(
     """The rows of a partition with the column `server`; ranges are merged by (cluster time, server, token)."""
     if isinstance(part, ServerPartition):
         one = options.servers[part.number]
-        for batch in read_partition(one, part.partition, columns):
+        inner = part.partition
+        of_collections = isinstance(inner, CollectionEvents | CollectionSnapshots)
+        read: Any = read_collections if of_collections else read_partition
+        for batch in read(one, inner, columns):
             yield _named(batch, server_name(one.uri))
         return
     wanted = tuple(columns) if "token" in columns else ("token", *columns)

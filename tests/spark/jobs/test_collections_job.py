@@ -66,7 +66,8 @@ class Runs:
         self.job, self.query = job, query
         self.checked = begin(job)
         self.options = parse_options(source_options(job) | self.checked.source_options())
-        self.reader = StreamReader(self.options, SCHEMA)
+        schema = StructType([*SCHEMA, StructField("server", StringType(), False)]) if self.options.others else SCHEMA
+        self.reader = StreamReader(self.options, schema)
         self.sinks = [open_sink(job, sink, self.options) for sink in job.sinks]
         for options, sink in zip(job.sinks, self.sinks, strict=True):
             sink.owner = self.checked.owner_of(options)  # type: ignore[attr-defined]
@@ -95,6 +96,7 @@ class Runs:
             record = noted(self.job, record, self.seen, zip(self.job.sinks, self.sinks, strict=True))
             self._note("commits", number, "v1\n{}")
             start = end
+        self.position = start
         self.reader.stop()
 
     def go_on(self) -> None:

@@ -1,6 +1,6 @@
-"""A job that follows one collection of two servers into a history and mirrors, and whose processes are killed.
+"""A job that follows one collection, or several, of two servers into histories and mirrors; its processes are killed.
 
-Writers write to both servers, with the same keys; one server is killed and started again, and a collection is dropped.
+Writers write to both servers, with the same keys; one server is killed and started again, and collections are dropped.
 The tables are compared by code of this file and of `support/plain_values.py`: documents of each server, and the rows of
 the tables that name it.
 """
@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from deltalake import DeltaTable
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
-from tests.spark.jobs.test_collections_killed import VALUES, key_of, normal, text_of
+from tests.spark.jobs.test_collections_killed import VALUES, folder_of, key_of, normal, text_of
 from tests.spark.jobs.test_job_killed import KINDS, Server, run_and_kill
 from tests.spark.support.plain_values import values_of_document, values_of_row
 
@@ -59,6 +59,27 @@ schema = "infer"
 kind = "history"
 path = "history"
 """
+COLLECTIONS_JOB = """
+checkpoint = "checkpoint"
+report_seconds = 0.2
+[source]
+uri = {uris}
+database = "shop"
+startingPosition = "snapshot"
+maxRowsPerTrigger = 300
+[spark]
+quick = true
+[[sink]]
+kind = "mirror"
+path = "mirror/{{collection}}"
+schema = "infer"
+[[sink]]
+kind = "history"
+path = "history/{{collection}}"
+"""
+NAMES = ("orders", "customers", "a/b")
+RARE = 60
+"""Of so many writes of a writer to several collections one drops, renames or makes a collection."""
 
 
 def change(orders: Any, choose: random.Random, number: int) -> None:
@@ -73,8 +94,27 @@ def change(orders: Any, choose: random.Random, number: int) -> None:
             orders.update_one(key, {"$push": {"list": number}, "$inc": {"n": 1}, "$set": {"value": value}}, upsert=True)
 
 
+def change_one(database: Any, choose: random.Random, number: int) -> None:
+    """As the writer of one collection does, which is dropped once on the first server."""
+    change(database.orders, choose, number)
+
+
+def change_several(database: Any, choose: random.Random, number: int) -> None:
+    """One write to one of the collections or, now and then, a drop, a rename, or a collection that appears."""
+    collection = database[choose.choice(NAMES)]
+    match number // RARE % 3 if number % RARE == RARE - 1 else -1:
+        case 0:
+            collection.drop()
+        case 1:
+            collection.rename(choose.choice([*NAMES, "new"]), dropTarget=True)
+        case 2:
+            collection.aggregate([{"$match": {"n": {"$gt": 1}}}, {"$out": "new"}])
+        case _:
+            change(collection, choose, number)
+
+
 @contextmanager
-def writers(uris: list[str]) -> Iterator[list[int]]:
+def writers(uris: list[str], write_one: Callable[[Any, random.Random, int], None]) -> Iterator[list[int]]:
     """A thread for each server that writes all the while; what they have done, in writes."""
     stop = threading.Event()
     done = [0] * len(uris)
@@ -87,7 +127,7 @@ def writers(uris: list[str]) -> Iterator[list[int]]:
                 with suppress(PyMongoError):
                     if server == 0 and done[server] == DROPPED_AT:
                         client.shop.orders.drop()
-                    change(client.shop.orders, choose, done[server])
+                    write_one(client.shop, choose, done[server])
                     done[server] += 1
 
     threads = [threading.Thread(target=write, args=(number,)) for number in range(len(uris))]
@@ -118,18 +158,23 @@ def test_both_servers_collections_are_right_after_many_kills(tmp_path: Path) -> 
     kill_again_and_again(tmp_path, 5 * len(KINDS))
 
 
-def kill_again_and_again(tmp_path: Path, kills: int) -> None:
+def test_several_collections_of_both_servers_are_right_after_each_kind_of_kill(tmp_path: Path) -> None:
+    """Takes one to two minutes: Spark is started five times."""
+    kill_again_and_again(tmp_path, len(KINDS), several=True)
+
+
+def kill_again_and_again(tmp_path: Path, kills: int, *, several: bool = False) -> None:
     seed = int(os.environ.get("HEADRACE_SEED") or random.randrange(10**6))
     print(f"HEADRACE_SEED={seed}", flush=True)
     choose = random.Random(seed)
     servers = [Server(tmp_path / name) for name in ("one", "two")]
     job = tmp_path / "job.toml"
-    job.write_text(JOB.format(uris=[server.uri for server in servers]))
+    job.write_text((COLLECTIONS_JOB if several else JOB).format(uris=[server.uri for server in servers]))
     try:
         for server in servers:
             with MongoClient[Any](server.uri) as client:
                 client.shop.orders.insert_many([{"_id": f"first {number}", "n": 0} for number in range(400)])
-        with writers([server.uri for server in servers]) as done:
+        with writers([server.uri for server in servers], change_several if several else change_one) as done:
             for number in range(kills):
                 kind = KINDS[number % len(KINDS)]
                 progress = run_and_kill(job, choose, kind)
@@ -142,11 +187,28 @@ def kill_again_and_again(tmp_path: Path, kills: int) -> None:
         command = [sys.executable, "-m", "headrace.cli.main", "pipeline", "run", "--once", str(job)]
         subprocess.run(command, check=True, timeout=300, stdout=subprocess.DEVNULL)
         for server in servers:
-            compare(server, tmp_path)
+            compare_several(server, tmp_path) if several else compare(server, tmp_path)
     finally:
         for server in servers:
             server.process.kill()
             server.process.wait()
+
+
+def compare_several(server: Server, folder: Path) -> None:
+    """As `compare`, of each collection's tables."""
+    name = f"127.0.0.1:{server.port}"
+    count = 0
+    with MongoClient[Any](server.uri, document_class=dict, datetime_conversion="DATETIME_MS") as client:
+        for collection in (*NAMES, "new"):
+            documents = list(client.shop[collection].find())
+            mirror, history = (folder / kind / folder_of(collection) for kind in ("mirror", "history"))
+            values = Counter(map(values_of_row, rows_of(mirror, name))) if mirror.exists() else Counter()
+            assert values == Counter(map(values_of_document, documents)), (name, collection)
+            versions = rows_of(history, name) if history.exists() else []
+            texts = Counter(normal(version["document"]) for version in versions)
+            assert texts == Counter(normal(text_of(document)) for document in documents), (name, collection)
+            count += len(documents)
+    assert count > 30
 
 
 def compare(server: Server, folder: Path) -> None:

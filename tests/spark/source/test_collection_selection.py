@@ -85,12 +85,6 @@ def test_options_that_do_not_go_together_are_refused(options: dict[str, str], me
         parse_options({"uri": "mongodb://localhost"} | options)
 
 
-def test_several_collections_are_of_one_server() -> None:
-    uris = "mongodb://one\nmongodb://two"
-    with pytest.raises(OptionError, match="one server"):
-        parse_options({"uri": uris, "database": "d", "startingPosition": "snapshot"})
-
-
 def test_names_are_text_or_an_array() -> None:
     for text in ("orders, log_*", '["orders", "log_*"]'):
         options = parse_options({"uri": "mongodb://x", "database": "d", "collections": text})
