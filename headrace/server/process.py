@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 _PACKAGES: Final = (headrace.changes, headrace.commands, headrace.cursors, headrace.execution, headrace.query)
 _NEVER: Final = 2**31 - 1
+_COUNT_PAUSE: Final = 200
+"""How many times as long as a look at what is freed takes is waited for the next."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _MAPPED_BYTES: Final = 32 * 1024 * 1024
 """From here on the C library maps a block by itself and unmaps it when it is freed: the most that it can be told."""
@@ -51,23 +53,15 @@ async def tend(core: Core) -> None:
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)
             await asyncio.sleep(0)
-    garbage = Garbage()
+    garbage, freed = Garbage(), FreedMemory()
     busy_at = monotonic()
-    retain_freed_memory()
-    returned_bytes = freed_bytes()  # of what is freed, those that were returned or that there always were
-    was_quiet = False
     while True:
         await asyncio.sleep(limits.COLLECTION_SECONDS)
         is_quiet = not core.scheduler.requests() and not core.writer.requests()
         busy_at = busy_at if is_quiet else monotonic()
         has_been_quiet = monotonic() - busy_at > limits.QUIET_SECONDS
         garbage.look(is_quiet=is_quiet, has_been_quiet=has_been_quiet)
-        freed = freed_bytes()
-        returned_bytes = min(returned_bytes, freed)
-        if (has_been_quiet and not was_quiet) or freed - returned_bytes > limits.FREED_BYTES_BUSY_MAX:
-            return_freed_memory()  # once on a quiet server, and not in the middle of a busy time if that can wait
-            returned_bytes = freed_bytes()
-        was_quiet = has_been_quiet
+        freed.look(has_been_quiet=has_been_quiet)
 
 
 class Garbage:
@@ -97,6 +91,37 @@ class Garbage:
             gc.collect()
             gc.freeze()
             self._collected = now
+
+
+class FreedMemory:
+    """When freed blocks are returned to the system: once on a quiet server, and on a busy one where they are many.
+
+    To count them the C library walks over them, 10 ms for 500,000, so that they are counted the more seldom the longer
+    that takes.
+    """
+
+    def __init__(self) -> None:
+        retain_freed_memory()
+        self._returned_bytes = freed_bytes()  # of what is freed, those that were returned or that there always were
+        self._counts_at = 0.0
+        self._was_quiet = False
+
+    def look(self, *, has_been_quiet: bool) -> None:
+        """Return them if it is time. `has_been_quiet`: no command has run for a while."""
+        if (has_been_quiet and not self._was_quiet) or self._are_many():
+            return_freed_memory()
+            self._returned_bytes = freed_bytes()
+        self._was_quiet = has_been_quiet
+
+    def _are_many(self) -> bool:
+        began = monotonic()
+        if began < self._counts_at:
+            return False
+        freed = freed_bytes()
+        now = monotonic()
+        self._counts_at = now + _COUNT_PAUSE * (now - began)
+        self._returned_bytes = min(self._returned_bytes, freed)
+        return freed - self._returned_bytes > limits.FREED_BYTES_BUSY_MAX
 
 
 def retain_freed_memory() -> None:
