@@ -13,6 +13,7 @@ attackers leave stay for ten minutes: in a shorter soak memory grows to its end,
 from __future__ import annotations
 
 import argparse
+import math
 import multiprocessing
 import random
 import signal
@@ -198,9 +199,11 @@ def _watch_memory(target: Target, ends: float) -> list[float]:
     """A sample every few seconds; each minute a line. Drops what the attackers have inserted."""
     memory: list[float] = []
     minute = time.monotonic()
-    while time.monotonic() < ends and is_alive(target):
+    while time.monotonic() < ends:
         time.sleep(SAMPLE_SECONDS)
         memory.append(memory_of(target))
+        if math.isnan(memory[-1]):  # the process has ended
+            return []
         if time.monotonic() - minute >= 60:
             minute = time.monotonic()
             recent = memory[-int(60 / SAMPLE_SECONDS) :]
