@@ -57,6 +57,8 @@ class MetricsListener(StreamingQueryListener):
         self._waiting: dict[str, list[str]] | None = None
         """Of several collections those that were to be read, by server, when the snapshot was first looked at."""
         self._read_before = 0
+        self.row_counts: dict[int, int] = {}
+        """The rows of batches of which Spark sees fewer: those that workers wrote as they read them."""
         self.ended = threading.Event()
         """Set when Spark has reported the query's end, and so all its batches."""
 
@@ -78,8 +80,9 @@ class MetricsListener(StreamingQueryListener):
             self._offset = json.loads(end) if isinstance(end, str) else end
             self._set_position()
             taken_ms = progress.durationMs.get("triggerExecution", 0)
-            self._count_snapshot(progress.numInputRows, taken_ms)
-            self._metrics.ended(progress.batchId, progress.numInputRows, taken_ms / 1000)
+            rows = self.row_counts.pop(progress.batchId, progress.numInputRows)
+            self._count_snapshot(rows, taken_ms)
+            self._metrics.ended(progress.batchId, rows, taken_ms / 1000)
             self._measure_when_due()
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,12 +34,13 @@ from headrace.spark.jobs.typed_sinks import set_validators
 from headrace.spark.mongodb.server_history import HistoryChanged
 from headrace.spark.mongodb.stream_fingerprint import stream_fingerprint
 from headrace.spark.sinks.collections_sink import CollectionsSink
-from headrace.spark.sinks.contract import FOLDED_COLUMNS, BatchReport
+from headrace.spark.sinks.contract import FOLDED_COLUMNS, BatchReport, Sink
 from headrace.spark.sinks.foreach_batch import Listener, for_each_batch, wait_for_sinks
 from headrace.spark.sinks.log_sink import LogSink
 from headrace.spark.sinks.mongodb_sink import PerCollectionSink
 from headrace.spark.sinks.query_id import query_id
 from headrace.spark.source.options import parse_options
+from headrace.spark.tables.event_log import SharedLog
 from headrace.spark.tables.table_location import location_of
 
 if TYPE_CHECKING:
@@ -178,7 +179,10 @@ class _Run:
         job = self._job
         self._started.clear()
         register(in_this_process(session, "a job"))
-        rows = session.readStream.format("headrace").options(**self._options).load()
+        sinks = [open_sink(job, sink, parse_options(self._options)) for sink in job.sinks]
+        self._staged = staged_log(job, sinks)
+        staging = {"stageinto": self._staged.location.url} if self._staged else {}
+        rows = session.readStream.format("headrace").options(**self._options, **staging).load()
         rows = apply_stages(job, rows, session)
         if all(sink.folds for sink in job.sinks):
             rows = rows.select(*(name for name in rows.columns if name in FOLDED_COLUMNS))
@@ -186,7 +190,6 @@ class _Run:
         self._listener.resume(read_checkpoint(job.checkpoint).offset, self.snapshot_documents)
         self._session = session
         session.streams.addListener(self._listener)
-        sinks = [open_sink(job, sink, parse_options(self._options)) for sink in job.sinks]
         self._fans = [
             (options, sink) for options, sink in zip(job.sinks, sinks, strict=True)
             if isinstance(sink, CollectionsSink | PerCollectionSink)
@@ -281,6 +284,8 @@ class _Run:
 
     def _committed(self, report: BatchReport) -> None:
         self._metrics.committed(report.rest_count, report.dead_letter_count)
+        if self._staged:
+            self._listener.row_counts[report.batch] = report.row_count
         if self._batch_listener:
             self._batch_listener(report)
 
@@ -304,6 +309,18 @@ class _Run:
                 raise self.failure from None
             if not self._stop.is_set():
                 raise
+
+
+def staged_log(job: Job, sinks: Sequence[Sink]) -> SharedLog | None:
+    """The log whose files the source's workers write; None if the rows are for more than that."""
+    (sink,) = sinks if len(sinks) == 1 else (None,)
+    if not isinstance(sink, LogSink) or not sink.takes_frames or sink.omit:
+        return None
+    if job.stages or job.deadletter or job.options.others:
+        return None
+    sink.staged_by_source = True
+    assert isinstance(sink.log, SharedLog)
+    return sink.log
 
 
 def source_options(job: Job) -> dict[str, str]:

@@ -65,6 +65,8 @@ class SourceOptions:
     batch_rows: int = 1000
     await_ms: int = 250
     idle_advance_ms: int = 60_000
+    stage_into: str = ""
+    """The folder of a log into which workers write the rows (`tables/staged_rows.py`); empty: Spark gets them."""
 
     @property
     def selection(self) -> CollectionSelection:

@@ -7,9 +7,10 @@ After a new snapshot (a lost checkpoint, a collection of that name made again) a
 lies between it and the event before is not in the log.
 
 If tasks can write the log's files (`SharedLog`), rows are not collected to the driver: each task writes a file and
-returns statistics of it, and the driver commits the files as they are, with the progress. The driver reads only a small
-batch that Spark has already, one of several servers, or one with rows that may be in the log already (a repeated
-snapshot), and checks each row.
+returns statistics of it, and the driver commits the files as they are, with the progress. In a job that does nothing
+else with the rows these are the tasks that read them (`tables/staged_rows.py`). The driver reads only a small batch
+that Spark has already, one of several servers, or one with rows that may be in the log already (a repeated snapshot),
+and checks each row.
 """
 
 from __future__ import annotations
@@ -27,7 +28,15 @@ from headrace.spark.tables.batch_stats import BatchStats, batch_stats, progress_
 from headrace.spark.tables.drop_policy import CollectionGone, checked_policy
 from headrace.spark.tables.event_log import EventLog, NotingLog, SharedLog
 from headrace.spark.tables.progress import Progress, Sieve, may_be_present
-from headrace.spark.tables.staged_files import read_staged, remove_files, staged_prefix
+from headrace.spark.tables.staged_files import (
+    StagedBatch,
+    merged_batches,
+    read_staged,
+    remove_files,
+    staged_prefix,
+    without_seen_files,
+)
+from headrace.spark.tables.staged_rows import staged_batches
 from headrace.spark.tables.table_owner import TableOwner, check_owner
 from headrace.spark.tables.typed.table_schema import rest_count_of
 
@@ -58,6 +67,8 @@ class LogSink:
         self.source = ""
         """Which stream the rows are of (`mongodb/stream_fingerprint.py`), if the caller knows it."""
         self.owner: TableOwner | None = None
+        self.staged_by_source = False
+        """Whether the source was told to stage rows into the log's folder."""
         self.omit: Mask | None = None
         """The fields that the table does not have; rows then go through the driver."""
 
@@ -65,7 +76,9 @@ class LogSink:
         return self.log.progress()
 
     def apply(self, batch: MicroBatch) -> BatchReport | None:
-        before = self._before()
+        return self._apply(batch, self._before())
+
+    def _apply(self, batch: MicroBatch, before: Progress) -> BatchReport | None:
         if before.has(batch.query, batch.number) or not batch.table.num_rows:
             return None
         batch = batch.masked(self.omit)
@@ -89,16 +102,37 @@ class LogSink:
         before = self._before()
         if before.has(query, number):
             return None
-        location, prefix, schema = self.log.location, staged_prefix(query, number), schema_of(frame)
+        location, prefix = self.log.location, staged_prefix(query, number)
+        if self.staged_by_source:
+            location.create()
+            table = frame.toArrow()
+            batches = staged_batches(table, prefix)
+            if batches is None:
+                return self._apply(MicroBatch(query, number, table), before)
+            schema, staged = schema_of(frame), merged_batches(batches, location)
+            staged = without_seen_files(staged, location, prefix, schema, before.token)
+            return self._commit_staged(staged, schema, before, query, number)
+        schema = schema_of(frame)
         if SERVER in schema.names or self.omit or not self.log.takes(schema) or were_fetched(frame):
-            return self.apply(MicroBatch(query, number, frame.toArrow()))
+            return self._apply(MicroBatch(query, number, frame.toArrow()), before)
         staged = stage(frame, location, prefix, schema, before.token)
+        return self._commit_staged(staged, schema, before, query, number)
+
+    def _commit_staged(
+        self, staged: StagedBatch, schema: pa.Schema, before: Progress, query: str, number: int
+    ) -> BatchReport | None:
+        """Commits the files, or, where their rows may be in the log or do not fit it as they are, their new rows."""
+        assert isinstance(self.log, SharedLog)
+        location, prefix = self.log.location, staged_prefix(query, number)
         after = progress_after(before, staged.stats)
-        if after is None:
+        if staged.files and (after is None or not self.log.takes(schema)):
             try:
-                return self.apply(MicroBatch(query, number, read_staged(staged.files, location)))
+                rows = read_staged(staged.files, location)
+                report = self._apply(MicroBatch(query, number, rows), before)
+                return report and replace(report, row_count=staged.seen_count)
             finally:
                 remove_files(location, prefix)
+        assert after is not None, "a batch without rows changes nothing"
         if self._policy == "fail" and staged.stats.invalidated:
             remove_files(location, prefix)
         self._check(staged.stats)

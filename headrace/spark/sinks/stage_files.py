@@ -9,15 +9,8 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
-from headrace.spark.tables.staged_files import (
-    FilesNotShared,
-    StagedBatch,
-    StagingWriter,
-    merged_batches,
-    not_shared_message,
-)
+from headrace.spark.tables.staged_files import StagedBatch, merged_batches, write_staged
 from headrace.spark.tables.table_location import TableLocation
 
 if TYPE_CHECKING:
@@ -42,16 +35,7 @@ def stage(frame: DataFrame, location: TableLocation, prefix: str, schema: pa.Sch
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        if not location.exists():
-            raise FilesNotShared(not_shared_message(location))
-        writer = StagingWriter(location, f"{prefix}{uuid4()}.parquet", schema, token)
-        try:
-            for batch in batches:
-                writer.write(batch)
-            staged = writer.close()
-        except BaseException:
-            writer.abandon()
-            raise
+        staged = write_staged(batches, location, prefix, schema, token)
         yield pa.record_batch({"staged": pa.array([pickle.dumps(staged)], pa.binary())})
 
     answers = frame.mapInArrow(write, "staged BINARY").collect()

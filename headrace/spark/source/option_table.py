@@ -121,6 +121,11 @@ SOURCE_OPTIONS: Final = {
         "with a snapshot of several collections: some that have one even if they are gone, as a JSON array of "
         "`database.collection`. A job sets it to those that have a table",
     ),
+    "stageInto": SourceOption(
+        SIZES, "",
+        "the folder of a table: workers write the rows there as files and give Spark one row of each. A job whose only "
+        "sink is `changes` or `parquet`, without stages, sets it, and its sink commits the files",
+    ),
     "startingPosition": SourceOption(
         POSITIONS, "latest",
         "`latest`, `earliest`, `snapshot` (documents first, then events), a resume token, its document as JSON, "

@@ -78,6 +78,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         batch_rows=_count(options, "batchRows") or 1000,
         await_ms=_count(options, "awaitMs") or 250,
         idle_advance_ms=_count(options, "idleAdvanceMs") or 60_000,
+        stage_into=options.get("stageinto", ""),
     )
 
 

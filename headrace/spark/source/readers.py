@@ -9,7 +9,9 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from headrace.spark.errors import OptionError
 from headrace.spark.masks.masked_columns import masked_bson
@@ -41,6 +43,15 @@ class _PartitionReader:
         self._schema = schema
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if self.options.stage_into and TaskContext.get():
+            from headrace.spark.tables.staged_rows import batch_prefix, staged_row
+
+            if prefix := batch_prefix(self._schema.names):
+                schema = to_arrow_schema(self._schema, timezone="UTC")
+                return iter([staged_row(self._batches(partition), self.options.stage_into, prefix, schema)])
+        return self._batches(partition)
+
+    def _batches(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         shaper = Shaper(self._schema)
         if isinstance(partition, MergedRanges | ServerPartition):
             batches = read_merged(self.options, partition, shaper.columns)

@@ -35,9 +35,12 @@ class DeltaLog:
         self.location.create()
         properties = commit_properties(progress.text(), progress.query, progress.batch)
         # A later release, or another option of the source, may bring columns that the table has not yet.
-        into = self._open_table.now() or self.location.url
-        write_deltalake(into, rows, mode="append", schema_mode="merge", commit_properties=properties)
-        compact_small_files(self._table(), properties)
+        table = self._open_table.now()
+        write_deltalake(
+            table or self.location.url, rows, mode="append", schema_mode="merge", commit_properties=properties
+        )
+        # A table that is given is at its new version then.
+        compact_small_files(table or self._table(), properties)
 
     def note(self, progress: Progress) -> None:
         table = self._table()

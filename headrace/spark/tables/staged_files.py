@@ -7,16 +7,23 @@ that the repeated batch can remove it, and no two attempts write the same file.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from headrace.spark.tables.batch_stats import BatchStats, batch_stats, merged_stats, without_seen_events
+from headrace.spark.tables.batch_stats import (
+    BatchStats,
+    InvalidatingEvent,
+    batch_stats,
+    merged_stats,
+    without_seen_events,
+)
 from headrace.spark.tables.table_location import TableLocation
 
 # The columns by which readers of a log pass over whole files.
@@ -43,6 +50,20 @@ class StagedBatch:
     seen_count: int
     stats: BatchStats
     files: tuple[StagedFile, ...] = ()
+
+    def text(self) -> str:
+        """As JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def of(cls, text: str) -> StagedBatch:
+        """What `text` made the text of."""
+        given = json.loads(text)
+        stats = given["stats"]
+        event = stats["invalidated"] and InvalidatingEvent(**stats["invalidated"])
+        around = {name: tuple(stats[name]) for name in ("begins", "ends")}
+        files = tuple(StagedFile(**file) for file in given["files"])
+        return cls(given["seen_count"], BatchStats(**stats | around | {"invalidated": event}), files)
 
 
 def staged_prefix(query: str, number: int) -> str:
@@ -100,6 +121,42 @@ class StagingWriter:
 
     def _delta_statistics(self) -> str:
         return delta_statistics(self._stats.row_count, self._bounds)
+
+
+def write_staged(
+    batches: Iterable[pa.RecordBatch], location: TableLocation, prefix: str, schema: pa.Schema, token: str = ""
+) -> StagedBatch:
+    """Writes the rows, without events up to `token`, to a file whose name begins with `prefix`.
+
+    Raises FilesNotShared if the driver, which made the folder, has another one.
+    """
+    if not location.exists():
+        raise FilesNotShared(not_shared_message(location))
+    writer = StagingWriter(location, f"{prefix}{uuid4()}.parquet", schema, token)
+    try:
+        for batch in batches:
+            writer.write(batch)
+        return writer.close()
+    except BaseException:
+        writer.abandon()
+        raise
+
+
+def without_seen_files(
+    staged: StagedBatch, location: TableLocation, prefix: str, schema: pa.Schema, token: str
+) -> StagedBatch:
+    """The batch in files without events up to `token`, written anew, a row group at a time, if it has any such events.
+
+    For files whose writer did not know the token.
+    """
+    if not staged.stats.event_count or staged.stats.first > token:
+        return staged
+    batches = []
+    for file in staged.files:
+        with pq.ParquetFile(file.name, filesystem=location.files) as opened:
+            batches.append(write_staged(opened.iter_batches(), location, prefix, schema, token))
+        location.remove_file(file.name)
+    return replace(merged_batches(batches, location), seen_count=staged.seen_count)
 
 
 def merged_batches(batches: Sequence[StagedBatch], location: TableLocation) -> StagedBatch:

@@ -14,6 +14,7 @@ from pymongo import MongoClient
 from pymongo.database import Database
 
 import headrace
+from headrace import limits
 from headrace.spark import errors
 from headrace.spark.jobs import metrics_listener as listener
 from headrace.spark.jobs.job_file import Job, parse_job
@@ -155,6 +156,33 @@ def test_a_batch_that_comes_as_the_job_is_stopped_is_no_error_of_the_query(
     monkeypatch.undo()
     run_job(job, session=spark, report=silent)
     assert [each.equal for each in verify_job(job)] == [True]
+
+
+@pytest.mark.parametrize("kind", ["changes", "parquet"])
+def test_rows_that_workers_write_as_they_read_them_are_in_the_table_once_although_a_commit_fails(
+    spark: SparkSession, uri: str, database: Db, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    batch = limits.PREFETCH_ROW_COUNT_MAX + 200
+    database.c.insert_many([{"_id": number} for number in range(3 * batch)])
+    begin = {"startingPosition": "earliest", "maxRowsPerTrigger": batch, "partitions": 2, "partitionBy": "document"}
+    job = job_of(uri, database, tmp_path, {"kind": kind}, **begin)
+    log = type(job.sinks[0].open().log)  # type: ignore[attr-defined]
+    append, calls = log.append_files, []
+
+    def fails_once(*given: Any) -> None:
+        calls.append(given)
+        if len(calls) == 2:
+            raise RuntimeError("the disk is full")
+        append(*given)
+
+    monkeypatch.setattr(log, "append_files", fails_once)
+    with pytest.raises(RuntimeError, match="the disk is full"):
+        run_job(job, session=spark, report=silent)
+    assert run_job(job, session=spark, report=silent).rows_total == 2 * batch
+    assert [each.equal for each in verify_job(job)] == [True]
+    assert len(calls) == 4
+    # Two tasks have written each batch, and what they wrote for the commit that failed is gone.
+    assert len(list(tmp_path.glob(f"{kind}/part-*.parquet"))) == 6
 
 
 def test_what_stops_a_sink_stops_the_job_and_is_what_is_raised(

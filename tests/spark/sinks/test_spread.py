@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,10 +23,12 @@ from headrace.spark.sinks.sink_options import SinkError, parse_sink
 from headrace.spark.tables.delta_files import files_between
 from headrace.spark.tables.delta_log import DeltaLog
 from headrace.spark.tables.drop_policy import CollectionGone
-from headrace.spark.tables.staged_files import FilesNotShared, StagingWriter
+from headrace.spark.tables.event_log import SharedLog
+from headrace.spark.tables.staged_files import FilesNotShared, StagedBatch, StagingWriter, staged_prefix
+from headrace.spark.tables.staged_rows import staged_batches, staged_row
 from headrace.spark.tables.table_location import location_of
 from tests.spark.support.generated_changes import MOMENT, SCHEMA, GeneratedChanges, batches, table_of, token_at
-from tests.spark.support.local_frame import LocalFrame
+from tests.spark.support.local_frame import LocalFrame, SourceFrame
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,9 +40,22 @@ def events(count: int, seed: int = 1) -> pa.Table:
     return table_of(changes.events)
 
 
-def spread(sink: LogSink, rows: pa.Table, number: int = 0, query: str = "q") -> Any:
-    frame: Any = LocalFrame(rows)
-    return sink.apply_frame(frame, query, number)
+Spread = Callable[..., Any]
+
+
+@pytest.fixture(params=["by the sink's tasks", "by the source's"])
+def spread(request: pytest.FixtureRequest) -> Spread:
+    """Applies rows to a sink, which tasks of the sink write, or those that have read them."""
+
+    def apply(sink: LogSink, rows: pa.Table, number: int = 0, query: str = "q") -> Any:
+        frame: Any = LocalFrame(rows)
+        if request.param == "by the source's":
+            sink.staged_by_source = True
+            assert isinstance(sink.log, SharedLog)
+            frame = SourceFrame(rows, sink.log.location.url, staged_prefix(query, number))
+        return sink.apply_frame(frame, query, number)
+
+    return apply
 
 
 def stored_rows(path: Path) -> list[dict[str, Any]]:
@@ -47,9 +63,9 @@ def stored_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def test_a_plain_batch_is_committed_as_the_files_that_tasks_wrote(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spread: Spread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(LogSink, "apply", lambda *_: pytest.fail("the rows came to the driver"))
+    monkeypatch.setattr(LogSink, "_apply", lambda *_: pytest.fail("the rows came to the driver"))
     rows = events(30)
     report = spread(changes_sink(tmp_path), rows)
     assert (report.row_count, report.event_count, report.token) == (30, 30, token_at(30))
@@ -63,7 +79,7 @@ def test_a_plain_batch_is_committed_as_the_files_that_tasks_wrote(
     assert stored_rows(tmp_path) == events(60).to_pylist()
 
 
-def test_tasks_write_the_same_table_as_the_driver(tmp_path: Path) -> None:
+def test_tasks_write_the_same_table_as_the_driver(spread: Spread, tmp_path: Path) -> None:
     rows = events(30)
     spread(changes_sink(tmp_path / "tasks"), rows)
     changes_sink(tmp_path / "driver").apply(MicroBatch("q", 0, rows))
@@ -73,14 +89,14 @@ def test_tasks_write_the_same_table_as_the_driver(tmp_path: Path) -> None:
     assert changes_sink(tmp_path / "tasks").position() == changes_sink(tmp_path / "driver").position()
 
 
-def test_tokens_that_come_twice_in_overlapping_files_are_taken_once(tmp_path: Path) -> None:
+def test_tokens_that_come_twice_in_overlapping_files_are_taken_once(spread: Spread, tmp_path: Path) -> None:
     rows = events(12)
     assert spread(changes_sink(tmp_path), pa.concat_tables([rows, rows])).event_count == 12
     assert stored_rows(tmp_path) == rows.to_pylist()
     assert len(list(tmp_path.glob("part-q-0-*"))) == 0
 
 
-def test_a_range_is_read_from_the_files_that_may_have_it(tmp_path: Path) -> None:
+def test_a_range_is_read_from_the_files_that_may_have_it(spread: Spread, tmp_path: Path) -> None:
     rows = events(40)
     for number in range(4):
         spread(changes_sink(tmp_path), rows.slice(number * 10, 10), number)
@@ -105,7 +121,7 @@ def test_the_bounds_of_times_in_a_files_statistics_are_rounded_outwards(tmp_path
     }
 
 
-def test_columns_that_the_table_has_not_yet_come_through_the_driver(tmp_path: Path) -> None:
+def test_columns_that_the_table_has_not_yet_come_through_the_driver(spread: Spread, tmp_path: Path) -> None:
     spread(changes_sink(tmp_path), events(5))
     more = events(9).append_column("more", pa.array(["a"] * 9))
     assert spread(changes_sink(tmp_path), more, 1).row_count == 9
@@ -113,7 +129,7 @@ def test_columns_that_the_table_has_not_yet_come_through_the_driver(tmp_path: Pa
 
 
 @pytest.mark.parametrize("make", [changes_sink, parquet_sink])
-def test_what_an_attempt_that_crashed_left_is_removed_by_the_next(tmp_path: Path, make: Any) -> None:
+def test_what_an_attempt_that_crashed_left_is_removed_by_the_next(spread: Spread, tmp_path: Path, make: Any) -> None:
     tmp_path.joinpath("part-q-0-left.parquet").write_bytes(b"")
     tmp_path.joinpath("part-q-00-other.parquet").write_bytes(b"")
     spread(make(tmp_path), events(9))
@@ -123,7 +139,7 @@ def test_what_an_attempt_that_crashed_left_is_removed_by_the_next(tmp_path: Path
     assert sorted(make(tmp_path).log.read()["token"].to_pylist()) == events(9)["token"].to_pylist()
 
 
-def test_the_policy_fail_leaves_nothing_of_the_batch(tmp_path: Path) -> None:
+def test_the_policy_fail_leaves_nothing_of_the_batch(spread: Spread, tmp_path: Path) -> None:
     changes = GeneratedChanges(3)
     changes.writes(5)
     changes.drop()
@@ -133,17 +149,36 @@ def test_the_policy_fail_leaves_nothing_of_the_batch(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_files_that_the_driver_does_not_see_stop_the_sink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_the_driver_does_not_see_stop_the_sink(
+    spread: Spread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     close = StagingWriter.close
 
     def elsewhere(writer: StagingWriter) -> Any:
         staged = close(writer)
-        return replace(staged, files=tuple(replace(file, name=f"not-{file.name}") for file in staged.files))
+        return replace(staged, files=tuple(replace(file, name=f"{file.name}.not") for file in staged.files))
 
     monkeypatch.setattr(StagingWriter, "close", elsewhere)
     with pytest.raises(FilesNotShared, match="writers = 'driver'"):
         spread(changes_sink(tmp_path), events(5))
     assert changes_sink(tmp_path).position().token == ""
+
+
+def test_what_a_row_says_of_files_is_read_back_and_names_files_of_its_batch_only(tmp_path: Path) -> None:
+    changes = GeneratedChanges(3)
+    changes.writes(5)
+    changes.snapshot()
+    changes.drop()
+    rows = table_of([row for batch in changes.row_batches for row in batch])
+    row = staged_row(rows.to_batches(), str(tmp_path), "part-q-1-", rows.schema)
+    table = pa.Table.from_batches([row])
+    assert row.num_rows == 1
+    (staged,) = staged_batches(table, "part-q-1-") or ()
+    assert staged.seen_count == rows.num_rows == staged.stats.row_count and staged.stats.invalidated
+    assert StagedBatch.of(staged.text()) == staged
+    assert staged_batches(rows, "part-q-1-") is None and staged_batches(rows.slice(0, 0), "") is None
+    with pytest.raises(ValueError, match="no file of this micro-batch"):
+        staged_batches(table, "part-q-2-")
 
 
 def test_writers_that_there_are_not_are_refused(tmp_path: Path) -> None:

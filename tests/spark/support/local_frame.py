@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
+
+from headrace.spark.tables.staged_rows import staged_row
 
 
 class LocalFrame:
@@ -30,3 +32,18 @@ class LocalFrame:
 
     def toArrow(self) -> pa.Table:
         return self._rows
+
+
+class SourceFrame(LocalFrame):
+    """The same rows as a source gives them whose workers wrote them into the folder of a log."""
+
+    def __init__(self, rows: pa.Table, folder: str, prefix: str) -> None:
+        super().__init__(rows)
+        self._folder, self._prefix = folder, prefix
+
+    def toArrow(self) -> pa.Table:
+        def write(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            yield staged_row(batches, self._folder, self._prefix, self._rows.schema)
+
+        tasks = self.mapInArrow(write, "")._tasks
+        return pa.Table.from_batches([batch for task in tasks or () for batch in task()])

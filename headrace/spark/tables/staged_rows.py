@@ -1,0 +1,53 @@
+"""A micro-batch whose rows a worker wrote into a log's folder as it read them: Spark gets one row of each file.
+
+So rows pass neither Spark's JVM nor a second worker. The row is one of the source's columns, with an operation type
+that no event has; the driver commits the files as those that tasks of the sink wrote (`staged_files.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import pyarrow as pa
+
+from headrace.spark.tables.staged_files import StagedBatch, staged_prefix, write_staged
+from headrace.spark.tables.table_location import location_of
+
+STAGED: Final = "headraceStaged"
+_NEEDED: Final = frozenset({"token", "operationType", "other"})
+
+
+def batch_prefix(columns: Iterable[str]) -> str:
+    """What names of files of the micro-batch begin with that this task is of; empty if rows are not to be staged.
+
+    So it is outside a task of a query (where a small batch is planned), and without the columns that are needed.
+    """
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    query = task.getLocalProperty("sql.streaming.queryId") if task else None
+    batch = task.getLocalProperty("streaming.sql.batchId") if task else None
+    if not query or not batch or not set(columns) >= _NEEDED:
+        return ""
+    return staged_prefix(query, int(batch))
+
+
+def staged_row(batches: Iterable[pa.RecordBatch], folder: str, prefix: str, schema: pa.Schema) -> pa.RecordBatch:
+    """Writes the rows to a file in the folder; a batch of the one row that tells of it. Raises FilesNotShared."""
+    staged = write_staged(batches, location_of(folder), prefix, schema)
+    row: dict[str, Any] = {"token": staged.stats.last, "operationType": STAGED, "other": staged.text()}
+    return pa.RecordBatch.from_pylist([row], schema=schema)
+
+
+def staged_batches(table: pa.Table, prefix: str) -> list[StagedBatch] | None:
+    """What the rows of a micro-batch tell of files; None if they are the batch's own rows."""
+    if not table.num_rows or not set(table.column_names) >= _NEEDED:
+        return None
+    if set(table.column("operationType").to_pylist()) != {STAGED}:
+        return None
+    batches = [StagedBatch.of(text) for text in table.column("other").to_pylist()]
+    foreign = [file.name for batch in batches for file in batch.files if not file.name.startswith(prefix)]
+    if foreign:
+        raise ValueError(f"{foreign[0]} is no file of this micro-batch")
+    return batches
