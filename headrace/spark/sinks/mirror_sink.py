@@ -19,6 +19,7 @@ from headrace.spark.masks.mask import Mask
 from headrace.spark.rows.events import SERVER, Row
 from headrace.spark.rows.tokens import TIME_END
 from headrace.spark.sinks.contract import BatchReport, MicroBatch
+from headrace.spark.sinks.paused_collector import paused_collector
 from headrace.spark.tables.drop_policy import CollectionGone, checked_policy
 from headrace.spark.tables.fold import INVALIDATING, MirrorState, fold_servers, server_keys_to_read
 from headrace.spark.tables.leftover_keys import LeftoverKeys
@@ -70,6 +71,10 @@ class MirrorSink:
         return self.table.state()
 
     def apply(self, batch: MicroBatch) -> BatchReport | None:
+        with paused_collector():
+            return self._apply(batch)
+
+    def _apply(self, batch: MicroBatch) -> BatchReport | None:
         state = self.table.state()
         check_owner(state.owner, self.owner, self.table)
         if state.has(batch.query, batch.number) or not batch.table.num_rows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ import pytest
 
 from headrace.spark.errors import error_line
 from headrace.spark.sinks.foreach_batch import BatchTooLarge, ProcessEnding, _ActiveBatches, for_each_batch
+from headrace.spark.sinks.paused_collector import paused_collector
 
 PROGRAM = """
 import threading
@@ -61,3 +63,19 @@ def test_a_batch_that_the_driver_does_not_take_is_an_error_that_says_what_to_do(
     with pytest.raises(BatchTooLarge, match=r"batch 7 .*maxBytesPerTrigger") as raised:
         for_each_batch(sink)(frame, 7)
     assert "\n" not in error_line(raised.value)
+
+
+def test_the_garbage_collector_is_as_it_was_when_the_last_fold_ends() -> None:
+    assert gc.isenabled()
+    with paused_collector():
+        with paused_collector():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with paused_collector():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
