@@ -85,7 +85,9 @@ LOOKUP_TABLE_KEYS: Final = {
 _IN_CATALOG: Final = FileKey("required, unless in a catalog", "folder of the table, or an object store URL")
 _PATH: Final = FileKey("required", "folder of the table, or an object store URL")
 _TABLE: Final = FileKey("delta", "`delta`, or a table's name in a Spark catalog")
-_UPKEEP: Final = FileKey("defaults", "upkeep of the Delta table: a table, see below, or `false` for none")
+_UPKEEP: Final = FileKey(
+    "defaults", "upkeep of the Delta table: a table, see below, or `false` for none, as in a catalog"
+)
 _WRITERS: Final = FileKey("tasks", "`tasks`: Spark's tasks write the files; `driver`: rows go through the driver")
 
 _TYPED: Final = {

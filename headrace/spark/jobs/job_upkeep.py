@@ -10,7 +10,10 @@ from headrace.clock import SystemClock
 from headrace.spark.errors import error_line
 from headrace.spark.jobs.job_file import Job
 from headrace.spark.jobs.job_tables import tables_of
+from headrace.spark.upkeep.catalog_upkeep import CatalogUpkeep
 from headrace.spark.upkeep.delta_upkeep import DeltaUpkeep, UpkeepReport
+
+TableUpkeep = CatalogUpkeep | DeltaUpkeep
 
 
 class JobUpkeep:
@@ -59,7 +62,7 @@ class JobUpkeep:
         for table in self._tables:
             self._run(table, report, stop)
 
-    def _run(self, table: DeltaUpkeep, report: Callable[[str], None], stop: threading.Event) -> None:
+    def _run(self, table: TableUpkeep, report: Callable[[str], None], stop: threading.Event) -> None:
         try:
             result = table.run(stop=stop.is_set)
         except Exception as error:
@@ -68,22 +71,31 @@ class JobUpkeep:
         if result.did_something:
             report(f"{self._name}: {result}")
 
-    def _next(self, table: DeltaUpkeep) -> float:
+    def _next(self, table: TableUpkeep) -> float:
         return self._clock.monotonic_ms() + table.options.every_seconds * 1000
 
 
 def upkeep_by_hand(job: Job) -> list[UpkeepReport]:
     """Does all that there is to do, however long it takes. Raises JobRunning: a job does it itself."""
-    from headrace.spark.jobs.runner import job_lock
+    from headrace.spark.jobs.runner import job_lock, job_session
 
     with job_lock(job):
+        if any(sink.in_catalog and sink.upkeep for sink in job.sinks):
+            job_session(job)
         return [table.run(thorough=True) for table in _upkeep_of(job)]
 
 
-def _upkeep_of(job: Job) -> list[DeltaUpkeep]:
+def _upkeep_of(job: Job) -> list[TableUpkeep]:
     """Of each of the job's tables, of several collections those that are there."""
+    from headrace.spark.session import get_session
+
     sinks = [table.sink for table in tables_of(job)]
-    return [
+    of_catalogs = [
+        CatalogUpkeep(str(sink.options["table"]), sink.upkeep, get_session)
+        for sink in sinks
+        if sink.in_catalog and sink.upkeep
+    ]
+    return of_catalogs + [
         DeltaUpkeep(sink.location, sink.kind, sink.upkeep, tuple(sink.options.get("cluster", ())))
         for sink in sinks
         if sink.location and sink.upkeep

@@ -258,11 +258,20 @@ def parse_sink(given: Mapping[str, Any], folder: Path) -> SinkOptions:
 
 
 def _upkeep(name: str, options: Mapping[str, Any], given: Any, in_catalog: bool) -> UpkeepOptions | None:
-    """The upkeep of the sink's table, which is Delta's in a path; by default there is some."""
-    if "upkeep" not in KINDS[name].options or in_catalog or options.get("table") == "parquet":
+    """The upkeep of the sink's table; by default there is some of Delta's in a path, and none in a catalog."""
+    if "upkeep" not in KINDS[name].options or options.get("table") == "parquet":
         if given:
-            raise SinkError(f"the sink {name!r}: upkeep is for Delta tables in a path")
+            raise SinkError(
+                f"the sink {name!r}: upkeep is for Delta tables in a path, and for those of Spark's catalogs"
+            )
         return None
+    if in_catalog and given is None:
+        return None
+    if in_catalog and isinstance(given, Mapping) and (others := sorted(given.keys() & {"commits", "keep", "retain"})):
+        raise SinkError(
+            f"the sink {name!r}: upkeep of a table of Spark's catalogs joins its files, and has no {others[0]!r}: what "
+            "removes rows and old versions is yours to run"
+        )
     try:
         return parse_upkeep(True if given is None else given, name)
     except UpkeepError as error:

@@ -24,6 +24,8 @@ from headrace.spark.sinks.history_sink import HistorySink
 from headrace.spark.sinks.mirror_sink import mirror_sink
 from headrace.spark.tables.catalog import catalog_history, catalog_mirror
 from headrace.spark.tables.catalog.catalog_table import CatalogTable
+from headrace.spark.upkeep.catalog_upkeep import CatalogUpkeep
+from headrace.spark.upkeep.upkeep_options import UpkeepOptions
 from tests.spark.sinks.test_server_sinks import of_servers
 from tests.spark.support.crashes import Crash, crashing
 from tests.spark.support.generated_changes import GeneratedChanges, batches
@@ -141,6 +143,8 @@ def crashed(spark: SparkSession, kind: str, sink: str, folder: Path) -> None:
     assert crashes >= 6, crashes
     # A checkpoint that was lost: the same rows under another query's name. And somebody else's commits in between.
     spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('by' = 'another')")
+    CatalogUpkeep(name, UpkeepOptions(), get_session).run(thorough=True)
+    assert opened(sink, name).position() == reference.position() and contents(opened(sink, name)) == contents(reference)
     for batch in generated("another"):
         for each in (opened(sink, name), reference):
             each.apply(batch)

@@ -16,6 +16,7 @@ from pymongo import MongoClient
 
 import headrace
 from headrace.spark.jobs.job_file import Job, parse_job
+from headrace.spark.jobs.job_upkeep import upkeep_by_hand
 from headrace.spark.jobs.report import verify_job
 from headrace.spark.jobs.runner import reset_job, run_job
 from headrace.spark.jobs.start_checks import TableGone
@@ -31,7 +32,7 @@ def job_of(uri: str, conf: dict[str, str], folder: Path, name: str) -> Job:
     given = {
         "checkpoint": name,
         "source": {"uri": uri, "database": "shop", "collection": "orders", "startingPosition": "snapshot"},
-        "sink": [{"kind": kind, "table": f"{NAMESPACES['iceberg']}.{kind}"} for kind in KINDS],
+        "sink": [{"kind": kind, "table": f"{NAMESPACES['iceberg']}.{kind}", "upkeep": True} for kind in KINDS],
         "spark": {"conf": conf},
         "trigger": {"availableNow": True},
     }
@@ -66,6 +67,14 @@ def main(package: str, ivy: str, folder: Path) -> None:
         equal(job)
         assert spark.table("lake.shop.history").where("not `current`").count() == 14
         assert any("sink changes lake.shop.changes: batch" in line for line in lines_of(job_status(job)))
+        # Five commits have five files, which are joined by hand or at a run's end; the job goes on behind that.
+        lines: list[str] = []
+        joined = [report.compacted_files for report in upkeep_by_hand(job)]
+        for number in range(3):
+            orders.insert_one({"_id": f"more {number}", "n": 0})
+            run_job(job, report=lines.append)
+        equal(job)
+        assert any(joined) or any("small files joined" in line for line in lines), (joined, lines)
         with pytest.raises(NotOurTable, match="filled by another job, job"):
             run_job(job_of(server.uri, conf, folder, "other"), report=lambda _: None)
         # A checkpoint that was removed: the tables say that they are of this job, and it begins with a new snapshot.

@@ -15,6 +15,7 @@ from typing import Any, Final
 import pytest
 
 from headrace.spark.sinks.sink_options import SinkError, parse_sink
+from headrace.spark.upkeep.upkeep_options import UpkeepOptions
 from tests.spark.support.other_pyspark import cache, environment_with_pyspark
 
 # By format a PySpark, and the jars for it.
@@ -61,8 +62,12 @@ def test_a_table_in_a_catalog_has_a_name_and_nothing_of_a_path(kind: str, tmp_pa
             parse_sink({"kind": kind, "table": "lake.shop.orders"} | other, tmp_path)
     with pytest.raises(SinkError, match="typed columns in a Delta table with a path only"):
         parse_sink({"kind": kind, "table": "lake.shop.orders", "schema": "infer"}, tmp_path)
-    with pytest.raises(SinkError, match="upkeep is for Delta tables in a path"):
-        parse_sink({"kind": kind, "table": "lake.shop.orders", "upkeep": True}, tmp_path)
+    assert sink.upkeep is None
+    upkeep = {"every": "1 hour", "target": "64 MB"}
+    looked_after = parse_sink({"kind": kind, "table": "lake.shop.orders", "upkeep": upkeep}, tmp_path)
+    assert looked_after.upkeep == UpkeepOptions(every_seconds=3600, target_bytes=64_000_000)
+    with pytest.raises(SinkError, match=r"joins its files, and has no 'retain': what removes .* is yours to run"):
+        parse_sink({"kind": kind, "table": "lake.shop.orders", "upkeep": {"retain": "1 day"}}, tmp_path)
     with pytest.raises(SinkError, match="needs 'path'"):
         parse_sink({"kind": kind, "table": "delta"}, tmp_path)
 

@@ -111,6 +111,6 @@ def test_tables_that_are_not_looked_after_say_so(tmp_path: Path) -> None:
     with pytest.raises(SinkError, match="keep is for changes and history"):
         parse_sink({"kind": "mirror", "path": "t", "upkeep": {"keep": "1 day"}}, tmp_path)
     with pytest.raises(SinkError, match="upkeep is for Delta tables in a path"):
-        parse_sink({"kind": "mirror", "table": "spark_catalog.shop.orders", "upkeep": {"every": "1 hour"}}, tmp_path)
+        parse_sink({"kind": "mirror", "path": "t", "table": "parquet", "upkeep": {"every": "1 hour"}}, tmp_path)
     with pytest.raises(SinkError, match="no option 'upkeep'"):
         parse_sink({"kind": "parquet", "path": "t", "upkeep": {}}, tmp_path)

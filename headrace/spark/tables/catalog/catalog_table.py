@@ -108,6 +108,22 @@ class CatalogTable:
         text = text.encode().hex()
         self.session().sql(f"ALTER TABLE {self.name} SET TBLPROPERTIES ('{STATE_KEY}' = '{text}')")
 
+    def join_files(self, target_bytes: int, least: int | None = None) -> int:
+        """Joins small files, and returns how many there were; Iceberg's only if there are `least`, five by default."""
+        session = self.session()
+        if self._format is _FORMATS["delta"]:
+            # A file of nearly that size is left as it is; else each time would write it anew.
+            for name, size in (("min", target_bytes * 3 // 4), ("max", target_bytes)):
+                session.conf.set(f"spark.databricks.delta.optimize.{name}FileSize", str(size))
+            (row,) = session.sql(f"OPTIMIZE {self.name}").collect()
+            return int(row.metrics.numFilesRemoved)
+        names = self.name.replace("`", "").split(".")
+        catalog = names.pop(0) if len(names) > 2 else session.catalog.currentCatalog()
+        options = f"'target-file-size-bytes', '{target_bytes}', 'min-input-files', '{least or 5}'"
+        call = f"CALL `{catalog}`.system.rewrite_data_files(table => '{'.'.join(names)}', options => map({options}))"
+        (row,) = session.sql(call).collect()
+        return int(row.rewritten_data_files_count)
+
     def select(self, columns: Iterable[str], condition: str = "", keys: Iterable[str] | None = None) -> pa.Table:
         """The columns of the rows for which the SQL condition is true and, if there are `keys`, that have their `_id`s.
 

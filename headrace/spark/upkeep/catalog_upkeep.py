@@ -1,0 +1,34 @@
+"""Upkeep of a table in one of Spark's catalogs: small files are joined, by Delta's or Iceberg's own statement.
+
+Such a commit is not one of ours: the position is found behind it (`tables/catalog/catalog_table.py`). Nothing else is
+done. What removes old versions is the owner's to run, who knows the readers; and it may remove the commit that has the
+position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from headrace.clock import SystemClock
+from headrace.spark.tables.catalog.catalog_table import CatalogTable
+from headrace.spark.upkeep.delta_upkeep import UpkeepReport
+from headrace.spark.upkeep.upkeep_options import UpkeepOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class CatalogUpkeep:
+    """Of the table with this name. `location` is the name, for who tells tables apart."""
+
+    def __init__(self, name: str, options: UpkeepOptions, get_session: Callable[[], SparkSession]) -> None:
+        self.location, self.options = name, options
+        self._table = CatalogTable(name, "token STRING", get_session)
+
+    def run(self, *, stop: Callable[[], bool] = lambda: False, thorough: bool = False) -> UpkeepReport:
+        """Joins small files, in one commit or none. Raises NotAMirror if there is no such table."""
+        clock = SystemClock()
+        begun = clock.monotonic_ms()
+        joined = 0 if stop() else self._table.join_files(self.options.target_bytes, least=2 if thorough else None)
+        return UpkeepReport(self.location, compacted_files=joined, ms=round(clock.monotonic_ms() - begun))
