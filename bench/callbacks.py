@@ -1,12 +1,12 @@
-"""The longest callback of a server's event loop under each attack, in CPU time, and where it was.
+"""The longest callback and iteration of a server's event loop under each attack, in CPU time, and where they were.
 
     python bench/callbacks.py                         all attacks; a line of each
     python bench/callbacks.py --only regex unwind     those whose name contains one of these
     python bench/callbacks.py --stacks 20             with the stacks of those above 20 ms
 
-While a callback runs nobody else is served, so that what `fairness.py` shows as a client's wait is made of these. But a
-wait is longer on a busy machine; the CPU time of a callback is not. Each attack has a server of its own
-(`measured_server.py`).
+While a callback runs nobody else is served, nor in an iteration of the loop who comes behind its beginning: what
+`fairness.py` shows as a client's wait is made of these. But a wait is longer on a busy machine; their CPU time is not.
+Each attack has a server of its own (`measured_server.py`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _measured(attack: Attack, seconds: float, directory: Path | None) -> list[dict[str, Any]]:
-    """The callbacks of 10 ms and more while one client runs the attack, the longest first."""
+    """The callbacks and iterations of 10 ms and more while one client runs the attack, the longest first."""
     with (
         tempfile.NamedTemporaryFile("r", encoding="utf-8") as file,
         StartedServer(directory, attack.flags, program=[SERVER, file.name]) as target,
@@ -70,13 +70,15 @@ def _measured(attack: Attack, seconds: float, directory: Path | None) -> list[di
     return sorted(lines, key=lambda line: -line["cpu_ms"])
 
 
-def _print(attack: Attack, callbacks: Sequence[dict[str, Any]], stacks_ms: float) -> None:
-    longest = callbacks[0]["cpu_ms"] if callbacks else 0.0
-    print(f"{longest:6.0f} ms  {attack.name}", flush=True)
-    for callback in callbacks[:2]:
-        if callback["cpu_ms"] >= stacks_ms:
-            for stack in callback["stacks"]:
-                print(f"{callback['cpu_ms']:15.0f} ms  {stack}")
+def _print(attack: Attack, lines: Sequence[dict[str, Any]], stacks_ms: float) -> None:
+    callbacks = [line for line in lines if "stacks" in line]
+    iterations = [line for line in lines if "most" in line]
+    longest, longest_iteration = (each[0]["cpu_ms"] if each else 0.0 for each in (callbacks, iterations))
+    print(f"{longest:6.0f} ms, an iteration {longest_iteration:4.0f} ms  {attack.name}", flush=True)
+    for line in (*callbacks[:2], *iterations[:1]):
+        if line["cpu_ms"] >= stacks_ms:
+            for text in line.get("stacks") or [", ".join(line["most"])]:
+                print(f"{line['cpu_ms']:15.0f} ms  {text}")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""A Headrace whose event loop measures each of its callbacks; `callbacks.py` starts it.
+"""A Headrace whose event loop measures each of its callbacks and iterations; `callbacks.py` starts it.
 
     python bench/measured_server.py FILE serve --dbpath DIR ...
 
 A callback that takes `LEAST_SECONDS` of CPU time or more becomes a line of FILE: its milliseconds, and the stacks that
 a thread has seen meanwhile. It sees moments at which the interpreter may change threads, which is after a call of
-C that took long, not in the middle of it.
+C that took long, not in the middle of it. An iteration, all callbacks that were due at one time, becomes a line
+likewise, with the callbacks that took most of it.
 """
 
 from __future__ import annotations
@@ -55,8 +56,10 @@ def _stack(frame: Any) -> str:
 
 
 def measure(file: TextIO) -> None:
-    """Measure the callbacks of all event loops of this process from now on."""
-    run, sampler = asyncio.events.Handle._run, Sampler()
+    """Measure the callbacks and iterations of all event loops of this process from now on."""
+    run, iterate, sampler = asyncio.events.Handle._run, asyncio.BaseEventLoop._run_once, Sampler()  # type: ignore[attr-defined]
+    seconds: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
 
     def measured(self: Any) -> Any:
         sampler.runs = True
@@ -66,13 +69,28 @@ def measure(file: TextIO) -> None:
         finally:
             sampler.runs = False
             used = time.thread_time() - cpu
+            name = getattr(self._callback, "__qualname__", type(self._callback).__name__)
+            seconds[name] += used
+            counts[name] += 1
             stacks = sampler.taken()
             if used >= LEAST_SECONDS:
                 line = {"cpu_ms": used * 1000, "ms": (time.perf_counter() - began) * 1000, "stacks": stacks}
                 file.write(json.dumps(line) + "\n")
                 file.flush()
 
+    def measured_iteration(self: Any) -> None:
+        seconds.clear()
+        counts.clear()
+        cpu = time.thread_time()
+        iterate(self)
+        used = time.thread_time() - cpu
+        if used >= LEAST_SECONDS:
+            most = [f"{part * 1000:.0f} ms {name} x {counts[name]}" for name, part in seconds.most_common(STACK_COUNT)]
+            file.write(json.dumps({"cpu_ms": used * 1000, "most": most}) + "\n")
+            file.flush()
+
     asyncio.events.Handle._run = measured  # type: ignore[method-assign]
+    asyncio.BaseEventLoop._run_once = measured_iteration  # type: ignore[attr-defined]
 
 
 if __name__ == "__main__":
