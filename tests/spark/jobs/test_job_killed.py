@@ -64,6 +64,10 @@ collection = "orders"
 """
 
 
+ONLY_CHANGES = JOB[: JOB.index('[[sink]]\nkind = "mirror"')].replace("[spark]", "partitions = 2\n[spark]")
+"""The job whose only sink is a log: the workers that read the events write its files."""
+
+
 def kill(*processes: int) -> None:
     for process in processes:
         try:
@@ -186,19 +190,24 @@ def test_a_job_killed_in_each_way_ends_right(tmp_path: Path) -> None:
     kill_again_and_again(tmp_path, len(KINDS))
 
 
+def test_a_job_whose_log_is_written_by_the_workers_that_read_ends_right(tmp_path: Path) -> None:
+    """Takes one to two minutes, as above."""
+    kill_again_and_again(tmp_path, len(KINDS), ONLY_CHANGES)
+
+
 @pytest.mark.soak
 def test_a_job_killed_again_and_again_ends_right(tmp_path: Path) -> None:
     """Takes several minutes: Spark is started 21 times."""
     kill_again_and_again(tmp_path, 5 * len(KINDS))
 
 
-def kill_again_and_again(tmp_path: Path, kills: int) -> None:
+def kill_again_and_again(tmp_path: Path, kills: int, text: str = JOB) -> None:
     seed = int(os.environ.get("HEADRACE_SEED") or random.randrange(10**6))
     print(f"HEADRACE_SEED={seed}", flush=True)
     choose = random.Random(seed)
     server = Server(tmp_path / "data")
     job = tmp_path / "job.toml"
-    job.write_text(JOB.format(uri=server.uri))
+    job.write_text(text.format(uri=server.uri))
     try:
         with MongoClient[Any](server.uri) as client:
             client.shop.orders.insert_many([{"_id": number, "list": [], "n": 0} for number in range(DOCUMENTS)])
@@ -217,7 +226,7 @@ def kill_again_and_again(tmp_path: Path, kills: int) -> None:
         verifications = list(verify_job(read_job(job)))
         for each in verifications:
             print(each.description, flush=True)
-        assert [each.equal for each in verifications] == [True] * 4, verifications
+        assert [each.equal for each in verifications] == [True] * text.count("[[sink]]"), verifications
     finally:
         server.process.kill()
         server.process.wait()
