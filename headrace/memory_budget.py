@@ -54,7 +54,9 @@ class Account:
         self.bytes += size
         memory = self._memory
         memory.used += size
-        if size > 0 and memory.used > memory.bytes_max:
+        if memory.used <= memory.bytes_max:
+            memory.tries_above = 0
+        elif size > 0 and memory.used > memory.tries_above:
             memory.make_room(self)
             if self.closed and self.may_close:
                 raise self._failure()
@@ -92,6 +94,8 @@ class Memory:
     def __init__(self, bytes_max: int = UNLIMITED) -> None:
         self.bytes_max = bytes_max
         self.used = 0
+        self.tries_above = 0
+        """From where on accounts are asked again, once none could give anything back: not for each further byte."""
         self.used_max = 0
         """The most that was in use when one had to."""
         self.released = 0
@@ -124,6 +128,7 @@ class Memory:
         while self.used > self.bytes_max:
             candidates = [account for account in self._accounts if account.bytes and account not in stuck]
             if not candidates:
+                self.tries_above = self.used + limits.COUNTED_STEP_BYTES
                 return
             largest = max(candidates, key=lambda account: (account.bytes, account is growing))
             stuck.add(largest)
@@ -134,6 +139,7 @@ class Memory:
                 self.used, self.bytes_max, largest.bytes, largest.name,
             )  # fmt: skip
             largest.release()
+        self.tries_above = 0
 
 
 def default_bytes_max() -> int:

@@ -90,6 +90,10 @@ class IndexBuild:
     """What the keys so far depend on."""
     count_max: int = limits.VIEW_CHUNK_COUNT
     """Documents in its next piece: more as long as each has one key in each index. Not stored."""
+    piece_end: bytes = b""
+    """The last record of a piece that is in the first `piece_indexes` of the indexes, if it is not in all of them. Not
+    stored: to put the keys of a piece again changes nothing."""
+    piece_indexes: int = 0
 
     @property
     def key(self) -> bytes:

@@ -69,6 +69,22 @@ def test_one_that_may_not_be_closed_is_never_refused_and_its_holder_may_close_it
     assert (channel.closed, memory.used) == (True, 0)
 
 
+def test_where_nobody_can_give_anything_back_not_each_byte_asks_again(caplog: pytest.LogCaptureFixture) -> None:
+    memory = Memory(100)
+    asked: list[int] = []
+    stuck = memory.account("earlier versions", lambda: asked.append(memory.used), may_close=False)
+    with caplog.at_level(logging.WARNING, "headrace.memory"):
+        for _ in range(3 * limits.COUNTED_STEP_BYTES // 256):
+            stuck.add(256)
+    assert len(asked) == len(caplog.records) == 3
+    stuck.add(-stuck.bytes)
+    memory.account("small").add(60)
+    large = memory.account("large")
+    with pytest.raises(CommandError):
+        large.add(70)
+    assert memory.used == 60
+
+
 @pytest.fixture
 def server() -> Iterator[DrivenServer]:
     with DrivenServer(memory_bytes_max=10 * MEGABYTE) as server:

@@ -51,7 +51,7 @@ def _replaced(build: IndexBuild) -> dict[str, Index]:
 
 
 def fill(txn: WriteTransaction, build: IndexBuild, count_max: int = limits.BUILD_COUNT) -> bool:
-    """Add the keys of some more documents; False if there are none.
+    """Add the keys of some more documents, where they are many those in some of the indexes; False if there are none.
 
     Raises what the indexes cannot hold: 11000, 171, 16746, 16766, 7246301; then the build is to be aborted.
     """
@@ -59,9 +59,16 @@ def fill(txn: WriteTransaction, build: IndexBuild, count_max: int = limits.BUILD
         raise build.failure
     _check_formats(txn, build)
     count_max = max(1, min(count_max, build.count_max, limits.BUILD_ENTRY_COUNT // len(build.indexes)))
-    piece = txn.scan_chunk(build.collection, after=build.after or None, count_max=count_max)
+    piece, at = _piece(txn, build, count_max)
+    count = 0
     with uninterrupted():
-        count = sum([index_entries.add(txn, build.collection, index, piece) for index in build.indexes])
+        while at < len(build.indexes) and count < limits.BUILD_COUNT:
+            count += index_entries.add(txn, build.collection, build.indexes[at], piece)
+            at += 1
+    if at < len(build.indexes) and piece:
+        build.piece_end, build.piece_indexes = piece[-1][0], at
+        return True
+    build.piece_end, build.piece_indexes = b"", 0
     is_plain = count <= len(piece) * len(build.indexes)  # else documents have many keys: these take longer
     build.count_max = min(2 * build.count_max, limits.BUILD_COUNT) if is_plain else limits.VIEW_CHUNK_COUNT
     if piece:
@@ -71,6 +78,16 @@ def fill(txn: WriteTransaction, build: IndexBuild, count_max: int = limits.BUILD
     return bool(piece)
 
 
+def _piece(txn: WriteTransaction, build: IndexBuild, count_max: int) -> tuple[list[tuple[bytes, bytes]], int]:
+    """The next documents, and in how many of the indexes they are. They are read again for each slice of the indexes,
+    since they may have changed; where the last one has gone, or they are too long now, they begin anew."""
+    documents = txn.scan_chunk(build.collection, after=build.after or None, count_max=count_max)
+    piece = [item for item in documents if item[0] <= build.piece_end]
+    if piece and piece[-1][0] == build.piece_end:
+        return piece, build.piece_indexes
+    return documents, 0
+
+
 def _check_formats(txn: WriteTransaction, build: IndexBuild) -> None:
     """Begin from the start where the keys so far are of another version of ICU."""
     formats = tuple(key_format(index.spec) for index in build.indexes)
@@ -78,6 +95,7 @@ def _check_formats(txn: WriteTransaction, build: IndexBuild) -> None:
         for index in build.indexes:
             catalog_changes.discard_index(txn, index)
             index.number, index.key_maker = txn.catalog.new_number(txn.kv), None
+        build.piece_end, build.piece_indexes = b"", 0
         build.after, build.done = b"", 0
     build.formats = formats
 
