@@ -183,7 +183,7 @@ def test_a_batch_that_failed_after_its_commit_is_not_applied_twice(
 
     scribble(database, 6, 30)
     for seed in range(7, 10):
-        scribble(database, seed, 50)
+        scribble(database, seed, 90)  # five batches, of which one fails, whatever the last run has left
         with pytest.raises(Exception, match="crash behind the commit"):
             catch_up(mirror, session=spark, listener=fail)
     catch_up(mirror, session=spark)
