@@ -225,8 +225,8 @@ def test_a_killed_server_goes_on_with_its_builds(tmp_path: Path) -> None:
         for life in range(3):
             threads = [threading.Thread(target=keep_writing, args=(server, life))]
             with server.client() as client:
-                is_lost = len(client.t.command("listIndexes", "c", includeBuildUUIDs=True)["cursor"]["firstBatch"]) == 1
-            if is_lost:  # or not begun: nobody has been told that it has
+                indexes = client.t.command("listIndexes", "c", includeBuildUUIDs=True)["cursor"]["firstBatch"]
+            if len(indexes) == 1:  # or not begun: nobody has been told that it has
                 threads.append(threading.Thread(target=send_build, args=(server,)))
             for thread in threads:
                 thread.start()

@@ -190,7 +190,7 @@ def test_a_job_killed_in_each_way_ends_right(tmp_path: Path) -> None:
     kill_again_and_again(tmp_path, len(KINDS))
 
 
-def test_a_job_whose_log_is_written_by_the_workers_that_read_ends_right(tmp_path: Path) -> None:
+def test_a_job_whose_workers_write_the_log_as_they_read_ends_right(tmp_path: Path) -> None:
     """Takes one to two minutes, as above."""
     kill_again_and_again(tmp_path, len(KINDS), ONLY_CHANGES)
 
