@@ -82,6 +82,19 @@ def test_a_build_goes_on_behind_a_crash(tmp_path: Path, monkeypatch: pytest.Monk
     assert check(tmp_path).problems == []
 
 
+def test_documents_with_many_keys_stay_in_small_pieces_when_indexes_with_one_key_come_behind(tmp_path: Path) -> None:
+    with DrivenServer(tmp_path, clock=FakeClock()) as at:
+        documents = [{"_id": n, "a": list(range(n, n + 200)), "b": n} for n in range(4 * limits.VIEW_CHUNK_COUNT)]
+        at.must("t", {"insert": "c", "documents": documents})
+        uuid = begun(at, SPECS[:2])
+        sizes, slices = set(), 0
+        while piece(at, uuid, limits.BUILD_COUNT):
+            build = at.store.catalog.builds[uuid]
+            sizes.add(build.count_max)
+            slices += bool(build.piece_indexes)
+        assert slices == 4 and sizes == {limits.VIEW_CHUNK_COUNT}
+
+
 def test_a_failure_is_not_forgotten_by_a_crash(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with DrivenServer(tmp_path, clock=FakeClock()) as at:
         at.must("t", {"insert": "c", "documents": [{"_id": n, "b": n} for n in range(20)]})

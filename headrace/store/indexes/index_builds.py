@@ -59,8 +59,8 @@ def fill(txn: WriteTransaction, build: IndexBuild, count_max: int = limits.BUILD
         raise build.failure
     _check_formats(txn, build)
     count_max = max(1, min(count_max, build.count_max, limits.BUILD_ENTRY_COUNT // len(build.indexes)))
-    piece, at = _piece(txn, build, count_max)
-    count = 0
+    piece, begun = _piece(txn, build, count_max)
+    count, at = 0, begun
     with uninterrupted():
         while at < len(build.indexes) and count < limits.BUILD_COUNT:
             count += index_entries.add(txn, build.collection, build.indexes[at], piece)
@@ -69,7 +69,8 @@ def fill(txn: WriteTransaction, build: IndexBuild, count_max: int = limits.BUILD
         build.piece_end, build.piece_indexes = piece[-1][0], at
         return True
     build.piece_end, build.piece_indexes = b"", 0
-    is_plain = count <= len(piece) * len(build.indexes)  # else documents have many keys: these take longer
+    # Else documents have many keys, which take longer, so that an earlier slice may have had most of them.
+    is_plain = not begun and count <= len(piece) * len(build.indexes)
     build.count_max = min(2 * build.count_max, limits.BUILD_COUNT) if is_plain else limits.VIEW_CHUNK_COUNT
     if piece:
         build.after = piece[-1][0]
