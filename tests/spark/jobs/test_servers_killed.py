@@ -37,17 +37,19 @@ PAUSE_S = 0.02
 """Of a writer between two writes."""
 DROPPED_AT = 400
 """This write of the first writer drops its server's collection."""
-JOB = """
+SOURCE = """
 checkpoint = "checkpoint"
 report_seconds = 0.2
+[spark]
+quick = true
 [source]
 uri = {uris}
 database = "shop"
-collection = "orders"
 startingPosition = "snapshot"
 maxRowsPerTrigger = 300
-[spark]
-quick = true
+"""
+JOB = f"""{SOURCE}
+collection = "orders"
 [[sink]]
 kind = "mirror"
 path = "mirror"
@@ -59,23 +61,14 @@ schema = "infer"
 kind = "history"
 path = "history"
 """
-COLLECTIONS_JOB = """
-checkpoint = "checkpoint"
-report_seconds = 0.2
-[source]
-uri = {uris}
-database = "shop"
-startingPosition = "snapshot"
-maxRowsPerTrigger = 300
-[spark]
-quick = true
+COLLECTIONS_JOB = f"""{SOURCE}
 [[sink]]
 kind = "mirror"
-path = "mirror/{{collection}}"
+path = "mirror/{{{{collection}}}}"
 schema = "infer"
 [[sink]]
 kind = "history"
-path = "history/{{collection}}"
+path = "history/{{{{collection}}}}"
 """
 NAMES = ("orders", "customers", "a/b")
 RARE = 60
