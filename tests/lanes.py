@@ -5,12 +5,15 @@
 A lane is a list of commands run one after the other. Its output goes to `.venv/lanes/NAME.log`, which is printed in
 full if the lane fails. At the end each lane has a line: its time, and the last line of its last command, which for
 pytest is its summary. The exit status is 0 only if every lane passed; the lanes behind a failed group are not run.
+A test that takes too long ends its lane, with the stacks of all threads. Lanes that are terminated, or take longer
+than `TARGET_S`, have failed and are printed as far as they are.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -22,6 +25,13 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 LOGS: Final = ROOT / ".venv" / "lanes"
 BIN: Final = Path(sys.executable).parent
 HEARTBEAT_S: Final = 60
+TARGET_S: Final = 85 * 60
+"""For all lanes: what continuous integration ends after 90 minutes says what it was doing."""
+TERMINATION_S: Final = 30
+TEST_S: Final = 240
+"""For a fast test, which takes a second where nothing hangs, on a machine that is ten times slower."""
+LONG_TEST_S: Final = 1200
+"""For a test that kills servers or Spark again and again, which takes some minutes."""
 PERCENT: Final = re.compile(r"\[ *(\d+%)\]")
 PASSED: Final = re.compile(r"(\d+) (passed|skipped|failed|errors?)\b")
 
@@ -33,14 +43,18 @@ class Lane:
     environment: tuple[tuple[str, str], ...] = ()
 
 
-def tests(name: str, marks: str, processes: int = 1) -> Lane:
-    """A lane of pytest; more than one process take whole files from one list, and the lane ends if one dies."""
+def tests(name: str, marks: str, test_s: int, processes: int = 1) -> Lane:
+    """A lane of pytest; more than one process take whole files from one list, and the lane ends if one dies.
+
+    `test_s`: seconds that a test may take, 0 for any.
+    """
     workers = (
         ("--numprocesses", str(processes), "--dist", "loadfile", "--max-worker-restart", "0")
         if processes > 1
         else ("-p", "no:xdist")
     )
-    return Lane(name, ((sys.executable, "-m", "pytest", *workers, "-m", marks),))
+    timeout = ("-o", f"faulthandler_timeout={test_s}", "-o", "faulthandler_exit_on_timeout=true") if test_s else ()
+    return Lane(name, ((sys.executable, "-m", "pytest", *workers, *timeout, "-m", marks),))
 
 
 STATIC: Final = Lane(
@@ -53,14 +67,16 @@ STATIC: Final = Lane(
     ),
 )
 PROCESSES: Final = int(os.environ.get("PROCESSES", "2"))
-FAST: Final = tests("fast", "not slow", PROCESSES)
-QUICK: Final = replace(tests("fast", "not slow and not long", PROCESSES), environment=(("HEADRACE_FEW_EXAMPLES", "1"),))
+FAST: Final = tests("fast", "not slow", TEST_S, PROCESSES)
+QUICK: Final = replace(
+    tests("fast", "not slow and not long", TEST_S, PROCESSES), environment=(("HEADRACE_FEW_EXAMPLES", "1"),)
+)
 # One process with one session of Spark, and what needs another Spark, so that both lanes take about as long.
-SPARK: Final = tests("spark", "spark and not process and not soak")
-PROCESS: Final = tests("process", "(process or network and not spark) and not soak")
+SPARK: Final = tests("spark", "spark and not process and not soak", LONG_TEST_S)
+PROCESS: Final = tests("process", "(process or network and not spark) and not soak", LONG_TEST_S)
 GROUPS: Final = {
     "check": ((STATIC, QUICK),),
-    "soak": ((tests("soak", "soak"),),),
+    "soak": ((tests("soak", "soak", 0),),),
     "test": ((STATIC, FAST), (SPARK, PROCESS)),
 }
 
@@ -76,6 +92,18 @@ class Run:
     process: subprocess.Popen[str] | None = None
     seconds: float | None = None
     failed: bool = False
+
+    def stop(self) -> None:
+        """End it where it is, as failed."""
+        if self.process and self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(TERMINATION_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        if self.seconds is None:
+            self.seconds, self.failed = time.monotonic() - self.start, True
 
     @classmethod
     def of(cls, lane: Lane) -> Run:
@@ -114,12 +142,12 @@ class Run:
         return f"{self.lane.name:8} {self.seconds or 0:5.0f} s  {ended}{lines[-1] if lines else 'passed'}"
 
 
-def run_group(lanes: tuple[Lane, ...]) -> list[Run]:
-    """The lanes, once all have ended; each minute a line says how far they are."""
+def run_group(lanes: tuple[Lane, ...], deadline: float) -> list[Run]:
+    """The lanes, once all have ended or been stopped; each minute a line says how far they are."""
     runs = [Run.of(lane) for lane in lanes]
     start = beat = time.monotonic()
     try:
-        while running := [run for run in runs if run.seconds is None]:
+        while (running := [run for run in runs if run.seconds is None]) and beat < deadline:
             time.sleep(0.1)
             for run in running:
                 run.go_on()
@@ -129,20 +157,30 @@ def run_group(lanes: tuple[Lane, ...]) -> list[Run]:
                 beat = time.monotonic()
                 states = ", ".join(f"{run.lane.name} {run.progress()}" for run in runs if run.seconds is None)
                 print(f"{(beat - start) / 60:.0f} min: {states}", flush=True)
+    except Terminated:
+        print("terminated", flush=True)
     finally:
         for run in runs:
-            if run.process and run.process.poll() is None:
-                run.process.terminate()
-                run.process.wait()
+            run.stop()
     return runs
+
+
+class Terminated(Exception):
+    pass
+
+
+def raise_terminated(*_: object) -> None:
+    raise Terminated
 
 
 def main(target: str) -> int:
     start = time.monotonic()
+    signal.signal(signal.SIGTERM, raise_terminated)
+    deadline = start + (TARGET_S if target == "test" else float("inf"))
     done: list[Run] = []
     for lanes in GROUPS[target]:
         print(f"side by side: {', '.join(lane.name for lane in lanes)}; logs in {LOGS.relative_to(ROOT)}", flush=True)
-        done += run_group(lanes)
+        done += run_group(lanes, deadline)
         if any(run.failed for run in done):
             break
     for run in done:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import pytest
@@ -37,8 +37,18 @@ def test_watchers_miss_nothing_and_see_nothing_twice_wherever_commands_pause(see
         watchers = [pool.submit(_watch, server, opened, seed * 100 + number) for number in range(WATCHERS)]
         writers = [pool.submit(_write, server, opened, number, seed) for number in range(WRITERS)]
         joiners = [pool.submit(_join, server, watchers, number) for number in range(JOINERS)]
-        for future in [*writers, *watchers, *joiners]:
+        ended = wait([*writers, *watchers, *joiners], return_when=FIRST_EXCEPTION).done
+        if any(future.exception() for future in ended):  # the others wait for it
+            opened.abort()
+            server.close()
+        for future in ended:
             future.result()
+
+
+def _must(client: RawClient, command: dict[str, Any], database: str = "t") -> dict[str, Any]:
+    reply = client.ask(command, database)
+    assert reply["ok"] == 1.0 and "writeErrors" not in reply, reply
+    return reply
 
 
 def _write(server: headrace.Server, opened: threading.Barrier, number: int, seed: int) -> None:
@@ -51,7 +61,7 @@ def _write(server: headrace.Server, opened: threading.Barrier, number: int, seed
             if count and chance.random() < 0.3:
                 key = {"w": number, "n": chance.randrange(count)}
                 update = {"q": {"_id": key}, "u": {"$set": {"last": count}}}
-                count += client.ask({"update": "c", "updates": [update]})["nModified"]
+                count += _must(client, {"update": "c", "updates": [update]})["nModified"]
                 continue
             tags = ["t" * chance.choice((1, 5_000))] * 3
             documents = [
@@ -62,12 +72,12 @@ def _write(server: headrace.Server, opened: threading.Barrier, number: int, seed
                 session["txnNumber"] = Int64(count)
                 for document in documents:
                     begins = {"startTransaction": True} if document["last"] == count else {}
-                    assert client.ask({"insert": "c", "documents": [document], **session, **begins})["ok"] == 1.0
-                assert client.ask({"commitTransaction": 1, **session}, "admin")["ok"] == 1.0
+                    _must(client, {"insert": "c", "documents": [document], **session, **begins})
+                _must(client, {"commitTransaction": 1, **session}, "admin")
                 count += len(documents)
                 continue
-            count += client.ask({"insert": "c", "documents": documents})["n"]
-        client.ask({"insert": "c", "documents": [{"_id": {"w": number, "n": count}, "tags": ["t"], "last": -1}]})
+            count += _must(client, {"insert": "c", "documents": documents})["n"]
+        _must(client, {"insert": "c", "documents": [{"_id": {"w": number, "n": count}, "tags": ["t"], "last": -1}]})
 
 
 def _watch(server: headrace.Server, opened: threading.Barrier, seed: int) -> None:
@@ -81,12 +91,12 @@ def _watch(server: headrace.Server, opened: threading.Barrier, seed: int) -> Non
         opened.wait()
         while len(ended) < WRITERS:
             more = {"batchSize": chance.choice((1, 3, 100))}
-            batch = client.ask({"getMore": Int64(cursor), "collection": "c", "maxTimeMS": 100, **more})["cursor"]
+            batch = _must(client, {"getMore": Int64(cursor), "collection": "c", "maxTimeMS": 100, **more})["cursor"]
             for event in batch["nextBatch"]:
                 _check(event, seen, ended)
             options["resumeAfter"] = batch["postBatchResumeToken"]
             if chance.random() < 0.02:
-                client.ask({"killCursors": "c", "cursors": [Int64(cursor)]})
+                _must(client, {"killCursors": "c", "cursors": [Int64(cursor)]})
                 cursor = _opened(client, options, chance, seen, ended)
 
 
@@ -96,7 +106,7 @@ def _join(server: headrace.Server, watchers: list[Future[None]], seed: int) -> N
     with RawClient(server.address) as client:
         while not all(watcher.done() for watcher in watchers):
             cursor = _opened(client, {"fullDocument": "updateLookup"}, chance)
-            client.ask({"killCursors": "c", "cursors": [Int64(cursor)]})
+            _must(client, {"killCursors": "c", "cursors": [Int64(cursor)]})
 
 
 def _opened(
@@ -105,7 +115,7 @@ def _opened(
 ) -> int:  # fmt: skip
     """The cursor of another stream, whose first events are counted."""
     pipeline = [{"$changeStream": options}, *chance.choice(STAGES)]
-    batch = client.ask({"aggregate": "c", "pipeline": pipeline, "cursor": {}})["cursor"]
+    batch = _must(client, {"aggregate": "c", "pipeline": pipeline, "cursor": {}})["cursor"]
     for event in batch["firstBatch"]:
         assert seen is not None and ended is not None
         _check(event, seen, ended)
