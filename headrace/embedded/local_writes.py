@@ -269,57 +269,63 @@ class LocalWrites:
         """Run a write turn by turn; others have theirs between."""
         local = self._local
         turn: Turn | None = None
-        while True:
-            try:
+        try:
+            while True:
                 self._enter()
-            except BaseException:
-                self._give_up(caller, turn)
-                raise
-            try:
-                answer = self._one_turn(caller, command, request, turn)
-            except Exception as error:
-                if local.unusable is not None:
-                    raise
-                return self.failure(request, error)
-            except BaseException:
-                self._give_up(caller, turn)
-                raise
-            finally:
-                self.gate.leave()
-            self._count(int(type(answer) is not Turn))
-            if type(answer) is not Turn:
-                return answer  # type: ignore[no-any-return]
-            turn = answer
-            try:
+                try:
+                    answer = self._one_turn(caller, command, request, turn)
+                except Exception as error:
+                    turn = None
+                    if local.unusable is not None:
+                        raise
+                    return self.failure(request, error)
+                finally:
+                    self.gate.leave()
+                self._count(int(type(answer) is not Turn))
+                if type(answer) is not Turn:
+                    turn = None
+                    return answer  # type: ignore[no-any-return]
+                turn = answer
                 self._between(caller, request, turn)
-            except BaseException:
-                self._give_up(caller, turn)
-                raise
+        finally:
+            if turn is not None or request in local.paused:
+                self._give_up(caller, request, turn)
 
-    def _give_up(self, caller: Caller, turn: Turn | None) -> None:
-        """End a write that has paused; what its earlier turns did stays done."""
-        if turn is not None:
-            with self._local.lock:
+    def _give_up(self, caller: Caller, request: Request, turn: Turn | None) -> None:
+        """End a write that has failed, if it has paused; what its earlier turns did stays done."""
+        with self._local.lock:
+            self._local.paused.pop(request, None)
+            if turn is not None:
                 caller.turns.abandon(turn)
 
     def _one_turn(self, caller: Caller, command: Command, request: Request, turn: Turn | None) -> Any:
-        engine, store = self._local.engine, self._local.store
-        if turn is None:
-            return self._commit(lambda txn: caller.turns.run(engine.run_write, command, request, txn))
-        if store.is_nearly_full(limits.MAP_BYTES_AHEAD):
-            with self._local.lock:
-                store.grow()
-        return self._commit(lambda txn: caller.turns.resume(turn, txn), again=False)
+        """Run and commit a turn. From its first pause on the write is among those that have paused: also while it is
+        committed, others see it and may end it."""
+        local = self._local
+
+        def run(txn: WriteTransaction) -> Any:
+            if turn is None:
+                answer = caller.turns.run(local.engine.run_write, command, request, txn)
+            else:
+                answer = caller.turns.resume(turn, txn)
+            if type(answer) is Turn:
+                local.paused[request] = answer
+            else:
+                local.paused.pop(request, None)
+            return answer
+
+        if turn is not None and local.store.is_nearly_full(limits.MAP_BYTES_AHEAD):
+            with local.lock:
+                local.store.grow()
+        return self._commit(run, again=turn is None)
 
     def _between(self, caller: Caller, request: Request, turn: Turn) -> None:
         """A write has paused, and what it did is committed. It goes on when it is its turn, or what it waits for is
         there."""
         local, holder = self._local, turn.waits_for
-        local.paused[request] = turn
-        try:
-            if holder is None:
-                local.give_way()
-                return
+        if holder is None:
+            local.give_way()
+        else:
             local.enter()
             try:
                 if not holder.over() and turn.interruption is None:
@@ -329,10 +335,8 @@ class LocalWrites:
                     self._wait_for(caller, request, turn, Wait(left_ms, holder.key, over=holder.over))
             finally:
                 local.lock.release()
-        finally:
-            del local.paused[request]
-            if local.unusable is not None:
-                turn.interruption = Interrupted(11600, "interrupted at shutdown")
+        if local.unusable is not None:
+            turn.interruption = Interrupted(11600, "interrupted at shutdown")
 
     def _wait_for(self, caller: Caller, request: Request, turn: Turn, wait: Wait) -> None:
         request.wait_until_ms = None

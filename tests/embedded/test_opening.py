@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -179,6 +180,37 @@ def test_a_long_write_lets_others_work_and_can_be_killed() -> None:
                     store.admin.command("killOp", op=operation["opid"])
         thread.join()
         assert failures[0].code == 11601
+
+
+def test_a_long_write_is_seen_and_can_be_killed_while_a_part_of_it_is_committed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with headrace.open() as store, ThreadPoolExecutor(1) as other:
+        shop, sync = store.shop, store._local.store.sync
+        shop.c.insert_many([{"_id": number} for number in range(1_000)])
+        store._local.caller().turns.seconds = 0.0
+        seen: list[list[Any]] = []
+
+        def look() -> None:
+            seen.append([operation["command"]["update"] for operation in long_operations()])
+            for operation in long_operations() if len(seen) == 50 else ():
+                store.admin.command("killOp", op=operation["opid"])
+
+        def long_operations() -> list[Any]:
+            return [one for one in store.admin.command("currentOp")["inprog"] if "update" in one.get("command", {})]
+
+        def look_and_sync(txn: Any) -> None:
+            other.submit(look).result()
+            sync(txn)
+
+        monkeypatch.setattr(store._local.store, "sync", look_and_sync)
+        with pytest.raises(OperationFailure) as failure:
+            shop.c.update_many({}, {"$set": {"n": 1}})
+        assert failure.value.code == 11601
+        assert seen[:50] == [["c"]] * 50
+        monkeypatch.setattr(store._local.store, "sync", sync)
+        assert not long_operations() and not store._local.paused
+        assert 0 < shop.c.count_documents({"n": 1}) < 1_000
 
 
 def test_a_write_waits_for_a_transaction_that_holds_its_document() -> None:
