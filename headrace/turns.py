@@ -492,6 +492,8 @@ class Turns:
     def __init__(self, seconds: float = TURN_SECONDS) -> None:
         """`seconds`: how long a turn lasts; 0 makes every tick a pause (for tests)."""
         self.seconds = seconds
+        self.pause_count = 0
+        """How often anything has paused in them."""
         self.large: list[list[Any] | dict[Any, Any]] = []
         self._idle: list[Turn] = []
 
@@ -527,6 +529,7 @@ class Turns:
             _first_end = ends
         try:
             if turn.switch(call) is turn:
+                self.pause_count += 1
                 return turn
         finally:
             _running.discard(turn)

@@ -2,7 +2,7 @@
 
     imports    modules that commands import when they are first needed are imported behind the start, one at a time
     garbage    what is there by then, and what has survived a pass, is left out of the collector's passes (`gc.freeze`),
-               so that a pass costs what is new: some 10 ms for 100,000 objects. One runs when no command has paused, or
+               so that a pass costs what is new: some 10 ms for 100,000 objects. One runs when nothing has paused, or
                that many objects are new, or once a minute; where far more are, of commands that run, they are left out
                without a pass, which would take too long. Cycles of old objects go with a pass over everything, which
                runs when the server has been quiet, ten minutes after the last at the earliest, or after an hour
@@ -33,6 +33,7 @@ from headrace.clock import monotonic
 
 if TYPE_CHECKING:
     from headrace.server.core import Core
+    from headrace.turns import Turns
 
 _PACKAGES: Final = (headrace.changes, headrace.commands, headrace.cursors, headrace.execution, headrace.query)
 _NEVER: Final = 2**31 - 1
@@ -53,15 +54,35 @@ async def tend(core: Core) -> None:
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)
             await asyncio.sleep(0)
-    garbage, freed = Garbage(), FreedMemory()
-    busy_at = monotonic()
+    activity, garbage, freed = Activity(core.scheduler.turns), Garbage(), FreedMemory()
     while True:
         await asyncio.sleep(limits.COLLECTION_SECONDS)
-        is_quiet = not core.scheduler.requests() and not core.writer.requests()
-        busy_at = busy_at if is_quiet else monotonic()
-        has_been_quiet = monotonic() - busy_at > limits.QUIET_SECONDS
-        garbage.look(is_quiet=is_quiet, has_been_quiet=has_been_quiet)
-        freed.look(has_been_quiet=has_been_quiet)
+        activity.look()
+        garbage.look(is_quiet=activity.is_quiet, has_been_quiet=activity.has_been_quiet)
+        await asyncio.sleep(0)  # clients have their turn: each of the two may take long
+        freed.look(has_been_quiet=activity.has_been_quiet)
+
+
+class Activity:
+    """Whether anything takes so long that it pauses: a command, or the reading, freeing or writing of what one has."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+        self._pause_count = turns.pause_count
+        self._busy_at = monotonic()
+        self.is_quiet = True
+        """Nothing has paused between the last two looks."""
+
+    @property
+    def has_been_quiet(self) -> bool:
+        """Nor for a while."""
+        return monotonic() - self._busy_at > limits.QUIET_SECONDS
+
+    def look(self) -> None:
+        """See what there was since the last look."""
+        self.is_quiet = self._turns.pause_count == self._pause_count
+        if not self.is_quiet:
+            self._pause_count, self._busy_at = self._turns.pause_count, monotonic()
 
 
 class Garbage:
@@ -77,7 +98,7 @@ class Garbage:
         self._collected = self._thawed = monotonic()
 
     def look(self, *, is_quiet: bool, has_been_quiet: bool) -> None:
-        """Collect if it is time. `is_quiet`: no command runs; `has_been_quiet`: and none has for a while."""
+        """Collect if it is time. Both arguments: see `Activity`."""
         passes = gc.get_count()[2]  # over younger objects, each some thousands
         if passes > limits.COLLECTION_PASS_COUNT_LONG and not has_been_quiet:
             gc.freeze()
@@ -107,7 +128,7 @@ class FreedMemory:
         self._was_quiet = False
 
     def look(self, *, has_been_quiet: bool) -> None:
-        """Return them if it is time. `has_been_quiet`: no command has run for a while."""
+        """Return them if it is time. `has_been_quiet`: see `Activity`."""
         if (has_been_quiet and not self._was_quiet) or self._are_many():
             return_freed_memory()
             self._returned_bytes = freed_bytes()

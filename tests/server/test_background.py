@@ -16,6 +16,8 @@ from headrace.server import background, process
 from headrace.server.ttl import TimeToLive
 from headrace.store.write_transaction import WriteTransaction
 
+from .raw import RawClient
+
 
 def test_pruning_ends_while_a_client_writes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     with headrace.Server(oplog_entries_max=10) as server:
@@ -97,3 +99,18 @@ def test_it_runs_where_it_takes_little_or_nobody_waits(
     calls.clear()
     looks(monkeypatch, garbage, passes, seconds, quiet=quiet)
     assert calls == expected
+
+
+def test_a_server_that_reads_long_messages_is_not_quiet() -> None:
+    with headrace.Server() as server, RawClient(server.address) as client:
+        turns = server._running.scheduler.turns
+        activity = process.Activity(turns)
+        client.ask({"ping": 1})
+        activity.look()
+        assert activity.is_quiet
+        turns.seconds = 0.0
+        assert client.ask({"ping": 1, "comment": [[[0] * 10] * 10] * 2000})["ok"] == 1.0
+        activity.look()
+        assert not activity.is_quiet and not activity.has_been_quiet
+        activity.look()
+        assert activity.is_quiet
