@@ -6,6 +6,9 @@ Every job has one. Any other query of the source gets the same metrics by it:
     spark.streams.addListener(MetricsListener(figures, source=options))
     with serve(figures, ("127.0.0.1", 9464)):
         ...
+
+Of several collections a batch may have events beside documents of a snapshot: where `snapshot_counted` was put behind
+the source, only the documents count as the snapshot's progress.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import json
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pymongo.errors import PyMongoError
 from pyspark.sql.streaming.listener import (
@@ -32,9 +35,22 @@ from headrace.spark.jobs.lag import document_count, documents_of, lag_of
 from headrace.spark.jobs.metrics import JobMetrics
 from headrace.spark.mongodb.mongodb_stream import PositionLost
 from headrace.spark.mongodb.source_options import SourceOptions, server_name
+from headrace.spark.rows.events import SNAPSHOT
 from headrace.spark.source.options import parse_options
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
 MEASURE_MS: Final = 5000
+_OBSERVED: Final = "headrace"
+_DOCUMENTS: Final = "snapshotDocuments"
+
+
+def snapshot_counted(rows: DataFrame) -> DataFrame:
+    """The source's rows; Spark says of each batch how many of them are documents of a snapshot."""
+    from pyspark.sql.functions import col, count_if
+
+    return rows.observe(_OBSERVED, count_if(col("operationType") == SNAPSHOT).alias(_DOCUMENTS))
 
 
 class MetricsListener(StreamingQueryListener):
@@ -81,7 +97,8 @@ class MetricsListener(StreamingQueryListener):
             self._set_position()
             taken_ms = progress.durationMs.get("triggerExecution", 0)
             rows = self.row_counts.pop(progress.batchId, progress.numInputRows)
-            self._count_snapshot(rows, taken_ms)
+            observed = progress.observedMetrics.get(_OBSERVED)
+            self._count_snapshot(rows, observed[_DOCUMENTS] if observed else None, taken_ms)
             self._metrics.ended(progress.batchId, rows, taken_ms / 1000)
             self._measure_when_due()
 
@@ -123,15 +140,19 @@ class MetricsListener(StreamingQueryListener):
         names = [self._waiting.get(server_name(one.uri) if options.others else "", []) for one in options.servers]
         return self._read_before + sum(map(documents_of, options.servers, names))
 
-    def _count_snapshot(self, rows: int, taken_ms: float) -> None:
-        """Counts the rows of a batch of the snapshot; its time began with the first batch's."""
-        if self._metrics.phase != "snapshot":
+    def _count_snapshot(self, rows: int, documents: int | None, taken_ms: float) -> None:
+        """Counts a batch's documents of the snapshot, by default all rows of a batch that does not end it.
+
+        The snapshot's time began with the first such batch's.
+        """
+        if not documents and self._metrics.phase != "snapshot":
             return
         now_ms = self._clock.monotonic_ms()
         self._snapshot_since_ms = now_ms - taken_ms if self._snapshot_since_ms is None else self._snapshot_since_ms
-        if not self._snapshot_before and not self._snapshot_rows:
-            rows = max(rows - 1, 0)  # the first row says that the snapshot begins
-        self._snapshot_rows += rows
+        if documents is None:
+            begins = not self._snapshot_before and not self._snapshot_rows
+            documents = max(rows - begins, 0)  # the first row says that the snapshot begins
+        self._snapshot_rows += documents
         seconds = (now_ms - self._snapshot_since_ms) / 1000
         self._metrics.snapshot_read(self._snapshot_before + self._snapshot_rows, self._snapshot_rows, seconds)
 

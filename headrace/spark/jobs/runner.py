@@ -173,7 +173,7 @@ class _Run:
             self._set_checked(begin(self._job, with_spark=True))
 
     def start(self, session: SparkSession) -> None:
-        from headrace.spark.jobs.metrics_listener import MetricsListener
+        from headrace.spark.jobs.metrics_listener import MetricsListener, snapshot_counted
         from headrace.spark.session import in_this_process, register
 
         job = self._job
@@ -183,6 +183,8 @@ class _Run:
         self._staged = staged_log(job, sinks)
         staging = {"stageinto": self._staged.location.url} if self._staged else {}
         rows = session.readStream.format("headrace").options(**self._options, **staging).load()
+        if job.options.several:
+            rows = snapshot_counted(rows)
         rows = apply_stages(job, rows, session)
         if all(sink.folds for sink in job.sinks):
             rows = rows.select(*(name for name in rows.columns if name in FOLDED_COLUMNS))

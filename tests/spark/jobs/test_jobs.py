@@ -24,6 +24,7 @@ from headrace.spark.jobs.runner import _Run, reset_job, run_job
 from headrace.spark.jobs.status import status_lines
 from headrace.spark.mongodb.source_options import server_name
 from headrace.spark.rows.extjson import loads
+from headrace.spark.sinks.contract import BatchReport
 from headrace.spark.sinks.sink_options import parse_sink
 from headrace.spark.tables.dead_letters import DeadLetters
 from headrace.spark.tables.drop_policy import CollectionGone
@@ -38,17 +39,12 @@ Db = Database[dict[str, Any]]
 
 
 def job_of(uri: str, database: Db, folder: Path, *sinks: dict[str, Any], **source: Any) -> Job:
+    options = {"uri": uri, "database": database.name, "collection": "c", "startingPosition": "snapshot"}
+    options |= {"maxRowsPerTrigger": 60} | source
     given = {
         "checkpoint": "checkpoint",
         "report_seconds": 0.3,
-        "source": {
-            "uri": uri,
-            "database": database.name,
-            "collection": "c",
-            "startingPosition": "snapshot",
-            "maxRowsPerTrigger": 60,
-        }
-        | source,
+        "source": {name: value for name, value in options.items() if value is not None},
         "trigger": {"availableNow": True},
         "sink": [{"path": sink["kind"].replace(" ", "-"), **sink} for sink in sinks],
     }
@@ -275,6 +271,30 @@ def test_the_servers_pipeline_leaves_what_the_log_gets(
     kinds = set(job.sinks[0].open().log.read().column("operationType").to_pylist())  # type: ignore[attr-defined]
     assert kinds == {"delete"}
     assert [each.equal for each in verify_job(job)] == [True]
+
+
+def test_events_of_other_collections_are_no_progress_of_a_snapshot(
+    spark: SparkSession, uri: str, database: Db, tmp_path: Path
+) -> None:
+    for name, count in (("a", 10), ("b", 50)):
+        database[name].insert_many([{"_id": key} for key in range(count)])
+    source = {"collection": None, "collections": ["a", "b"], "maxRowsPerTrigger": 20}
+    job = job_of(uri, database, tmp_path, {"kind": "mirror", "path": "mirror/{collection}"}, **source)
+    stop = threading.Event()
+
+    def committed(report: BatchReport) -> None:
+        if report.batch == 0:  # the first documents of b
+            for number in range(35):
+                database.a.update_one({"_id": number % 10}, {"$set": {"n": number}})
+
+    def reported(line: str) -> None:
+        if " streaming at " in line:
+            stop.set()
+
+    metrics = run_job(replace(job, every="0 seconds"), session=spark, stop=stop, report=reported, listener=committed)
+    assert metrics.rows_total > 90 and metrics.snapshot_documents == 60
+    run_job(job, session=spark, report=silent)
+    assert [each.equal for each in verify_job(job)] == [True] * 2
 
 
 def test_a_custom_query_has_the_same_metrics(

@@ -37,12 +37,10 @@ def test_an_error_makes_a_run_a_failed_one() -> None:
     assert (state.phase, state.error) == ("failed", "ValueError: x")
 
 
-def progress(batch: int, rows: int, end: str) -> Any:
-    source = SimpleNamespace(endOffset=end)
-    durations = {"triggerExecution": 2000}
-    return SimpleNamespace(
-        progress=SimpleNamespace(id="q", batchId=batch, numInputRows=rows, sources=[source], durationMs=durations)
-    )
+def progress(batch: int, rows: int, end: str, documents: int | None = None) -> Any:
+    given: dict[str, Any] = {"sources": [SimpleNamespace(endOffset=end)], "durationMs": {"triggerExecution": 2000}}
+    given["observedMetrics"] = {} if documents is None else {"headrace": {"snapshotDocuments": documents}}
+    return SimpleNamespace(progress=SimpleNamespace(id="q", batchId=batch, numInputRows=rows, **given))
 
 
 def test_a_snapshot_says_how_much_of_it_is_done_and_how_long_it_takes() -> None:
@@ -65,6 +63,19 @@ def test_what_was_read_of_an_earlier_snapshot_is_not_counted_for_a_new_one() -> 
     listener.resume({"token": "826B02F49C000000022B0429296E1404"}, 300)
     listener.onQueryProgress(progress(0, 201, '{"token": "826B02F49C000000022B0429296E1404", "after": "{}"}'))
     assert metrics.snapshot_documents == 200
+
+
+def test_a_batch_of_several_collections_counts_the_documents_of_their_snapshots() -> None:
+    metrics = JobMetrics("shop", snapshot_documents_total=60)
+    listener = MetricsListener(metrics, "q")
+    reading = '{"token": "826B02F49C000000022B0429296E1404", "selection": "shop", "waiting": ["shop.b"]}'
+    for batch, rows, documents in ((0, 22, 20), (1, 500, 0), (2, 55, 20)):
+        listener.onQueryProgress(progress(batch, rows, reading, documents))
+    assert metrics.snapshot_documents == 40
+    ended = '{"token": "826B02F49D000000022B0429296E1404", "selection": "shop"}'
+    for batch, rows, documents in ((3, 100, 20), (4, 100, 0)):
+        listener.onQueryProgress(progress(batch, rows, ended, documents))
+    assert (metrics.snapshot_documents, metrics.phase) == (60, "streaming")
 
 
 @pytest.mark.parametrize(
