@@ -33,6 +33,7 @@ from headrace.spark.jobs.start_checks import CheckedJob, begin, noted
 from headrace.spark.jobs.typed_sinks import set_validators
 from headrace.spark.mongodb.server_history import HistoryChanged
 from headrace.spark.mongodb.stream_fingerprint import stream_fingerprint
+from headrace.spark.session.active_batches import QueryStopping
 from headrace.spark.sinks.collections_sink import CollectionsSink
 from headrace.spark.sinks.contract import FOLDED_COLUMNS, BatchReport, Sink
 from headrace.spark.sinks.foreach_batch import Listener, for_each_batch, wait_for_sinks
@@ -60,18 +61,6 @@ class JobRunning(RuntimeError):
 
 class SparkEnded(RuntimeError):
     """Spark's JVM has ended: it was killed, or out of memory."""
-
-
-class _Stopping(RuntimeError):
-    """A batch came after the job was stopped; the next run repeats it.
-
-    Spark ends a query without an error if a function of `foreachBatch` fails when the query was stopped, and its
-    message has this text, as that of an interrupted call of Java's has.
-    """
-
-    def __init__(self) -> None:
-        interrupted = "py4j.protocol.Py4JJavaError: An error occurred while calling java.lang.InterruptedException"
-        super().__init__(f"the job is stopping; its next run repeats this batch ({interrupted})")
 
 
 def run_job(
@@ -272,7 +261,7 @@ class _Run:
                         raise
                     return
             self._wait_for_stop()
-            raise _Stopping
+            raise QueryStopping
 
         return call
 

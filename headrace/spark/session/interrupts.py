@@ -3,7 +3,7 @@
 PySpark sets a handler of its own, whatever was set before. It cancels all jobs, that of a streaming query's batch as
 well, so that the query fails in the middle of a batch; and it talks to the JVM on a connection that may be in use, so
 that it fails itself. Here a handler of the program stays; in place of Python's own and of PySpark's, queries are
-stopped in order, then KeyboardInterrupt is raised as PySpark raises it.
+stopped in order, between two batches of our sinks, then KeyboardInterrupt is raised as PySpark raises it.
 """
 
 from __future__ import annotations
@@ -13,12 +13,16 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from headrace import limits
+from headrace.spark.session.active_batches import ACTIVE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_POLL_S: Final = 0.01
 
 
 @contextmanager
@@ -62,8 +66,25 @@ def _stop_all() -> None:
         if session is not None:
             _cancel_jobs(session)
             if not _at_a_prompt():
-                for query in session.streams.active:
-                    query.stop()
+                _stop_queries(session.streams.active)
+
+
+def _stop_queries(queries: list[StreamingQuery]) -> None:
+    """Stops them when no sink is writing. A batch that comes meanwhile is held until Spark knows that they stop."""
+
+    def stop(query: StreamingQuery) -> None:
+        with suppress(Exception):
+            query.stop()
+
+    stopping = [threading.Thread(target=stop, args=(query,), daemon=True) for query in queries]
+    with ACTIVE.held(limits.SINK_EXIT_SECONDS_MAX):
+        for thread in stopping:
+            thread.start()
+        pause = threading.Event()
+        while any(thread.is_alive() and query.isActive for thread, query in zip(stopping, queries, strict=True)):
+            pause.wait(_POLL_S)
+    for thread in stopping:
+        thread.join()
 
 
 def _cancel_jobs(session: SparkSession) -> None:

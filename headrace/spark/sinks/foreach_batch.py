@@ -13,8 +13,6 @@ Several sinks each store their own position: a batch that one has committed and 
 
 from __future__ import annotations
 
-import atexit
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace import limits
 from headrace.clock import SystemClock
+from headrace.spark.session.active_batches import ACTIVE
 from headrace.spark.sinks.contract import BatchReport, FrameSink, MicroBatch, Sink, take_rows
 from headrace.spark.sinks.query_id import query_id
 from headrace.spark.tables.durable_files import replace_file
@@ -32,58 +31,17 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-"""How long a process that ends waits for the sinks that are writing."""
-
 Listener = Callable[[BatchReport], None]
-
-
-class ProcessEnding(RuntimeError):
-    """A batch came while the process ends; the next run repeats it."""
-
-
-class _ActiveBatches:
-    """The batches that this process's sinks are writing, by their queries.
-
-    Spark calls sinks on daemon threads, which Python abandons at its end. One that is amid native code (Delta's, say)
-    may then crash the process, so its end waits for them: a driver's end usually, unless Spark's JVM has died first.
-    """
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._queries: list[str] = []
-        self._ending = False
-
-    def begin(self, query: str) -> None:
-        with self._changed:
-            if self._ending:
-                raise ProcessEnding("the process ends; the next run of the query repeats this batch")
-            self._queries.append(query)
-
-    def finish(self, query: str) -> None:
-        with self._changed:
-            self._queries.remove(query)
-            self._changed.notify_all()
-
-    def wait(self, query: str | None, timeout_s: float, *, ending: bool = False) -> bool:
-        with self._changed:
-            self._ending = self._ending or ending
-            return self._changed.wait_for(
-                lambda: query not in self._queries if query is not None else not self._queries, timeout_s
-            )
-
-
-_ACTIVE: Final = _ActiveBatches()
-atexit.register(_ACTIVE.wait, None, limits.SINK_EXIT_SECONDS_MAX, ending=True)
 
 
 @contextmanager
 def _writing(query: str) -> Iterator[None]:
-    """Inside, a batch of the query is being written. (A function, since `_ACTIVE` cannot be pickled by Connect.)"""
-    _ACTIVE.begin(query)
+    """Inside, a batch of the query is being written. (A function, since `ACTIVE` cannot be pickled by Connect.)"""
+    ACTIVE.begin(query)
     try:
         yield
     finally:
-        _ACTIVE.finish(query)
+        ACTIVE.finish(query)
 
 
 def wait_for_sinks(*, query: str | None = None, timeout_s: float = limits.SINK_EXIT_SECONDS_MAX) -> bool:
@@ -91,7 +49,7 @@ def wait_for_sinks(*, query: str | None = None, timeout_s: float = limits.SINK_E
 
     For whoever has lost Spark and cannot stop the query. At the process's end it happens by itself.
     """
-    return _ACTIVE.wait(query, timeout_s)
+    return ACTIVE.wait(query, timeout_s)
 
 
 class BatchTooLarge(RuntimeError):
@@ -105,7 +63,7 @@ def for_each_batch(
 
     The rows are collected to the driver once, unless every sink takes frames: then tasks write them. `listener` is
     called after each sink's commit. `checkpoint` is the query's checkpointLocation, needed through Spark Connect only.
-    The function raises what a sink raises, and ProcessEnding once the process ends.
+    The function raises what a sink raises, and QueryStopping if its query is stopped by Ctrl-C.
     """
     frame_sinks = [sink for sink in sinks if isinstance(sink, FrameSink) and sink.takes_frames]
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,10 @@ path = "table"
 """
 SHOWN = re.compile(r"^\s+at (org|java|jdk|scala|py4j)\.|BrokenPipe|Exception|\d ERROR ", re.MULTILINE)
 """Traces of Java, errors of its log, and of workers that lost it. (Py4J logs the KeyboardInterrupt.)"""
+LEFT = re.compile(
+    r"^ERROR:py4j\.clientserver:[^\n]* shutting down connection$.*?^BrokenPipeError: [^\n]*$", re.M | re.S
+)
+"""What Py4J logs besides, if Java has closed the interrupted connection first."""
 
 
 TERMINAL = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
@@ -71,11 +75,21 @@ def writing(uri: str) -> Iterator[None]:
         thread.join()
 
 
-def interrupted(command: list[str], server: Any, until: str) -> tuple[int, str]:
-    """Ctrl-C at a terminal, amid batches: SIGINT for the whole process group. The exit status, and standard error."""
+def shown(errors: str) -> re.Match[str] | None:
+    """What of standard error is for nobody's eyes."""
+    return SHOWN.search(LEFT.sub("", errors))
+
+
+def started(command: list[str]) -> subprocess.Popen[str]:
+    """Python with these arguments, in a process group of its own."""
     command = [sys.executable, "-c", TERMINAL, sys.executable, *command]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, **pipes, text=True, start_new_session=True) as process:
+    return subprocess.Popen(command, **pipes, text=True, start_new_session=True)
+
+
+def interrupted(command: list[str], server: Any, until: str) -> tuple[int, str]:
+    """Ctrl-C at a terminal, amid batches: SIGINT for the whole process group. The exit status, and standard error."""
+    with started(command) as process:
         assert process.stdout and process.stderr
         seen: set[str] = set()
 
@@ -115,8 +129,25 @@ def test_a_program_is_interrupted_as_python_is(server: Any, tmp_path: Path, made
     print(errors)
     assert errors.rstrip().endswith("KeyboardInterrupt") and "reentrant call" not in errors
     # What a JVM of PySpark's own prints goes to the terminal as it is.
-    assert made_by == "builder" or not SHOWN.search(errors)
+    assert made_by == "builder" or not shown(errors)
     assert mirror_sink(tmp_path / "table").table.read().num_rows == 100
+
+
+@pytest.mark.process
+@pytest.mark.spark
+def test_a_batch_whose_rows_are_on_their_way_to_the_sink_is_finished(server: Any, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with started([str(PROGRAM), server.uri, str(tmp_path), "headrace", str(pipe)]) as process:
+        with pipe.open("wb"):  # a worker reads
+            pipe.unlink()
+            os.killpg(process.pid, signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(1)  # a batch that is cancelled ends it
+        printed, errors = process.communicate(timeout=120)
+    assert (process.returncode, printed) == (-signal.SIGINT, "batch 0\n")
+    assert errors.rstrip().endswith("KeyboardInterrupt") and not shown(errors)
+    assert mirror_sink(tmp_path / "table").position().batch == 0
 
 
 @pytest.fixture

@@ -5,18 +5,22 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from headrace.spark.errors import error_line
-from headrace.spark.sinks.foreach_batch import BatchTooLarge, ProcessEnding, _ActiveBatches, for_each_batch
+from headrace.spark.session.active_batches import ActiveBatches, QueryStopping
+from headrace.spark.sinks.foreach_batch import BatchTooLarge, for_each_batch
 from headrace.spark.sinks.paused_collector import paused_collector
 
 PROGRAM = """
 import threading
 from types import SimpleNamespace
+from headrace.spark.session.active_batches import ActiveBatches, QueryStopping
 from headrace.spark.sinks.foreach_batch import for_each_batch
 
 began = threading.Event()
@@ -29,25 +33,44 @@ class Sink:
 
 context = SimpleNamespace(getLocalProperty=lambda _: "q")
 frame = SimpleNamespace(toArrow=lambda: None, sparkSession=SimpleNamespace(sparkContext=context))
-threading.Thread(target=for_each_batch(Sink()), args=(frame, 7), daemon=True).start()
+write = for_each_batch(Sink())
+
+def write_two():
+    write(frame, 7)
+    write(frame, 8)
+
+threading.Thread(target=write_two, daemon=True).start()
 began.wait()
 """
 
 
-def test_a_process_ends_after_the_batch_that_a_sink_is_writing() -> None:
+def test_a_process_ends_after_the_batch_that_a_sink_is_writing_and_begins_no_other() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
-    assert done.stdout == "written q 7\n"
+    assert (done.stdout, done.stderr) == ("written q 7\n", "")
 
 
-def test_no_batch_begins_once_the_process_ends() -> None:
-    active = _ActiveBatches()
+def test_the_end_of_the_process_waits_for_every_batch() -> None:
+    active = ActiveBatches()
     active.begin("q")
     assert active.wait("another query", 0)
     assert not active.wait(None, 0, ending=True)
-    with pytest.raises(ProcessEnding):
-        active.begin("q")
     active.finish("q")
     assert active.wait("q", 0)
+
+
+def test_a_batch_that_comes_while_queries_are_stopped_waits_and_is_left_to_the_next_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    active, waiting = ActiveBatches(), threading.Event()
+    wait_for = active._changed.wait_for
+    with ThreadPoolExecutor() as pool:
+        with active.held(0):
+            monkeypatch.setattr(active._changed, "wait_for", lambda *given: (waiting.set(), wait_for(*given)))
+            coming = pool.submit(active.begin, "q")
+            assert waiting.wait(60) and not coming.done()
+        with pytest.raises(QueryStopping):
+            coming.result(60)
+    active.begin("q")
 
 
 @pytest.mark.parametrize(
