@@ -30,13 +30,6 @@ def read_checkpoint(path: Path) -> Checkpoint:
     return Checkpoint(_last(path / "offsets"), committed, json.loads(lines[2]) if len(lines) > 2 else None)
 
 
-def planned_end(path: Path, batch: int) -> Token | None:
-    """The token at which a planned batch ends, as every running batch is; None if the source has several servers."""
-    lines = (path / "offsets" / str(batch)).read_text().splitlines()
-    positions = server_positions(json.loads(lines[2])) if len(lines) > 2 else []
-    return positions[0].token if positions and not positions[0].server else None
-
-
 @dataclass(frozen=True, slots=True)
 class ServerPosition:
     """How far a query has read one server. `server` is its name if there are several, else empty.
@@ -47,6 +40,12 @@ class ServerPosition:
     token: Token
     in_snapshot: bool = False
     server: str = ""
+
+
+def planned_ends(path: Path, batch: int) -> list[ServerPosition]:
+    """Where a planned batch ends, as every running batch is; see `server_positions`."""
+    lines = (path / "offsets" / str(batch)).read_text().splitlines()
+    return server_positions(json.loads(lines[2])) if len(lines) > 2 else []
 
 
 _SNAPSHOTS: Final = frozenset({"after", "reading", "waiting"})

@@ -1,7 +1,8 @@
 """Holds the collections that a job has read against those that are there now, by their UUIDs.
 
 One that is another now, or gone, is a matter of the sinks' policies if events say so, and a lost position if none does.
-One that appears while the job runs is identified when the first of it is committed.
+One that appears while the job runs is identified when the first of it is committed; where a job has one collection,
+when the end of the one before is.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import pymongo
 from pymongo.errors import ConnectionFailure
 
 from headrace import limits
+from headrace.spark.jobs.checkpoint import ServerPosition
 from headrace.spark.jobs.job_record import JobRecord
 from headrace.spark.mongodb.collection_identity import (
     CollectionIdentity,
@@ -25,8 +27,10 @@ from headrace.spark.mongodb.collection_identity import (
 from headrace.spark.mongodb.collection_selection import Namespace, namespace_of, text_of
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream
 from headrace.spark.mongodb.source_options import SourceOptions, server_name
+from headrace.spark.rows.tokens import Token
 from headrace.spark.tables.table_owner import TableOwner
 from headrace.values.position import from_timestamp
+from headrace.values.token import decode_token
 
 Known = dict[str, CollectionIdentity]
 
@@ -61,13 +65,18 @@ class SeenCollections:
     def __init__(self, options: SourceOptions, record: JobRecord) -> None:
         self._options = options
         self._known = {name for name, each in record.collections.items() if each["uuid"]}
+        self._invalidated: set[Token] = set()
 
-    def after(self, record: JobRecord, committed: Iterable[Mapping[Namespace, bool]]) -> JobRecord:
+    def after(
+        self, record: JobRecord, committed: Iterable[Mapping[Namespace, bool]], ends: Iterable[ServerPosition] = ()
+    ) -> JobRecord:
         """The record after a batch, of whose collections each sink says which there are, and which ended in it.
 
-        Asks the server for each that is new. One that does not answer now is asked again after the next batch.
+        The stream of a single collection ends with it, by an invalidate, and so does the batch: at `ends`. Asks the
+        server for each that is new. One that does not answer now is asked again after the next batch.
         """
         single = _namespace(self._options)
+        self._known -= self._ended(ends) if single else set()
         names = {single: False} if single else dict[str, bool]()
         for each in committed:
             names |= {text_of(name): ended or names.get(text_of(name), False) for name, ended in each.items()}
@@ -88,6 +97,13 @@ class SeenCollections:
             collections |= {key: asdict(CollectionIdentity(uuids.get(keys[key], ""), since)) for key in sorted(new)}
             self._known |= {key for key in new if keys[key] in uuids}
         return replace(record, collections=collections)
+
+    def _ended(self, ends: Iterable[ServerPosition]) -> set[str]:
+        """The servers whose collection ended in this batch. (Those of a snapshot that follows end at one token.)"""
+        invalidated = {end.token: end.server for end in ends if decode_token(end.token.document()).from_invalidate}
+        new = invalidated.keys() - self._invalidated
+        self._invalidated = set(invalidated)
+        return {invalidated[token] or server_name(self._options.uri) for token in new}
 
 
 def _notices(options: SourceOptions, known: Known, uuids: dict[str, str], *, planned: bool) -> list[str]:

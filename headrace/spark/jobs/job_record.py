@@ -34,7 +34,7 @@ class JobRecord:
     """The fingerprint of the mask of what was read; empty if nothing was masked."""
     collections: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """The identity of each server's collection (`mongodb/collection_identity.py`), if known: at the last start, or when
-    the first of it was committed.
+    the first of it, or the end of the one before, was committed.
 
     By the server's name; of several collections by that of the collection, behind the server's if there are several.
     """

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace import limits
 from headrace.clock import SystemClock
-from headrace.spark.jobs.checkpoint import planned_end, read_checkpoint
+from headrace.spark.jobs.checkpoint import ServerPosition, planned_ends, read_checkpoint
 from headrace.spark.jobs.collection_checks import SeenCollections
 from headrace.spark.jobs.dead_letter_jobs import dead_letter_locations, with_dead_letters
 from headrace.spark.jobs.job_file import Job
@@ -254,8 +254,9 @@ class _Run:
                 if not self._stop.is_set():
                     try:
                         apply(frame, number)
-                        self._note(frame, number)
-                        self._record = noted(self._job, self._record, self._seen, self._fans)
+                        ends = planned_ends(self._job.checkpoint, number)
+                        self._note(frame, number, ends)
+                        self._record = noted(self._job, self._record, self._seen, self._fans, ends)
                     except Exception as error:
                         self.failure = error
                         raise
@@ -280,12 +281,14 @@ class _Run:
         if self._batch_listener:
             self._batch_listener(report)
 
-    def _note(self, frame: DataFrame, number: int) -> None:
-        """Records in the logs how far a quiet stream has come without rows, or their position would leave the oplog."""
-        end = planned_end(self._job.checkpoint, number) if self._logs else None
-        if end is not None:
+    def _note(self, frame: DataFrame, number: int, ends: Sequence[ServerPosition]) -> None:
+        """Records in the logs how far a quiet stream has come without rows, or their position would leave the oplog.
+
+        Not those of several servers.
+        """
+        if self._logs and ends and not ends[0].server:
             for log in self._logs:
-                log.note(query_id(frame, None), number, end.text)
+                log.note(query_id(frame, None), number, ends[0].token.text)
 
     def _end(self) -> None:
         with self._writing:

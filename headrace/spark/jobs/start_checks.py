@@ -26,7 +26,7 @@ from pymongo.errors import ConnectionFailure, OperationFailure
 
 from headrace import limits
 from headrace.spark.errors import error_line
-from headrace.spark.jobs.checkpoint import Checkpoint, read_checkpoint, server_positions
+from headrace.spark.jobs.checkpoint import Checkpoint, ServerPosition, read_checkpoint, server_positions
 from headrace.spark.jobs.collection_checks import SeenCollections, with_collections
 from headrace.spark.jobs.job_file import Job, JobError
 from headrace.spark.jobs.job_record import JobRecord, read_record, write_record
@@ -247,12 +247,15 @@ class SinkOfCollections(Protocol):
 
 
 def noted(
-    job: Job, record: JobRecord, seen: SeenCollections, sinks: Iterable[tuple[SinkOptions, SinkOfCollections]]
-) -> JobRecord:
-    """The record after a batch, stored: which tables have begun by now, and which collections have appeared."""
+    job: Job, record: JobRecord, seen: SeenCollections, sinks: Iterable[tuple[SinkOptions, SinkOfCollections]],
+    ends: Iterable[ServerPosition],
+) -> JobRecord:  # fmt: skip
+    """The record after a batch that ends at `ends`, stored: which tables have begun by now, and which collections have
+    appeared.
+    """
     taken = [(options, sink.take_committed()) for options, sink in sinks]
     tables = [options.of_collection(name) for options, names in taken if options.per_collection for name in names]
-    with_seen = seen.after(record, (names for _, names in taken))
+    with_seen = seen.after(record, (names for _, names in taken), ends)
     if with_seen != record:
         write_record(job.checkpoint, with_seen)
     return note_begun(job, with_seen, tables)

@@ -16,7 +16,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 import headrace
 from headrace import limits
-from headrace.spark.jobs.checkpoint import read_checkpoint
+from headrace.spark.jobs.checkpoint import planned_ends, read_checkpoint
 from headrace.spark.jobs.collection_checks import SeenCollections
 from headrace.spark.jobs.collection_figures import TableLooks
 from headrace.spark.jobs.dead_letter_jobs import replay, with_dead_letters
@@ -93,7 +93,8 @@ class Runs:
                 sink.listener = self.metrics.collection_committed
                 if rows:
                     sink.apply(MicroBatch(self.query, number, pa.Table.from_batches(rows)))
-            record = noted(self.job, record, self.seen, zip(self.job.sinks, self.sinks, strict=True))
+            fans, ends = zip(self.job.sinks, self.sinks, strict=True), planned_ends(self.job.checkpoint, number)
+            record = noted(self.job, record, self.seen, fans, ends)
             self._note("commits", number, "v1\n{}")
             start = end
         self.position = start

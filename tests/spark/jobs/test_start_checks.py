@@ -17,9 +17,10 @@ from pymongo.database import Database
 
 import headrace
 from headrace.spark.errors import OptionError
+from headrace.spark.jobs.checkpoint import server_positions
 from headrace.spark.jobs.collection_checks import SeenCollections
 from headrace.spark.jobs.job_file import Job, JobError, parse_job
-from headrace.spark.jobs.job_record import NAME, read_record, write_record
+from headrace.spark.jobs.job_record import NAME, JobRecord, read_record, write_record
 from headrace.spark.jobs.machine_checks import CannotStart, machine_problems
 from headrace.spark.jobs.report import explain_lines, verify_job
 from headrace.spark.jobs.runner import run_job
@@ -30,6 +31,7 @@ from headrace.spark.jobs.start_checks import (
     begin,
     check_job,
     note_begun,
+    noted,
     problems,
 )
 from headrace.spark.mongodb.collection_identity import CollectionReplaced
@@ -40,6 +42,7 @@ from headrace.spark.rows.events import SNAPSHOT_BEGIN, Row
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.sinks.contract import MicroBatch
 from headrace.spark.sinks.sink_options import SinkError
+from headrace.spark.stream.server_stream import ServerStream, offset_of
 from headrace.spark.tables.mirror_table import NotAMirror
 from headrace.spark.tables.progress import OtherPosition
 from headrace.spark.tables.table_owner import NotOurTable
@@ -457,6 +460,34 @@ def test_a_collection_that_is_made_after_the_start_is_known_from_the_first_batch
     record = seen.after(record, ())
     assert record.collections == begin(job).record.collections | record.collections
     assert [len(each["uuid"]) for each in record.collections.values()] == [32]
+
+
+def test_a_collection_made_anew_while_the_job_runs_is_known_when_its_end_is_committed(
+    server: headrace.Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    insert(server.uri, 1)
+    job = job_of(server.uri, tmp_path, *SINKS)
+    first = ran(job).record
+    seen, stream = SeenCollections(job.options, first), ServerStream(job.options)
+    start = offset_of(stream.mongodb.resolve(StreamPosition("latest")))
+    with MongoClient[dict[str, Any]](server.uri) as client:
+        client.d.c.drop()
+    insert(server.uri, 2)
+    end = stream.latest_offset(start)
+    again = noted(job, first, seen, (), server_positions(end))
+    assert read_record(job.checkpoint) == again
+    assert identities(again) == identities(check_job(job).record) != identities(first)
+    assert check_job(job).notices == ()
+    # What follows is a snapshot, whose batches end at the same token: nobody is asked again.
+    monkeypatch.setattr(MongoDBStream, "now", None)
+    following = stream.latest_offset(end)
+    assert following["token"] == end["token"] != start["token"]
+    assert noted(job, again, seen, (), server_positions(following)) == again
+    stream.close()
+
+
+def identities(record: JobRecord) -> list[str]:
+    return [each["uuid"] for each in record.collections.values()]
 
 
 def now(client: MongoClient[dict[str, Any]], uuid: str) -> dict[str, Any]:
