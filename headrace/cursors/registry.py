@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from headrace import limits
@@ -61,8 +62,8 @@ class Cursors:
         """`clock`: for when a cursor was last read. `killed`: called with each that is killed: one may wait for it."""
         self._clock = clock
         self._memory = memory
-        self._accounts: dict[str, Account] = {}
-        """What the cursors of a client hold, by the account's name."""
+        self._accounts: dict[int, Account] = {}
+        """What the cursors of a client hold, by its connection's number: an address may soon be another client's."""
         self._killed = killed
         self._open: dict[int, Any] = {}
         self.owners: dict[int, Any] = {}
@@ -86,11 +87,12 @@ class Cursors:
         self._open[cursor.id] = cursor
         if owner is not None:
             self.owners[cursor.id] = owner
-        name = f"open cursors of {record.client.address}"
-        account = self._accounts.get(name)
+        client = record.client
+        account = self._accounts.get(client.connection_id)
         if account is None:
-            account = self._memory.account(name, lambda: self._make_room(name), may_close=False)
-            self._accounts[name] = account
+            release = partial(self._make_room, client.connection_id)
+            account = self._memory.account(f"open cursors of {client.address}", release, may_close=False)
+            self._accounts[client.connection_id] = account
         cursor.account = account
         account.add(limits.CURSOR_BYTES + cursor.read_ahead_bytes)
         return int(cursor.id)
@@ -101,13 +103,16 @@ class Cursors:
         if more and cursor.account is not None:
             cursor.account.add(more)
 
-    def _make_room(self, name: str) -> None:
-        """Kill cursors of a client, the oldest first, until a tenth of the memory is free."""
-        account, memory = self._accounts[name], self._memory
-        for cursor_id in [item.id for item in self._open.values() if item.account is account]:
-            if memory.used <= memory.bytes_max * 0.9:
+    def _make_room(self, connection_id: int) -> None:
+        """Kill cursors of a client until a tenth of the memory is free, or it holds half of what it did. Those that
+        hold most go first, so that a change stream does not go with the scan beside it; of equal ones the oldest."""
+        account, memory = self._accounts[connection_id], self._memory
+        half = account.bytes // 2
+        held = [item for item in self._open.values() if item.account is account]
+        for cursor in sorted(held, key=lambda item: item.read_ahead_bytes, reverse=True):
+            if memory.used <= memory.bytes_max * 0.9 or account.bytes <= half:
                 return
-            self.kill(cursor_id)
+            self.kill(cursor.id)
 
     def peek(self, cursor_id: Any) -> Any:
         """An open cursor or None, without the checks of a getMore."""
@@ -143,7 +148,7 @@ class Cursors:
             account.add(-limits.CURSOR_BYTES - cursor.read_ahead_bytes)
             if account.bytes == 0:
                 account.close()
-                del self._accounts[account.name]
+                del self._accounts[cursor.record.client.connection_id]
 
     def kill(self, cursor_id: int) -> bool:
         """Close a cursor that a client may be waiting for at this moment; False where there is none."""

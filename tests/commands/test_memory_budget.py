@@ -10,6 +10,8 @@ import pytest
 from bson import Binary, Int64
 
 from headrace import limits
+from headrace.dispatch.request import ClientInfo
+from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
 from headrace.memory_budget import Memory
 from headrace.testing.driven import DrivenServer
@@ -139,6 +141,27 @@ def test_a_client_with_too_many_cursors_loses_the_oldest(server: DrivenServer) -
     assert server.run("t", {"getMore": ids[-1], **get_more})["ok"] == 1
     server.run("t", {"killCursors": "c", "cursors": ids})
     assert server.engine.memory.used == 0
+
+
+def test_scans_are_closed_before_the_stream_of_the_same_client(server: DrivenServer) -> None:
+    stream = server.must("t", {"aggregate": "c", "pipeline": [{"$changeStream": {}}], "cursor": {}})["cursor"]["id"]
+    ids = [server.must("t", {"find": "c", "batchSize": 2})["cursor"]["id"] for _ in range(300)]
+    assert server.run("t", {"getMore": ids[0], "collection": "c"})["code"] == 43
+    assert isinstance(server.run("t", {"getMore": stream, "collection": "c"}), Wait)
+
+
+def test_cursors_that_an_address_has_left_behind_are_not_those_of_its_next_client(server: DrivenServer) -> None:
+    """A system gives a port again within minutes, and a cursor stays for ten."""
+    first, second = (ClientInfo(number, "127.0.0.1:40000", ("127.0.0.1", 27017)) for number in (101, 102))
+    scan, stream = {"find": "c", "batchSize": 2}, {"aggregate": "c", "pipeline": [{"$changeStream": {}}], "cursor": {}}
+    server.client = second
+    cursor = server.must("t", scan)["cursor"]["id"]
+    server.client = first
+    left = [server.must("t", scan)["cursor"]["id"] for _ in range(5)]
+    server.engine.memory.bytes_max = server.engine.memory.used
+    server.must("t", stream)
+    assert server.run("t", {"getMore": left[0], "collection": "c"})["code"] == 43
+    assert server.must("t", {"getMore": cursor, "collection": "c", "batchSize": 1})["ok"] == 1
 
 
 def test_a_document_that_was_too_large_for_a_batch_counts_until_it_is_returned() -> None:
