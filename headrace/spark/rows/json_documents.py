@@ -7,13 +7,15 @@ all of them, and gives the same text.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any, Final
 
 _RAW_VERSION: Final = {"$numberInt": "2"}
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":"))
 
 
-_DECODE: Final = json.JSONDecoder().raw_decode
+_SCAN: Final[Callable[[str, int], tuple[Any, int]]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
+_SECTIONS: Final = frozenset({"d", "u", "i"})
 
 
 class JsonDocument(dict[str, Any]):
@@ -31,7 +33,7 @@ def with_fields(before: str | JsonDocument, description: str) -> JsonDocument | 
     """
     update = _parsed(description)
     diff = update.get("diff") if isinstance(update, dict) and update.get("$v") == _RAW_VERSION else None
-    if not isinstance(diff, dict) or not diff.keys() <= {"d", "u", "i"} or not all(map(_is_plain, diff.values())):
+    if not isinstance(diff, dict) or not _SECTIONS.issuperset(diff) or not all(map(_is_plain, diff.values())):
         return None
     if isinstance(before, str):
         if before.startswith('{"$'):
@@ -65,5 +67,8 @@ def _is_plain(section: Any) -> bool:
 
 def _parsed(text: str) -> Any:
     """As `json.loads`, without its looks for space around the value."""
-    value, end = _DECODE(text)
+    try:
+        value, end = _SCAN(text, 0)
+    except StopIteration:
+        end = -1
     return value if end == len(text) else json.loads(text)

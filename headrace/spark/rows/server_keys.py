@@ -36,6 +36,9 @@ def of_server(server: str, by_key: Mapping[str, Value]) -> dict[str, Value]:
 
 def rows_by_server(rows: Iterable[Row]) -> dict[str, list[Row]]:
     """The rows of each server, by its name, in their order; under an empty name those that name none."""
+    rows = list(rows)
+    if rows and not any(row.server for row in rows):
+        return {"": rows}
     each: dict[str, list[Row]] = {}
     for row in rows:
         each.setdefault(row.server or "", []).append(row)

@@ -193,8 +193,7 @@ def fold(
     drop, no new snapshot. Raises MirrorDiverged.
     """
     folding = _Folding(state, existing, clearing)
-    for row in sorted(rows, key=attrgetter("token")):
-        folding.take(row)
+    folding.take(sorted(rows, key=attrgetter("token")))
     return folding.changes()
 
 
@@ -224,24 +223,29 @@ def fold_servers(
 
 
 class _Changed(NamedTuple):
-    """A row as it is now: its key's text, the document (None: gone), the token at which that is true."""
+    """A row as it is now: its key's text, the document's text (None: gone), the token at which that is true."""
 
     key: str
-    document: dict[str, Any] | JsonDocument | str | None
+    document: str | None
     token: str
 
 
 _NOTHING: Final = _Changed("", None, "")
 
 
-def _text_of(document: dict[str, Any] | JsonDocument | str) -> str:
-    if isinstance(document, str):
+def _text_of(document: dict[str, Any] | JsonDocument | str | None) -> str | None:
+    if document is None or isinstance(document, str):
         return document
     return document.text() if isinstance(document, JsonDocument) else dumps(document)
 
 
 class _Folding:
-    """The mirror's rows as they change, parsed when first changed and written as text once, at the end."""
+    """The mirror's rows as they change.
+
+    Rows of documents wait until a row comes that is about more than one (a drop, the beginning of a snapshot), or the
+    end. Then they are applied document by document: each is parsed once and written as text once, while it is in the
+    processor's caches.
+    """
 
     def __init__(self, state: MirrorState, existing: Mapping[str, MirrorRow], clearing: bool) -> None:
         self._state = state
@@ -259,34 +263,60 @@ class _Folding:
         self._count = 0
         self._changed: dict[str, _Changed] = {}
         """By the identity of the key."""
-        self._keys: dict[str | None, tuple[str, str]] = {}
-        """The key and its identity, by the text of `documentKey`: most documents change more than once."""
+        self._waiting: dict[str, list[Row]] = {}
+        """The rows that wait, in order, by the identity of their key."""
+        self._waiting_of: dict[str | None, list[Row]] = {}
+        """The same lists by the text of `documentKey`: most documents change more than once."""
 
-    def take(self, row: Row) -> None:
-        kind = row.operationType
-        if kind == SNAPSHOT_BEGIN:
-            self._begin(row.token)
-        elif kind == SNAPSHOT_END:
-            self._state = replace(self._state, snapshot_token=row.token, begun="")
-        elif kind == SNAPSHOT:
-            key, identity = self._key(row)
-            self._changed[identity] = _Changed(key, row.fullDocument, row.token)
-        elif row.token > self._token:
-            if kind in _KEYED:
-                self._event(row)
-            elif kind in INVALIDATING:
-                self._empty()
-            self._token = row.token
-            self._count += 1
+    def take(self, rows: Iterable[Row]) -> None:
+        waiting_of = self._waiting_of
+        for row in rows:
+            kind = row.operationType
+            if kind in _KEYED or kind == SNAPSHOT:
+                if kind != SNAPSHOT:
+                    if row.token <= self._token:
+                        continue
+                    self._token = row.token
+                    self._count += 1
+                waiting = waiting_of.get(row.documentKey)
+                if waiting is None:
+                    waiting = waiting_of[row.documentKey] = self._waiting.setdefault(key_identity(key_of(row)), [])
+                waiting.append(row)
+            elif kind == SNAPSHOT_BEGIN:
+                self._settle()
+                self._begin(row.token)
+            elif kind == SNAPSHOT_END:
+                self._settle()
+                self._state = replace(self._state, snapshot_token=row.token, begun="")
+            elif row.token > self._token:
+                if kind in INVALIDATING:
+                    self._settle()
+                    self._empty()
+                self._token = row.token
+                self._count += 1
+
+    def _settle(self) -> None:
+        """Applies the rows that wait. Raises MirrorDiverged, of several the first."""
+        diverged: MirrorDiverged | None = None
+        for identity, rows in self._waiting.items():
+            try:
+                self._apply(identity, rows)
+            except MirrorDiverged as error:
+                diverged = error if diverged is None or error.token < diverged.token else diverged
+        self._waiting.clear()
+        self._waiting_of.clear()
+        if diverged is not None:
+            raise diverged
 
     def changes(self) -> MirrorChanges:
+        self._settle()
         self._state = replace(self._state, token=self._token)
         changes = MirrorChanges(self._state, clear=self._clear, event_count=self._count, absolute=self._absolute)
         if not self._state.begun:
             changes.stale_before = self._stale_before
         for identity, (key, document, token) in self._changed.items():
             if document is not None:
-                changes.upserts[key] = MirrorRow(_text_of(document), token)
+                changes.upserts[key] = MirrorRow(document, token)
             if not self._clear:
                 changes.deletes |= {text for text in self._texts.get(identity, ()) if text not in changes.upserts}
         for identity, texts in self._texts.items():
@@ -310,32 +340,39 @@ class _Folding:
         self._token = token
         self._state = replace(self._state, token=token, snapshot_token="", begun=begun, snapshot_began=token)
 
-    def _key(self, row: Row) -> tuple[str, str]:
-        both = self._keys.get(row.documentKey)
-        if both is None:
-            key = key_of(row)
-            both = self._keys[row.documentKey] = key, key_identity(key)
-        return both
-
-    def _event(self, row: Row) -> None:
-        key, identity = self._key(row)
-        before = self._current(identity)
-        if row.token <= before.token:
-            return
-        if row.operationType == "delete":
-            self._changed[identity] = _Changed(key, None, row.token)
-        elif row.fullDocument is not None:
-            self._changed[identity] = _Changed(same_document_key(row.fullDocument, key), row.fullDocument, row.token)
-        elif self._state.is_early(row.token) and before.token < self._state.snapshot_began:
-            self._absolute = False
-        elif identity in self._refused and identity not in self._changed:
-            raise MirrorDiverged(f"the document {key}, which was updated at {row.token}, was refused before", row.token)
-        elif before.document is not None:
-            self._changed[identity] = _Changed(before.key, self._updated(before.document, row), row.token)
-        elif self._state.is_early(row.token):
-            self._absolute = False
-        else:
-            raise MirrorDiverged(f"the mirror has no document {key}, which was updated at {row.token}", row.token)
+    def _apply(self, identity: str, rows: list[Row]) -> None:
+        """Applies the rows of one document."""
+        key, text, token = self._current(identity)
+        document: dict[str, Any] | JsonDocument | str | None = text
+        changed = False
+        for row in rows:
+            if row.operationType == SNAPSHOT:
+                key, document = key_of(row), row.fullDocument
+            elif row.token <= token:
+                continue
+            elif row.operationType == "delete":
+                key, document = key_of(row), None
+            elif row.fullDocument is not None:
+                key, document = same_document_key(row.fullDocument, key_of(row)), row.fullDocument
+            elif self._state.is_early(row.token) and token < self._state.snapshot_began:
+                self._absolute = False
+                continue
+            elif identity in self._refused and not changed and identity not in self._changed:
+                raise MirrorDiverged(
+                    f"the document {key_of(row)}, which was updated at {row.token}, was refused before", row.token
+                )
+            elif document is not None:
+                document = self._updated(document, row)
+            elif self._state.is_early(row.token):
+                self._absolute = False
+                continue
+            else:
+                raise MirrorDiverged(
+                    f"the mirror has no document {key_of(row)}, which was updated at {row.token}", row.token
+                )
+            token, changed = row.token, True
+        if changed:
+            self._changed[identity] = _Changed(key, _text_of(document), token)
 
     def _updated(self, before: dict[str, Any] | JsonDocument | str, row: Row) -> dict[str, Any] | JsonDocument:
         self._absolute = False

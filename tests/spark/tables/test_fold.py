@@ -91,6 +91,26 @@ def test_an_update_that_does_not_fit_is_a_fault() -> None:
         applied(mirror, [updated("2", 7, **{"a.b": 1})], MirrorState("1"))
 
 
+def test_of_several_updates_that_do_not_fit_the_first_is_raised() -> None:
+    mirror = {dumps(7): MirrorRow(dumps({"_id": 7}), "1")}
+    rows = [updated("2", 7, n=1), updated("3", 8, n=1), updated("4", 7, **{"a.b": 1})]
+    with pytest.raises(MirrorDiverged, match="has no document") as raised:
+        applied(mirror, rows, MirrorState("1"))
+    assert raised.value.token == "3"
+
+
+def test_a_document_that_comes_again_behind_a_drop_is_another() -> None:
+    mirror = {dumps(7): MirrorRow(dumps({"_id": 7, "a": 1}), "1")}
+    rows = [
+        updated("2", 7, b=2),
+        event("3", "drop"),
+        event("4", "insert", 7, fullDocument={"_id": 7}),
+        updated("5", 7, c=3),
+    ]
+    applied(mirror, rows, MirrorState("1"))
+    assert mirror == {dumps(7): MirrorRow(dumps({"_id": 7, "c": 3}), "5")}
+
+
 @pytest.mark.parametrize("kind", ["drop", "rename", "invalidate", "dropDatabase"])
 def test_when_the_collection_goes_so_do_its_rows(kind: str) -> None:
     mirror = {dumps(7): MirrorRow(dumps({"_id": 7}), "1"), dumps(8): MirrorRow(dumps({"_id": 8}), "1")}
