@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from gc import get_referents, is_tracked
 from heapq import merge
 from itertools import chain, islice
@@ -97,14 +96,20 @@ class Turn(greenlet):
     """How many documents are in its batch, where these are many, for the log."""
     account: Any = None
     """The shell's, which counts them while the command has paused, if they are many. Closed when it has ended."""
+    keeps_transaction: bool = False
+    """It pauses in the middle of a change: the write transaction stays open, and others write when that is made."""
     waits_for: Any = None
     """What it waits for before it can go on, as the shell understands it; None: only for its next turn."""
 
     result: Any = None
     """What the command has returned, or `_Raised`, until it is handed on."""
 
-    def __init__(self, run: Callable[..., Any], large: list[list[Any] | dict[Any, Any]]) -> None:
+    def __init__(
+        self, run: Callable[..., Any], large: list[list[Any] | dict[Any, Any]], *, can_keep: bool = False
+    ) -> None:
         super().__init__(run)
+        self.can_keep = can_keep
+        """Whoever resumes it knows `keeps_transaction`."""
         self.large = large
         """What `freed_in_pieces` was given in any of the turns."""
         self.held: list[list[Any] | dict[Any, Any]] = []
@@ -112,6 +117,9 @@ class Turn(greenlet):
 
     def pause(self, waits_for: Any = None) -> None:
         """Let others run; returns, or raises the `interruption`, when it is this command's turn again."""
+        if self.keeps_transaction:
+            self._pause_in_change()
+            return
         if self.before_pause is not None:
             self.before_pause()
         if self.paused_at is None:
@@ -129,6 +137,16 @@ class Turn(greenlet):
                 raise error
             finally:
                 del error  # whose traceback has this frame: a cycle would keep what the command holds
+
+    def _pause_in_change(self) -> None:
+        assert self.parent is not None
+        self.parent.switch(self)
+        if type(self.interruption) is TurnAbandoned:
+            error, self.interruption = self.interruption, None
+            try:
+                raise error
+            finally:
+                del error  # as above
 
 
 _running: Final[set[Turn]] = set()
@@ -190,45 +208,6 @@ def current_turn() -> Turn | None:
     return turn if type(turn) is Turn else None
 
 
-class AsideCall:
-    """A long call of C code that lets other threads run. The shell may run it in one, and the command goes on when it
-    has ended; where nobody does, the command runs it itself."""
-
-    def __init__(self, function: Callable[..., Any], *args: Any) -> None:
-        self._call = partial(function, *args)
-        self._outcome: list[Any] = []
-
-    def run(self) -> None:
-        """Run it, once, in any thread."""
-        try:
-            self._outcome.append(self._call())
-        except Exception as error:
-            self._outcome.append(_Raised(error))
-
-    def over(self) -> bool:
-        """Whether it has ended, which it has when this returns."""
-        if not self._outcome:
-            self.run()
-        return True
-
-    def result(self) -> Any:
-        """What it has returned; raises what it has raised."""
-        self.over()
-        outcome = self._outcome.pop()
-        if type(outcome) is _Raised:
-            raise outcome.error
-        return outcome
-
-
-def call_aside(function: Callable[..., Any], *args: Any) -> Any:
-    """What `function` returns, which touches nothing but its arguments; others run meanwhile."""
-    call = AsideCall(function, *args)
-    turn = getcurrent()
-    if type(turn) is Turn and turn.ends != inf:
-        turn.pause(call)
-    return call.result()
-
-
 Item = TypeVar("Item")
 
 
@@ -281,6 +260,11 @@ def in_pieces(items: Any, count: int = PIECE_COUNT) -> Iterator[Any]:
     for start in range(0, len(items), count):
         tick()
         yield items if len(items) <= count else items[start : start + count]
+
+
+def pieces_if_many(items: Any) -> Iterable[Any]:
+    """As `in_pieces`, without the tick before few items."""
+    return (items,) if len(items) <= PIECE_COUNT else in_pieces(items)
 
 
 def sorted_in_pieces(items: list[Item], key: Callable[[Item], Any], *, reverse: bool = False) -> list[Item]:
@@ -410,6 +394,25 @@ def _empty_inside(items: list[Any], depth: int) -> None:
 
 
 @contextmanager
+def keeping_transaction() -> Iterator[None]:
+    """What runs in the `with` is one change of the write transaction, which is kept where it pauses: others read, and
+    do not see it. Where nobody knows how to go on with that, it does not pause."""
+    turn = getcurrent()
+    if type(turn) is not Turn or turn.keeps_transaction:
+        yield
+        return
+    if not turn.can_keep:
+        with uninterrupted():
+            yield
+        return
+    turn.keeps_transaction = True
+    try:
+        yield
+    finally:
+        turn.keeps_transaction = False
+
+
+@contextmanager
 def uninterrupted() -> Iterator[None]:
     """What runs in the `with` does not pause: it works on what commands share, a feed or a client's transaction."""
     turn = getcurrent()
@@ -492,6 +495,8 @@ class Turns:
     def __init__(self, seconds: float = TURN_SECONDS) -> None:
         """`seconds`: how long a turn lasts; 0 makes every tick a pause (for tests)."""
         self.seconds = seconds
+        self.can_keep = False
+        """Whoever runs commands in them knows `Turn.keeps_transaction`."""
         self.pause_count = 0
         """How often anything has paused in them."""
         self.large: list[list[Any] | dict[Any, Any]] = []
@@ -502,7 +507,7 @@ class Turns:
         if self._idle:
             turn = self._idle.pop()
         else:
-            turn = Turn(_work, self.large)
+            turn = Turn(_work, self.large, can_keep=self.can_keep)
             turn.switch()
         return self._switch(turn, (function, arguments))
 

@@ -19,6 +19,7 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace.aside_calls import AsideCall
 from headrace.clock import Clock, SystemClock, monotonic
 from headrace.commands.server_info.parameters import first_parameters
 from headrace.commands.table import commands_for
@@ -33,7 +34,7 @@ from headrace.errors import AnsweredError, Interrupted
 from headrace.server.failures import log_failure, read_error
 from headrace.server.running_clock import RunningClock
 from headrace.store.store import Store
-from headrace.turns import AsideCall, Turn, Turns
+from headrace.turns import Turn, Turns
 
 if TYPE_CHECKING:
     from headrace.embedded.serving import ServedStore

@@ -24,7 +24,9 @@ _LEFT: Final = frozenset({279, 11600})
 def build_indexes(context: CommandContext, collection: Collection, specs: list[dict[str, Any]]) -> None:
     """Add indexes. Raises 11000 for a unique one over duplicates, 276 where somebody else ends the build."""
     if context.transaction is not None or current_turn() is None or not count_of(context, collection):
-        catalog_changes.create_indexes(context.txn, context.txn.collection(collection.namespace) or collection, specs)
+        txn = context.txn
+        with index_entries.in_change(txn):  # a long filter of a partial index ticks
+            catalog_changes.create_indexes(txn, txn.collection(collection.namespace) or collection, specs)
         return
     _build(context, context.txn.collection(collection.namespace) or collection, specs)
 

@@ -21,12 +21,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace import limits
+from headrace.aside_calls import AsideCall
 from headrace.clock import monotonic
 from headrace.dispatch.command import Command
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError, Interrupted
 from headrace.memory_budget import exceeded
-from headrace.turns import TURN_SECONDS, AsideCall, Turn, Turns, free
+from headrace.turns import TURN_SECONDS, Turn, Turns, free
 
 if TYPE_CHECKING:
     from headrace.server.core import Core
@@ -59,6 +60,7 @@ class Scheduler:
 
     def __init__(self, core: Core) -> None:
         self.turns = Turns()
+        self.turns.can_keep = True
         self._core = core
         self._paused: deque[_Paused] = deque()
         self._aside: dict[_Paused, None] = {}  # whose calls run in the thread

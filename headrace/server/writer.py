@@ -5,7 +5,9 @@ answered. A commit that is quick (an SSD) is awaited on the spot, which costs le
 proved slow they go to a thread, so that reads and pings are answered meanwhile.
 
 A write that takes long pauses (`turns.py`), and what it has done is committed with its group. It goes on in a later
-group, as the last of it, behind the writes that came meanwhile; one paused write in each group. Behind a long commit,
+group, as the last of it, behind the writes that came meanwhile; one paused write in each group. Where a single change
+takes long, as that of a document with a million keys of an index, the write pauses in the middle of it with the
+transaction open, for those who read; other writes wait. Behind a long commit,
 the writes that came meanwhile have a group of their own: they have waited for megabytes to be written once already.
 
 Rules: no client is answered before its write is on disk. A write that fails inside costs every other write of its
@@ -18,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -65,6 +67,10 @@ class WriteGroup:
     jobs_run: int = 0
     has_resumed: bool = False
     """Whether `resumed` has had its turn, or has begun it."""
+    in_change: Request | None = None
+    """The write that has paused in the middle of a change,"""
+    change_pauses: int = 0
+    """and how often one has."""
     catalog_changes: list[tuple[Request | None, list[CatalogChange]]] = field(default_factory=list)
     """What each request has done to the catalog; None: a job of the server's own."""
     txn: WriteTransaction = field(init=False)
@@ -112,6 +118,7 @@ class Writer:
         self._paused: deque[PausedWrite] = deque()
         self._blocked: dict[str, list[PausedWrite]] = {}  # by the key of the transaction that they wait for
         self._group: WriteGroup | None = None  # that is being run or committed
+        self._steps: Iterator[None] = iter(())  # those of running it
         self._retries: deque[WriteGroup] = deque()  # of failed transactions, run before what is queued
         self._scheduled = False
         self._commit_ms = 0.0
@@ -142,7 +149,10 @@ class Writer:
 
     def requests(self) -> list[Request]:
         """The writes that have begun and not ended."""
-        return [paused.write[2] for paused in self._all_paused()]
+        requests = [paused.write[2] for paused in self._all_paused()]
+        if self._group is not None and self._group.in_change is not None and self._group.in_change not in requests:
+            requests.append(self._group.in_change)
+        return requests
 
     def interrupt(self, connection_id: int, error: Interrupted) -> None:
         """End the paused write of a connection, by its number, at its next turn."""
@@ -235,19 +245,27 @@ class Writer:
             if self._paused and not (self._commit_was_long and group.writes):
                 group.resumed = self._paused.popleft()
         self._group = group
+        self._steps = self._run(group)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Run the group up to its end, or to the next pause in the middle of a change."""
         try:
-            self._run(group)
+            for _ in self._steps:
+                self.busy_since = monotonic()
+                self._core.loop.call_soon(self._go_on)
+                return
         except Exception as error:
             self._core.fail("a group of writes could neither be committed nor given up", error)
 
-    def _run(self, group: WriteGroup) -> None:
-        """Run a group in one transaction, and commit it here or in the thread."""
+    def _run(self, group: WriteGroup) -> Iterator[None]:
+        """Run a group in one transaction, and commit it here or in the thread. Yields where others are to read."""
         store = self._core.store
         if group.resumed is not None and store.is_nearly_full(limits.MAP_BYTES_AHEAD):
             store.grow()
         txn = group.txn = store.begin()
         try:
-            self._run_writes(group, txn)
+            yield from self._run_writes(group, txn)
             for run, _ in group.jobs:
                 run(txn)
                 group.jobs_run += 1
@@ -255,13 +273,16 @@ class Writer:
                     group.take_changes(None)
             if group.resumed is not None:
                 group.has_resumed = True
-                group.answers.append(self._core.scheduler.turns.resume(group.resumed.turn, txn))
+                answer = self._core.scheduler.turns.resume(group.resumed.turn, txn)
+                if type(answer) is Turn and answer.keeps_transaction:
+                    answer = yield from self._changed(group, group.resumed.write[2], answer)
+                group.answers.append(answer)
                 group.take_changes(group.resumed.write[2])
             store.prepare(txn)
         except Exception as error:
             self._failed(group, error)
             return
-        is_long = self._commit_was_long = txn.staged.entry_bytes > LONG_COMMIT_BYTES
+        is_long = self._commit_was_long = txn.staged.entry_bytes > LONG_COMMIT_BYTES or group.change_pauses > 0
         if is_long or self._commit_ms > SLOW_COMMIT_MS:
             self.busy_since = monotonic()  # what the commands took is not the disk's fault
             task = self._core.loop.run_in_executor(self._core.commit_thread, self._timed_sync, txn, is_long)
@@ -277,7 +298,18 @@ class Writer:
         finally:
             del failure  # whose traceback has this frame: a cycle would keep the group
 
-    def _run_writes(self, group: WriteGroup, txn: WriteTransaction) -> None:
+    def _changed(self, group: WriteGroup, request: Request, turn: Turn) -> Generator[None, None, Answer]:
+        """Go on with a write until the change is made, in the middle of which it has paused; what it answers then."""
+        group.in_change = request
+        answer: Answer = turn
+        while type(answer) is Turn and answer.keeps_transaction:
+            group.change_pauses += 1
+            yield
+            answer = self._core.scheduler.turns.resume(turn)
+        group.in_change = None
+        return answer
+
+    def _run_writes(self, group: WriteGroup, txn: WriteTransaction) -> Iterator[None]:
         """Run the writes; those for which no time is left go back into the queue. Behind one that has used up its first
         turn the others have short ones: many long writes that come at once must not hold up the short ones behind them.
         """
@@ -288,6 +320,8 @@ class Writer:
             pauses = command.pauses
             if pauses and (pauses is True or pauses(engine, request)):
                 answer = run_in_turn(engine.run_write, command, request, txn)
+                if type(answer) is Turn and answer.keeps_transaction:
+                    answer = yield from self._changed(group, request, answer)
                 group.answers.append(answer)
                 if type(answer) is Turn:
                     run_in_turn = scheduler.run_shortly

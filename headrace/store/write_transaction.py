@@ -225,8 +225,7 @@ class WriteTransaction(View):
             self.clock_position = before
             return None
         if added:
-            with self.kv.cursor(self.tables["indexes"]) as cursor:
-                cursor.putmulti(added)
+            index_entries.put_many(self, added)
         with self.kv.cursor(self.tables["documents"]) as cursor:
             cursor.putmulti([(prefix + number, document) for number, document in zip(records, ready)])
         self._records.add(collection, len(ready))

@@ -5,7 +5,7 @@ memory than that is taken to find it out. All that can be wrong with the bytes i
 
 The compressors are agreed upon in hello; which requests travel compressed the client decides. A reply goes
 out in the compressor of its request, but plain for the commands of `NEVER_COMPRESSED`.
-Long messages tick in pieces; only what snappy has compressed is decompressed at once, aside (`turns.call_aside`).
+Long messages tick in pieces; only what snappy has compressed is decompressed at once, aside (`aside_calls`).
 No compressor is kept between calls: servers in several threads may call at the same time.
 """
 
@@ -18,8 +18,9 @@ from typing import Final
 import cramjam
 import zstandard
 
+from headrace.aside_calls import call_aside
 from headrace.long_bytes import joined, slices
-from headrace.turns import call_aside, in_pieces, tick
+from headrace.turns import in_pieces, tick
 from headrace.wire.message import ProtocolError
 
 PIECE_BYTES: Final = 256 * 1024

@@ -241,7 +241,9 @@ def pauses(engine: Engine, request: Request) -> bool:
     if documents is None or len(documents) != 1 or len(documents[0]) > limits.INSERT_BYTES:
         return True
     collection = engine.store.catalog.collections.get(f"{request.db}.{request.body['insert']}")
-    return collection is not None and collection.checks_documents
+    if collection is None:
+        return False
+    return collection.checks_documents or (len(documents[0]) > limits.KEYS_BYTES and bool(collection.maintained))
 
 
 COMMAND: Final = Command("insert", run, FIELDS, pauses=pauses, writes=True, requires=writes.INSERT)

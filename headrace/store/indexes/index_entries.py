@@ -3,21 +3,35 @@
     indexes   index number (4) + key of the values                → record (8)     unique
               index number (4) + key of the values + record (8)   → empty          others
 
-Rule: all keys of a document are checked before the first is put, so that a refused write changes nothing.
+Rule: all keys of a document are checked before the first is put, so that a refused write changes nothing. Where there
+are many keys it ticks, and keeps the transaction where it pauses (`turns.keeping_transaction`).
 Source: MongoDB's rules for unique, sparse, partial and multikey indexes; error 11000 with `keyPattern` and
 `keyValue`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace import limits
 from headrace.errors import CommandError
 from headrace.store.catalog import Collection, Index
 from headrace.store.indexes.index_keys import CUT_BYTES, KeyMaker, Traits
 from headrace.store.indexes.wildcard_keys import WildcardKeyMaker, wildcard_of
-from headrace.turns import uninterrupted
+from headrace.turns import (
+    PIECE_COUNT,
+    TICK_COUNT,
+    current_turn,
+    in_pieces,
+    keeping_transaction,
+    pieces_if_many,
+    sorted_in_pieces,
+    ticking,
+    ticking_if_many,
+    uninterrupted,
+)
 from headrace.values.bson import decode
 from headrace.values.bson.to_string import to_string
 
@@ -86,23 +100,35 @@ def stored_entries(index: Index, record: bytes, document: bytes) -> dict[bytes, 
     return dict.fromkeys(keys, record) if index.unique else {key + record: b"" for key in keys}
 
 
+_TICKLESS_BYTES: Final = 3 * TICK_COUNT
+"""A document that is not longer has too few elements for a tick: each has three bytes at least."""
+
+
 def to_add(txn: WriteTransaction, collection: Collection, document: bytes, record: bytes | None) -> list[Entry]:
     """The entries of a new document in all indexes; raises 11000 where a unique one is another record's, 171, 16746."""
-    if collection.index_keys_pause:
-        with uninterrupted():
+    if (collection.index_keys_pause or len(document) > _TICKLESS_BYTES) and current_turn() is not None:
+        with in_change(txn):
             return _to_add(txn, collection, document, record)
     return _to_add(txn, collection, document, record)
+
+
+def in_change(txn: WriteTransaction) -> AbstractContextManager[None]:
+    """Where what changes entries ticks. While clients' transactions are open nobody may run in the middle of a change:
+    the locks that it does not meet have been looked for before it."""
+    store = txn.store
+    return keeping_transaction() if txn is store.writing and not store.transactions.open else uninterrupted()
 
 
 def _to_add(txn: WriteTransaction, collection: Collection, document: bytes, record: bytes | None) -> list[Entry]:
     entries: list[Entry] = []
     if collection.are_plain:
         for index in collection.maintained:
-            entries += [(key, False) for key in _keys(txn, collection, index, document)]
+            for keys in pieces_if_many(_keys(txn, collection, index, document)):
+                entries += [(key, False) for key in keys]
         return entries
     for index in collection.maintained:
         if index.building:
-            with uninterrupted():
+            with in_change(txn):
                 entries += _to_add_building(txn, collection, index, document, record)
             continue
         keys, traits = key_maker(index).keys(document)
@@ -110,11 +136,12 @@ def _to_add(txn: WriteTransaction, collection: Collection, document: bytes, reco
             note_traits(txn, collection, index, traits)
         if not index.unique:
             if index.refuses_duplicates:
-                for key in keys:
+                for key in ticking_if_many(keys):
                     _take(txn, collection, index, document, key, record)
-            entries += [(key, False) for key in keys]
+            for some in pieces_if_many(keys):
+                entries += [(key, False) for key in some]
             continue
-        for key in keys:
+        for key in ticking_if_many(keys):
             holder = txn.kv.get(key, db=txn.tables["indexes"])
             if holder is not None and holder != record:
                 raise _duplicate_in(collection, index, document, key)
@@ -177,7 +204,7 @@ def _to_add_building(
             note_traits(txn, collection, index, traits)
         if not index.unique:
             return [(key, False) for key in keys]
-        for key in keys:
+        for key in ticking_if_many(keys):
             holder = txn.kv.get(key, db=txn.tables["indexes"])
             if holder is not None and holder != record:
                 raise _duplicate_in(collection, index, document, key)
@@ -207,8 +234,16 @@ def note_traits(txn: WriteTransaction, collection: Collection, index: Index, tra
         txn.catalog.save_traits(txn.kv, collection, index, traits)
 
 
-def put(txn: WriteTransaction, entries: Iterable[Entry], record: bytes) -> None:
+def put(txn: WriteTransaction, entries: Sequence[Entry], record: bytes) -> None:
     """Put entries of a record."""
+    if len(entries) < TICK_COUNT:
+        _put(txn, entries, record)
+        return
+    with in_change(txn):
+        _put(txn, ticking(entries), record)
+
+
+def _put(txn: WriteTransaction, entries: Iterable[Entry], record: bytes) -> None:
     table, kv_put = txn.tables["indexes"], txn.kv.put
     for key, unique in entries:
         if unique:
@@ -217,37 +252,51 @@ def put(txn: WriteTransaction, entries: Iterable[Entry], record: bytes) -> None:
             kv_put(key + record, b"", db=table)
 
 
+def put_many(txn: WriteTransaction, items: list[tuple[bytes, bytes]]) -> None:
+    """Put what `of_many` has made."""
+    with in_change(txn), txn.kv.cursor(txn.tables["indexes"]) as cursor:
+        for some in in_pieces(items, limits.COMMIT_PIECE_COUNT):
+            cursor.putmulti(some)
+
+
 def of_many(
     txn: WriteTransaction, collection: Collection, documents: list[bytes], records: list[bytes]
 ) -> list[tuple[bytes, bytes]]:
     """The entries of new documents in indexes none of which is unique, as they are in the table. Raises 171, 16746."""
     items: list[tuple[bytes, bytes]] = []
-    with uninterrupted():
-        for document, record in zip(documents, records):
+    with in_change(txn):
+        for document, record in ticking(list(zip(documents, records))):
             if collection.are_plain:
                 for index in collection.maintained:
-                    items += [(key + record, b"") for key in _keys(txn, collection, index, document)]
+                    for keys in pieces_if_many(_keys(txn, collection, index, document)):
+                        items += [(key + record, b"") for key in keys]
             else:
-                items += [(key + record, b"") for key, _ in _to_add(txn, collection, document, None)]
-    items.sort()
-    return items
+                for entries in in_pieces(_to_add(txn, collection, document, None)):
+                    items += [(key + record, b"") for key, _ in entries]
+        return sorted_in_pieces(items, _itself) if len(items) > PIECE_COUNT else sorted(items)
+
+
+def _itself(item: tuple[bytes, bytes]) -> tuple[bytes, bytes]:
+    return item
 
 
 def change(txn: WriteTransaction, collection: Collection, record: bytes, old: bytes, new: bytes | None) -> None:
     """Move the entries of a record from `old` to `new` (None: the document goes); what stays is not written again."""
-    with uninterrupted():
-        added = dict.fromkeys(_to_add(txn, collection, new, record)) if new is not None else {}
+    with in_change(txn):
+        added: dict[Entry, None] = {}
+        for entries in in_pieces(_to_add(txn, collection, new, record) if new is not None else []):
+            added.update(dict.fromkeys(entries))
         table = txn.tables["indexes"]
         for index in collection.maintained:
             unique = index.unique
-            for key in _keys_before(index, old):
+            for key in ticking_if_many(_keys_before(index, old)):
                 if (key, unique) in added and not index.building:
                     del added[key, unique]
                 elif not unique:
                     txn.kv.delete(key + record, db=table)
                 elif not index.building or txn.kv.get(key, db=table) == record:
                     txn.kv.delete(key, db=table)
-        put(txn, added, record)
+        put(txn, list(added), record)
 
 
 def _keys_before(index: Index, old: bytes) -> list[bytes]:

@@ -9,7 +9,8 @@ with nothing in it as undefined, so that `{a: []}` and `{a: null}` do not collid
 array is not opened again.
 
 Keys are made from the raw document where its paths lead to plain values, else from the decoded one; both ways give the
-same keys. Source: MongoDB's documentation of multikey indexes, and what its server answers for these cases.
+same keys. Those of many elements are made with ticks. Source: MongoDB's documentation of multikey indexes, and what
+its server answers for these cases.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from headrace.errors import CommandError
 from headrace.hashing import sha256
 from headrace.store.indexes.collated_keys import SortKey
 from headrace.store.indexes.field_keys import Encoders, FieldKeys, field_keys
+from headrace.turns import PIECE_COUNT, in_pieces, ticking_all, ticking_if_many
 from headrace.values.bson import MISSING, decode, find_element, iter_elements
 from headrace.values.keystring import END
 
@@ -65,7 +67,7 @@ def _rows(columns: list[_Reached]) -> list[Row]:
         empty = [UNDEFINED if not walked[index].rest else MISSING for index in arrays]
         return [_replaced(walked, arrays, empty)]
     rows: list[Row] = []
-    for element in array:
+    for element in ticking_if_many(array):
         inside = [_inside(element, walked[index].rest) for index in arrays]
         rows += _rows_of_element(walked, arrays, inside)
     return rows
@@ -117,7 +119,7 @@ def _is_position(array: list[Any], name: str) -> bool:
     """Whether a number in a path means an element of this array, and not a field of its documents."""
     if not name.isdigit():
         return False
-    as_field = any(type(item) is dict and name in item for item in array)
+    as_field = any(type(item) is dict and name in item for item in ticking_if_many(array))
     if as_field and int(name) < len(array):
         raise CommandError(16746, f"Ambiguous field name reached in array (do not use numeric field names): {name}")
     return not as_field
@@ -256,7 +258,7 @@ class KeyMaker:
                 for array in sorted(_array_paths(decoded, path)):
                     raise _array_in_hashed(array)
         rows = {}
-        for row in index_rows(decoded, self._pattern):
+        for row in ticking_if_many(index_rows(decoded, self._pattern)):
             if self._sparse and all(item is MISSING for item in row):
                 continue
             plain = tuple(None if item is MISSING or item is UNDEFINED else item for item in row)
@@ -336,6 +338,8 @@ class KeyMaker:
         self, before: bytes, spread: list[bytes], behind: bytes, traits: Traits
     ) -> tuple[list[bytes], Traits]:
         """A key for each element of an array."""
+        if len(spread) > PIECE_COUNT:
+            return self._many_spread_keys(before, spread, behind, traits)
         made = [before + element + behind for element in spread]
         if len(made) > 1:
             made = list(dict.fromkeys(made))
@@ -343,6 +347,18 @@ class KeyMaker:
             made = list(dict.fromkeys([self._cut(key) for key in made]))
             traits |= _CUT
         return made, traits
+
+    def _many_spread_keys(
+        self, before: bytes, spread: list[bytes], behind: bytes, traits: Traits
+    ) -> tuple[list[bytes], Traits]:
+        made: dict[bytes, None] = {}
+        for elements in in_pieces(spread):
+            keys = [before + element + behind for element in elements]
+            if max(map(len, keys)) > _UNCUT_MAX:
+                keys = [self._cut(key) for key in keys]
+                traits |= _CUT
+            made.update(dict.fromkeys(keys))
+        return list(made), traits
 
     def _bounded(self, key: bytes) -> bytes:
         """The key with the index's number; cut where it is too long for LMDB."""
@@ -356,7 +372,7 @@ class KeyMaker:
 
     def _traits(self, document: dict[str, Any], rows: dict[bytes, Row]) -> Traits:
         traits = {path for names in self._paths for path in _array_paths(document, names)}
-        if any(len(key) > CUT_BYTES for key in rows):
+        if any(len(key) > CUT_BYTES for key in ticking_if_many(rows)):
             traits.add(CUT_KEY)
         return frozenset(traits)
 
@@ -372,7 +388,8 @@ def _key(field: _KeyField, value: Any) -> bytes:
 def _elements(document: bytes, start: int, keys: FieldKeys, *, down: bool) -> list[bytes] | None:
     """The keys of the elements of the array that begins at `start`; None where one of them must be decoded."""
     made = []
-    for kind, _, at, end in iter_elements(document, start):
+    elements = iter_elements(document, start)
+    for kind, _, at, end in elements if len(document) <= limits.KEYS_BYTES else ticking_all(elements):
         if kind in _DECODED_KINDS:
             return None
         made.append(keys.missing if kind == 0x06 else keys.of_element(kind, document[at:end]))
@@ -412,7 +429,7 @@ def _array_paths(value: Any, path: tuple[str, ...], walked: tuple[str, ...] = ()
     if not rest:
         return {".".join(walked)}
     paths = {".".join(walked)}
-    for item in value:
+    for item in ticking_if_many(value):
         if type(item) is dict:
             paths |= _array_paths(item, rest, walked)
     if rest[0].isdigit() and int(rest[0]) < len(value):

@@ -24,6 +24,7 @@ from headrace.errors import CommandError
 from headrace.store.indexes.collated_keys import SortKey
 from headrace.store.indexes.field_keys import field_keys
 from headrace.store.indexes.index_keys import CUT_BYTES, CUT_KEY, INVERTED, UNDEFINED, Row, Traits, descends, index_rows
+from headrace.turns import ticking_if_many
 from headrace.values.bson import MISSING, decode
 from headrace.values.keystring import END, encode_value
 
@@ -127,10 +128,11 @@ class WildcardKeyMaker:
         }  # fmt: skip
         if not pieces and self._others:
             pieces = {_LEAST + (_LEAST.translate(INVERTED) if self._descends else _LEAST): None}
-        made = [before + piece + behind for piece in pieces]
+        made = [before + piece + behind for piece in ticking_if_many(pieces)]
         traits = self._bounded_traits(arrays)
-        if any(len(key) > _UNCUT_MAX for key in made):
-            made = list(dict.fromkeys([key[: CUT_BYTES + 4] if len(key) > _UNCUT_MAX else key for key in made]))
+        if any(len(key) > _UNCUT_MAX for key in ticking_if_many(made)):
+            cut = [key[: CUT_BYTES + 4] if len(key) > _UNCUT_MAX else key for key in ticking_if_many(made)]
+            made = list(dict.fromkeys(cut))
             traits |= {CUT_KEY}
         return made, traits
 
@@ -189,7 +191,7 @@ class WildcardKeyMaker:
 
     def _values(self, value: dict[str, Any], prefix: str, arrays: set[str]) -> Iterator[tuple[str, Any]]:
         """(path, value) of all that has a key; `arrays` gets the paths at which there is one."""
-        for name, item in value.items():
+        for name, item in ticking_if_many(value.items()):
             path = prefix + name
             kind = type(item)
             if kind is not dict and kind is not list:
@@ -211,7 +213,7 @@ class WildcardKeyMaker:
         is_indexed = self._projection.has(path)
         if not array and is_indexed:
             yield path, UNDEFINED
-        for item in array:
+        for item in ticking_if_many(array):
             if type(item) is dict and item:
                 yield from self._values(item, path + ".", arrays)
             elif is_indexed:

@@ -1,0 +1,60 @@
+"""Long calls of C code that let other threads run: a command has them run in one, and others their turns meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from math import inf
+from typing import Any
+
+from greenlet import getcurrent
+
+from headrace.turns import Turn
+
+
+class _Failed:
+    """What such a call has raised."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+class AsideCall:
+    """A long call of C code that lets other threads run. The shell may run it in one, and the command goes on when it
+    has ended; where nobody does, the command runs it itself."""
+
+    def __init__(self, function: Callable[..., Any], *args: Any) -> None:
+        self._call = partial(function, *args)
+        self._outcome: list[Any] = []
+
+    def run(self) -> None:
+        """Run it, once, in any thread."""
+        try:
+            self._outcome.append(self._call())
+        except Exception as error:
+            self._outcome.append(_Failed(error))
+
+    def over(self) -> bool:
+        """Whether it has ended, which it has when this returns."""
+        if not self._outcome:
+            self.run()
+        return True
+
+    def result(self) -> Any:
+        """What it has returned; raises what it has raised."""
+        self.over()
+        outcome = self._outcome.pop()
+        if type(outcome) is _Failed:
+            raise outcome.error
+        return outcome
+
+
+def call_aside(function: Callable[..., Any], *args: Any) -> Any:
+    """What `function` returns, which touches nothing but its arguments; others run meanwhile."""
+    call = AsideCall(function, *args)
+    turn = getcurrent()
+    if type(turn) is Turn and turn.ends != inf:
+        turn.pause(call)
+    return call.result()

@@ -1,0 +1,146 @@
+"""Documents with very many keys in an index: others read while one is written, and see all of it or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from bson import Binary, Int64
+
+import headrace
+from headrace.store.checksums.transaction import CheckedTransaction
+from headrace.store.indexes.index_entries import stored_entries
+from headrace.turns import TICK_COUNT, Turn
+
+from ..raw import RawClient
+
+COUNT = 6000
+"""Elements of an array that is longer than what is decoded without a tick."""
+KEYS: dict[str, dict[str, Any]] = {
+    "array": {"key": {"n": 1}}, "unique array": {"key": {"n": 1}, "unique": True}, "path": {"key": {"a.b": 1}},
+    "compound": {"key": {"a.b": 1, "a.c": -1}}, "unique path": {"key": {"a.b": 1}, "unique": True},
+    "partial": {"key": {"a.b": 1}, "partialFilterExpression": {"a.b": {"$gte": 0}}}, "wildcard": {"key": {"$**": 1}},
+    "prepared": {"key": {"n": 1}, "prepareUnique": True},
+}  # fmt: skip
+
+
+@pytest.fixture
+def server() -> Iterator[headrace.Server]:
+    """A server whose commands pause at every tick. At the end its indexes have the keys of its documents."""
+    with headrace.Server() as running:
+        running._running.scheduler.turns.seconds = 0.0
+        yield running
+        store = running._running.store
+        with store.reading() as view:
+            collection = store.catalog.collections["t.c"]
+            (index,) = collection.maintained
+            expected: dict[bytes, bytes] = {}
+            for record, raw in view.scan(collection):
+                expected.update(stored_entries(index, record, raw))
+            with view.kv.cursor(view.tables["indexes"]) as cursor:
+                assert dict(cursor.iternext()) == expected
+
+
+def document(key: int, first: int = 0) -> dict[str, Any]:
+    numbers = range(first, first + COUNT)
+    return {"_id": key, "n": list(numbers), "a": [{"b": n, "c": "x" * 20} for n in numbers]}
+
+
+def indexed(client: RawClient, what: str) -> None:
+    assert client.ask({"createIndexes": "c", "indexes": [{"name": "x", **KEYS[what]}]})["ok"]
+
+
+def is_in_change(server: headrace.Server) -> bool:
+    group = server._running.writer._group
+    return group is not None and group.in_change is not None
+
+
+@pytest.mark.parametrize("what", KEYS)
+def test_a_document_is_inserted_changed_and_deleted(server: headrace.Server, what: str) -> None:
+    with RawClient(server.address) as client:
+        indexed(client, what)
+        assert client.ask({"insert": "c", "documents": [document(1)]})["n"] == 1
+        assert client.ask({"insert": "c", "documents": [document(2, COUNT), {"_id": 3}]})["n"] == 2
+        change = {"$push": {"n": 3 * COUNT}, "$set": {"a.0.b": -1}}
+        assert client.ask({"update": "c", "updates": [{"q": {"_id": 1}, "u": change}]})["nModified"] == 1
+        assert client.ask({"count": "c", "query": {"n": 3 * COUNT, "a.b": -1}})["n"] == 1
+        assert client.ask({"delete": "c", "deletes": [{"q": {"_id": 2}, "limit": 1}]})["n"] == 1
+        assert client.ask({"count": "c"})["n"] == 2
+
+
+@pytest.mark.parametrize("what", ["prepared", "unique array", "unique path"])
+def test_a_key_that_is_there_refuses_all_of_it(server: headrace.Server, what: str) -> None:
+    with RawClient(server.address) as client:
+        indexed(client, what)
+        last = {"_id": 1, "n": COUNT - 1, "a": {"b": COUNT - 1}}
+        assert client.ask({"insert": "c", "documents": [last]})["n"] == 1
+        reply = client.ask({"insert": "c", "documents": [document(2)]})
+        assert (reply["n"], reply["writeErrors"][0]["code"]) == (0, 11000)
+        assert client.ask({"count": "c", "query": {"a.b": 0}})["n"] == 0
+
+
+def test_others_read_meanwhile_and_see_nothing_of_it(server: headrace.Server) -> None:
+    with RawClient(server.address) as client, RawClient(server.address) as other:
+        indexed(client, "array")
+        assert other.ask({"insert": "c", "documents": [{"_id": 0, "n": 0}]})["n"] == 1
+        for body, before, after in (
+            ({"insert": "c", "documents": [document(1)]}, 1, 2),
+            ({"delete": "c", "deletes": [{"q": {"_id": 1}, "limit": 1}]}, 2, 1),
+        ):  # fmt: skip
+            client.send(body)
+            seen = []
+            while not is_in_change(server):
+                other.ask({"ping": 1})
+            while is_in_change(server):
+                seen.append(other.ask({"count": "c", "query": {"n": {"$lte": 10}}, "hint": "x"})["n"])
+            assert client.receive()[1]["n"] == 1
+            assert set(seen[:-1]) == {before} and len(seen) > 3
+            assert other.ask({"count": "c", "query": {"n": {"$lte": 10}}, "hint": "x"})["n"] == after
+
+
+def test_few_keys_are_put_between_two_pauses(server: headrace.Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    put, delete, pause = CheckedTransaction.put, CheckedTransaction.delete, Turn.pause
+    count, most, pauses = 0, 0, 0
+
+    def counted(call: Any) -> Any:
+        def change(*arguments: Any, **options: Any) -> Any:
+            nonlocal count, most
+            count += 1
+            most = max(most, count)
+            return call(*arguments, **options)
+
+        return change
+
+    def paused(turn: Turn, waits_for: Any = None) -> None:
+        nonlocal count, pauses
+        count, pauses = 0, pauses + 1
+        pause(turn, waits_for)
+
+    monkeypatch.setattr(CheckedTransaction, "put", counted(put))
+    monkeypatch.setattr(CheckedTransaction, "delete", counted(delete))
+    monkeypatch.setattr(Turn, "pause", paused)
+    with RawClient(server.address) as client:
+        indexed(client, "array")
+        for body in (
+            {"insert": "c", "documents": [document(1)]},
+            {"update": "c", "updates": [{"q": {"_id": 1}, "u": [{"$set": {"n": {"$range": [COUNT, 2 * COUNT]}}}]}]},
+            {"delete": "c", "deletes": [{"q": {"_id": 1}, "limit": 1}]},
+        ):
+            pauses = 0
+            assert client.ask(body)["n"] == 1
+            assert pauses > 2 * COUNT // TICK_COUNT  # as keys are made, and as they are put
+    assert TICK_COUNT <= most < 2 * TICK_COUNT
+
+
+def test_with_a_transaction_open_it_takes_one_piece(server: headrace.Server) -> None:
+    with RawClient(server.address) as client, RawClient(server.address) as other:
+        indexed(client, "path")
+        session = {"id": Binary(b"1" * 16, 4)}
+        assert other.ask({"insert": "c", "documents": [{"_id": 0}]})["n"] == 1
+        options = {"lsid": session, "txnNumber": Int64(1), "autocommit": False}
+        begun = other.ask({"find": "c", **options, "startTransaction": True, "readConcern": {"level": "snapshot"}})
+        assert len(begun["cursor"]["firstBatch"]) == 1
+        assert client.ask({"insert": "c", "documents": [document(1)]})["n"] == 1
+        assert len(other.ask({"find": "c", **options})["cursor"]["firstBatch"]) == 1
+        assert other.ask({"commitTransaction": 1, **options}, "admin")["ok"] == 1.0
