@@ -91,6 +91,9 @@ DISTINCT_VALUE_COUNT: Final = 10_000  # values of documents with arrays that a d
 VIEW_CHUNK_COUNT: Final = 64  # documents or entries a scan reads from a view at once, between two looks at the time
 BUILD_ENTRY_COUNT: Final = 500  # entries, one for each document and index, that a build makes at once: some 5 ms
 BUILD_COUNT: Final = 500  # documents that a build indexes at once: some 5 ms
+BUILD_KEY_COUNT: Final = 4096  # keys of long documents that a build puts in one transaction, before each of which it
+# reads these again: some 10 ms
+BUILD_RESTART_COUNT_MAX: Final = 3  # changes of them meanwhile, behind which all their keys are put in one
 VIEW_CHUNK_BYTES: Final = 1024 * 1024  # and bytes of them
 MEMORY_SHARE_DEFAULT: Final = 0.25  # of the machine's: Python's objects take some times the bytes that are counted
 MEMORY_BYTES_LEAST: Final = 64 * 1024 * 1024  # that --memoryLimit may be: a message of the greatest length must fit

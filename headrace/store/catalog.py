@@ -90,10 +90,11 @@ class IndexBuild:
     """What the keys so far depend on."""
     count_max: int = limits.VIEW_CHUNK_COUNT
     """Documents in its next piece: more as long as each has one key in each index. Not stored."""
-    piece_end: bytes = b""
-    """The last record of a piece that is in the first `piece_indexes` of the indexes, if it is not in all of them. Not
-    stored: to put the keys of a piece again changes nothing."""
-    piece_indexes: int = 0
+    piece: Any = None
+    """`index_builds.Piece`: the documents that are in some of the indexes, or in part. Not stored: to put their keys
+    again changes nothing."""
+    restart_count: int = 0
+    """How often one of them was changed meanwhile."""
 
     @property
     def key(self) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ import headrace
 from headrace import limits
 from headrace.dispatch.engine import Engine
 from headrace.store.check.directory import check
+from headrace.store.indexes import index_entries
+from headrace.store.write_transaction import WriteTransaction
 
 from .raw import RawClient
 from .test_kill import Process
@@ -56,6 +59,43 @@ def test_an_index_is_built_while_others_write(tmp_path: Path) -> None:
         assert refused["writeErrors"][0]["code"] == 11000
         assert other.ask({"insert": "c", "documents": [{"_id": -1, "n": 8}]})["n"] == 1  # that of a deleted one
     assert check(tmp_path).problems == []
+
+
+@pytest.mark.parametrize("is_unique", [False, True])
+def test_the_keys_of_a_long_document_are_put_in_several_transactions(
+    monkeypatch: pytest.MonkeyPatch, is_unique: bool
+) -> None:
+    put_new, counts = index_entries.put_new, Counter[WriteTransaction]()
+
+    def counted(txn: WriteTransaction, *others: Any) -> None:
+        counts[txn] += len(others[2])
+        put_new(txn, *others)
+
+    monkeypatch.setattr(limits, "BUILD_KEY_COUNT", 600)
+    monkeypatch.setattr(index_entries, "put_new", counted)
+    keys = limits.DECODED_BYTES_MAX // 10
+    with headrace.Server() as server, RawClient(server.address) as builder, RawClient(server.address) as other:
+        running = server._running
+        for key in range(3):
+            numbers = [*range(key * keys, (key + 1) * keys)]
+            assert other.ask({"insert": "c", "documents": [{"_id": key, "n": numbers}]})["n"] == 1
+        running.scheduler.turns.seconds = 0.0
+        builder.send({"createIndexes": "c", "indexes": [{**INDEX, "unique": is_unique}]})
+        inserted = 0
+        while len(counts) < 5:
+            inserted += 1
+            assert other.ask({"insert": "c", "documents": [{"n": -inserted}]})["n"] == 1
+        other.ask({"update": "c", "updates": [{"q": {"_id": 0}, "u": {"$pop": {"n": 1}}}]})
+        other.ask({"delete": "c", "deletes": [{"q": {"_id": 1}, "limit": 1}]})
+        assert builder.receive()[1]["ok"] == 1.0
+        assert len(counts) > 2 * keys // 600 and max(counts.values()) < 600 + limits.BUILD_COUNT
+        expected: dict[bytes, bytes] = {}
+        with running.store.reading() as view:
+            collection = running.store.catalog.collections["t.c"]
+            for record, raw in view.scan(collection):
+                expected.update(index_entries.stored_entries(collection.maintained[0], record, raw))
+            with view.kv.cursor(view.tables["indexes"]) as cursor:
+                assert dict(cursor.iternext()) == expected
 
 
 @pytest.mark.parametrize("how", ["a duplicate", "killOp", "drop", "dropIndexes"])

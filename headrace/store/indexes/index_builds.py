@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 import uuid as uuids
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace import limits
@@ -24,7 +25,7 @@ from headrace.store import catalog_changes
 from headrace.store.catalog import Collection, Index, IndexBuild, can_have_entries
 from headrace.store.indexes import index_entries
 from headrace.store.indexes.collated_keys import key_format
-from headrace.turns import uninterrupted
+from headrace.turns import current_turn, tick
 
 if TYPE_CHECKING:
     from headrace.store.write_transaction import WriteTransaction
@@ -50,43 +51,93 @@ def _replaced(build: IndexBuild) -> dict[str, Index]:
     return {index.name: index for index in build.collection.indexes if index.name in names}
 
 
-def fill(txn: WriteTransaction, build: IndexBuild, count_max: int = limits.BUILD_COUNT) -> bool:
-    """Add the keys of some more documents, where they are many those in some of the indexes; False if there are none.
+@dataclass(slots=True)
+class Piece:
+    """Some documents on their way into the indexes."""
 
-    Raises what the indexes cannot hold: 11000, 171, 16746, 16766, 7246301; then the build is to be aborted.
+    documents: list[tuple[bytes, bytes]]
+    """(record, document), as they were read."""
+    index_count: int = 0
+    """In how many of the indexes they are,"""
+    entries: list[tuple[bytes, bytes]] | None = None
+    """and their entries in the next one that are not in it yet; None: they have not been made."""
+    entry_count: int = 0
+    """How many entries have been put, of all indexes."""
+
+    @property
+    def is_long(self) -> bool:
+        """Whether to make their entries takes so long that nobody should wait for it."""
+        return sum(len(document) for _, document in self.documents) > limits.DECODED_BYTES_MAX
+
+
+def fill(txn: WriteTransaction, build: IndexBuild, count_max: int = limits.BUILD_COUNT) -> bool:
+    """Add the keys of some more documents, or where they are many some of them; False if there are none.
+
+    In a turn, the entries of long documents are left to `make_entries`. Raises what the indexes cannot hold: 11000,
+    171, 16746, 16766, 7246301; then the build is to be aborted.
     """
     if build.failure is not None:
         raise build.failure
     _check_formats(txn, build)
     count_max = max(1, min(count_max, build.count_max, limits.BUILD_ENTRY_COUNT // len(build.indexes)))
-    piece, begun = _piece(txn, build, count_max)
-    count, at = 0, begun
-    with uninterrupted():
-        while at < len(build.indexes) and count < limits.BUILD_COUNT:
-            count += index_entries.add(txn, build.collection, build.indexes[at], piece)
-            at += 1
-    if at < len(build.indexes) and piece:
-        build.piece_end, build.piece_indexes = piece[-1][0], at
-        return True
-    build.piece_end, build.piece_indexes = b"", 0
-    # Else documents have many keys, which take longer, so that an earlier slice may have had most of them.
-    is_plain = not begun and count <= len(piece) * len(build.indexes)
+    piece = build.piece = _piece(txn, build, count_max)
+    with index_entries.in_change(txn):
+        if not _put(txn, build, piece):
+            return True
+    build.piece, build.restart_count = None, 0
+    # Else documents have many keys, which take longer.
+    is_plain = piece.entry_count <= len(piece.documents) * len(build.indexes)
     build.count_max = min(2 * build.count_max, limits.BUILD_COUNT) if is_plain else limits.VIEW_CHUNK_COUNT
-    if piece:
-        build.after = piece[-1][0]
-        build.done += len(piece)
+    if piece.documents:
+        build.after = piece.documents[-1][0]
+        build.done += len(piece.documents)
         txn.catalog.save_build(txn.kv, build)
-    return bool(piece)
+    return bool(piece.documents)
 
 
-def _piece(txn: WriteTransaction, build: IndexBuild, count_max: int) -> tuple[list[tuple[bytes, bytes]], int]:
-    """The next documents, and in how many of the indexes they are. They are read again for each slice of the indexes,
-    since they may have changed; where the last one has gone, or they are too long now, they begin anew."""
+def _piece(txn: WriteTransaction, build: IndexBuild, count_max: int) -> Piece:
+    """The next documents, and how far they are. They are read again for each part of their entries: where one of them
+    has been changed meanwhile, they begin anew."""
+    begun: Piece | None = build.piece
+    if begun is not None:
+        count_max = max(count_max, len(begun.documents))
     documents = txn.scan_chunk(build.collection, after=build.after or None, count_max=count_max)
-    piece = [item for item in documents if item[0] <= build.piece_end]
-    if piece and piece[-1][0] == build.piece_end:
-        return piece, build.piece_indexes
-    return documents, 0
+    if begun is not None:
+        if documents[: len(begun.documents)] == begun.documents:
+            return begun
+        build.restart_count += 1
+    return Piece(documents)
+
+
+def _put(txn: WriteTransaction, build: IndexBuild, piece: Piece) -> bool:
+    """Put some entries of a piece; whether all are in. One that is changed again and again is put at once."""
+    is_cut = build.restart_count < limits.BUILD_RESTART_COUNT_MAX
+    put_count = 0
+    while piece.index_count < len(build.indexes) and piece.documents:
+        if put_count >= limits.BUILD_COUNT and is_cut:
+            return False
+        index = build.indexes[piece.index_count]
+        if piece.entries is None:
+            if is_cut and piece.is_long and current_turn() is not None:
+                return False
+            piece.entries = index_entries.stored_entries_of_many(index, piece.documents)
+        some = piece.entries[-limits.BUILD_KEY_COUNT :]
+        index_entries.put_new(txn, build.collection, index, some, piece.documents)
+        del piece.entries[-limits.BUILD_KEY_COUNT :]
+        put_count += len(some)
+        piece.entry_count += len(some)
+        if not piece.entries:
+            piece.entries = None
+            piece.index_count += 1
+        tick()
+    return True
+
+
+def make_entries(build: IndexBuild) -> None:
+    """Make the entries that `fill` has left, outside of any transaction, with ticks."""
+    piece: Piece | None = build.piece
+    if piece is not None and piece.entries is None and piece.is_long:
+        piece.entries = index_entries.stored_entries_of_many(build.indexes[piece.index_count], piece.documents)
 
 
 def _check_formats(txn: WriteTransaction, build: IndexBuild) -> None:
@@ -96,7 +147,7 @@ def _check_formats(txn: WriteTransaction, build: IndexBuild) -> None:
         for index in build.indexes:
             catalog_changes.discard_index(txn, index)
             index.number, index.key_maker = txn.catalog.new_number(txn.kv), None
-        build.piece_end, build.piece_indexes = b"", 0
+        build.piece = None
         build.after, build.done = b"", 0
     build.formats = formats
 

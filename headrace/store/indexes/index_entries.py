@@ -312,6 +312,13 @@ def add(txn: WriteTransaction, collection: Collection, index: Index, documents: 
 
     Raises 11000 where another record has a unique key, 171, 16746.
     """
+    items = stored_entries_of_many(index, documents)
+    put_new(txn, collection, index, items, documents)
+    return len(items)
+
+
+def stored_entries_of_many(index: Index, documents: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """The entries of some (record, document) as they are in the table. Raises 171, 16746. Ticks if they are long."""
     from headrace.store.indexes.keys_of_many import NO_KEY, plain_keys
 
     maker, unique = key_maker(index), index.unique
@@ -324,17 +331,25 @@ def add(txn: WriteTransaction, collection: Collection, index: Index, documents: 
         if key is None:
             keys, traits = maker.keys(document)
             index.traits |= traits
-            items += [(key, record) for key in keys] if unique else [(key + record, b"") for key in keys]
+            for some in pieces_if_many(keys):
+                items += [(key, record) for key in some] if unique else [(key + record, b"") for key in some]
         elif key is not NO_KEY:
             items.append((key, record) if unique else (key + record, b""))
+    return items
+
+
+def put_new(
+    txn: WriteTransaction, collection: Collection, index: Index, items: list[tuple[bytes, bytes]],
+    documents: list[tuple[bytes, bytes]],
+) -> None:  # fmt: skip
+    """Put entries that `stored_entries_of_many` has made, sorted by this. Raises 11000."""
     if not items:
-        return 0
+        return
     items.sort()
     with txn.kv.cursor(txn.tables["indexes"]) as cursor:
         _, added = cursor.putmulti(items, overwrite=False)
     if added != len(items):
         _put_each(txn, collection, index, items, dict(documents))
-    return len(items)
 
 
 def _put_each(
