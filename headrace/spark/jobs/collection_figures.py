@@ -80,7 +80,7 @@ class TableLooks:
         turn = int(self._clock.monotonic_ms() // (limits.TABLE_LOOK_SECONDS * 1000))
         if turn != self._turn:
             self._turn = turn
-            self._names |= {table.collection for table in tables_of(self._job) if table.collection}
+            self._names |= {table.collection for table in tables_of(self._job, with_spark=False) if table.collection}
         batches = self._metrics.collection_batches()
         at = {name: (turn, batches.get(name, 0)) for name in sorted(self._names | batches.keys())}
         new = [name for name in at if name not in self._looked]

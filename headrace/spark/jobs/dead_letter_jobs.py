@@ -80,6 +80,10 @@ def replay(job: Job) -> Iterator[str]:
     if not job.deadletter:
         yield "the job has no dead letters: errors = 'deadletter' is not set"
         return
+    if any(sink.in_catalog for sink in job.sinks):
+        from headrace.spark.jobs.runner import job_session
+
+        job_session(job)
     letters = DeadLetters(job.deadletter, job.deadletter_max)
     for table in tables_of(job):
         sink = table.sink

@@ -85,6 +85,9 @@ LOOKUP_TABLE_KEYS: Final = {
 _IN_CATALOG: Final = FileKey("required, unless in a catalog", "folder of the table, or an object store URL")
 _PATH: Final = FileKey("required", "folder of the table, or an object store URL")
 _TABLE: Final = FileKey("delta", "`delta`, or a table's name in a Spark catalog")
+_USING: Final = FileKey(
+    "none", "`delta` or `iceberg`: the format in which a table in a catalog is made if it is not there"
+)
 _UPKEEP: Final = FileKey(
     "defaults", "upkeep of the Delta table: a table, see below, or `false` for none, as in a catalog"
 )
@@ -111,6 +114,7 @@ SINK_KEYS: Final = {
         "policy": FileKey("follow", "on drop or rename: `follow` writes the event as a row, `fail` stops before it"),
         "table": _TABLE,
         "upkeep": _UPKEEP,
+        "using": _USING,
         "writers": _WRITERS,
     },
     "documents": {
@@ -124,6 +128,7 @@ SINK_KEYS: Final = {
         "policy": FileKey("follow", "on drop or rename: `follow` ends all versions, `keep` does not, `fail` stops"),
         "table": _TABLE,
         "upkeep": _UPKEEP,
+        "using": _USING,
     },
     "kafka": {
         "format": FileKey("canonical", "values as `canonical` or `relaxed` Extended JSON"),
@@ -143,6 +148,7 @@ SINK_KEYS: Final = {
             "delta", "`delta`, `parquet` (one file, in a folder only), or a table's name in a Spark catalog"
         ),
         "upkeep": _UPKEEP,
+        "using": _USING,
     },
     "mongodb": {
         "collection": FileKey("the source's, or each row's", "the target collection"),

@@ -24,7 +24,7 @@
     cores = 2
     [[sink]]                             # one or several; see `sinks/sink_options.py`
     kind = "mirror"
-    path = "orders/mirror"               # of several collections: "lake/{database}/{collection}"
+    path = "orders/mirror"               # of several collections: "lake/{database}/{collection}"; or a catalog's table
 
 All of it is validated when it is read: mistakes are reported before Spark is started.
 """
@@ -44,6 +44,8 @@ from headrace.spark.jobs.job_stages import check_stages, checked_lookup_tables
 from headrace.spark.jobs.value_checks import check_values
 from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.rows.extjson import loads_strict
+from headrace.spark.sinks.catalog_names import check_schema
+from headrace.spark.sinks.catalog_names import overlap as names_overlap
 from headrace.spark.sinks.sink_options import SinkError, SinkOptions, parse_sink
 from headrace.spark.sinks.table_paths import check_placeholders, overlap
 from headrace.spark.source.options import parse_options
@@ -156,11 +158,13 @@ def _check_paths(job: Job) -> None:
     options = job.options
     for sink in job.sinks:
         if sink.per_collection:
-            check_placeholders(str(sink.options["path"]), options.database)
+            check_placeholders(sink.target, options.database)
+            if sink.in_catalog:
+                check_schema(sink.target)
         elif sink.is_table and options.several:
             raise JobError(
-                f"the sink {sink}: with several collections its path needs {{collection}}, or {{database}} and "
-                "{collection}: each collection has another table"
+                f"the sink {sink}: with several collections its path, or its table's name in a catalog, needs "
+                "{collection}, or {database} and {collection}: each collection has another table"
             )
 
 
@@ -239,6 +243,11 @@ def _check_targets(job: Job) -> None:
     ]
     if len(set(targets)) < len(targets):
         raise SinkError("two sinks write one table: give each its own")
+    names = [sink for sink in job.sinks if sink.in_catalog]
+    for number, sink in enumerate(names):
+        for other in names[:number]:
+            if names_overlap(sink.target, other.target):
+                raise SinkError(f"the sinks {other} and {sink} may have one table: give each its own")
     positions = [sink.options["position"] for sink in job.sinks if sink.kind == "kafka"]
     if len(set(positions)) < len(positions):
         raise SinkError("two sinks have one file as position: give each its own")

@@ -6,10 +6,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from headrace.spark.jobs.job_record import read_record
 from headrace.spark.jobs.typed_sinks import set_validators
 from headrace.spark.mongodb.collection_selection import CollectionSelection, Namespace, namespace_of, text_of
 from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.mongodb.stream_fingerprint import stream_fingerprint
+from headrace.spark.sinks.catalog_names import TakenNames, tables_in_catalog
+from headrace.spark.sinks.catalog_names import overlap as names_overlap
 from headrace.spark.sinks.collections_sink import CollectionsSink
 from headrace.spark.sinks.contract import Sink
 from headrace.spark.sinks.sink_options import SinkOptions
@@ -49,28 +52,49 @@ def table_name(sink: SinkOptions) -> str:
     return f"{sink.kind} {location or '.'.join(str(name) for name in target if name)}"
 
 
-def tables_of(job: Job, begun: Iterable[str] = ()) -> Iterator[JobTable]:
-    """The tables of the job's sinks; of a sink of several collections those that are there, or are among `begun`."""
+def tables_of(job: Job, *, with_spark: bool = True) -> Iterator[JobTable]:
+    """The tables of the job's sinks; of a sink of several collections those that are there.
+
+    Without Spark those of several collections in its catalogs are left out; else it runs, or is started.
+    """
     selection = job.options.selection
     for sink in job.sinks:
         if not sink.per_collection:
             yield JobTable(sink)
-            continue
-        for namespace in sorted(tables_at(sink.options["path"], selection.database)):
-            if selection.matches(namespace):
-                yield JobTable(sink.of_collection(namespace), text_of(namespace))
+        elif with_spark or not sink.in_catalog:
+            for namespace in sorted(_there(job, sink)):
+                if selection.matches(namespace):
+                    yield JobTable(sink.of_collection(namespace), text_of(namespace))
 
 
-def missing_tables(job: Job, begun: Iterable[str]) -> list[str]:
-    """The names of tables that have begun, by the job's record, and of which not even the folder is there."""
-    there = {table_name(table.sink) for table in tables_of(job)}
-    templates = [(sink.kind, str(sink.location)) for sink in job.sinks if sink.per_collection]
-    return [
-        name
-        for name in begun
-        if name not in there
-        and any(name.startswith(f"{kind} ") and overlap(path, name.partition(" ")[2]) for kind, path in templates)
-    ]
+def _there(job: Job, sink: SinkOptions) -> Iterator[Namespace]:
+    """The collections that have a table of the sink."""
+    options = job.options
+    if not sink.in_catalog:
+        return tables_at(sink.target, options.selection.database)
+    record = read_record(job.checkpoint)
+    names = [name for name, each in record.collections.items() if each["uuid"]] if record else []
+    known = {namespace_of(name.partition(" ")[2] if options.others else name) for name in names}
+    return tables_in_catalog(sink.target, {each for each in known if options.selection.matches(each)})
+
+
+def missing_tables(job: Job, begun: Iterable[str], *, with_spark: bool) -> list[str]:
+    """The names of tables that have begun, by the job's record, and of which not even the folder is there.
+
+    With Spark also of those in its catalogs.
+    """
+    there = {table_name(table.sink) for table in tables_of(job, with_spark=with_spark)}
+    return [name for name in begun if name not in there and any(_may_be(sink, name, with_spark) for sink in job.sinks)]
+
+
+def _may_be(sink: SinkOptions, name: str, with_spark: bool) -> bool:
+    """Whether the name is that of a table of the sink, one of several collections."""
+    kind, _, target = name.partition(" ")
+    if not sink.per_collection or kind != sink.kind:
+        return False
+    if sink.in_catalog:
+        return with_spark and names_overlap(sink.target, target)
+    return overlap(str(sink.location), target)
 
 
 def open_sink(job: Job, sink: SinkOptions, options: SourceOptions) -> Sink:
@@ -78,8 +102,13 @@ def open_sink(job: Job, sink: SinkOptions, options: SourceOptions) -> Sink:
     if not sink.per_collection:
         return sink.open()
 
+    taken = TakenNames()
+
     def open_table(namespace: Namespace) -> Sink:
-        table = sink.of_collection(namespace).open()
+        one = sink.of_collection(namespace)
+        if one.in_catalog:
+            taken.take(one.target, namespace)
+        table = one.open()
         database, collection = namespace
         set_validators([table], replace(options, database=database, collection=collection))
         return table

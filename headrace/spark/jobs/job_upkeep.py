@@ -23,7 +23,8 @@ class JobUpkeep:
         self._clock = SystemClock()
         self._name = job.name
         self._job = job
-        self._tables = _upkeep_of(job)
+        # Spark need not run yet; without it, tables in its catalogs of several collections come later.
+        self._tables = _upkeep_of(job, with_spark=False)
         self._due = [self._next(table) for table in self._tables]
         # Of several collections there may be tables later.
         self._grows = any(sink.per_collection and sink.upkeep for sink in job.sinks)
@@ -44,7 +45,7 @@ class JobUpkeep:
     def _take_up_new(self) -> None:
         if self._grows:
             known = {str(table.location) for table in self._tables}
-            new = [table for table in _upkeep_of(self._job) if str(table.location) not in known]
+            new = [table for table in _upkeep_of(self._job, with_spark=True) if str(table.location) not in known]
             self._tables += new
             self._due += [self._next(table) for table in new]
 
@@ -82,14 +83,14 @@ def upkeep_by_hand(job: Job) -> list[UpkeepReport]:
     with job_lock(job):
         if any(sink.in_catalog and sink.upkeep for sink in job.sinks):
             job_session(job)
-        return [table.run(thorough=True) for table in _upkeep_of(job)]
+        return [table.run(thorough=True) for table in _upkeep_of(job, with_spark=True)]
 
 
-def _upkeep_of(job: Job) -> list[TableUpkeep]:
+def _upkeep_of(job: Job, *, with_spark: bool) -> list[TableUpkeep]:
     """Of each of the job's tables, of several collections those that are there."""
     from headrace.spark.session import get_session
 
-    sinks = [table.sink for table in tables_of(job)]
+    sinks = [table.sink for table in tables_of(job, with_spark=with_spark)]
     of_catalogs = [
         CatalogUpkeep(str(sink.options["table"]), sink.upkeep, get_session)
         for sink in sinks

@@ -408,7 +408,8 @@ def reset_job(job: Job, *, data: bool = False) -> ResetResult:
     The next run begins at `startingPosition`; sinks whose tables remain skip what they have. Raises JobRunning.
     """
     locations = [location_of(job.checkpoint)]
-    locations += [table.sink.location for table in tables_of(job) if table.sink.location] if data else []
+    tables = tables_of(job, with_spark=False)
+    locations += [table.sink.location for table in tables if table.sink.location] if data else []
     locations += dead_letter_locations(job) if data else []
     with job_lock(job):
         removed = [location.url for location in locations if location.remove()]

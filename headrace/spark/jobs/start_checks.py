@@ -144,11 +144,11 @@ def check_job(job: Job, *, with_spark: bool = False) -> CheckedJob:
     for state in sinks:
         owner = checked.owner_of(state.sink, state.collection)
         check_owner(getattr(state.position, "owner", ""), owner, state.sink)
+        _check_there(checked, state)
         if not state.collection:
             _check_servers(checked, state)
-            _check_there(checked, state)
             _check_stream(state, options)
-    _check_all_there(checked)
+    _check_all_there(checked, with_spark=with_spark)
     with _answering(options):
         for one in options.servers:
             _check_collection(job, one)
@@ -285,7 +285,7 @@ def sink_states(job: Job, *, with_spark: bool = False) -> tuple[SinkState, ...]:
     CommitRefused for a target that refuses documents of a commit, unless the job has dead letters for them.
     """
     states = []
-    for table in tables_of(job):
+    for table in tables_of(job, with_spark=with_spark):
         if _has_state(table.sink, with_spark=with_spark):
             try:
                 states.append(_sink_state(table.sink, table.collection))
@@ -375,7 +375,7 @@ def _check_there(checked: CheckedJob, state: SinkState) -> None:
             f"the table of the sink {state.sink} is gone, while the checkpoint {job.checkpoint} says how far it was: "
             "put it back, or begin again with `headrace pipeline reset`"
         )
-    if state.sink.folds and job.options.start.kind == "snapshot":
+    if state.sink.folds and job.options.start.kind == "snapshot" and not state.collection:
         raise TableGone(
             f"the sink {state.sink} has no table, and the checkpoint {job.checkpoint} is past the snapshot that it "
             "would begin with: put the table back, or begin again with `headrace pipeline reset`"
@@ -392,11 +392,11 @@ def _check_servers(checked: CheckedJob, state: SinkState) -> None:
         )  # fmt: skip
 
 
-def _check_all_there(checked: CheckedJob) -> None:
+def _check_all_there(checked: CheckedJob, *, with_spark: bool) -> None:
     """Raises TableGone if a table of several collections' is not there any more."""
     if checked.checkpoint.committed < 0:
         return
-    for name in missing_tables(checked.job, checked.record.begun):
+    for name in missing_tables(checked.job, checked.record.begun, with_spark=with_spark):
         raise TableGone(
             f"the table of the sink {name} is gone, while the checkpoint {checked.job.checkpoint} says how far it was: "
             "put it back, or begin again with `headrace pipeline reset`"

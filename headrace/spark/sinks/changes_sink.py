@@ -15,18 +15,18 @@ from headrace.spark.tables.typed.table_schema import TypedOptions
 
 def changes_sink(
     path: str | Path, *, policy: str = "follow", writers: str = "tasks", typed: TypedOptions | None = None,
-    table: str = "",
+    table: str = "", using: str = "",
 ) -> LogSink:  # fmt: skip
     """The sink whose table is at `path`; created by its first batch. For `writers` see `log_sink.checked_writers`.
 
-    A table with typed columns is written by the driver, and so is a `table` in one of Spark's catalogs, see
-    `tables/catalog/`; the path is then empty.
+    A table with typed columns is written by the driver, and so is a `table` in one of Spark's catalogs, made `using`
+    a format, see `tables/catalog/`; the path is then empty.
     """
     if "." in table:
         from headrace.spark.session import get_session
         from headrace.spark.tables.catalog.catalog_log import CatalogLog
 
-        return LogSink(CatalogLog(table, get_session), policy, shared=False)
+        return LogSink(CatalogLog(table, get_session, using), policy, shared=False)
     shared = checked_writers(writers) == "tasks"
     return LogSink(DeltaLog(path), policy, shared=shared) if typed is None else typed_sink(path, policy, typed)
 

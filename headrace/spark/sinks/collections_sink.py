@@ -18,6 +18,7 @@ from headrace.clock import SystemClock
 from headrace.spark.mongodb.collection_selection import CollectionSelection, Namespace, text_of
 from headrace.spark.rows.extjson import loads
 from headrace.spark.sinks.contract import BatchReport, MicroBatch, Sink, take_rows
+from headrace.spark.tables.catalog.catalog_table import TableMissing
 from headrace.spark.tables.fold import INVALIDATING
 from headrace.spark.tables.table_owner import TableOwner
 
@@ -85,10 +86,8 @@ class CollectionsSink:
         )
 
     def _apply_one(self, name: Namespace, sink: Sink, batch: MicroBatch) -> BatchReport | None:
-        if only_leaves(batch.table):
-            position = sink.position()
-            if position.batch < 0 and not position.token:
-                return None
+        if only_leaves(batch.table) and not _has_begun(sink):
+            return None
         begun_ms = self._clock.monotonic_ms()
         report = sink.apply(batch)
         if report:
@@ -114,6 +113,15 @@ class CollectionsSink:
             sink.source = self.fingerprint(name)
         self._open[name] = self.guard(name, sink) if self.guard else sink
         return self._open[name]
+
+
+def _has_begun(sink: Sink) -> bool:
+    """Whether something was committed to its table."""
+    try:
+        position = sink.position()
+    except TableMissing:
+        return False
+    return position.batch >= 0 or bool(position.token)
 
 
 def rows_by_collection(rows: pa.Table, selection: CollectionSelection) -> Iterator[tuple[Namespace, pa.Table]]:

@@ -28,12 +28,13 @@ from headrace.spark.tables.versions import DocumentVersion, OpenVersions, Versio
 
 
 class HistorySink:
-    """See `contract.Sink`. Of a `table` in one of Spark's catalogs the path is empty."""
+    """See `contract.Sink`. Of a `table` in one of Spark's catalogs, made `using` a format, the path is empty."""
 
     def __init__(
-        self, path: str | Path, *, policy: str = "follow", typed: TypedOptions | None = None, table: str = ""
-    ) -> None:
-        self.table = _opened(path, typed, table)
+        self, path: str | Path, *, policy: str = "follow", typed: TypedOptions | None = None, table: str = "",
+        using: str = "",
+    ) -> None:  # fmt: skip
+        self.table = _opened(path, typed, table, using)
         self._policy = checked_policy(policy)
         self._leftover_keys = LeftoverKeys(self.table, policy)
         self.owner: TableOwner | None = None
@@ -88,13 +89,13 @@ class HistorySink:
         return lambda: _renamed(of_server(server, self.table.current()))
 
 
-def _opened(path: str | Path, typed: TypedOptions | None, table: str) -> VersionTable:
+def _opened(path: str | Path, typed: TypedOptions | None, table: str, using: str) -> VersionTable:
     if "." not in table:
         return HistoryTable(path) if typed is None else TypedHistory(path, typed)
     from headrace.spark.session import get_session
     from headrace.spark.tables.catalog.catalog_history import CatalogHistory
 
-    return CatalogHistory(table, get_session)
+    return CatalogHistory(table, get_session, using)
 
 
 def _renamed(versions: OpenVersions) -> OpenVersions:

@@ -33,11 +33,12 @@ _UNBOUNDED: Final = 1 << 62
 
 def mirror_sink(
     path: str | Path, *, kind: str = "delta", buckets: int = 0, policy: str = "follow",
-    typed: TypedOptions | None = None,
+    typed: TypedOptions | None = None, using: str = "",
 ) -> MirrorSink:  # fmt: skip
     """The sink whose table is at `path`; created by its first batch. For `buckets` see `delta_mirror.DeltaMirror`.
 
-    A kind with a dot names a table in one of Spark's catalogs, see `tables/catalog/`; `path` is then empty.
+    A kind with a dot names a table in one of Spark's catalogs, made `using` a format, see `tables/catalog/`; `path` is
+    then empty.
     A table with typed columns is a Delta table with a path.
     """
     if typed is not None:
@@ -49,7 +50,7 @@ def mirror_sink(
 
     if buckets or path:
         raise ValueError(f"a table of Spark's catalogs, {kind}, has neither a path nor buckets of ours")
-    return MirrorSink(CatalogMirror(kind, get_session), policy, several=True)
+    return MirrorSink(CatalogMirror(kind, get_session, using), policy, several=True)
 
 
 class MirrorSink:

@@ -12,6 +12,7 @@ from headrace.spark.columns.column_types import SchemaError
 from headrace.spark.errors import OptionError, redacted
 from headrace.spark.masks.mask import omitting
 from headrace.spark.mongodb.collection_selection import Namespace
+from headrace.spark.sinks.catalog_names import table_in
 from headrace.spark.sinks.contract import Sink
 from headrace.spark.sinks.log_sink import checked_writers
 from headrace.spark.sinks.table_paths import has_placeholders, path_of
@@ -48,12 +49,14 @@ class SinkKind:
 
 
 def _changes(
-    path: str = "", table: str = "delta", policy: str = "follow", writers: str = "tasks", omit: Any = (), **typed: Any
-) -> Sink:
+    path: str = "", table: str = "delta", policy: str = "follow", writers: str = "tasks", omit: Any = (),
+    using: str = "", **typed: Any,
+) -> Sink:  # fmt: skip
     from headrace.spark.sinks.changes_sink import changes_sink
     from headrace.spark.sinks.typed_options import typed_options
 
-    sink = changes_sink(path, policy=policy, writers=writers, typed=typed_options(typed, path), table=table)
+    columns = typed_options(typed, path)
+    sink = changes_sink(path, policy=policy, writers=writers, typed=columns, table=table, using=using)
     sink.omit = omitting(list(omit))
     return sink
 
@@ -64,11 +67,13 @@ def _documents(path: str, table: str = "delta") -> Sink:
     return documents_sink(path, table=table)
 
 
-def _history(path: str = "", table: str = "delta", policy: str = "follow", omit: Any = (), **typed: Any) -> Sink:
+def _history(
+    path: str = "", table: str = "delta", policy: str = "follow", omit: Any = (), using: str = "", **typed: Any
+) -> Sink:
     from headrace.spark.sinks.history_sink import HistorySink
     from headrace.spark.sinks.typed_options import typed_options
 
-    sink = HistorySink(path, policy=policy, typed=typed_options(typed, path), table=table)
+    sink = HistorySink(path, policy=policy, typed=typed_options(typed, path), table=table, using=using)
     sink.omit = omitting(list(omit))
     return sink
 
@@ -81,12 +86,14 @@ def _kafka(position: str, policy: str = "follow", **options: Any) -> Sink:
 
 
 def _mirror(
-    path: str = "", table: str = "delta", buckets: int = 0, policy: str = "follow", omit: Any = (), **typed: Any
-) -> Sink:
+    path: str = "", table: str = "delta", buckets: int = 0, policy: str = "follow", omit: Any = (), using: str = "",
+    **typed: Any,
+) -> Sink:  # fmt: skip
     from headrace.spark.sinks.mirror_sink import mirror_sink
     from headrace.spark.sinks.typed_options import typed_options
 
-    sink = mirror_sink(path, kind=table, buckets=buckets, policy=policy, typed=typed_options(typed, path))
+    columns = typed_options(typed, path)
+    sink = mirror_sink(path, kind=table, buckets=buckets, policy=policy, typed=columns, using=using)
     sink.omit = omitting(list(omit))
     return sink
 
@@ -121,14 +128,18 @@ def _sql(uri: str, table: str, policy: str = "follow") -> Sink:
 TABLES: Final = ("delta", "parquet")
 _IN_CATALOGS: Final = frozenset({"changes", "history", "mirror"})
 """The kinds that can be a table of Spark's catalogs."""
+_USING: Final = ("delta", "iceberg")
+"""The formats in which such a table is made."""
 _PLAIN: Final = frozenset({"path", "policy"})
 _KAFKA: Final = frozenset({"format", "kafka", "policy", "position", "servers", "tombstones", "topic"})
 KINDS: Final[dict[str, SinkKind]] = {
-    "changes": SinkKind(_changes, _PLAIN | TYPED_OPTIONS | {"omit", "table", "upkeep", "writers"}, "path", folds=False),
+    "changes": SinkKind(
+        _changes, _PLAIN | TYPED_OPTIONS | {"omit", "table", "upkeep", "using", "writers"}, "path", folds=False
+    ),
     "documents": SinkKind(_documents, frozenset({"path", "table", "upkeep"}), "path", folds=False, takes="documents"),
-    "history": SinkKind(_history, _PLAIN | TYPED_OPTIONS | {"omit", "table", "upkeep"}, "path"),
+    "history": SinkKind(_history, _PLAIN | TYPED_OPTIONS | {"omit", "table", "upkeep", "using"}, "path"),
     "kafka": SinkKind(_kafka, _KAFKA, "topic", folds=False),
-    "mirror": SinkKind(_mirror, _PLAIN | TYPED_OPTIONS | {"buckets", "omit", "table", "upkeep"}, "path"),
+    "mirror": SinkKind(_mirror, _PLAIN | TYPED_OPTIONS | {"buckets", "omit", "table", "upkeep", "using"}, "path"),
     "mongodb": SinkKind(_mongodb, frozenset({"collection", "database", "policy", "uri"}), "uri"),
     "own": SinkKind(_custom, frozenset(), "factory", folds=False, takes="both"),
     "parquet": SinkKind(_parquet, _PLAIN | {"writers"}, "path", folds=False),
@@ -139,7 +150,7 @@ KINDS: Final[dict[str, SinkKind]] = {
 _NEEDED: Final = {"kafka": ("position", "servers"), "sql": ("table",)}
 """What a kind needs besides `SinkKind.needs`."""
 _PER_COLLECTION: Final = frozenset({"changes", "history", "mirror", "parquet"})
-"""The kinds whose path may have `{database}` and `{collection}`."""
+"""The kinds whose path, or table in a catalog, may have `{database}` and `{collection}`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,11 +189,18 @@ class SinkOptions:
 
     @property
     def per_collection(self) -> bool:
-        """Whether it is a table for each collection, by a path with `{collection}`."""
-        return self.kind in _PER_COLLECTION and has_placeholders(str(self.options.get("path", "")))
+        """Whether it is a table for each collection, by a path or a table's name with `{collection}`."""
+        return self.kind in _PER_COLLECTION and has_placeholders(self.target)
+
+    @property
+    def target(self) -> str:
+        """Its path, or the name of its table in a catalog."""
+        return str(self.options.get("table" if self.in_catalog else "path", ""))
 
     def of_collection(self, namespace: Namespace) -> SinkOptions:
         """The sink of the collection's own table."""
+        if self.in_catalog:
+            return replace(self, options={**self.options, "table": table_in(self.target, namespace)})
         paths = {
             name: path_of(self.options[name], namespace) for name in ("path", "schema_file") if name in self.options
         }
@@ -218,6 +236,11 @@ def parse_sink(given: Mapping[str, Any], folder: Path) -> SinkOptions:
     if in_catalog and (refused := sorted(options.keys() & {"buckets", "path", "writers"})):
         raise SinkError(
             f"the {name} {options['table']!r} is a table of Spark's catalogs: it has no {' and no '.join(refused)}"
+        )
+    if "using" in options and (not in_catalog or options["using"] not in _USING):
+        raise SinkError(
+            f"the sink {name!r}: using, one of {', '.join(_USING)}, is the format of tables that are made in Spark's "
+            f"catalogs, not {options['using']!r}"
         )
     if name in {"changes", "history"} and not in_catalog and options.get("table", "delta") != "delta":
         raise SinkError(

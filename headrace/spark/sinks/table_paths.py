@@ -30,21 +30,26 @@ def has_placeholders(path: str) -> bool:
 
 
 def check_placeholders(path: str, database: str | None) -> None:
-    """Raises PathError for a path that does not give each collection a table of its own."""
+    """Raises PathError for a path, or a name in a catalog, that does not give each collection a table of its own."""
     placeholders = _PLACEHOLDER.findall(path)
     if unknown := sorted(set(placeholders) - _PLACEHOLDERS.keys()):
-        raise PathError(f"the path {path!r} has {{{unknown[0]}}}: there are {{database}} and {{collection}}")
+        raise PathError(f"{path!r} has {{{unknown[0]}}}: there are {{database}} and {{collection}}")
     if "collection" not in placeholders or (database is None and "database" not in placeholders):
         needed = "{collection}" if database is not None else "{database} and {collection}"
-        raise PathError(f"the path {path!r} needs {needed}: each collection has a table of its own")
+        raise PathError(f"{path!r} needs {needed}: each collection has a table of its own")
     if len(set(placeholders)) < len(placeholders):
-        raise PathError(f"the path {path!r} names the same twice")
+        raise PathError(f"{path!r} names the same twice")
 
 
 def path_of(path: str, namespace: Namespace) -> str:
     """The path of the collection's table."""
-    names = {"database": escaped(namespace[0]), "collection": escaped(namespace[1])}
-    return _PLACEHOLDER.sub(lambda placeholder: names[placeholder[1]], path)
+    return filled(path, escaped(namespace[0]), escaped(namespace[1]))
+
+
+def filled(template: str, database: str, collection: str) -> str:
+    """The template with these texts in place of its placeholders."""
+    names = {"database": database, "collection": collection}
+    return _PLACEHOLDER.sub(lambda placeholder: names[placeholder[1]], template)
 
 
 def overlap(one: str, other: str) -> bool:
@@ -52,11 +57,7 @@ def overlap(one: str, other: str) -> bool:
     for mine, others in zip(one.rstrip("/").split("/"), other.rstrip("/").split("/"), strict=False):
         if mine != others and not has_placeholders(mine) and not has_placeholders(others):
             return False
-        if (
-            mine != others
-            and not re.fullmatch(_expression(mine), others)
-            and not re.fullmatch(_expression(others), mine)
-        ):
+        if mine != others and not re.fullmatch(expression(mine), others) and not re.fullmatch(expression(others), mine):
             return False
     return True
 
@@ -80,7 +81,7 @@ def _walk(folder: str, pieces: list[str], names: dict[str, str]) -> Iterator[dic
         return
     location = location_of(folder or "/")
     for name in sorted(location.names()) if location.exists() else []:
-        match = re.fullmatch(_expression(pieces[0]), name)
+        match = re.fullmatch(expression(pieces[0]), name)
         if match:
             given = {placeholder: unescaped(text) for placeholder, text in match.groupdict().items()}
             if None not in given.values() and all(
@@ -90,7 +91,8 @@ def _walk(folder: str, pieces: list[str], names: dict[str, str]) -> Iterator[dic
                 yield from _walk(f"{folder}/{name}", pieces[1:], names | more)
 
 
-def _expression(piece: str) -> str:
+def expression(piece: str) -> str:
+    """The regular expression of the names that a piece of a path stands for."""
     texts = _PLACEHOLDER.split(piece)
     return "".join(
         _PLACEHOLDERS.get(text, "[^/]+") if number % 2 else re.escape(text) for number, text in enumerate(texts)

@@ -27,8 +27,10 @@ class CatalogUpkeep:
         self._table = CatalogTable(name, "token STRING", get_session)
 
     def run(self, *, stop: Callable[[], bool] = lambda: False, thorough: bool = False) -> UpkeepReport:
-        """Joins small files, in one commit or none. Raises NotAMirror if there is no such table."""
+        """Joins small files, in one commit or none; there may be no table yet. Raises NotAMirror for one of no sink."""
         clock = SystemClock()
         begun = clock.monotonic_ms()
-        joined = 0 if stop() else self._table.join_files(self.options.target_bytes, least=2 if thorough else None)
+        joined = 0
+        if not stop() and self._table.exists():
+            joined = self._table.join_files(self.options.target_bytes, least=2 if thorough else None)
         return UpkeepReport(self.location, compacted_files=joined, ms=round(clock.monotonic_ms() - begun))

@@ -51,6 +51,24 @@ def test_a_job_into_a_catalog_goes_on_and_refuses_what_is_another_s(tmp_path: Pa
     run("iceberg", "catalog_job", [], tmp_path)
 
 
+@pytest.mark.network
+@pytest.mark.spark
+@pytest.mark.parametrize(("kind", "sinks"), [("delta", ["changes", "mirror"]), ("iceberg", ["history", "mirror"])])
+def test_tables_of_several_collections_are_made_and_crashed_at_any_step(
+    kind: str, sinks: list[str], tmp_path: Path
+) -> None:
+    """Takes about two minutes: each of some forty attempts is some statements of Spark's."""
+    run(kind, "catalog_collections", [kind], tmp_path, *sinks)
+
+
+@pytest.mark.network
+@pytest.mark.spark
+@pytest.mark.parametrize("kind", TESTED)
+def test_a_job_of_several_collections_makes_their_tables_in_a_catalog(kind: str, tmp_path: Path) -> None:
+    """Takes two to three minutes: eight runs of a job with up to eight tables."""
+    run(kind, "catalog_collections", [kind], tmp_path)
+
+
 @pytest.mark.parametrize("kind", ["changes", "history", "mirror"])
 def test_a_table_in_a_catalog_has_a_name_and_nothing_of_a_path(kind: str, tmp_path: Path) -> None:
     sink = parse_sink({"kind": kind, "table": "lake.shop.orders"}, tmp_path)

@@ -15,7 +15,8 @@ class Crash(BaseException):
 
 @contextmanager
 def crashing(steps: Sequence[tuple[Any, str]], at_step: int = -1) -> Iterator[list[str]]:
-    """Inside, the step number `at_step` crashes (even: before it is done, odd: behind it); -1 is none of them.
+    """Inside, the step number `at_step` crashes (even: before it is done, odd: behind it), and so does each
+    that another thread comes to later; -1 is none of them.
 
     `steps` are the functions that count, each by what it is an attribute of and its name. Gives the names of the
     steps so far, each twice if it was done.
@@ -24,7 +25,7 @@ def crashing(steps: Sequence[tuple[Any, str]], at_step: int = -1) -> Iterator[li
 
     def crash_here(name: str) -> None:
         names.append(name)
-        if len(names) - 1 == at_step:
+        if 0 <= at_step < len(names):
             raise Crash
 
     def wrapped(name: str, original: Callable[..., Any]) -> Callable[..., Any]:

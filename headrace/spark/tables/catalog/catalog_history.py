@@ -27,8 +27,8 @@ _SAME: Final = "target.`current` AND target._id = new._id AND target.token = new
 class CatalogHistory:
     """See `history_table.VersionTable`."""
 
-    def __init__(self, name: str, get_session: Callable[[], SparkSession]) -> None:
-        self._table = CatalogTable(name, COLUMNS, get_session)
+    def __init__(self, name: str, get_session: Callable[[], SparkSession], using: str = "") -> None:
+        self._table = CatalogTable(name, COLUMNS, get_session, using)
 
     def __str__(self) -> str:
         return self._table.name
@@ -51,7 +51,7 @@ class CatalogHistory:
     def commit(self, changed: list[DocumentVersion], progress: Progress) -> None:
         if progress.servers:
             columns = f"{SERVER} STRING NOT NULL, {COLUMNS}"
-            self._table.check_column(SERVER, ", and the job reads several servers", columns)
+            self._table.need_column(SERVER, ", and the job reads several servers", columns)
         text = self._table.next_text(json.loads(progress.text()))
         if not changed:
             self._table.store(text)

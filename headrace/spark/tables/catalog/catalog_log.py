@@ -20,8 +20,8 @@ _KINDS: Final = ", ".join(f"'{kind}'" for kind in (SNAPSHOT, SNAPSHOT_BEGIN, SNA
 class CatalogLog:
     """See `event_log.EventLog` and `event_log.NotingLog`."""
 
-    def __init__(self, name: str, get_session: Callable[[], SparkSession]) -> None:
-        self._table = CatalogTable(name, SCHEMA, get_session)
+    def __init__(self, name: str, get_session: Callable[[], SparkSession], using: str = "") -> None:
+        self._table = CatalogTable(name, SCHEMA, get_session, using)
 
     def __str__(self) -> str:
         return self._table.name

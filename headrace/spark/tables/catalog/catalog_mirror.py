@@ -38,8 +38,8 @@ COLUMNS: Final = "_id STRING NOT NULL, document STRING NOT NULL, token STRING NO
 class CatalogMirror:
     """See `mirror_table.MirrorTable`."""
 
-    def __init__(self, name: str, get_session: Callable[[], SparkSession]) -> None:
-        self._table = CatalogTable(name, COLUMNS, get_session)
+    def __init__(self, name: str, get_session: Callable[[], SparkSession], using: str = "") -> None:
+        self._table = CatalogTable(name, COLUMNS, get_session, using)
 
     def __str__(self) -> str:
         return self._table.name
@@ -60,7 +60,7 @@ class CatalogMirror:
     def commit(self, changes: MirrorChanges) -> None:
         if changes.state.servers:
             columns = f"{SERVER} STRING NOT NULL, {COLUMNS}"
-            self._table.check_column(SERVER, ", and the job reads several servers", columns)
+            self._table.need_column(SERVER, ", and the job reads several servers", columns)
         text = self._table.next_text(state_fields(changes.state))
         if changes.clear:
             self._table.overwrite(upserted(changes), text)

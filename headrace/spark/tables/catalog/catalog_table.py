@@ -54,23 +54,34 @@ _FORMATS: Final = {
 }
 
 
+class TableMissing(NotAMirror):
+    """There is no such table, and the sink is not to make it."""
+
+
 class CatalogTable:
     """Its rows, its state as a text, and the commits of both. One writer at a time, who asks for the state first.
 
-    The table is made by the user: its location and properties are up to them. `columns` are those that it must have,
-    as DDL.
+    The table is made by the user, whose affair its location and properties are; or, `using` a format, when its rows are
+    first read or written. `columns` are those that it must have, as DDL.
     """
 
-    def __init__(self, name: str, columns: str, get_session: Callable[[], SparkSession]) -> None:
+    def __init__(self, name: str, columns: str, get_session: Callable[[], SparkSession], using: str = "") -> None:
         self.name = ".".join(f"`{part}`" for part in name.replace("`", "").split("."))
-        self._columns = columns
+        self._columns, self._using = columns, using
         self._get_session = get_session
-        self._private_session: SparkSession | None = None
+        self._session: SparkSession | None = None
+        self._checked = False
         self._number = 0
         self._format = _FORMATS["delta"]
 
     def state_text(self) -> str:
-        """The state last committed; empty if there is none. Raises NotAMirror for rows without one."""
+        """The state last committed; empty if there is none, or no table that the sink is to make.
+
+        Raises NotAMirror for rows without one, TableMissing.
+        """
+        if self._using and not self._checked and not self.exists():
+            self._number = 0
+            return ""
         self._number, text = max(self._states(), default=(0, ""))
         if not text and self.session().table(self.name).limit(1).count():
             raise NotAMirror(f"the table {self.name} has rows, and none of its commits says which sink's they are")
@@ -147,10 +158,27 @@ class CatalogTable:
         """The names of its columns, and whether each may be null."""
         return {field.name: field.nullable for field in self.session().table(self.name).schema}
 
-    def check_column(self, name: str, why: str, columns: str) -> None:
-        """Raises NotAMirror if the table has no such column; says `why` it must, and to make it with `columns`."""
-        if name not in self.columns:
+    def need_column(self, name: str, why: str, columns: str) -> None:
+        """Adds the column to a table that the sink is to make, in a commit of its own.
+
+        Raises NotAMirror if the user's table has none; says `why` it must, and to make it with `columns`.
+        """
+        if name in self.columns:
+            return
+        if not self._using:
             raise NotAMirror(f"the table {self.name} has no column `{name}`{why}: make it with ({columns})")
+        self.add_columns(f"{name} STRING")
+
+    def exists(self) -> bool:
+        """Whether there is such a table."""
+        return self._private().catalog.tableExists(self.name)
+
+    def create(self, session: SparkSession) -> None:
+        """Makes the table, without rows, and its schema, if they are not there."""
+        schema = self.name.rpartition(".")[0]
+        if not session.catalog.databaseExists(schema):
+            session.sql(f"CREATE NAMESPACE IF NOT EXISTS {schema}")
+        session.sql(f"CREATE TABLE IF NOT EXISTS {self.name} ({self._columns}) USING {self._using}")
 
     def _states(self) -> Iterator[tuple[int, str]]:
         """The states that there are, each with its number."""
@@ -183,18 +211,28 @@ class CatalogTable:
             conf.unset(self._format.setting)
 
     def session(self) -> SparkSession:
-        """A session of this table's own, so that what it sets is in no other's commits. Raises NotAMirror."""
-        if self._private_session is None:
-            session = self._get_session().newSession()
+        """A session of this table's own, so that what it sets is in no other's commits. Raises NotAMirror.
+
+        Makes the table if it is not there and the sink is to.
+        """
+        session = self._private()
+        if not self._checked:
+            if self._using and not self.exists():
+                self.create(session)
             self._check(session)
-            self._private_session = session
-        return self._private_session
+            self._checked = True
+        return session
+
+    def _private(self) -> SparkSession:
+        if self._session is None:
+            self._session = self._get_session().newSession()
+        return self._session
 
     def _check(self, session: SparkSession) -> None:
         """Raises NotAMirror if there is no such table, or it cannot keep a position, or lacks columns."""
         if not session.catalog.tableExists(self.name):
             statement = f"CREATE TABLE {self.name} ({self._columns}) USING delta (or iceberg)"
-            raise NotAMirror(f"there is no table {self.name}; make it: {statement}")
+            raise TableMissing(f"there is no table {self.name}; make it, or set `using`: {statement}")
         described = session.sql(f"DESCRIBE TABLE EXTENDED {self.name}").collect()
         provider = next((row.data_type for row in described if row.col_name == "Provider"), "")
         if provider not in _FORMATS:
