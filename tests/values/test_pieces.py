@@ -11,10 +11,11 @@ from bson import Binary, Code, Decimal128, Int64, ObjectId, Regex, Timestamp
 from bson.datetime_ms import DatetimeMS
 
 from headrace.errors import CommandError
+from headrace.turns import TICK_COUNT
 from headrace.values.bson import check_all, decode, encode, encode_in_order, encode_stored_in_pieces, encoding_in_pieces
 from headrace.values.bson.codec import _decode_short
 from headrace.values.bson.pieces import decode_in_pieces
-from tests.stretches import longest_stretch
+from tests.stretches import longest_stretch, tick_count
 
 SHORT: list[Any] = [
     None, True, 1, Int64(2**40), 1.5, "", "text", "x" * 70, "y" * 300, [], {}, [1, 2], {"a": 1}, [{"b": [None]}],
@@ -113,3 +114,8 @@ def test_a_long_document_is_encoded_in_pieces() -> None:
     document = {"a": [{"b": [key]} for key in range(100_000)], "c": list(range(300_000)), "_id": "x" * 3_000_000}
     raw, longest = longest_stretch(encode_stored_in_pieces, document)
     assert raw == encode(document) and longest < len(raw)
+
+
+def test_the_estimate_of_a_long_document_lets_others_run() -> None:
+    left, count = tick_count(encoding_in_pieces.left_of, 10_000_000, {"a": [{"b": [1]}] * 10_000})
+    assert left > 0 and count >= 10_000 // TICK_COUNT

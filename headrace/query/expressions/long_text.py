@@ -23,7 +23,7 @@ _QUICK_LENGTH: Final = 16 * PIECE_LENGTH  # of what comes out at most
 def check_length(length: int) -> None:
     """Raise 13548 for a text of so many characters; MongoDB's buffer has twice as many."""
     if length > limits.TEXT_BYTES_MAX:
-        raise CommandError(13548, f"BufBuilder attempted to grow() to {length} bytes, past the 32MB limit.")
+        raise CommandError(13548, f"BufBuilder attempted to grow() to {length} bytes, past the 31MB limit.")
 
 
 def joined(texts: list[str]) -> str:

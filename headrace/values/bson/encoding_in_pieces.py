@@ -16,7 +16,7 @@ from struct import Struct
 from typing import Any, Final
 
 from headrace.long_bytes import AT_ONCE_BYTES, joined
-from headrace.turns import tick
+from headrace.turns import tick, ticking_if_many
 
 LONG_BYTES: Final = 1024 * 1024
 """Of a document that is encoded in pieces, about;"""
@@ -32,12 +32,13 @@ Encode = Callable[[dict[str, Any]], bytes]
 
 
 def left_of(left: int, value: dict[str, Any] | list[Any]) -> int:
-    """What is left of so many bytes behind a document or an array, about; negative as soon as they do not suffice."""
+    """What is left of so many bytes behind a document or an array, about; negative as soon as they do not suffice. May
+    tick."""
     left -= _ELEMENT_BYTES * len(value)
     items = value if type(value) is list else value.values()  # type: ignore[union-attr]
     if left < 0 or (len(items) > _SHORT and _SIZED.isdisjoint(map(type, items))):
         return left
-    for item in items:
+    for item in ticking_if_many(items):
         kind = type(item)
         if kind is dict or kind is list:
             left = left_of(left, item)
