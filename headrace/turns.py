@@ -98,6 +98,8 @@ class Turn(greenlet):
     """The shell's, which counts them while the command has paused, if they are many. Closed when it has ended."""
     keeps_transaction: bool = False
     """It pauses in the middle of a change: the write transaction stays open, and others write when that is made."""
+    paused_in_change: bool = False
+    """It has, so that its turn is over when the change is made."""
     waits_for: Any = None
     """What it waits for before it can go on, as the shell understands it; None: only for its next turn."""
 
@@ -139,14 +141,12 @@ class Turn(greenlet):
                 del error  # whose traceback has this frame: a cycle would keep what the command holds
 
     def _pause_in_change(self) -> None:
+        self.paused_in_change = True
         assert self.parent is not None
         self.parent.switch(self)
         if type(self.interruption) is TurnAbandoned:
-            error, self.interruption = self.interruption, None
-            try:
-                raise error
-            finally:
-                del error  # as above
+            self.interruption = None
+            raise TurnAbandoned
 
 
 _running: Final[set[Turn]] = set()
@@ -405,11 +405,13 @@ def keeping_transaction() -> Iterator[None]:
         with uninterrupted():
             yield
         return
-    turn.keeps_transaction = True
+    turn.keeps_transaction, turn.paused_in_change = True, False
     try:
         yield
     finally:
         turn.keeps_transaction = False
+        if turn.paused_in_change:  # others have waited to write
+            end_turn()
 
 
 @contextmanager
@@ -426,6 +428,14 @@ def uninterrupted() -> Iterator[None]:
     finally:
         turn.ends = ends
         _first_end = min(_first_end, ends)
+
+
+def end_turn() -> None:
+    """The command that runs is to pause at its next tick."""
+    turn = getcurrent()
+    if type(turn) is Turn and turn.ends != inf:
+        global _first_end  # noqa: PLW0603  (as below)
+        turn.ends = _first_end = 0.0
 
 
 class TimeLimit:

@@ -278,6 +278,8 @@ class Writer:
                     answer = yield from self._changed(group, group.resumed.write[2], answer)
                 group.answers.append(answer)
                 group.take_changes(group.resumed.write[2])
+            if txn.staged.entry_bytes > LONG_COMMIT_BYTES:
+                yield  # to put them takes as long as what has been done
             store.prepare(txn)
         except Exception as error:
             self._failed(group, error)

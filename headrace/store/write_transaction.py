@@ -183,6 +183,8 @@ class WriteTransaction(View):
             collection.long_ids = True
             self.catalog.save(self.kv, collection)
         self.kv.put(collection.number_key + record, document, db=self.tables["documents"])
+        if len(document) > limits.LONG_DOCUMENT_BYTES:
+            index_entries.pause_behind_long(self)
         if added:
             index_entries.put(self, added, record)
         self._records.add(collection, 1)
@@ -254,6 +256,8 @@ class WriteTransaction(View):
         if collection.maintained:
             index_entries.change(self, collection, record, old, new)
         self.kv.put(collection.number_key + record, new, db=self.tables["documents"])
+        if len(new) > limits.LONG_DOCUMENT_BYTES:
+            index_entries.pause_behind_long(self)
         if collection.capped is not None and self._records is STORED:
             capped.changed(collection.capped, record, len(new) - len(old))
         self._changes.change(self, collection, collection.update_head, logged, identify(old)[1], old, retryable)

@@ -24,10 +24,12 @@ from headrace.turns import (
     PIECE_COUNT,
     TICK_COUNT,
     current_turn,
+    end_turn,
     in_pieces,
     keeping_transaction,
     pieces_if_many,
     sorted_in_pieces,
+    tick,
     ticking,
     ticking_if_many,
     uninterrupted,
@@ -117,6 +119,13 @@ def in_change(txn: WriteTransaction) -> AbstractContextManager[None]:
     the locks that it does not meet have been looked for before it."""
     store = txn.store
     return keeping_transaction() if txn is store.writing and not store.transactions.open else uninterrupted()
+
+
+def pause_behind_long(txn: WriteTransaction) -> None:
+    """A tick in the middle of the change of a long document, which is to be the last of a turn."""
+    with in_change(txn):
+        tick()
+    end_turn()
 
 
 def _to_add(txn: WriteTransaction, collection: Collection, document: bytes, record: bytes | None) -> list[Entry]:

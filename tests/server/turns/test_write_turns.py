@@ -13,7 +13,8 @@ from bson import Binary, Int64
 from pymongo import MongoClient
 
 import headrace
-from headrace.server.writer import LONG_COMMIT_BYTES
+from headrace.server.writer import LONG_COMMIT_BYTES, Writer
+from headrace.store.checksums.transaction import CheckedTransaction
 from headrace.store.store import MapFull, Store
 from headrace.values.bson import encode
 
@@ -511,3 +512,30 @@ def test_a_short_write_does_not_share_a_second_long_commit(
         short_came.set()
         assert other.receive()[1]["n"] == 1 and long.receive()[1]["n"] == 3
     assert shared == [False]
+
+
+def test_a_long_document_and_its_entry_are_put_in_different_iterations(
+    pausing: headrace.Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put, go_on = CheckedTransaction.put, Writer._go_on
+    size, most = 0, 0
+
+    def counted(txn: CheckedTransaction, key: bytes, value: bytes, *, db: Any) -> bool:
+        nonlocal size, most
+        size += len(value)
+        most = max(most, size)
+        return put(txn, key, value, db=db)
+
+    def counted_anew(writer: Writer) -> None:
+        nonlocal size
+        size = 0
+        go_on(writer)
+
+    monkeypatch.setattr(CheckedTransaction, "put", counted)
+    monkeypatch.setattr(Writer, "_go_on", counted_anew)
+    length = 2 * LONG_COMMIT_BYTES
+    with RawClient(pausing.address) as client:
+        assert client.ask({"insert": "c", "documents": [{"_id": 1, "a": b"x" * length}]})["n"] == 1
+        change = {"$set": {"a": b"y" * length}}
+        assert client.ask({"update": "c", "updates": [{"q": {"_id": 1}, "u": change}]})["n"] == 1
+    assert length < most < 1.5 * length
