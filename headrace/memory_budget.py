@@ -21,6 +21,7 @@ from typing import Final
 
 from headrace import limits
 from headrace.errors import CommandError
+from headrace.log_lines import RepeatedLine
 
 LOG = logging.getLogger("headrace.memory")
 UNLIMITED: Final = 1 << 62
@@ -101,6 +102,7 @@ class Memory:
         self.released = 0
         """How many accounts had to let go."""
         self._accounts: dict[Account, None] = {}
+        self._line = RepeatedLine(LOG)
 
     def account(
         self, name: str, release: Callable[[], object] | None = None, error: CommandError | None = None,
@@ -134,10 +136,10 @@ class Memory:
             stuck.add(largest)
             self.used_max = max(self.used_max, self.used)
             self.released += 1
-            LOG.warning(
-                "memory: %d bytes are in use and %d allowed (--memoryLimit); most, %d bytes, are of: %s. It is cut off",
-                self.used, self.bytes_max, largest.bytes, largest.name,
-            )  # fmt: skip
+            self._line.log(
+                f"memory: {self.used} bytes are in use and {self.bytes_max} allowed (--memoryLimit); most, "
+                f"{largest.bytes} bytes, are of: {largest.name}. It is cut off"
+            )
             largest.release()
         self.tries_above = 0
 

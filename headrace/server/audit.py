@@ -35,9 +35,9 @@ from headrace.dispatch.namespaces import namespaces_of, target
 from headrace.dispatch.options import AuditOptions
 from headrace.dispatch.request import UNIX_SOCKET, ClientInfo, Request
 from headrace.errors import CommandError
+from headrace.log_lines import RepeatedLine
 from headrace.query.match import parse_filter
 from headrace.server.audit_events import NOT_THERE, events
-from headrace.server.failures import RepeatedLine
 from headrace.server.log.files import name_aside
 from headrace.store.write_transaction import CatalogChange
 from headrace.values.bson import decode

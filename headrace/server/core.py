@@ -20,11 +20,12 @@ from headrace.dispatch.engine import Engine
 from headrace.dispatch.options import ServerOptions
 from headrace.dispatch.request import UNIX_SOCKET, ClientInfo, Request
 from headrace.errors import CommandError, Interrupted
+from headrace.log_lines import RepeatedLine, printable
 from headrace.server import logs
 from headrace.server.audit import Audit
 from headrace.server.background import Background
 from headrace.server.exposure import UnprotectedAddress, exposure_warning, make_directory_private, require_consent
-from headrace.server.failures import RepeatedLine, log_failure, log_of_loop, printable, shown
+from headrace.server.failures import log_failure, log_of_loop, shown
 from headrace.server.listener import Listener, bound_sockets, bound_unix_socket
 from headrace.server.log.rate import LogRates
 from headrace.server.log.tail import LogTail

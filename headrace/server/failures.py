@@ -10,35 +10,11 @@ from typing import Any, Final
 from headrace import limits
 from headrace.clock import monotonic
 from headrace.errors import CommandError
+from headrace.log_lines import RepeatedLine, printable
 from headrace.store.checksums.transaction import DAMAGED
 from headrace.store.lmdb import LmdbError, is_damage, is_disk_failure
 
 LOG = logging.getLogger("headrace.server")
-
-
-def printable(text: object) -> str:
-    """A client's text on one line: at most 500 characters, control characters escaped, so that no line is forged."""
-    line = str(text)[: limits.LOG_TEXT_LENGTH_MAX + 1]
-    shown = "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in line)
-    return shown if len(line) <= limits.LOG_TEXT_LENGTH_MAX else shown[: limits.LOG_TEXT_LENGTH_MAX] + "..."
-
-
-class RepeatedLine:
-    """A line of the log that strangers can cause as often as they like: one in ten seconds is logged."""
-
-    def __init__(self) -> None:
-        self._logged_at = -math.inf
-        self._omitted = 0
-
-    def log(self, text: str) -> None:
-        """Log a warning, or count it."""
-        now = monotonic()
-        if now - self._logged_at < limits.REPEATED_LOG_SECONDS:
-            self._omitted += 1
-            return
-        more = f" (and {self._omitted} more like it since the last such line)" if self._omitted else ""
-        self._logged_at, self._omitted = now, 0
-        LOG.warning("%s%s", printable(text), more)
 
 
 _TOO_DEEP: Final = RepeatedLine()

@@ -21,8 +21,9 @@ from headrace.dispatch.fail_points import Failure
 from headrace.dispatch.request import Request, UnreadRequest, parse_legacy_query, parse_message
 from headrace.dispatch.wait import Wait
 from headrace.errors import AnsweredError, CommandError
+from headrace.log_lines import printable
 from headrace.memory_budget import Account
-from headrace.server.failures import log_failure, printable, read_error
+from headrace.server.failures import log_failure, read_error
 from headrace.server.scheduler import EAGER_COUNT
 from headrace.wire.connection import NEED_DATA, Connection, Message, ProtocolError, TlsOnPlainSocket, UnopenedMessage
 from headrace.wire.message import MORE_TO_COME, OP_MSG, OP_QUERY

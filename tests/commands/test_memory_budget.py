@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterator
 from typing import Any
@@ -35,6 +36,15 @@ def test_the_largest_lets_go_first_and_the_log_says_so(caplog: pytest.LogCapture
     assert raised.value.code == 146
     large.add(-1)
     assert memory.used == 50
+
+
+def test_a_limit_that_is_exceeded_again_and_again_is_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    memory = Memory(100)
+    with caplog.at_level(logging.WARNING, "headrace.memory"):
+        for number in range(50):
+            with contextlib.suppress(CommandError):
+                memory.account(f"number {number}").add(99)
+    assert memory.released == 49 and len(caplog.records) == 1
 
 
 def test_the_largest_that_grows_gets_the_error_at_once() -> None:
@@ -78,7 +88,7 @@ def test_where_nobody_can_give_anything_back_not_each_byte_asks_again(caplog: py
     with caplog.at_level(logging.WARNING, "headrace.memory"):
         for _ in range(3 * limits.COUNTED_STEP_BYTES // 256):
             stuck.add(256)
-    assert len(asked) == len(caplog.records) == 3
+    assert (len(asked), len(caplog.records)) == (3, 1)
     stuck.add(-stuck.bytes)
     memory.account("small").add(60)
     large = memory.account("large")

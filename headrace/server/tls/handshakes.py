@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from headrace import limits
 from headrace.dispatch.options import TlsOptions
-from headrace.server.failures import RepeatedLine
+from headrace.log_lines import RepeatedLine
 from headrace.server.tls.context import new_context
 
 if TYPE_CHECKING:

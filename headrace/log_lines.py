@@ -1,0 +1,38 @@
+"""Lines of the log that strangers cause: on one line each, of bounded length, and not as often as they like."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Final
+
+from headrace import limits
+from headrace.clock import monotonic
+
+_SERVER: Final = logging.getLogger("headrace.server")
+
+
+def printable(text: object) -> str:
+    """A client's text on one line: at most 500 characters, control characters escaped, so that no line is forged."""
+    line = str(text)[: limits.LOG_TEXT_LENGTH_MAX + 1]
+    shown = "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in line)
+    return shown if len(line) <= limits.LOG_TEXT_LENGTH_MAX else shown[: limits.LOG_TEXT_LENGTH_MAX] + "..."
+
+
+class RepeatedLine:
+    """A line of the log that strangers can cause as often as they like: one in ten seconds is logged."""
+
+    def __init__(self, log: logging.Logger = _SERVER) -> None:
+        self._log = log
+        self._logged_at = -math.inf
+        self._omitted = 0
+
+    def log(self, text: str) -> None:
+        """Log a warning, or count it."""
+        now = monotonic()
+        if now - self._logged_at < limits.REPEATED_LOG_SECONDS:
+            self._omitted += 1
+            return
+        more = f" (and {self._omitted} more like it since the last such line)" if self._omitted else ""
+        self._logged_at, self._omitted = now, 0
+        self._log.warning("%s%s", printable(text), more)
