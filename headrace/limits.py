@@ -163,6 +163,7 @@ COUNT_COUNT: Final = 5000  # documents that are counted at once: a millisecond
 ERROR_BYTES_MAX: Final = 1024 * 1024  # of messages in a reply's writeErrors, MongoDB's: those behind them are empty
 INSERT_COUNT: Final = 500  # documents of one command that are inserted at once, between two looks at the time: a few ms
 KEYS_BYTES: Final = 8 * 1024  # of a document whose index keys are made without a tick: they may be a thousand
+RECENT_ROW_COUNT_MAX: Final = 1_000_000  # index rows of long documents that a check remembers, before the next document
 LONG_DOCUMENT_BYTES: Final = 4 * 1024 * 1024  # of a document that is written alone: to copy it and its entry takes long
 INSERT_BYTES: Final = 1024 * 1024  # and bytes of them
 PRUNE_COUNT_MAX: Final = 2000  # rows removed by one background transaction: writes wait for a few milliseconds

@@ -24,7 +24,7 @@ from headrace.query.match import parse_filter
 from headrace.store.catalog import Collection
 from headrace.store.checksums.transaction import DamagedValue
 from headrace.store.indexes.index_entries import key_maker, note_traits
-from headrace.store.indexes.index_rows import IndexRows, Row, rows_of
+from headrace.store.indexes.index_rows import IndexRows, RecentRows, Row, rows_of
 from headrace.store.view import View
 from headrace.turns import uninterrupted
 from headrace.values.bson import decode
@@ -81,6 +81,8 @@ class _Inspection:
         self._uuid = collection.uuid
         self._repairs = repairs
         self._report = CollectionReport()
+        self._recent = RecentRows()
+        self._last: tuple[bytes, bytes | None] = b"", None
         validator = collection.options.get("validator")
         self._complies = parse_filter(validator) if validator else None
 
@@ -217,6 +219,7 @@ class _Inspection:
             if rows is None:
                 return
             piece = rows.piece(view, after)
+            self._last = b"", None
             with uninterrupted():
                 for row in piece:
                     self._row(view, rows, row)
@@ -229,8 +232,13 @@ class _Inspection:
         checked.keys += 1
         record = rows.record(row)
         try:
-            raw = None if record is None else view.by_record(rows.collection, record)
-            expected = {} if record is None or raw is None else rows.expected(record, raw)[0]
+            raw = None if record is None else self._read(view, rows, record)
+            if record is None or raw is None:
+                expected: dict[bytes, bytes] = {}
+            elif rows.table == "ids":
+                expected = rows.expected(record, raw)[0]
+            else:
+                expected = self._recent.expected(rows.index, record, raw)
         except CommandError:  # which is noted with the document
             return
         if row[0] in expected and expected[row[0]] == row[1]:
@@ -243,6 +251,12 @@ class _Inspection:
             txn = self._context.txn
             txn.kv.delete(row[0], db=txn.tables[rows.table])
             checked.keys -= 1
+
+    def _read(self, view: View, rows: IndexRows, record: bytes) -> bytes | None:
+        """The document of a record; the rows of a long one are next to each other, mostly."""
+        if record != self._last[0]:
+            self._last = record, view.by_record(rows.collection, record)
+        return self._last[1]
 
     # Counts.
 

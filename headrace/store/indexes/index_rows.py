@@ -12,7 +12,7 @@ from headrace import limits
 from headrace.store.catalog import Collection, Index
 from headrace.store.checksums.transaction import DamagedValue
 from headrace.store.identity import identify
-from headrace.store.indexes.index_entries import key_maker
+from headrace.store.indexes.index_entries import key_maker, stored_entries
 from headrace.store.indexes.index_keys import NO_TRAITS, Traits
 from headrace.store.view import View, bounded_key
 
@@ -53,6 +53,33 @@ class IndexRows:
         if self.index.unique:
             return dict.fromkeys(keys, record), traits
         return {key + record: b"" for key in keys}, traits
+
+
+class RecentRows:
+    """The rows that long documents should have of which one was looked at: there may be a million of a document, which
+    are not made for each of them anew."""
+
+    __slots__ = ("_count", "_rows")
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[bytes, bytes], tuple[bytes, dict[bytes, bytes]]] = {}
+        self._count = 0
+
+    def expected(self, index: Index, record: bytes, document: bytes) -> dict[bytes, bytes]:
+        """As `stored_entries`."""
+        if len(document) <= limits.KEYS_BYTES:
+            return stored_entries(index, record, document)
+        key = index.number.to_bytes(4, "big"), record
+        recent = self._rows.get(key)
+        if recent is not None and (recent[0] is document or recent[0] == document):
+            return recent[1]
+        if self._count > limits.RECENT_ROW_COUNT_MAX:
+            self._rows.clear()
+            self._count = 0
+        entries = stored_entries(index, record, document)
+        self._rows[key] = document, entries
+        self._count += len(entries)
+        return entries
 
 
 def rows_of(collection: Collection, index: Index) -> IndexRows | None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from bson import Binary, Int64
 
 import headrace
+from headrace.store.check.directory import check
 from headrace.store.checksums.transaction import CheckedTransaction
 from headrace.store.indexes.index_entries import stored_entries
+from headrace.store.indexes.index_keys import KeyMaker
+from headrace.store.indexes.wildcard_keys import WildcardKeyMaker
 from headrace.turns import TICK_COUNT, Turn
 
 from ..raw import RawClient
@@ -144,3 +148,24 @@ def test_with_a_transaction_open_it_takes_one_piece(server: headrace.Server) -> 
         assert client.ask({"insert": "c", "documents": [document(1)]})["n"] == 1
         assert len(other.ask({"find": "c", **options})["cursor"]["firstBatch"]) == 1
         assert other.ask({"commitTransaction": 1, **options}, "admin")["ok"] == 1.0
+
+
+@pytest.mark.parametrize("what", ["unique array", "wildcard"])
+def test_a_check_makes_its_keys_a_few_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    maker: Any = WildcardKeyMaker if what == "wildcard" else KeyMaker
+    keys, count = maker.keys, 0
+
+    def counted(self: Any, raw: bytes) -> Any:
+        nonlocal count
+        count += 1
+        return keys(self, raw)
+
+    with headrace.Server(tmp_path) as server, RawClient(server.address) as client:
+        indexed(client, what)
+        assert client.ask({"insert": "c", "documents": [document(1), document(2, COUNT)]})["n"] == 2
+        monkeypatch.setattr(maker, "keys", counted)
+        assert client.ask({"validate": "c"})["valid"]
+        assert count <= 6
+    count = 0
+    assert check(tmp_path).problems == []
+    assert count <= 6
