@@ -255,6 +255,8 @@ class Scheduler:
             return False
         if paused.peer is not None:
             del self._by_connection[paused.peer.client.connection_id]
+            if paused.request is None:  # the command of a long message begins behind a turn that was its own, too
+                self._begun()
         try:
             paused.done(answer)
         finally:

@@ -43,6 +43,23 @@ def running(client: RawClient, name: str) -> list[dict[str, Any]]:
     return [operation for operation in shown if name in operation.get("command", {})]
 
 
+def test_the_command_of_a_long_message_begins_with_a_short_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    with headrace.Server() as server, RawClient(server.address) as client:
+        scheduler, names = server._running.scheduler, list[str]()
+        run_shortly = scheduler.run_shortly
+
+        def named(function: Any, *args: Any) -> Any:
+            names.append(function.__name__)
+            return run_shortly(function, *args)
+
+        monkeypatch.setattr(scheduler, "run_shortly", named)
+        assert client.ask({"find": "c", "filter": {"a": 1}})["ok"] == 1.0
+        assert "run_read" not in names
+        scheduler.turns.seconds = 0.0
+        assert client.ask({"find": "c", "filter": {"a": [[[0] * 10] * 10] * 2000}})["ok"] == 1.0
+        assert "run_read" in names
+
+
 def test_others_are_served_while_a_command_runs(server: headrace.Server) -> None:
     with RawClient(server.address) as long, RawClient(server.address) as other:
         stream = other.watch("c")
