@@ -3,7 +3,8 @@
     python -m tests.spark.sinks.catalog_crashes delta|iceberg PACKAGE IVY FOLDER SINK...
 
 It starts a Spark of its own, with the jars of the package, which are downloaded once into the folder IVY. A SINK is
-`mirror`, of one server, or `changes`, `history`, `mirrors`, of two. It ends with status 0 and `right`, or an error.
+`mirror`, of one server, or `changes`, `history`, `mirrors`, of two; or `upkeep`, a mirror that goes on behind its
+table's upkeep. It ends with status 0 and `right`, or an error.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from headrace.spark.tables.catalog import catalog_history, catalog_mirror
 from headrace.spark.tables.catalog.catalog_table import CatalogTable
 from headrace.spark.upkeep.catalog_upkeep import CatalogUpkeep
 from headrace.spark.upkeep.upkeep_options import UpkeepOptions
+from tests.spark.sinks.test_collections_sink import batch as rows_of_batch
+from tests.spark.sinks.test_collections_sink import insert, row
 from tests.spark.sinks.test_server_sinks import of_servers
 from tests.spark.support.crashes import Crash, crashing
 from tests.spark.support.generated_changes import GeneratedChanges, batches
@@ -153,13 +156,29 @@ def crashed(spark: SparkSession, kind: str, sink: str, folder: Path) -> None:
         assert sorted(opened(sink, name).table.read_keys()) == sorted(reference.table.read_keys())
 
 
+def goes_on(kind: str, folder: Path) -> None:
+    """A batch changes rows in files that upkeep has joined in another session, after the sink has read the table."""
+    name, reference = f"{NAMESPACES[kind]}.upkeep", in_folder("mirror", folder / "reference")
+    sink = mirror_sink("", kind=name, using=kind)
+    each_batch = [insert("1", "a", 0), insert("2", "a", 1)], [insert("3", "a", 2)], [row("4", "delete", "a", 0)]
+    for number, rows in enumerate(each_batch):
+        for each in (sink, reference):
+            each.apply(rows_of_batch(number, *rows))
+        if number == 1:
+            assert CatalogUpkeep(name, UpkeepOptions(), get_session).run(thorough=True).compacted_files >= 2
+    assert contents(sink) == contents(reference)
+
+
 def main(kind: str, package: str, ivy: str, folder: Path, sinks: list[str]) -> None:
     warehouse = {"spark.sql.catalog.lake.warehouse": str(folder / "lake")} if kind == "iceberg" else {}
     spark = get_session(
         quick=True, conf={"spark.jars.packages": package, "spark.jars.ivy": ivy} | CONF[kind] | warehouse
     )
     for sink in sinks:
-        crashed(spark, kind, sink, folder)
+        if sink == "upkeep":
+            goes_on(kind, folder)
+        else:
+            crashed(spark, kind, sink, folder)
     print("right")
 
 

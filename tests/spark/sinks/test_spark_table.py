@@ -46,6 +46,13 @@ def test_a_batch_crashed_at_any_step_of_spark_s_commits_ends_as_if_nothing_had_b
 
 @pytest.mark.network
 @pytest.mark.spark
+@pytest.mark.parametrize("kind", TESTED)
+def test_a_sink_goes_on_behind_the_upkeep_of_its_table(kind: str, tmp_path: Path) -> None:
+    run(kind, "catalog_crashes", [kind], tmp_path, "upkeep")
+
+
+@pytest.mark.network
+@pytest.mark.spark
 def test_a_job_into_a_catalog_goes_on_and_refuses_what_is_another_s(tmp_path: Path) -> None:
     """Takes about a minute: five runs of a job with three tables."""
     run("iceberg", "catalog_job", [], tmp_path)

@@ -82,6 +82,7 @@ class CatalogTable:
         if self._using and not self._checked and not self.exists():
             self._number = 0
             return ""
+        self._refresh()
         self._number, text = max(self._states(), default=(0, ""))
         if not text and self.session().table(self.name).limit(1).count():
             raise NotAMirror(f"the table {self.name} has rows, and none of its commits says which sink's they are")
@@ -190,6 +191,12 @@ class CatalogTable:
             state = _state_in(text)
             if state is not None:
                 yield int(state.pop("number")), json.dumps(state)
+
+    def _refresh(self) -> None:
+        """Forgets what Iceberg's catalog has cached in this session: others, upkeep among them, commit in theirs."""
+        session = self.session()
+        if self._format is _FORMATS["iceberg"]:
+            session.sql(f"REFRESH TABLE {self.name}")
 
     def _in_commits(self, session: SparkSession) -> list[str]:
         # One of the last commits is ours, unless others (an OPTIMIZE, say) have committed many since.
