@@ -23,7 +23,7 @@ from headrace.errors import CommandError
 from headrace.hashing import sha256
 from headrace.store.indexes.collated_keys import SortKey
 from headrace.store.indexes.field_keys import Encoders, FieldKeys, field_keys
-from headrace.turns import PIECE_COUNT, in_pieces, ticking_all, ticking_if_many
+from headrace.turns import PIECE_COUNT, freed_in_pieces, in_pieces, ticking_all, ticking_if_many
 from headrace.values.bson import MISSING, decode, find_element, iter_elements
 from headrace.values.keystring import END
 
@@ -358,7 +358,8 @@ class KeyMaker:
                 keys = [self._cut(key) for key in keys]
                 traits |= _CUT
             made.update(dict.fromkeys(keys))
-        return list(made), traits
+        freed_in_pieces(spread)
+        return list(freed_in_pieces(made)), traits
 
     def _bounded(self, key: bytes) -> bytes:
         """The key with the index's number; cut where it is too long for LMDB."""
@@ -395,7 +396,7 @@ def _elements(document: bytes, start: int, keys: FieldKeys, *, down: bool) -> li
         made.append(keys.missing if kind == 0x06 else keys.of_element(kind, document[at:end]))
     if not made:
         made = [_UNDEFINED_KEY]
-    return [piece.translate(INVERTED) for piece in made] if down else made
+    return [piece.translate(INVERTED) for piece in ticking_if_many(made)] if down else made
 
 
 def _array_in_hashed(path: str) -> CommandError:
