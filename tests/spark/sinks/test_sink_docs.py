@@ -34,7 +34,7 @@ def blocks(kind: str, language: str) -> list[str]:
 def test_each_kind_has_a_page_whose_options_are_those_of_the_sink(kind: str, tmp_path: Path) -> None:
     first, *others = [given for block in blocks(kind, "toml") for given in tomllib.loads(block)["sink"]]
     assert {parse_sink(given, tmp_path).kind for given in (first, *others)} == {kind}
-    alternative = {"table"} if "path" in first else set()
+    alternative = {"table", "using"} if "path" in first else set()
     assert KINDS[kind].options - TYPED_OPTIONS - {"omit"} - alternative <= first.keys()
     assert KINDS[kind].options <= {name for given in (first, *others) for name in given}
 
