@@ -100,6 +100,7 @@ CODE_NAMES: dict[int, str] = {
     186: "ClientMetadataCannotBeMutated",
     189: "PrimarySteppedDown",
     197: "InvalidIndexSpecificationOption",
+    201: "CannotBuildIndexKeys",
     206: "NoSuchSession",
     211: "KeyNotFound",
     217: "IncompleteTransactionHistory",

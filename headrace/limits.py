@@ -161,6 +161,7 @@ CONVERT_BYTES: Final = 16 * 1024 * 1024  # values that get their checksums in on
 CONVERT_COUNT: Final = 50_000  # and how many of them: a few milliseconds of a commit for each tenth of a second
 COUNT_COUNT: Final = 5000  # documents that are counted at once: a millisecond
 ERROR_BYTES_MAX: Final = 1024 * 1024  # of messages in a reply's writeErrors, MongoDB's: those behind them are empty
+INDEX_KEY_COUNT_MAX: Final = 100_000  # of one document in one index, MongoDB's default: meanwhile nobody else writes
 INSERT_COUNT: Final = 500  # documents of one command that are inserted at once, between two looks at the time: a few ms
 KEYS_BYTES: Final = 8 * 1024  # of a document whose index keys are made without a tick: they may be a thousand
 RECENT_ROW_COUNT_MAX: Final = 1_000_000  # index rows of long documents that a check remembers, before the next document

@@ -123,3 +123,15 @@ def test_what_the_page_says_is_not_there_yet_is_not_there() -> None:
     names = {name for line in listed.splitlines() if line.startswith("- ") for name in re.findall(r"`(\w+)`", line)}
     assert names, "nothing is missing any more: take the section away, and this test"
     assert not names & COMMANDS.keys(), "they are there now: take them off docs/differences.md"
+
+
+def test_31_a_document_has_a_bounded_number_of_keys_in_an_index(client: Client) -> None:
+    client.admin.command("setParameter", 1, indexMaxNumGeneratedKeysPerDocument=3)
+    try:
+        client.d.keys.create_index("a")
+        client.d.keys.insert_one({"_id": 1, "a": [1, 2, 3, 3]})
+        with pytest.raises(OperationFailure) as caught:
+            client.d.keys.insert_one({"_id": 2, "a": [1, 2, 3, 4]})
+        assert caught.value.code == 201
+    finally:
+        client.admin.command("setParameter", 1, indexMaxNumGeneratedKeysPerDocument=100_000)

@@ -61,7 +61,7 @@ def _run(context: CommandContext, build: IndexBuild) -> None:
         build = _current(context, build)
         if index_builds.fill(context.txn, build):
             tick()
-            index_builds.make_entries(build)
+            index_builds.make_entries(context.store, build)
             continue
         wait_until_unused(context, build.collection.namespace)
         build = _current(context, build)

@@ -227,7 +227,7 @@ def create_indexes(txn: WriteTransaction, collection: Collection, specs: list[di
     try:
         for index in made:
             if index.has_entries:
-                index_entries.add(txn, collection, index, documents)
+                index_entries.add(txn, collection, index, documents, txn.store.index_key_count_max)
     except CommandError:
         for index in made:
             index_entries.clear(txn, index)

@@ -96,6 +96,8 @@ class Store:
         """That of the open write transaction, which reads pieces too, and whose changes are not recorded."""
         self.building: set[bytes] = set()
         """The numbers of the indexes that are being built."""
+        self.index_key_count_max = limits.INDEX_KEY_COUNT_MAX
+        """Keys of one document in one index; what is stored may have more."""
         self.index_uses: Counter[int] = Counter()
         """How often each index was used since the start, by its number."""
         self.id_uses: Counter[int] = Counter()

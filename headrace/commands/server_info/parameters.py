@@ -54,6 +54,13 @@ def _count(name: str, value: Any) -> int | None:
     return int(bound)
 
 
+def _key_count(name: str, value: Any) -> int:
+    count = _count(name, value)
+    if count is None:
+        raise CommandError(2, f"Invalid value for parameter {name}: expected a number of keys")
+    return count
+
+
 def _bytes(name: str, value: Any) -> int:
     size = _count(name, value)
     if size is None:
@@ -87,6 +94,7 @@ PARAMETERS: Final = {
         Parameter("enableLocalhostAuthBypass", lambda options: options.localhost_exception),
         Parameter("enableTestCommands", lambda options: options.enable_test_commands),
         Parameter("featureCompatibilityVersion", lambda options: {"version": FEATURE_VERSION}),
+        Parameter("indexMaxNumGeneratedKeysPerDocument", lambda options: limits.INDEX_KEY_COUNT_MAX, _key_count),
         Parameter("internalDocumentSourceBucketAutoMaxMemoryBytes", _stage_bytes, _bytes),
         Parameter("internalDocumentSourceGroupMaxMemoryBytes", _stage_bytes, _bytes),
         Parameter("internalDocumentSourceSetWindowFieldsMaxMemoryBytes", _stage_bytes, _bytes),
@@ -144,7 +152,9 @@ def set_parameter(context: CommandContext, request: Request) -> dict[str, Any]:
         raise CommandError(72, "no option found to set, use help:true to see options ")
     checked = {name: _checked(name, value) for name, value in wanted}
     was = context.engine.parameters[wanted[0][0]]
-    context.engine.parameters.update(checked)
+    parameters = context.engine.parameters
+    parameters.update(checked)
+    context.engine.store.index_key_count_max = parameters["indexMaxNumGeneratedKeysPerDocument"]
     return {"was": was}
 
 

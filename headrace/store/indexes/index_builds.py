@@ -25,9 +25,11 @@ from headrace.store import catalog_changes
 from headrace.store.catalog import Collection, Index, IndexBuild, can_have_entries
 from headrace.store.indexes import index_entries
 from headrace.store.indexes.collated_keys import key_format
+from headrace.store.indexes.index_keys import UNBOUNDED
 from headrace.turns import current_turn, tick
 
 if TYPE_CHECKING:
+    from headrace.store.store import Store
     from headrace.store.write_transaction import WriteTransaction
 
 LOG = logging.getLogger("headrace.store")
@@ -74,7 +76,7 @@ def fill(txn: WriteTransaction, build: IndexBuild, count_max: int = limits.BUILD
     """Add the keys of some more documents, or where they are many some of them; False if there are none.
 
     In a turn, the entries of long documents are left to `make_entries`. Raises what the indexes cannot hold: 11000,
-    171, 16746, 16766, 7246301; then the build is to be aborted.
+    171, 201, 16746, 16766, 7246301; then the build is to be aborted.
     """
     if build.failure is not None:
         raise build.failure
@@ -120,7 +122,7 @@ def _put(txn: WriteTransaction, build: IndexBuild, piece: Piece) -> bool:
         if piece.entries is None:
             if is_cut and piece.is_long and current_turn() is not None:
                 return False
-            piece.entries = index_entries.stored_entries_of_many(index, piece.documents)
+            piece.entries = _entries(txn.store, build, index, piece)
         some = piece.entries[-limits.BUILD_KEY_COUNT :]
         index_entries.put_new(txn, build.collection, index, some, piece.documents)
         del piece.entries[-limits.BUILD_KEY_COUNT :]
@@ -133,11 +135,17 @@ def _put(txn: WriteTransaction, build: IndexBuild, piece: Piece) -> bool:
     return True
 
 
-def make_entries(build: IndexBuild) -> None:
+def make_entries(store: Store, build: IndexBuild) -> None:
     """Make the entries that `fill` has left, outside of any transaction, with ticks."""
     piece: Piece | None = build.piece
     if piece is not None and piece.entries is None and piece.is_long:
-        piece.entries = index_entries.stored_entries_of_many(build.indexes[piece.index_count], piece.documents)
+        piece.entries = _entries(store, build, build.indexes[piece.index_count], piece)
+
+
+def _entries(store: Store, build: IndexBuild, index: Index, piece: Piece) -> list[tuple[bytes, bytes]]:
+    """Of an index that is built anew, too many keys of a document are no error: they were stored."""
+    count_max = UNBOUNDED if _replaced(build) else store.index_key_count_max
+    return index_entries.stored_entries_of_many(index, piece.documents, count_max)
 
 
 def _check_formats(txn: WriteTransaction, build: IndexBuild) -> None:

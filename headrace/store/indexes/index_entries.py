@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace import limits
 from headrace.errors import CommandError
 from headrace.store.catalog import Collection, Index
-from headrace.store.indexes.index_keys import CUT_BYTES, KeyMaker, Traits
+from headrace.store.indexes.index_keys import CUT_BYTES, UNBOUNDED, KeyMaker, Traits
 from headrace.store.indexes.wildcard_keys import WildcardKeyMaker, wildcard_of
 from headrace.turns import (
     PIECE_COUNT,
@@ -107,7 +107,7 @@ _TICKLESS_BYTES: Final = 3 * TICK_COUNT
 
 
 def to_add(txn: WriteTransaction, collection: Collection, document: bytes, record: bytes | None) -> list[Entry]:
-    """The entries of a new document in all indexes; raises 11000 where a unique one is another record's, 171, 16746."""
+    """The entries of a new document in all indexes. Raises 11000 where a unique one is another's, 171, 201, 16746."""
     if (collection.index_keys_pause or len(document) > _TICKLESS_BYTES) and current_turn() is not None:
         with in_change(txn):
             return _to_add(txn, collection, document, record)
@@ -140,7 +140,7 @@ def _to_add(txn: WriteTransaction, collection: Collection, document: bytes, reco
             with in_change(txn):
                 entries += _to_add_building(txn, collection, index, document, record)
             continue
-        keys, traits = key_maker(index).keys(document)
+        keys, traits = key_maker(index).keys(document, txn.store.index_key_count_max)
         if traits and not traits <= index.saved_traits:
             note_traits(txn, collection, index, traits)
         if not index.unique:
@@ -162,7 +162,7 @@ def _keys(txn: WriteTransaction, collection: Collection, index: Index, document:
     """The keys of a document in a complete index that is not unique."""
     maker = index.key_maker
     keys: list[bytes]
-    keys, traits = (key_maker(index) if maker is None else maker).keys(document)
+    keys, traits = (key_maker(index) if maker is None else maker).keys(document, txn.store.index_key_count_max)
     if traits and not traits <= index.saved_traits:
         note_traits(txn, collection, index, traits)
     return keys
@@ -208,7 +208,7 @@ def _to_add_building(
     In a client's transaction the write is refused, since nobody knows yet whether it will be committed.
     """
     try:
-        keys, traits = key_maker(index).keys(document)
+        keys, traits = key_maker(index).keys(document, txn.store.index_key_count_max)
         if not traits <= index.saved_traits:
             note_traits(txn, collection, index, traits)
         if not index.unique:
@@ -271,7 +271,7 @@ def put_many(txn: WriteTransaction, items: list[tuple[bytes, bytes]]) -> None:
 def of_many(
     txn: WriteTransaction, collection: Collection, documents: list[bytes], records: list[bytes]
 ) -> list[tuple[bytes, bytes]]:
-    """The entries of new documents in indexes none of which is unique, as they are in the table. Raises 171, 16746."""
+    """The entries of new documents in indexes that are not unique, as they are stored. Raises 171, 201, 16746."""
     items: list[tuple[bytes, bytes]] = []
     with in_change(txn):
         for document, record in ticking(list(zip(documents, records))):
@@ -316,18 +316,24 @@ def _keys_before(index: Index, old: bytes) -> list[bytes]:
         return []
 
 
-def add(txn: WriteTransaction, collection: Collection, index: Index, documents: list[tuple[bytes, bytes]]) -> int:
+def add(
+    txn: WriteTransaction, collection: Collection, index: Index, documents: list[tuple[bytes, bytes]],
+    count_max: int = UNBOUNDED,
+) -> int:  # fmt: skip
     """Put the entries of some (record, document) into an index that is being built; returns how many.
 
-    Raises 11000 where another record has a unique key, 171, 16746.
+    Raises 11000 where another record has a unique key, 171, 16746, and 201 where one has more than `count_max`.
     """
-    items = stored_entries_of_many(index, documents)
+    items = stored_entries_of_many(index, documents, count_max)
     put_new(txn, collection, index, items, documents)
     return len(items)
 
 
-def stored_entries_of_many(index: Index, documents: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """The entries of some (record, document) as they are in the table. Raises 171, 16746. Ticks if they are long."""
+def stored_entries_of_many(
+    index: Index, documents: list[tuple[bytes, bytes]], count_max: int = UNBOUNDED
+) -> list[tuple[bytes, bytes]]:
+    """The entries of some (record, document) as they are in the table. Raises 171, 16746, and 201 where one has
+    more than `count_max`. Ticks if they are long."""
     from headrace.store.indexes.keys_of_many import NO_KEY, plain_keys
 
     maker, unique = key_maker(index), index.unique
@@ -338,7 +344,7 @@ def stored_entries_of_many(index: Index, documents: list[tuple[bytes, bytes]]) -
     items: list[tuple[bytes, bytes]] = []
     for (record, document), key in zip(documents, plain):
         if key is None:
-            keys, traits = maker.keys(document)
+            keys, traits = maker.keys(document, count_max)
             index.traits |= traits
             for some in pieces_if_many(keys):
                 items += [(key, record) for key in some] if unique else [(key + record, b"") for key in some]

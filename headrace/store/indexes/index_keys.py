@@ -9,13 +9,14 @@ with nothing in it as undefined, so that `{a: []}` and `{a: null}` do not collid
 array is not opened again.
 
 Keys are made from the raw document where its paths lead to plain values, else from the decoded one; both ways give the
-same keys. Those of many elements are made with ticks. Source: MongoDB's documentation of multikey indexes, and what
-its server answers for these cases.
+same keys. Those of many elements are made with ticks, and no more of them than `count_max`: else error 201.
+Source: MongoDB's documentation of multikey indexes, and what its server answers for these cases.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from sys import maxsize
 from typing import Any, Final, NamedTuple
 
 from headrace import limits
@@ -52,37 +53,44 @@ def index_rows(document: dict[str, Any], pattern: dict[str, Any]) -> list[Row]:
 
     Raises 171 where two paths meet different arrays, 16746 where `a.0` may mean an element or a field.
     """
+    return list(iter_rows(document, pattern))
+
+
+def iter_rows(document: dict[str, Any], pattern: dict[str, Any]) -> Iterator[Row]:
+    """As `index_rows`, one by one, with ticks; raises as it goes."""
     return _rows([_Reached(document, tuple(path.split("."))) for path in pattern])
 
 
-def _rows(columns: list[_Reached]) -> list[Row]:
+def _rows(columns: list[_Reached]) -> Iterator[Row]:
     walked = [_walk(*column) for column in columns]
     arrays = [index for index, reached in enumerate(walked) if type(reached.value) is list]
     if not arrays:
-        return [tuple(reached.value for reached in walked)]
+        yield tuple(reached.value for reached in walked)
+        return
     array = walked[arrays[0]].value
     if any(walked[index].value is not array for index in arrays):
         raise CommandError(171, "cannot index parallel arrays")
     if not array:
         empty = [UNDEFINED if not walked[index].rest else MISSING for index in arrays]
-        return [_replaced(walked, arrays, empty)]
-    rows: list[Row] = []
+        yield _replaced(walked, arrays, empty)
+        return
     for element in ticking_if_many(array):
         inside = [_inside(element, walked[index].rest) for index in arrays]
-        rows += _rows_of_element(walked, arrays, inside)
-    return rows
+        yield from _rows_of_element(walked, arrays, inside)
 
 
-def _rows_of_element(walked: list[_Reached], arrays: list[int], inside: list[_Reached]) -> list[Row]:
+def _rows_of_element(walked: list[_Reached], arrays: list[int], inside: list[_Reached]) -> Iterator[Row]:
     """The rows that one element of the array makes; what ends at the element is not opened again."""
     ended = {index: reached.value for index, reached in zip(arrays, inside) if not reached.rest}
     columns = list(walked)
     for index, reached in zip(arrays, inside):
         columns[index] = reached
     if not any(reached.rest for reached in inside):
-        return [_replaced(walked, arrays, list(ended.values()))]
+        yield _replaced(walked, arrays, list(ended.values()))
+        return
     open_columns = [_Reached(None, ()) if index in ended else column for index, column in enumerate(columns)]
-    return [tuple(ended.get(index, value) for index, value in enumerate(row)) for row in _rows(open_columns)]
+    for row in _rows(open_columns):
+        yield tuple(ended.get(index, value) for index, value in enumerate(row))
 
 
 def _replaced(walked: list[_Reached], columns: list[int], values: list[Any]) -> Row:
@@ -141,7 +149,14 @@ _DECODED_KINDS: Final = frozenset({0x03, 0x04, 0x0B, 0x0C, 0x0F})
 """Types whose keys are made from Python values: documents and arrays, and what the codec may give another form."""
 _OTHER_KINDS: Final = _DECODED_KINDS | {0x06}
 
+UNBOUNDED: Final = maxsize
+"""The `count_max` of the keys of a document that is stored already."""
 _MINOR_BYTES: Final = 64  # of a document that is decoded sooner than taken apart
+
+
+def too_many_keys() -> CommandError:
+    """Error 201 for a document that is to have more keys in an index than `limits.INDEX_KEY_COUNT_MAX`."""
+    return CommandError(201, "Maximum number of generated keys exceeded.")
 
 
 class _KeyField(NamedTuple):
@@ -200,18 +215,19 @@ class KeyMaker:
         if covers is None and len(self._fields) == len(first.path) == 1 and not first.descending:
             self._only = first.path[0], first.path[0] + b"\0", first.keys.of_element
 
-    def keys(self, document: bytes) -> tuple[list[bytes], Traits]:
-        """The keys of a raw document without its record, each once, and its traits. Raises 171, 16746, 16766."""
+    def keys(self, document: bytes, count_max: int = UNBOUNDED) -> tuple[list[bytes], Traits]:
+        """The keys of a raw document without its record, each once, and its traits. Raises 171, 16746, 16766, and 201
+        where the document has more than `count_max`."""
         if self._only is not None:
-            made = self._only_key(document, *self._only)
+            made = self._only_key(document, count_max, *self._only)
             if made is not None:
                 return made
         if self.covers is None:
-            made = self._raw_keys(document)
+            made = self._raw_keys(document, count_max)
             if made is not None:
                 return made
         decoded = self._decoded(document)
-        rows = self._rows(decoded)
+        rows = self._rows(decoded, count_max)
         return list(rows), self._traits(decoded, rows) if rows else NO_TRAITS
 
     @property
@@ -250,15 +266,15 @@ class KeyMaker:
         made = b"".join(elements)
         return decode((len(made) + 5).to_bytes(4, "little") + made + b"\0")
 
-    def _rows(self, decoded: dict[str, Any]) -> dict[bytes, Row]:
+    def _rows(self, decoded: dict[str, Any], count_max: int = UNBOUNDED) -> dict[bytes, Row]:
         if self.covers is not None and not self.covers(decoded):
             return {}
         if self._hashed:
             for path in self._paths:
                 for array in sorted(_array_paths(decoded, path)):
                     raise _array_in_hashed(array)
-        rows = {}
-        for row in ticking_if_many(index_rows(decoded, self._pattern)):
+        rows: dict[bytes, Row] = {}
+        for row in iter_rows(decoded, self._pattern):
             if self._sparse and all(item is MISSING for item in row):
                 continue
             plain = tuple(None if item is MISSING or item is UNDEFINED else item for item in row)
@@ -268,10 +284,13 @@ class KeyMaker:
             ])  # fmt: skip
             key += END
             rows[self._bounded(key)] = plain
+            if len(rows) > count_max:
+                freed_in_pieces(rows)
+                raise too_many_keys()
         return rows
 
     def _only_key(
-        self, document: bytes, name: bytes, wanted: bytes, of_element: Callable[[int, bytes], bytes]
+        self, document: bytes, count_max: int, name: bytes, wanted: bytes, of_element: Callable[[int, bytes], bytes]
     ) -> tuple[list[bytes], Traits] | None:
         """As `_raw_keys`, for the commonest index: of one top-level field, ascending; None where that must tell."""
         element = find_element(document, name)
@@ -284,10 +303,10 @@ class KeyMaker:
         if kind != 0x04 or self._hashed:
             return None
         field = self._fields[0]
-        spread = _elements(document, at, field.keys, down=False)
-        return None if spread is None else self._spread_keys(self._prefix, spread, END, field.array_trait)
+        spread = _elements(document, at, field.keys, count_max, down=False)
+        return None if spread is None else self._spread_keys(self._prefix, spread, END, field.array_trait, count_max)
 
-    def _raw_keys(self, document: bytes) -> tuple[list[bytes], Traits] | None:
+    def _raw_keys(self, document: bytes, count_max: int) -> tuple[list[bytes], Traits] | None:
         """The keys of a document taken from its bytes; None where they must be taken from what it is decoded to."""
         before, behind = self._prefix, b""
         spread: list[bytes] | None = None
@@ -308,7 +327,7 @@ class KeyMaker:
                     if kind == 0x04:
                         if spread is not None or self._hashed:
                             return None
-                        spread = _elements(document, at, keys, down=down)
+                        spread = _elements(document, at, keys, count_max, down=down)
                         if spread is None:
                             return None
                         traits, piece = array_trait, b""
@@ -332,10 +351,10 @@ class KeyMaker:
         if spread is None:
             key = before + END
             return ([key], NO_TRAITS) if len(key) <= _UNCUT_MAX else ([self._cut(key)], _CUT)
-        return self._spread_keys(before, spread, behind + END, traits)
+        return self._spread_keys(before, spread, behind + END, traits, count_max)
 
     def _spread_keys(
-        self, before: bytes, spread: list[bytes], behind: bytes, traits: Traits
+        self, before: bytes, spread: list[bytes], behind: bytes, traits: Traits, count_max: int
     ) -> tuple[list[bytes], Traits]:
         """A key for each element of an array."""
         if len(spread) > PIECE_COUNT:
@@ -343,6 +362,8 @@ class KeyMaker:
         made = [before + element + behind for element in spread]
         if len(made) > 1:
             made = list(dict.fromkeys(made))
+            if len(made) > count_max:
+                raise too_many_keys()
         if max(map(len, made)) > _UNCUT_MAX:
             made = list(dict.fromkeys([self._cut(key) for key in made]))
             traits |= _CUT
@@ -351,15 +372,17 @@ class KeyMaker:
     def _many_spread_keys(
         self, before: bytes, spread: list[bytes], behind: bytes, traits: Traits
     ) -> tuple[list[bytes], Traits]:
-        made: dict[bytes, None] = {}
+        made: list[bytes] = []
         for elements in in_pieces(spread):
             keys = [before + element + behind for element in elements]
             if max(map(len, keys)) > _UNCUT_MAX:
                 keys = [self._cut(key) for key in keys]
                 traits |= _CUT
-            made.update(dict.fromkeys(keys))
+            made += keys
         freed_in_pieces(spread)
-        return list(freed_in_pieces(made)), traits
+        if CUT_KEY in traits:
+            return list(freed_in_pieces(dict.fromkeys(ticking_all(freed_in_pieces(made))))), traits
+        return made, traits
 
     def _bounded(self, key: bytes) -> bytes:
         """The key with the index's number; cut where it is too long for LMDB."""
@@ -386,17 +409,37 @@ def _key(field: _KeyField, value: Any) -> bytes:
     return field.keys.of_value(value)
 
 
-def _elements(document: bytes, start: int, keys: FieldKeys, *, down: bool) -> list[bytes] | None:
-    """The keys of the elements of the array that begins at `start`; None where one of them must be decoded."""
-    made = []
-    elements = iter_elements(document, start)
-    for kind, _, at, end in elements if len(document) <= limits.KEYS_BYTES else ticking_all(elements):
-        if kind in _DECODED_KINDS:
+def _elements(
+    document: bytes, start: int, keys: FieldKeys, count_max: int, *, down: bool
+) -> list[bytes] | None:  # fmt: skip
+    """The keys of the elements of the array that begins at `start`; None where one of them must be decoded. Of a long
+    document, each once. Raises 201."""
+    if len(document) > limits.KEYS_BYTES:
+        made = _many_elements(document, start, keys, count_max)
+        if made is None:
             return None
-        made.append(keys.missing if kind == 0x06 else keys.of_element(kind, document[at:end]))
+    else:
+        made = []
+        for kind, _, at, end in iter_elements(document, start):
+            if kind in _DECODED_KINDS:
+                return None
+            made.append(keys.missing if kind == 0x06 else keys.of_element(kind, document[at:end]))
     if not made:
         made = [_UNDEFINED_KEY]
     return [piece.translate(INVERTED) for piece in ticking_if_many(made)] if down else made
+
+
+def _many_elements(document: bytes, start: int, keys: FieldKeys, count_max: int) -> list[bytes] | None:
+    made: dict[bytes, None] = {}
+    for kind, _, at, end in ticking_all(iter_elements(document, start)):
+        if kind in _DECODED_KINDS:
+            freed_in_pieces(made)
+            return None
+        made[keys.missing if kind == 0x06 else keys.of_element(kind, document[at:end])] = None
+        if len(made) > count_max:
+            freed_in_pieces(made)
+            raise too_many_keys()
+    return list(freed_in_pieces(made))
 
 
 def _array_in_hashed(path: str) -> CommandError:

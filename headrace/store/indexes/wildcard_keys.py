@@ -23,8 +23,19 @@ from headrace import limits
 from headrace.errors import CommandError
 from headrace.store.indexes.collated_keys import SortKey
 from headrace.store.indexes.field_keys import field_keys
-from headrace.store.indexes.index_keys import CUT_BYTES, CUT_KEY, INVERTED, UNDEFINED, Row, Traits, descends, index_rows
-from headrace.turns import ticking_if_many
+from headrace.store.indexes.index_keys import (
+    CUT_BYTES,
+    CUT_KEY,
+    INVERTED,
+    UNBOUNDED,
+    UNDEFINED,
+    Row,
+    Traits,
+    descends,
+    index_rows,
+    too_many_keys,
+)
+from headrace.turns import freed_in_pieces, ticking_if_many
 from headrace.values.bson import MISSING, decode
 from headrace.values.keystring import END, encode_value
 
@@ -115,17 +126,20 @@ class WildcardKeyMaker:
         self._descends = descends(spec["key"][names[at]])
         self._others = {name: spec["key"][name] for name in names[:at] + names[at + 1 :]}
 
-    def keys(self, document: bytes) -> tuple[list[bytes], Traits]:
-        """The keys of a raw document without its record, each once, and its traits. Raises 7246301, 16746."""
+    def keys(self, document: bytes, count_max: int = UNBOUNDED) -> tuple[list[bytes], Traits]:
+        """The keys of a raw document without its record, each once, and its traits. Raises 7246301, 16746, and 201
+        where the document has more than `count_max`."""
         decoded = decode(document)
         if self.covers is not None and not self.covers(decoded):
             return [], frozenset()
         before, behind = self._other_keys(decoded)
         arrays: set[str] = set()
-        pieces = {
-            self._path_key(path) + self._value_key(value): None
-            for path, value in self._values(decoded, "", arrays)
-        }  # fmt: skip
+        pieces: dict[bytes, None] = {}
+        for path, value in self._values(decoded, "", arrays):
+            pieces[self._path_key(path) + self._value_key(value)] = None
+            if len(pieces) > count_max:
+                freed_in_pieces(pieces)
+                raise too_many_keys()
         if not pieces and self._others:
             pieces = {_LEAST + (_LEAST.translate(INVERTED) if self._descends else _LEAST): None}
         made = [before + piece + behind for piece in ticking_if_many(pieces)]

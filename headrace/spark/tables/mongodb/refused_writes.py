@@ -21,6 +21,7 @@ REFUSALS: Final[dict[int, str]] = {
     57: "DottedFieldName",
     121: "DocumentValidationFailure",
     171: "CannotIndexParallelArrays",
+    201: "CannotBuildIndexKeys",
     10334: "BSONObjectTooLarge",
     11000: "DuplicateKey",
     16755: "geo keys cannot be extracted",
