@@ -18,8 +18,9 @@ from headrace.changes.bson_elements import document_of
 from headrace.changes.builder import EventBuilder
 from headrace.changes.document_events import described, template_of, update_name
 from headrace.changes.draft import token_document
+from headrace.changes.entry import DecodedEntry
 from headrace.changes.operation import Head
-from headrace.changes.slicing import slices_of
+from headrace.changes.slicing import head_bytes, head_of, slices_of
 from headrace.changes.stream_options import Shape
 from headrace.values.arrow import RowColumns, RowKind, slice_of
 from headrace.values.keystring import encode_element
@@ -66,6 +67,10 @@ class RowCollector:
         self._plans: dict[Head, _HeadPlan] = {}
         self._bytes = 0
         self._passed: tuple[TokenMaker, int, bytes] | None = None
+        self._counts: dict[bytes, bool] = {}
+        """By the bytes of a head, whether its entries are rows of some slice, each one row."""
+        self._counted: Entry | None = None
+        """The last entry that was counted."""
         self.rows = RowColumns()
         self.full = False
         """Whether the next row was left out because there is no room for it."""
@@ -118,34 +123,55 @@ class RowCollector:
         return self._stop(None, size, passed)
 
     def _count(self, entries: Iterator[Entry], end: int, late: Callable[[int], bool]) -> Entry | None:
-        """As `run`, but the rows are only counted."""
-        plans, slice_, slices = self._plans, self._bounds.slice, self._bounds.slices
+        """As `run`, but the rows are only counted: an entry's head says whether it is one."""
+        counts, all_slices = self._counts, self._bounds.slices == 1
         room = self._bounds.rows - len(self.rows)
-        count, passed = 0, self._passed
+        count, last = 0, self._counted
         entry: Entry | None = None
-        for seen, (position, data) in enumerate(entries, 1):
-            fields = slices_of(data)
-            if fields is None or position >= end:
-                entry = position, data
+        for seen, each in enumerate(entries, 1):
+            position, data = each
+            if position >= end:
+                entry = each
                 break
-            head, _, key, _, wall = fields
-            plan = plans.get(head) or self._learn(head)
-            if plan.matches:
-                maker = plan.maker
-                if maker is None or wall[6] or wall[7]:
-                    entry = position, data
+            head = head_bytes(data)
+            matches = counts.get(head)
+            if matches is None:
+                matches = self._learn_count(head, data)
+                if matches is None:
+                    entry = each
                     break
-                if slices == 1 or crc32(encode_element(key[4], key[9:-1])) % slices == slice_:
+            if matches:
+                if all_slices or self._in_slice(data):
                     if count >= room:
                         self.full = True
                         break
                     count += 1
-                passed = (maker, position, key)
+                last = each
             if not seen & _LOOK and late(position):
                 break
         self.rows.counted += count
-        self._passed = passed
+        self._counted = last
         return entry
+
+    def _learn_count(self, head: bytes, data: bytes) -> bool | None:
+        """Whether an entry is a row of any slice, noted if so are all with its head; None if it is not plain."""
+        fields = slices_of(data)
+        if fields is None:
+            return None
+        known = head_of(head)
+        if known is not None:
+            plans = [self._plan(each) for each in (known, known.replacement)]
+            if all(plan.matches == plans[0].matches and (plan.maker or not plan.matches) for plan in plans):
+                if len(self._counts) >= limits.HEAD_COUNT_MAX:
+                    self._counts.clear()
+                self._counts[head] = plans[0].matches
+        plan = self._plan(fields[0])
+        return None if plan.matches and plan.maker is None else plan.matches
+
+    def _in_slice(self, data: bytes) -> bool:
+        (operation,) = DecodedEntry(data).operations()
+        key = operation.o2
+        return crc32(encode_element(key[4], key[9:-1])) % self._bounds.slices == self._bounds.slice
 
     def add(self, event: bytes) -> bool:
         """Add an event's row, if it is in the slice; returns whether there was room for it."""
@@ -164,6 +190,12 @@ class RowCollector:
 
     def passed(self) -> tuple[int, bytes] | None:
         """Position and token document of the last event that `run` has passed, of any slice; once."""
+        if self._counted is not None:
+            (operation,) = DecodedEntry(self._counted[1]).operations()
+            assert operation.head is not None
+            maker = self._plan(operation.head).maker
+            assert maker is not None
+            self._passed, self._counted = (maker, self._counted[0], operation.o2), None
         if self._passed is None:
             return None
         (maker, position, key), self._passed = self._passed, None
@@ -172,6 +204,9 @@ class RowCollector:
     def _stop(self, entry: Entry | None, size: int, passed: tuple[TokenMaker, int, bytes] | None) -> Entry | None:
         self._bytes, self._passed = size, passed
         return entry
+
+    def _plan(self, head: Head) -> _HeadPlan:
+        return self._plans.get(head) or self._learn(head)
 
     def _learn(self, head: Head) -> _HeadPlan:
         """The plan of a head not seen before."""

@@ -76,6 +76,22 @@ def slices_of(data: bytes) -> EntrySlices | None:
     return head, o, o2, data[at + 4 : at + 12], data[at + 40 : at + 48]
 
 
+def head_bytes(data: bytes) -> bytes:
+    """What a CRUD entry has for its head, see `head_of`; of any other entry some bytes that are no head."""
+    at = 4
+    if data[4] == _OBJECT:
+        at = 10 + _INT32(data, 10)[0]
+        if not data.startswith(_TXN_NUMBER, at):
+            return b""
+        at += 19
+    return data[at : at + 46 + _INT32(data, at + 14)[0]]
+
+
+def head_of(key: bytes) -> Head | None:
+    """The head in these bytes: of an update's entry that of updates, though it may be a replacement's."""
+    return _HEADS.get(key) or (_learn(key) if key.startswith(_OP) else None)
+
+
 def _learn(key: bytes) -> Head | None:
     """The head in these bytes, memoized; None if they are no CRUD head with a UUID, followed by `o`."""
     ns_end = 18 + _INT32(key, 14)[0] if key.startswith(b"\x02ns\0", 10) else 0

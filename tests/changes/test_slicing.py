@@ -8,7 +8,7 @@ import pytest
 from bson import Int64, ObjectId
 
 from headrace.changes.entry import DecodedEntry
-from headrace.changes.slicing import sliced
+from headrace.changes.slicing import head_bytes, head_of, sliced
 from headrace.store import entries
 from headrace.values.bson import encode
 from tests.changes.oplog import (
@@ -50,6 +50,9 @@ def test_entries_as_the_store_writes_them_are_sliced(statement: tuple[int, int] 
         assert operation.head is not None
         assert operation.head.kind == kind
         assert operation.o2 == KEY
+        head = head_of(head_bytes(data))
+        assert head is not None
+        assert operation.head in (head, head.replacement)
         (result,) = documents(events_in(stream(), data))
         assert result["operationType"] == kind
         assert result["documentKey"] == {"_id": DOCUMENT["_id"]}
@@ -87,6 +90,7 @@ def test_entries_of_another_shape_are_walked_to_the_same_event(data: bytes) -> N
 )  # fmt: skip
 def test_what_is_no_change_of_a_document_is_not_sliced(data: bytes) -> None:
     assert sliced(data) is None
+    assert head_of(head_bytes(data)) is None
     assert DecodedEntry(data).position == at(1)
 
 

@@ -36,10 +36,31 @@ def read_range(
         return iter(())
     read = _as_arrow if mongodb.arrow else _as_bson
     if not mongodb.options.reader:
-        return read(mongodb, start, end, columns, slice_, slices)
+        return joined(read(mongodb, start, end, columns, slice_, slices))
     from headrace.spark.pipelines.reader import rewritten_batches
 
-    return rewritten_batches(mongodb.options.reader, read(mongodb, start, end, COLUMNS, slice_, slices), columns)
+    rows = joined(read(mongodb, start, end, COLUMNS, slice_, slices))
+    return rewritten_batches(mongodb.options.reader, rows, columns)
+
+
+def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in larger batches: a reply has those of a few milliseconds, and each batch costs two itself."""
+    pending: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        if pending and (rows + batch.num_rows > ARROW_ROWS or size + batch.nbytes > limits.ROW_BATCH_BYTES_MAX):
+            yield _one(pending)
+            pending, rows, size = [], 0, 0
+        pending.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+    if pending:
+        yield _one(pending)
+
+
+def _one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    return batches[0] if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
 
 
 def _as_arrow(

@@ -9,8 +9,9 @@ import pytest
 from bson import Decimal128, Int64, ObjectId
 from pymongo.database import Database
 
+from headrace import limits
 from headrace.spark.mongodb.batch_limits import BatchLimits
-from headrace.spark.mongodb.event_ranges import read_range
+from headrace.spark.mongodb.event_ranges import ARROW_ROWS, joined, read_range
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream
 from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
 from headrace.spark.rows.tokens import Token
@@ -59,6 +60,17 @@ def test_both_ways_give_the_same_rows_and_they_are_the_events(uri: str, database
     micro = [[*row.values()] for row in first.cast(pa.schema([plain(field) for field in first.schema])).to_pylist()]
     assert [text_row(row) for row in micro] == raw
     assert len(raw) == 3 * len(KEYS) + 3  # and create, replace, createIndexes
+
+
+def test_replies_of_few_rows_become_batches_of_many() -> None:
+    rows = [pa.record_batch({"n": list(range(start, start + 1500))}) for start in range(0, 45_000, 1500)]
+    batches = list(joined(rows))
+    assert [batch.num_rows for batch in batches] == [9000] * 5
+    assert pa.Table.from_batches(batches) == pa.Table.from_batches(rows)
+    assert max(batch.num_rows for batch in batches) <= ARROW_ROWS
+    large = [pa.record_batch({"n": [b"x" * (limits.ROW_BATCH_BYTES_MAX // 2)]}) for _ in range(3)]
+    assert [batch.num_rows for batch in joined(large)] == [1, 1, 1]
+    assert not list(joined([]))
 
 
 def plain(field: pa.Field) -> pa.Field:
