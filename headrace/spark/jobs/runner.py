@@ -49,7 +49,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _POLL_S: Final = 0.1
-_ASK_MS: Final = 1000
+_UNBOUNDED_POLL_S: Final = 0.5
+"""Between two looks whether the query of a job without an end has failed. A stop is noticed at once."""
+_ASK_MS: Final = 2000
 
 Document = dict[str, Any]
 ReportLine = Callable[[str], None]
@@ -209,8 +211,9 @@ class _Run:
         due = clock.monotonic_ms() + self._job.report_seconds * 1000
         # Spark says to its listener that a query ended; a JVM that has ended says nothing, so it is asked as well.
         ask_due = 0.0
+        poll_s = _POLL_S if self._job.every is None else _UNBOUNDED_POLL_S
         try:
-            while not (self._stop.wait(_POLL_S) or self._listener.ended.is_set()):
+            while not (self._stop.wait(poll_s) or self._listener.ended.is_set()):
                 now = clock.monotonic_ms()
                 if now >= ask_due:
                     if not self._query.isActive:

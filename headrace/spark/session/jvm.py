@@ -17,7 +17,7 @@ import struct
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -52,13 +52,16 @@ _ALWAYS: Final = (
     # Stopping a query in the middle of a batch runs a regular expression over a deep stack trace.
     "-Xss4m",
 )
-# The last compiler's work waits for code that is really hot: at a start it took half of all time. One collector thread.
+# The last compiler's work waits for code that is really hot: at a start it took half of all time. One collector thread,
+# which does not go over all objects when Spark's classes come to 21 MB. Nothing is counted for jstat 20 times a second.
 _STARTS_SOON: Final = (
-    "-XX:+UseSerialGC", "-Xshare:auto", "-XX:Tier4InvocationThreshold=50000", "-XX:Tier4MinInvocationThreshold=6000",
+    "-XX:+UseSerialGC", "-XX:MetaspaceSize=256m", "-XX:-UsePerfData", "-Xshare:auto",
+    "-XX:Tier4InvocationThreshold=50000", "-XX:Tier4MinInvocationThreshold=6000",
     "-XX:Tier4CompileThreshold=150000", "-XX:Tier4BackEdgeThreshold=400000",
 )  # fmt: skip
-# Starts sooner, with a lower peak speed: for tests, demonstrations and small jobs.
-QUICK: Final = ("-XX:TieredStopAtLevel=1",)
+# Starts sooner, with a lower peak speed: for tests, demonstrations and small jobs. Java's default for one compiler is
+# 48 MB of compiled code, which a job with tables in catalogs fills; then nothing more is compiled.
+QUICK: Final = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m")
 _LOGGING: Final = """\
 rootLogger.level = {level}
 logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
@@ -89,12 +92,12 @@ class Jvm:
 
 def launch(
     conf: Mapping[str, str], *, java: Java | None = None, memory: str = "1g", flags: tuple[str, ...] = (),
-    log_level: str = "error", archive: bool = True,
+    log_level: str = "error", archive: bool = True, meanwhile: Callable[[], object] | None = None,
 ) -> Jvm:  # fmt: skip
     """Starts a JVM that waits for PySpark, with `conf` as Spark's configuration; connect with `attached`.
 
-    `memory` is its heap, in Java's notation. `archive`: it uses the user's archive of classes. Raises JavaMissing or
-    JvmFailed.
+    `memory` is its heap, in Java's notation. `archive`: it uses the user's archive of classes. `meanwhile` is called
+    while it starts. Raises JavaMissing or JvmFailed.
     """
     java = java or find_java()
     scratch, lock = _scratch()
@@ -109,6 +112,8 @@ def launch(
     )  # fmt: skip
     assert process.stderr is not None
     pass_on(process.stderr)
+    if meanwhile:
+        meanwhile()
     port, secret = _await_connection(process, info)
     return Jvm(process, port, secret, scratch, lock)
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.spark.session import class_archive, jvm
@@ -32,6 +34,11 @@ CONF: Final[dict[str, str]] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }  # fmt: skip
+# What is imported later, one after the other. The first has pandas: PySpark imports it with the first call to Java.
+_IMPORTED_LATER: Final = (
+    "pyspark.testing.utils", "pyspark.sql.classic.dataframe", "pyspark.sql.streaming.query",
+    "headrace.spark.source.data_source",
+)  # fmt: skip
 
 
 def get_session(
@@ -115,7 +122,8 @@ def _start(settings: Mapping[str, str], quick: bool, memory: str, log_level: str
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    running = jvm.launch(settings, memory=memory, flags=jvm.QUICK if quick else (), log_level=log_level)
+    flags = jvm.QUICK if quick else ()
+    running = jvm.launch(settings, memory=memory, flags=flags, log_level=log_level, meanwhile=_import_more)
     local = {"spark.local.dir": str(running.scratch), "spark.sql.warehouse.dir": str(running.scratch / "warehouse")}
     builder = SparkSession.builder
     for name, value in {**settings, **local}.items():
@@ -124,6 +132,13 @@ def _start(settings: Mapping[str, str], quick: bool, memory: str, log_level: str
         session = builder.getOrCreate()
     class_archive.make_in_background(find_java())
     return session
+
+
+def _import_more() -> None:
+    """Imports what the session will need, while its JVM starts on another core."""
+    for name in _IMPORTED_LATER:
+        with suppress(ImportError):
+            import_module(name)
 
 
 def warm() -> None:

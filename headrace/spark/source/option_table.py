@@ -36,8 +36,11 @@ SOURCE_OPTIONS: Final = {
     "asOf": SourceOption(
         POSITIONS, "", "batch reads of a collection: a token or an ISO time; gives the documents as they were then"
     ),
-    "awaitMs": SourceOption(SIZES, "250", "how long to wait on the server for an event before "
-        "reporting none to Spark; four times as long once that happened four times in a row"),
+    "awaitMs": SourceOption(
+        SIZES, "250",
+        "how long to wait on the server for an event before reporting none to Spark; twice as long each time that "
+        "happens in a row, up to 16 times (4 with several servers)",
+    ),
     "batchRows": SourceOption(SIZES, "1000", "rows requested from the server, and put into an Arrow batch, at a time"),
     "cappedCollections": SourceOption(
         SERVERS, "read",

@@ -2,7 +2,8 @@
 
 Starting a task for a batch of a few rows is a third of its CPU time. Spark avoids it for simple sources
 (`SimpleDataSourceStreamReader`), whose rows come from the process that plans. Small batches use the same mechanism,
-others the usual one: a range has the same rows, wherever it is read.
+others the usual one: a range has the same rows, wherever it is read. So do a snapshot's first and last ones, so that
+a job that begins with a small collection starts no worker at all.
 
 The mechanism is internal to Spark; where it differs from that of 4.2 and 4.3, every batch goes to the workers.
 """
@@ -11,15 +12,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from pymongo.errors import PyMongoError
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from headrace import limits
 from headrace.spark.source.admission import HAS_ADMISSION_CONTROL, AdmissionControl
 from headrace.spark.stream.collections_partitions import CollectionEvents
-from headrace.spark.stream.partitions import EventRange
+from headrace.spark.stream.partitions import EventRange, SnapshotPartition
+from headrace.spark.timetravel.snapshot import Chunk, Snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
@@ -61,10 +65,8 @@ class PrefetchingReader(StreamReaderBase):
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         partitions = self.simple_reader.partitions(start, end)
         self._fetched = None
-        if start != end and partitions and all(isinstance(each, EventRange | CollectionEvents) for each in partitions):
-            # A small batch is one partition, whatever the option `partitions` says.
-            first = partitions[0]
-            undivided = first.undivided() if isinstance(first, EventRange | CollectionEvents) else first
+        undivided = self._undivided(partitions, end) if start != end else None
+        if undivided:
             batches = self._read_small(undivided)
             if batches:
                 self._fetched = (start, end, batches)
@@ -86,6 +88,32 @@ class PrefetchingReader(StreamReaderBase):
 
     def stop(self) -> None:
         self.simple_reader.stop()
+
+    def _undivided(self, partitions: Sequence[InputPartition], end: Offset) -> InputPartition | None:
+        """The batch as one partition, whatever the option `partitions` says; None if it is for workers in any case."""
+        if not partitions:
+            return None
+        first, last = partitions[0], partitions[-1]
+        if isinstance(first, EventRange | CollectionEvents):
+            return first.undivided() if all(isinstance(each, type(first)) for each in partitions) else None
+        if not (isinstance(first, SnapshotPartition) and isinstance(last, SnapshotPartition)):
+            return None
+        chunk = Chunk(last.chunk.upto, first.chunk.after) if first.chunk and last.chunk else None
+        if chunk and not self._is_small(chunk, end):
+            return None
+        return replace(first, chunk=chunk, last=last.last)
+
+    def _is_small(self, chunk: Chunk, end: Offset) -> bool:
+        """Whether the chunk may have few documents, and has. The last one may, as may each of a limited batch."""
+        options = self.simple_reader.options
+        rows_max = limits.PREFETCH_ROW_COUNT_MAX - 1  # beside `snapshotBegin`
+        if chunk.after and not end.get("last") and (options.rows_max or rows_max + 1) > rows_max:
+            return False
+        try:
+            return Snapshot(options).is_within(chunk, rows_max)
+        except PyMongoError as error:
+            _LOG.warning("a small chunk of a snapshot could not be read where it is planned: %s", error)
+            return False
 
     def _read_small(self, partition: InputPartition) -> list[Any]:
         """All rows of the partition; an empty list if they exceed the limits of prefetching."""

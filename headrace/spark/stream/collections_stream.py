@@ -47,8 +47,8 @@ _GOES: Final = ({"$match": {"operationType": {"$in": ["drop", "rename"]}}},)
 class CollectionsStream(ServerStream):
     """Plans the batches of several collections' stream. Not thread-safe; workers read partitions without it."""
 
-    def __init__(self, options: SourceOptions) -> None:
-        super().__init__(options)
+    def __init__(self, options: SourceOptions, *, alone: bool = True) -> None:
+        super().__init__(options, alone=alone)
         self._marks: CollectionMarks | None = None
         self._skipped: tuple[str, ...] = ()
         self._in_snapshot: frozenset[str] = frozenset()

@@ -20,6 +20,7 @@ from typing import Any, Final
 from bson import Timestamp
 from pyspark.sql.datasource import InputPartition
 
+from headrace import limits
 from headrace.spark.mongodb.batch_limits import BatchEnd, BatchLimits
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream, PositionLost
 from headrace.spark.mongodb.server_history import (
@@ -43,7 +44,6 @@ CHUNK_ROWS: Final = 20_000
 ARCHIVED_ROWS: Final = 1_000_000
 """Documents of an archive per micro-batch by default: many, since each partition scans all of the table."""
 _LATEST: Final = StreamPosition("latest")
-_IDLE_FACTOR: Final = 4
 _LOG: Final = logging.getLogger(__name__)
 
 Offset = dict[str, Any]
@@ -52,8 +52,10 @@ Offset = dict[str, Any]
 class ServerStream:
     """Plans the batches of one server's stream. Not thread-safe; workers read partitions without it."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, *, alone: bool = True) -> None:
+        """`alone`: no other server is asked in turn, so that nobody's events wait for this one's."""
         self.options = options
+        self._idle_factor = limits.IDLE_WAIT_FACTOR if alone else limits.SHARED_IDLE_WAIT_FACTOR
         self.bounds = BatchLimits(options.rows_max, options.bytes_max)
         self._until: Timestamp | None = None
         self._processes: tuple[str, ...] = ()
@@ -114,8 +116,19 @@ class ServerStream:
 
     @property
     def wait_ms(self) -> int:
-        """How long to wait for an event: longer when nothing came for a while, since each wait costs Spark a look."""
-        return self.options.await_ms * (_IDLE_FACTOR if self._empty_count >= _IDLE_FACTOR else 1)
+        """How long to wait for an event: twice as long each time nothing came, since each wait costs Spark a look.
+
+        An event ends a wait at once, and so does the end of the query.
+        """
+        factor = min(1 << min(self._empty_count, 10), self._idle_factor)
+        return min(self.options.await_ms * factor, max(self._wait_ms_max, self.options.await_ms))
+
+    @cached_property
+    def _wait_ms_max(self) -> int:
+        """Half the time after which the client takes a server for dead."""
+        options = self.mongodb.client.options
+        seconds = [each for each in (options.timeout, options.pool_options.socket_timeout) if each]
+        return int(min(seconds) * 500) if seconds else limits.AWAIT_MS_MAX
 
     def note_rows(self, rows: int) -> None:
         """Notes what a wait has given."""

@@ -36,7 +36,7 @@ class ServersCollectionsStream:
         bytes_max = options.bytes_max and max(options.bytes_max // count, 1)
         wait_ms = max(options.await_ms // count, 1)
         each = [replace(one, rows_max=rows_max, bytes_max=bytes_max, await_ms=wait_ms) for one in options.servers]
-        self._streams = {server_name(one.uri): CollectionsStream(one) for one in each}
+        self._streams = {server_name(one.uri): CollectionsStream(one, alone=False) for one in each}
         self._reached = ReachedServers(skips=options.on_server_down == "skip")
 
     def initial_offset(self) -> Offset:

@@ -148,6 +148,12 @@ class Snapshot:
             after = upto
         return [*chunks, Chunk(chunk.upto, after)]
 
+    def is_within(self, chunk: Chunk, rows_max: int) -> bool:
+        """Whether the chunk has at most `rows_max` documents now."""
+        if chunk.upto and not chunk.after:
+            return rows_max >= 1
+        return self._collection.count_documents(chunk.filter(), limit=rows_max + 1) <= rows_max
+
     def read(self, chunk: Chunk) -> Iterator[EventRow]:
         """The chunk's documents as rows; raises SnapshotUnsettled."""
         documents, token = self.consistent_read(chunk)

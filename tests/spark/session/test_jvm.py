@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 import tempfile
 from pathlib import Path
 
 import pytest
 
 from headrace.spark.session import jvm
+from headrace.spark.session.java import find_java
 
 
 def test_only_the_directory_of_a_process_that_is_gone_is_removed(
@@ -33,3 +35,12 @@ def test_connection_details_are_not_left_in_the_environment(tmp_path: Path, monk
     with jvm.attached(running):
         assert jvm.os.environ["PYSPARK_GATEWAY_PORT"] == "1"
     assert "PYSPARK_GATEWAY_SECRET" not in jvm.os.environ
+
+
+@pytest.mark.process
+def test_a_quick_session_has_as_much_room_for_compiled_code_as_another() -> None:
+    java = str(find_java().command)
+    command = [java, *jvm._STARTS_SOON, *jvm.QUICK, "-XX:+PrintFlagsFinal", "-version"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    flags = {words[1]: words[3] for words in map(str.split, done.stdout.splitlines()) if words[2:3] == ["="]}
+    assert (flags["ReservedCodeCacheSize"], flags["UsePerfData"]) == (str(240 << 20), "false")

@@ -59,6 +59,40 @@ def test_a_large_batch_is_left_to_the_workers(
     reader.stop()
 
 
+def test_small_chunks_of_a_snapshot_are_prefetched_and_others_left_to_the_workers(
+    uri: str, database: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database.c.insert_many([{"_id": number} for number in range(20)])
+    monkeypatch.setattr(limits, "PREFETCH_ROW_COUNT_MAX", 10)
+    # The first document, beside the snapshot's begin; all others, or seven at a time and the last five; its end.
+    assert prefetched(uri, database) == [2, None, 1]
+    assert prefetched(uri, database, maxRowsPerTrigger="7") == [2, 7, 7, 5, 1]
+    database.c.delete_many({"_id": {"$gte": 10}})
+    assert prefetched(uri, database) == [2, 9, 1]
+    database.c.delete_many({})
+    assert prefetched(uri, database) == [2]
+
+
+def prefetched(uri: str, database: Db, **more: str) -> list[int | None]:
+    """The rows of each batch of a snapshot that came with its plan; None if workers are to read it."""
+    given = {"uri": uri, "database": database.name, "collection": "c", "columns": "token", "partitions": "3"}
+    options = parse_options(given | {"startingPosition": "snapshot"} | more)
+    reader = prefetching(StreamReader(options, StructType([StructField("token", StringType(), False)])))
+    assert isinstance(reader, PrefetchingReader)
+    counts: list[int | None] = []
+    start = reader.initialOffset()
+    while "after" in start:
+        end = reader.latestOffset(start, ReadAllAvailable())
+        partitions = reader.partitions(start, end)
+        fetched = reader.getCache(start, end)
+        rows = pa.Table.from_batches(batch for part in partitions for batch in reader.read(part)).num_rows
+        counts.append(None if fetched is None else pa.Table.from_batches(fetched).num_rows)
+        assert counts[-1] in {rows, None} and (fetched is None or len(partitions) == 1)
+        start = end
+    reader.stop()
+    return counts
+
+
 def test_what_was_not_just_planned_is_not_there(reader: PrefetchingReader, database: Db) -> None:
     start = reader.initialOffset()
     database.c.insert_one({"_id": 1})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +176,27 @@ def test_a_server_added_to_a_running_job_begins_with_a_new_offset() -> None:
 def stream_of(server: Any, **more: str) -> ServerStream:
     options = {"uri": server.uri, "database": "d", "collection": "c", "awaitMs": "20"}
     return ServerStream(parse_options(options | more))
+
+
+def test_an_idle_stream_waits_longer_each_time_until_an_event_comes() -> None:
+    with headrace.Server() as server:
+        stream = stream_of(server)
+        assert waits(stream, 6) == [20, 40, 80, 160, 320, 320]
+        stream.note_rows(1)
+        assert stream.wait_ms == 20
+        # Of several servers that are asked in turn the others' events wait; a client takes a silent server for dead.
+        assert waits(ServerStream(stream.options, alone=False), 4) == [20, 40, 80, 80]
+        uri = f"{server.uri}{'&' if '?' in server.uri else '/?'}socketTimeoutMS=200"
+        assert waits(ServerStream(replace(stream.options, uri=uri)), 4) == [20, 40, 80, 100]
+
+
+def waits(stream: ServerStream, count: int) -> list[int]:
+    """How long the stream waits, each time without an event."""
+    listed = []
+    for _ in range(count):
+        listed.append(stream.wait_ms)
+        stream.note_rows(0)
+    return listed
 
 
 def kinds(stream: ServerStream, start: Offset, end: Offset) -> list[tuple[str, Any]]:
