@@ -45,6 +45,21 @@ def _large_inserts(attacker: Attacker) -> None:
     attacker.repeat({"insert": "large"}, documents=[{"note": "x" * 15_000_000} for _ in range(3)])
 
 
+def _indexed_arrays(attacker: Attacker) -> None:
+    attacker.ask({"createIndexes": "keys", "indexes": [{"key": {"n": 1}, "name": "n"}]})
+
+
+def _many_keys(attacker: Attacker) -> None:
+    number = 0
+    while attacker.seconds_left > 0:
+        number += 1
+        keys = range(number, 100_000 + number)
+        attacker.ask({"insert": "keys"}, documents=[{"_id": number, "n": list(keys)}])
+        replaced = [{"q": {"_id": number}, "u": {"n": [-key for key in keys]}}]
+        attacker.ask({"update": "keys"}, updates=replaced)
+        attacker.ask({"delete": "keys"}, deletes=[{"q": {"_id": number}, "limit": 1}])
+
+
 def _bulk_write(attacker: Attacker) -> None:
     ops = [{"update": 0, "filter": {"n": -key - 1}, "updateMods": {"$set": {"x": 1}}} for key in range(100_000)]
     attacker.repeat({"bulkWrite": 1, "nsInfo": [{"ns": "attacked.c"}], "ordered": False}, "admin", ops=ops)
@@ -133,6 +148,7 @@ ATTACKS = (
     Attack("100,000 inserts in a message", _inserts),
     Attack("100,000 duplicate keys in a message", _duplicates, _numbers),
     Attack("inserts of 45 MB in a message", _large_inserts),
+    Attack("100,000 keys of a document inserted, replaced and deleted", _many_keys, _indexed_arrays),
     _update("an update of 100,000 documents", {"$inc": {"x": 1}}),
     _update("an update of 100,000 documents by a pipeline", [{"$set": {"x": {"$add": ["$n", 1]}}}]),
     _update("an update with a pattern of nested repetition", {"$set": {"x": 1}}, {

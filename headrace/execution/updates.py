@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from bson import Timestamp
@@ -16,7 +17,8 @@ from headrace.execution.plan import Finder, collation_of
 from headrace.execution.validation import Validator
 from headrace.query.update import Diff, Update, UpdateContext, parse_update, upsert_document
 from headrace.store.catalog import Collection
-from headrace.store.write_transaction import RetryableWrite
+from headrace.store.indexes.prepared_change import PreparedChange, prepared
+from headrace.store.write_transaction import RetryableWrite, WriteTransaction
 from headrace.values.bson import decode, encode, encode_stored_in_pieces
 from headrace.values.bson.encoding_in_pieces import PIECE_BYTES, left_of
 from headrace.values.position import to_timestamp
@@ -45,6 +47,12 @@ def _has_no_time(document: dict[str, Any]) -> bool:
 def _is_short(old: bytes, change: Any) -> bool:
     """Whether a document and its change are surely short: what is new in it is in its diff."""
     return len(old) <= PIECE_BYTES and type(change) is Diff and left_of(PIECE_BYTES, change.entry["diff"]) >= 0
+
+
+def _try(
+    write: tuple[Collection, bytes, bytes, bytes, bytes], made: PreparedChange | None, txn: WriteTransaction
+) -> None:
+    txn.replace(*write, made=made)
 
 
 class Changed(NamedTuple):
@@ -88,6 +96,7 @@ class Applier:
     def change(self, match: MatchedDocument) -> Changed | None:
         """Change one document; None if it has been changed or deleted meanwhile, and no longer matches."""
         context, target = self._context, self._target
+        made: PreparedChange | None = None
         while True:
             if match.pause_count != context.pause_count:
                 latest = current(context, target, self._finder, match)
@@ -103,12 +112,14 @@ class Applier:
                 raise CommandError(17419, f"Resulting document after update is larger than {limits.DOCUMENT_BYTES_MAX}")
             self._validator.check(target.collection, new)
             logged = encode_changed(applied.change.entry) if type(applied.change) is Diff else new
+            if made is None:
+                made = prepared(context.store, target.collection, match.raw, new)
             if match.pause_count != context.pause_count and not is_unchanged(context, target, match):
                 continue
             write = target.collection, match.record, match.raw, new, logged
-            if context.has_locks and not wait_until_unlocked(context, lambda txn, write=write: txn.replace(*write)):  # type: ignore[misc]
+            if context.has_locks and not wait_until_unlocked(context, partial(_try, write, made)):
                 continue
-            context.txn.replace(*write, self._retryable)
+            context.txn.replace(*write, self._retryable, made)
             return Changed(match.document, applied.document)
 
     def _context_of(self, document: dict[str, Any]) -> UpdateContext:

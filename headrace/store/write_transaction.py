@@ -24,6 +24,7 @@ from headrace.store.view import STORED, DocumentRecords, View, bounded_key
 
 if TYPE_CHECKING:
     from headrace.store.client_transaction import ClientTransaction
+    from headrace.store.indexes.prepared_change import PreparedChange
     from headrace.store.store import Store
 
 _EMPTY_TIMESTAMP: Final = bytes(8)
@@ -159,8 +160,14 @@ class WriteTransaction(View):
         """The first of `count` consecutive new records."""
         return self._records.next_record(self, collection, count)
 
-    def insert(self, collection: Collection, document: bytes, retryable: RetryableWrite | None = None) -> bytes:
-        """Store one new document and its entry; returns it as stored. Raises 11000 and what `_id` rules raise."""
+    def insert(
+        self, collection: Collection, document: bytes, retryable: RetryableWrite | None = None,
+        made: PreparedChange | None = None,
+    ) -> bytes:  # fmt: skip
+        """Store one new document and its entry; returns it as stored. Raises 11000 and what `_id` rules raise.
+
+        `made`: what it does to indexes, if that has been prepared.
+        """
         before = self.clock_position
         position = self.reserve(1)
         try:
@@ -172,7 +179,12 @@ class WriteTransaction(View):
             if collection.maintained:
                 if self.kv.get(full_key, db=self.tables["ids"]) is not None:
                     raise index_entries.duplicate_id(collection, key_document)
-                added = index_entries.to_add(self, collection, document, None)
+                if made is not None and made.fits(collection, None, document):
+                    with index_entries.in_change(self):
+                        made.check(self, collection, None)
+                else:
+                    made = None
+                    added = index_entries.to_add(self, collection, document, None)
             record = self.next_record(collection).to_bytes(8, "big")
             if not self.kv.put_new(full_key, record, db=self.tables["ids"]):
                 raise index_entries.duplicate_id(collection, key_document)
@@ -187,6 +199,9 @@ class WriteTransaction(View):
             index_entries.pause_behind_long(self)
         if added:
             index_entries.put(self, added, record)
+        elif made is not None and collection.maintained:
+            with index_entries.in_change(self):
+                made.make(self, record)
         self._records.add(collection, 1)
         self._changes.insert(self, collection, document, key_document, position, retryable)
         if collection.capped is not None and self._records is STORED:
@@ -247,14 +262,15 @@ class WriteTransaction(View):
 
     def replace(
         self, collection: Collection, record: bytes, old: bytes, new: bytes, logged: bytes,
-        retryable: RetryableWrite | None = None,
+        retryable: RetryableWrite | None = None, made: PreparedChange | None = None,
     ) -> None:  # fmt: skip
         """Replace `old` by `new`; `logged` is the entry's `o`: the new document, or a `$v: 2` diff.
 
-        Both documents begin with the same `_id`. Raises 11000 where a unique index is in the way.
+        `made`: as for `insert`. Both documents begin with the same `_id`. Raises 11000 where a unique index is in
+        the way.
         """
         if collection.maintained:
-            index_entries.change(self, collection, record, old, new)
+            index_entries.change(self, collection, record, old, new, made)
         self.kv.put(collection.number_key + record, new, db=self.tables["documents"])
         if len(new) > limits.LONG_DOCUMENT_BYTES:
             index_entries.pause_behind_long(self)
@@ -263,12 +279,13 @@ class WriteTransaction(View):
         self._changes.change(self, collection, collection.update_head, logged, identify(old)[1], old, retryable)
 
     def delete(
-        self, collection: Collection, record: bytes, old: bytes, retryable: RetryableWrite | None = None
-    ) -> None:
-        """Remove a document that is there."""
+        self, collection: Collection, record: bytes, old: bytes, retryable: RetryableWrite | None = None,
+        made: PreparedChange | None = None,
+    ) -> None:  # fmt: skip
+        """Remove a document that is there. `made`: as for `insert`."""
         key, key_document = identify(old)
         if collection.maintained:
-            index_entries.change(self, collection, record, old, None)
+            index_entries.change(self, collection, record, old, None, made)
         self.kv.delete(bounded_key(collection.number_key, key), db=self.tables["ids"])
         self.kv.delete(collection.number_key + record, db=self.tables["documents"])
         self._records.add(collection, -1, record)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 from headrace.dispatch.arguments import Fields, array, document, number, raw_documents, without_effect
@@ -20,7 +21,9 @@ from headrace.execution.let import variables_of
 from headrace.execution.matches import MatchedDocument, Target, current, matches
 from headrace.execution.plan import Finder, check_hint, collation_of
 from headrace.query.expressions.numbers import to_long
-from headrace.store.write_transaction import RetryableWrite
+from headrace.store.catalog import Collection
+from headrace.store.indexes.prepared_change import PreparedChange, prepared
+from headrace.store.write_transaction import RetryableWrite, WriteTransaction
 from headrace.turns import ticking
 from headrace.values.bson import decode
 
@@ -102,15 +105,20 @@ def remove(
     context: CommandContext, target: Target, finder: Finder, match: MatchedDocument, retryable: RetryableWrite | None
 ) -> MatchedDocument | None:
     """Delete a match; returns it as it was, or None if it no longer matches."""
+    made = prepared(context.store, target.collection, match.raw, None)
     while True:
         latest = current(context, target, finder, match)
         if latest is None:
             return None
         match = latest
         write = target.collection, match.record, match.raw
-        if not context.has_locks or wait_until_unlocked(context, lambda txn, write=write: txn.delete(*write)):  # type: ignore[misc]
-            context.txn.delete(*write, retryable)
+        if not context.has_locks or wait_until_unlocked(context, partial(_try, write, made)):
+            context.txn.delete(*write, retryable, made)
             return match
+
+
+def _try(write: tuple[Collection, bytes, bytes], made: PreparedChange | None, txn: WriteTransaction) -> None:
+    txn.delete(*write, made=made)
 
 
 COMMAND: Final = Command("delete", run, FIELDS, pauses=True, writes=True, requires=on_collection("remove"))

@@ -33,6 +33,7 @@ from headrace.execution.validation import Validator
 from headrace.store import capped
 from headrace.store.catalog import Collection
 from headrace.store.identity import with_id_first
+from headrace.store.indexes.prepared_change import PreparedChange, prepared
 from headrace.store.write_transaction import RetryableWrite, WriteTransaction
 from headrace.turns import tick
 from headrace.values.bson import check_all
@@ -85,18 +86,23 @@ def _one(
 ) -> bytes | dict[str, Any]:
     """One document, into a collection that takes any: the commonest insert."""
     context.count("operations.insert")
+    made: PreparedChange | None = None
     try:
-        while context.has_locks and not wait_until_unlocked(context, partial(_try, collection, document)):
+        if len(document) > limits.PREPARED_BYTES and collection.maintained:
+            target = Target(context, collection)
+            made = prepared(context.store, collection, None, document)
+            collection = target.collection
+        while context.has_locks and not wait_until_unlocked(context, partial(_try, collection, document, made)):
             collection = created(context, collection.namespace)
-        context.txn.insert(collection, document, retryable)
+        context.txn.insert(collection, document, retryable, made)
     except CommandError as error:
         return {"n": 0, "writeErrors": write_errors([(0, error)])}
     context.count("document.inserted")
     return _ONE_INSERTED
 
 
-def _try(collection: Collection, document: bytes, txn: WriteTransaction) -> None:
-    txn.insert(collection, document)
+def _try(collection: Collection, document: bytes, made: PreparedChange | None, txn: WriteTransaction) -> None:
+    txn.insert(collection, document, made=made)
 
 
 def insert_plain(engine: Engine, txn: WriteTransaction, namespace: str, document: bytes, *, is_sound: bool) -> bool:
@@ -146,16 +152,18 @@ def _put_id_first(documents: list[bytes], index: int) -> None:
         documents[index] = with_id_first(documents[index])
 
 
-def pieces(documents: list[bytes], first: int) -> Iterator[tuple[int, int]]:
+def pieces(
+    documents: list[bytes], first: int, bytes_max: int = limits.INSERT_BYTES
+) -> Iterator[tuple[int, int]]:  # fmt: skip
     """(start, end) of what is inserted at once, a millisecond's worth."""
-    if sum(map(len, documents)) < limits.INSERT_BYTES:  # short ones: as many as there may be
+    if sum(map(len, documents)) < bytes_max:  # short ones: as many as there may be
         for start in range(first, len(documents), limits.INSERT_COUNT):
             yield start, min(start + limits.INSERT_COUNT, len(documents))
         return
     size = 0
     for index in range(first, len(documents)):
         size += len(documents[index])
-        if size >= limits.INSERT_BYTES or index - first == limits.INSERT_COUNT - 1:
+        if size >= bytes_max or index - first == limits.INSERT_COUNT - 1:
             yield first, index + 1
             first, size = index + 1, 0
     if first < len(documents):
@@ -185,7 +193,10 @@ class Inserts:
 
         Where `ordered`, nothing behind one that is refused.
         """
-        for start, end in pieces(documents, first) if len(documents) > 1 else ((first, len(documents)),):
+        collection = self.context.txn.collection(self.namespace)
+        is_indexed = collection is not None and bool(collection.maintained)
+        bytes_max = limits.INDEXED_INSERT_BYTES if is_indexed else limits.INSERT_BYTES
+        for start, end in pieces(documents, first, bytes_max) if len(documents) > 1 else ((first, len(documents)),):
             tick()
             if not self._piece(documents[start:end] if end - start < len(documents) else documents, start + offset):
                 return
@@ -212,6 +223,8 @@ class Inserts:
     def _at_once(self, collection: Collection, documents: list[bytes]) -> bool:
         if self.context.has_locks:
             return False
+        if collection.maintained and max(map(len, documents)) > limits.PREPARED_BYTES:
+            return False
         return self.context.txn.insert_many(collection, documents, self.retryable) is not None
 
     def _one(self, target: Target, number: int, document: bytes) -> bool:
@@ -222,11 +235,12 @@ class Inserts:
         try:
             tick()
             self.validator.check(target.collection, document)
+            made = prepared(context.store, target.collection, None, document)
             while context.has_locks and not wait_until_unlocked(
-                context, lambda txn: txn.insert(target.collection, document)
+                context, lambda txn: txn.insert(target.collection, document, made=made)
             ):
                 pass
-            context.txn.insert(target.collection, document, self.retryable)
+            context.txn.insert(target.collection, document, self.retryable, made)
         except CommandError as error:
             self.failed(number, error)
             return not self.ordered

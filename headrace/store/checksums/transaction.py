@@ -92,7 +92,7 @@ class CheckedTransaction:
 
     def delete(self, key: bytes, *, db: Table) -> bool:
         """Whether the key was there; a damaged value can be deleted."""
-        return self._base.delete(key, db=db)  # type: ignore[no-any-return]
+        return self._base.delete(key, b"", db)  # type: ignore[no-any-return]
 
     def drop(self, db: Table, *, delete: bool) -> None:
         """Remove all items of a table."""

@@ -39,6 +39,7 @@ from headrace.values.bson.to_string import to_string
 
 if TYPE_CHECKING:
     from headrace.query.collation import Collation
+    from headrace.store.indexes.prepared_change import PreparedChange
     from headrace.store.write_transaction import WriteTransaction
 
 Entry = tuple[bytes, bool]
@@ -168,6 +169,18 @@ def _keys(txn: WriteTransaction, collection: Collection, index: Index, document:
     return keys
 
 
+def refuse_duplicate(
+    txn: WriteTransaction, collection: Collection, index: Index, document: bytes, key: bytes, record: bytes | None
+) -> None:  # fmt: skip
+    """Raise 11000 where another record has this key, in an index that refuses that."""
+    if not index.unique:
+        _take(txn, collection, index, document, key, record)
+        return
+    holder = txn.kv.get(key, db=txn.tables["indexes"])
+    if holder is not None and holder != record:
+        raise _duplicate_in(collection, index, document, key)
+
+
 def _take(
     txn: WriteTransaction, collection: Collection, index: Index, document: bytes, key: bytes, record: bytes | None
 ) -> None:  # fmt: skip
@@ -214,9 +227,7 @@ def _to_add_building(
         if not index.unique:
             return [(key, False) for key in keys]
         for key in ticking_if_many(keys):
-            holder = txn.kv.get(key, db=txn.tables["indexes"])
-            if holder is not None and holder != record:
-                raise _duplicate_in(collection, index, document, key)
+            refuse_duplicate(txn, collection, index, document, key, record)
         return [(key, True) for key in keys]
     except CommandError as error:
         build = txn.catalog.build_of(index)
@@ -289,16 +300,24 @@ def _itself(item: tuple[bytes, bytes]) -> tuple[bytes, bytes]:
     return item
 
 
-def change(txn: WriteTransaction, collection: Collection, record: bytes, old: bytes, new: bytes | None) -> None:
-    """Move the entries of a record from `old` to `new` (None: the document goes); what stays is not written again."""
+def change(
+    txn: WriteTransaction, collection: Collection, record: bytes, old: bytes, new: bytes | None,
+    made: PreparedChange | None = None,
+) -> None:  # fmt: skip
+    """Move the entries of a record from `old` to `new` (None: the document goes); what stays is not written again.
+    `made`: the same, prepared."""
     with in_change(txn):
+        if made is not None and made.fits(collection, old, new):
+            made.check(txn, collection, record)
+            made.make(txn, record)
+            return
         added: dict[Entry, None] = {}
         for entries in in_pieces(_to_add(txn, collection, new, record) if new is not None else []):
             added.update(dict.fromkeys(entries))
         table = txn.tables["indexes"]
         for index in collection.maintained:
             unique = index.unique
-            for key in ticking_if_many(_keys_before(index, old)):
+            for key in ticking_if_many(keys_before(index, old)):
                 if (key, unique) in added and not index.building:
                     del added[key, unique]
                 elif not unique:
@@ -308,7 +327,7 @@ def change(txn: WriteTransaction, collection: Collection, record: bytes, old: by
         put(txn, list(added), record)
 
 
-def _keys_before(index: Index, old: bytes) -> list[bytes]:
+def keys_before(index: Index, old: bytes) -> list[bytes]:
     """The keys of a stored document; none for one that an index which is being built will refuse."""
     try:
         return key_maker(index).keys(old)[0]

@@ -1,0 +1,110 @@
+"""What a change of a long document does to the entries of indexes, made before the change, while others may write.
+
+    made = prepared(store, collection, old, new)      with ticks: the command may pause, and lose its transaction
+    txn.replace(..., made=made)                       takes it if old, new and the indexes are still those
+
+Rule: nothing is read from the store for it, so that it holds whatever others do meanwhile. Whether a unique key is
+another's is looked up when the change is made (`check`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headrace import limits
+from headrace.store.catalog import Collection, Index
+from headrace.store.indexes import index_entries
+from headrace.store.indexes.index_keys import NO_TRAITS, Traits
+from headrace.turns import current_turn, freed_in_pieces, in_pieces, sorted_in_pieces, ticking_if_many
+
+if TYPE_CHECKING:
+    from headrace.store.store import Store
+    from headrace.store.write_transaction import WriteTransaction
+
+
+@dataclass(frozen=True, slots=True)
+class _IndexChange:
+    """The keys of one index that come and go, without the record, sorted."""
+
+    index: Index
+    added: list[bytes]
+    removed: list[bytes]
+    traits: Traits
+    """Of the new document."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedChange:
+    """The change of a document from `old` to `new`; None: there is none before, or after."""
+
+    old: bytes | None
+    new: bytes | None
+    changes: list[_IndexChange]
+
+    def fits(self, collection: Collection, old: bytes | None, new: bytes | None) -> bool:
+        """Whether it is this change, in the indexes that the collection has now."""
+        indexes = collection.maintained
+        return (
+            self.old is old
+            and self.new is new
+            and [change.index.number for change in self.changes] == [index.number for index in indexes]
+            and not any(index.building for index in indexes)
+        )
+
+    def check(self, txn: WriteTransaction, collection: Collection, record: bytes | None) -> None:
+        """Raises 11000 where a unique key is another record's. Notes the traits of the new document."""
+        for index, change in zip(collection.maintained, self.changes):
+            if not change.traits <= index.saved_traits:
+                index_entries.note_traits(txn, collection, index, change.traits)
+            if self.new is not None and index.refuses_duplicates:
+                for key in ticking_if_many(change.added):
+                    index_entries.refuse_duplicate(txn, collection, index, self.new, key, record)
+
+    def make(self, txn: WriteTransaction, record: bytes) -> None:
+        """Change the entries of the record. Ticks."""
+        table = txn.tables["indexes"]
+        for change in self.changes:
+            unique = change.index.unique
+            for key in ticking_if_many(change.removed):
+                txn.kv.delete(key if unique else key + record, db=table)
+            with txn.kv.cursor(table) as cursor:
+                for keys in in_pieces(change.added, limits.COMMIT_PIECE_COUNT):
+                    cursor.putmulti(
+                        [(key, record) for key in keys] if unique else [(key + record, b"") for key in keys]
+                    )
+
+
+def prepared(store: Store, collection: Collection, old: bytes | None, new: bytes | None) -> PreparedChange | None:
+    """The change of a long document in a turn; None for others. Raises 171, 201, 16746, 16766, 7246301."""
+    longest = max(len(old or b""), len(new or b""))
+    if longest <= limits.PREPARED_BYTES or not collection.maintained or current_turn() is None:
+        return None
+    if any(index.building for index in collection.maintained):
+        return None
+    return PreparedChange(old, new, [_change(store, index, old, new) for index in collection.maintained])
+
+
+def _change(store: Store, index: Index, old: bytes | None, new: bytes | None) -> _IndexChange:
+    maker = index_entries.key_maker(index)
+    after, traits = maker.keys(new, store.index_key_count_max) if new is not None else ([], NO_TRAITS)
+    before = index_entries.keys_before(index, old) if old is not None else []
+    return _IndexChange(index, _sorted_without(after, before), _sorted_without(before, after), traits)
+
+
+def _sorted_without(keys: list[bytes], others: list[bytes]) -> list[bytes]:
+    left = keys
+    if others:
+        excluded: dict[bytes, None] = {}
+        for piece in in_pieces(others):
+            excluded.update(dict.fromkeys(piece))
+        left = []
+        for piece in in_pieces(keys):
+            left += [key for key in piece if key not in excluded]
+        freed_in_pieces(excluded)
+    freed_in_pieces(keys)
+    return freed_in_pieces(sorted_in_pieces(left, _itself))
+
+
+def _itself(key: bytes) -> bytes:
+    return key
