@@ -5,6 +5,8 @@ Rules:
 - A transaction is never split: its events have one cluster time, and the end never lies between events of one time.
 - An invalidate ends a batch: what follows it is another collection of the same name.
 
+While Spark has a batch that was full, what the next one's end needs is read already (`read_on`).
+
 What was read ahead also says where a batch can be divided (`splits`): then each of its partitions reads a range of its
 own of the log.
 """
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Final, Protocol
 
 from bson import Timestamp
@@ -47,6 +50,11 @@ class ReadAhead:
         self._row_count = 0
         """The events of all marks ahead."""
         self._passed: _PassedBatch | None = None
+        self._is_full = False
+        """Whether the limits have ended the last batch."""
+        self._pool = ThreadPoolExecutor(1)
+        self._reading: Future[None] | None = None
+        """What `read_on` has begun; until it is done the marks and the cursor are its thread's."""
 
     def advance(self, start: Token, bounds: BatchLimits, *, until: Timestamp | None, wait_ms: int) -> BatchEnd:
         """The end of a batch after `start`: within the limits, or all there is now; nothing later than `until`.
@@ -60,13 +68,27 @@ class ReadAhead:
             if not self._ahead:
                 return self._cut(start, cursor, bounds, None)
         bound = until or (None if bounds else self._mongodb.now())
+        self._read(cursor, bounds, bound, wait_ms=wait_ms, to_end=until is not None)
+        return self._cut(start, cursor, bounds, bound)
+
+    def read_on(self, bounds: BatchLimits, *, until: Timestamp | None) -> None:
+        """Begins to read what the batch after the last one needs, in a thread, if that one was full.
+
+        What fails there is tried again by the next call, which raises it.
+        """
+        if self._is_full and self._cursor and not self._reading:
+            self._reading = self._pool.submit(self._read, self._cursor, bounds, until, wait_ms=1, to_end=False)
+
+    def _read(
+        self, cursor: MarkCursor, bounds: BatchLimits, bound: Timestamp | None, *, wait_ms: int, to_end: bool
+    ) -> None:
+        """Reads marks until there are enough for a batch, or no more now; `to_end`: until all up to `bound` came."""
         while not self._has_enough(cursor, bounds, bound) and not (cursor.closed and self._ahead):
             run = None if bounds.bytes else RunBounds(self._room(bounds), bound)
             marks = cursor.next_batch(wait_ms=1 if self._ahead else wait_ms, run=run)
             self._append(marks, None if bounds else bound)
-            if not marks and (until is None or cursor.closed):
+            if not marks and (not to_end or cursor.closed):
                 break
-        return self._cut(start, cursor, bounds, bound)
 
     def splits(self, start: Token, end: Token, count: int) -> list[Token]:
         """Tokens that divide the batch between `start` and `end`, the last one planned, into up to `count` like ranges.
@@ -101,11 +123,18 @@ class ReadAhead:
 
     def close(self) -> None:
         """Closes the cursor; the next call opens another."""
+        self._await_reading()
         if self._cursor:
             self._cursor.close()
             self._cursor = None
 
+    def _await_reading(self) -> None:
+        if self._reading:
+            wait((self._reading,))
+            self._reading = None
+
     def _cursor_at(self, start: Token) -> MarkCursor:
+        self._await_reading()
         # A caller that got an empty batch may ask again from its start.
         if self._cursor is None or start not in (self._last_end, self._last_nonempty_end):
             self.close()
@@ -171,6 +200,7 @@ class ReadAhead:
         if not self._ahead:
             last, closed = max(last, cursor.token), cursor.closed
         passed.end = self._last_end = last
+        self._is_full = within is not None
         self._passed = passed
         if rows or closed:
             self._last_nonempty_end = last

@@ -98,6 +98,7 @@ class ServerStream:
             self.check_server(token)
             end = self.ahead.advance(token, self.bounds, until=self._until, wait_ms=self.wait_ms)
             self.check_server(token)
+            self.ahead.read_on(self.bounds, until=self._until)
         except PositionLost as error:
             archived = self._archived_end(token) if error.pruned else None
             if archived is None:

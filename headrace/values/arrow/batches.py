@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
-from struct import Struct
 from typing import Any, Final
 
 import pyarrow as pa
@@ -35,7 +34,6 @@ _KIND_COLUMNS: Final = {
 }
 """The columns that a `RowKind` tells."""
 _FRAME_BYTES: Final = 1024  # more than what an IPC stream has besides its schema and its batch
-_INT64S: Final = Struct("<q").iter_unpack
 
 
 def events_batch(events: Sequence[bytes], columns: Sequence[str] = COLUMNS) -> pa.RecordBatch:
@@ -64,12 +62,16 @@ def _plain_array(rows: RowColumns, field: pa.Field) -> pa.Array:
         return pa.nulls(len(kinds), field.type)
     if name in _KIND_COLUMNS:
         kind_value = attrgetter(_KIND_COLUMNS[name])
-        if kinds and kinds.count(kinds[0]) == len(kinds):
-            return pa.repeat(pa.scalar(kind_value(kinds[0]), field.type), len(kinds))
+        different = set(map(kind_value, set(kinds)))
+        if len(different) == 1:
+            return pa.repeat(pa.scalar(different.pop(), field.type), len(kinds))
         return pa.array(list(map(kind_value, kinds)), type=field.type)
     if name == "clusterTime":
         seconds = pc.shift_right(pa.array(rows.positions, pa.uint64()), pa.scalar(32, pa.uint64()))
         return pc.multiply(seconds.cast(pa.int64()), 1_000_000).cast(field.type)
+    if name == "wallTime":
+        milliseconds = pa.Array.from_buffers(pa.int64(), len(kinds), [None, pa.py_buffer(b"".join(rows.walls))])
+        return pc.multiply(milliseconds, 1000).cast(field.type)
     return pa.array(_plain_values(rows, name), type=field.type)
 
 
@@ -85,8 +87,6 @@ def _plain_values(rows: RowColumns, name: str) -> Sequence[Any]:
             return _details(rows, {kind for kind in set(rows.kinds) if kind.shows_document})
         case "updateDescription":
             return _details(rows, {kind for kind in set(rows.kinds) if kind.shows_update})
-        case "wallTime":
-            return [milliseconds * 1000 for (milliseconds,) in _INT64S(b"".join(rows.walls))]
     assert name == SIZE
     return rows.sizes()
 

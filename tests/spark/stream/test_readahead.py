@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from itertools import pairwise
 
 import pytest
@@ -33,6 +34,9 @@ class Server:
         self.waits: list[int] = []
         self.counts = False
         self.runs: list[int] = []
+        self.threads: list[int] = []
+        """The threads that have asked."""
+        self.failure: Exception | None = None
 
     def now(self) -> Timestamp:
         return max(self.quiet_until, self.tokens[-1] if self.tokens else self.quiet_until).time
@@ -49,6 +53,9 @@ class Cursor:
 
     def next_batch(self, *, wait_ms: int, run: RunBounds | None = None) -> list[EventMark]:
         assert wait_ms > 0
+        self.server.threads.append(threading.get_ident())
+        if self.server.failure:
+            raise self.server.failure
         if run and run.rows > 1 and self.server.counts:
             return self._run(run)
         self.server.waits.append(wait_ms)
@@ -179,6 +186,47 @@ def test_reachable_time_consumes_nothing_and_is_the_time_up_to_which_all_events_
     server.quiet_until = token(9, 0)
     assert ahead.reachable_time(token(2, 2), BatchLimits(9), wait_ms=5) == token(9).time
     assert server.opened == 1
+
+
+@pytest.mark.parametrize("counts", [False, True])
+@pytest.mark.parametrize("until", [None, token(9).time])
+def test_the_end_of_the_next_batch_is_read_while_spark_has_a_full_one(until: Timestamp | None, counts: bool) -> None:
+    server = Server([token(time) for time in range(1, 10)])
+    server.counts = counts
+    ahead = ahead_of(server)
+    start, ends = token(0, 0), []
+    for _ in range(4):
+        reach = ahead.advance(start, BatchLimits(4), until=until, wait_ms=5)
+        ahead.read_on(BatchLimits(4), until=until)
+        ends.append(reach.rows)
+        start = reach.token
+    ahead.close()
+    assert ends == [4, 4, 1, 0]
+    threads = [name for name in server.threads if name != threading.get_ident()]
+    assert threads, "another thread has read"
+    assert server.opened == 1
+
+
+def test_what_failed_while_it_read_on_is_raised_by_the_next_call() -> None:
+    server = Server([token(time) for time in range(1, 10)])
+    ahead = ahead_of(server)
+    first = ahead.advance(token(0, 0), BatchLimits(3), until=None, wait_ms=5)
+    server.failure = ConnectionError("gone")
+    ahead.read_on(BatchLimits(3), until=None)
+    with pytest.raises(ConnectionError):
+        ahead.advance(first.token, BatchLimits(3), until=None, wait_ms=5)
+    server.failure = None
+    assert ahead.advance(first.token, BatchLimits(3), until=None, wait_ms=5) == BatchEnd(token(6), 3)
+
+
+def test_a_batch_that_was_not_full_is_not_read_on_from() -> None:
+    server = Server([token(1)])
+    ahead = ahead_of(server)
+    ahead.advance(token(0, 0), BatchLimits(3), until=None, wait_ms=5)
+    asked = len(server.threads)
+    ahead.read_on(BatchLimits(3), until=None)
+    ahead.close()
+    assert len(server.threads) == asked
 
 
 def test_a_batch_without_rows_can_be_repeated_from_the_same_position() -> None:
