@@ -89,9 +89,10 @@ class Turn(greenlet):
     goes_first: bool = False
     """It goes on before all others until it has ended: it holds much, which the others would have to hold meanwhile."""
     scan_bytes: int = 0
-    """What its scan has last read from a view at once,"""
     batch_bytes: int = 0
-    """and the batch of documents that it makes; about."""
+    decoded_bytes: int = 0
+    """What its scan has last read from a view at once, the batch that it makes, and what the long document takes that
+    it has last decoded; about."""
     returned_count: int | None = None
     """How many documents are in its batch, where these are many, for the log."""
     account: Any = None
@@ -556,7 +557,7 @@ class Turns:
         if turn.pause_count:
             turn.paused_at, turn.pause_count = None, 0
         turn.goes_first, turn.interruptible = False, True
-        turn.scan_bytes = turn.batch_bytes = 0
+        turn.scan_bytes = turn.batch_bytes = turn.decoded_bytes = 0
         turn.returned_count = None
         if turn.account is not None:
             turn.account.close()

@@ -3,6 +3,9 @@
 An event loop's own server either takes and closes the connections for which there is no descriptor (libuv), or logs
 each second that there is none (asyncio). Here the listener pauses, says so once, and goes on when a client has left:
 those who wait are served then. Some descriptors are left for files.
+
+A client that has sent something and left before it was accepted is not served, as one is not that leaves later. Such
+clients may fill the kernel's queue, for those who come after them: accepting one takes 10 µs, serving it a millisecond.
 """
 
 from __future__ import annotations
@@ -11,12 +14,15 @@ import asyncio
 import errno
 import logging
 import resource
+import select
 import socket
+import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final
 
 from headrace import limits
+from headrace.clock import monotonic
 
 LOG = logging.getLogger("headrace.server")
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -44,7 +50,8 @@ class Listener:
         self._loop.add_reader(listening, self._accept, listening)
 
     def _accept(self, listening: socket.socket) -> None:
-        for _ in range(limits.ACCEPT_COUNT_MAX):
+        count, ends = 0, monotonic() + limits.ACCEPT_SECONDS
+        while count < limits.ACCEPT_COUNT_MAX and monotonic() < ends:
             try:
                 connection, _ = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -55,6 +62,10 @@ class Listener:
                     raise
                 self._pause()
                 return
+            if _has_left(connection):
+                connection.close()
+                continue
+            count += 1
             connection.setblocking(False)
             task = self._loop.create_task(self._connect(connection))
             self._connecting.add(task)
@@ -108,6 +119,15 @@ class Listener:
             self._loop.remove_reader(listening)
             listening.close()
         self.sockets.clear()
+
+
+def _has_left(connection: socket.socket) -> bool:
+    """Whether the client has closed its side already; False where the system does not tell before all else is read."""
+    if sys.platform != "linux":
+        return False
+    poll = select.poll()
+    poll.register(connection, select.POLLRDHUP)
+    return bool(poll.poll(0))
 
 
 def _has_free_descriptors() -> bool:

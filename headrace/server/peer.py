@@ -25,6 +25,7 @@ from headrace.log_lines import printable
 from headrace.memory_budget import Account
 from headrace.server.failures import log_failure, read_error
 from headrace.server.scheduler import EAGER_COUNT
+from headrace.turns import current_turn
 from headrace.wire.connection import NEED_DATA, Connection, Message, ProtocolError, TlsOnPlainSocket, UnopenedMessage
 from headrace.wire.message import MORE_TO_COME, OP_MSG, OP_QUERY
 from headrace.wire.reply_message import encode_reply, plain_head, plain_reply
@@ -221,7 +222,10 @@ class Peer(asyncio.Protocol):
         message = self._message = message.opened()
         if message.opcode == OP_QUERY:
             return parse_legacy_query(message.collection or "", message.body, self.client)
-        return parse_message(message.body, message.sequences, self.client)
+        request = parse_message(message.body, message.sequences, self.client)
+        if (turn := current_turn()) is not None:
+            self._message_bytes += turn.decoded_bytes
+        return request
 
     def _parsed(self, request: Request | Exception) -> None:
         """A long message has been read, or is refused."""
@@ -231,6 +235,9 @@ class Peer(asyncio.Protocol):
                 return
             if isinstance(request, ProtocolError):
                 self._close_invalid(request)
+                return
+            self._count()
+            if self._transport.is_closing():
                 return
             if isinstance(request, Exception):
                 self._refuse(self._message, request)

@@ -120,8 +120,9 @@ class Scheduler:
 
     def count_memory(self, turn: Turn, request: Request) -> None:
         """Count what a paused command holds of documents, as long as it waits for its next turn: the chunk that a scan
-        has read, and the batch that is made. Where that is needed, it ends with error 146 then."""
-        size = turn.scan_bytes + turn.batch_bytes
+        has read, the batch that is made, and a long document that it has decoded. Where that is needed, it ends with
+        error 146, before other commands go on: it holds all that until then, and it is counted no more."""
+        size = turn.scan_bytes + turn.batch_bytes + turn.decoded_bytes
         if turn.account is None:
             if size <= limits.COUNTED_STEP_BYTES:
                 return
@@ -135,6 +136,13 @@ class Scheduler:
     def _out_of_memory(self, turn: Turn) -> None:
         error = exceeded(self._core.store.memory.bytes_max)
         turn.interruption = Interrupted(error.code, error.message)
+        if turn.interruptible:
+            turn.goes_first = True
+            for paused in self._paused:
+                if paused.turn is turn:
+                    self._paused.remove(paused)
+                    self._paused.appendleft(paused)
+                    break
 
     def _begun(self) -> None:
         """A command has used up its first turn."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -92,6 +93,22 @@ def test_what_a_client_has_left_in_the_queue_is_not_run(server: headrace.Server,
         assert served.count(number) == before < 2000
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells that a client has left before all is read")
+def test_clients_that_left_before_they_were_accepted_are_not_served(server: headrace.Server, served: list[int]) -> None:
+    with RawClient(server.address) as other:
+        other.ask({"ping": 1})
+        del served[:]
+        go_on = hold_the_loop(server)
+        for _ in range(200):
+            with RawClient(server.address) as left:
+                left.socket.sendall(pings(10))
+        with RawClient(server.address) as new:
+            new.send({"ping": 1})
+            go_on.set()
+            assert new.receive()[1]["ok"] == 1.0
+            assert len(served) == 1
+
+
 def test_answers_of_an_eager_client_come_in_order(server: headrace.Server) -> None:
     with RawClient(server.address) as client:
         sent = b"".join(
@@ -137,3 +154,26 @@ def test_a_queued_command_of_a_client_that_has_gone_is_not_run(server: headrace.
             other.ask({"ping": 1})
         assert not server._running.scheduler._queued
         assert not server._running.scheduler._by_connection
+
+
+def test_a_command_that_is_cut_off_for_its_memory_goes_first(server: headrace.Server) -> None:
+    scheduler = server._running.scheduler
+    scheduler.turns.seconds = 0.0
+    positions: list[int] = []
+
+    def cut_off() -> None:
+        if len(scheduler._paused) < 5:
+            server._running.loop.call_soon(cut_off)
+            return
+        turn = scheduler._paused[3].turn
+        scheduler._out_of_memory(turn)
+        positions.append([paused.turn for paused in scheduler._paused].index(turn))
+
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(RawClient(server.address)) for _ in range(5)]
+        clients[0].ask({"insert": "c", "documents": [{"n": number} for number in range(2000)]})
+        server._running.loop.call_soon_threadsafe(cut_off)
+        for client in clients:
+            client.send({"find": "c", "filter": {"n": {"$lt": 0}}})
+        assert sorted(client.receive()[1].get("code", 0) for client in clients) == [0, 0, 0, 0, 146]
+    assert positions == [0]

@@ -59,8 +59,8 @@ def test_who_never_ends_a_message_is_cut_off_when_memory_is_short(server: headra
 def test_who_reads_no_replies_is_cut_off_when_memory_is_short(server: headrace.Server) -> None:
     with RawClient(server.address) as other, ExitStack() as stack:
         for number in range(4):
-            other.ask({"insert": "c", "documents": [{"_id": number, "b": Binary(bytes(8 * MEGABYTE))}]})
-        clients = [stack.enter_context(RawClient(server.address, receive_bytes=4096)) for _ in range(6)]
+            other.ask({"insert": "c", "documents": [{"_id": number, "b": Binary(bytes(5 * MEGABYTE))}]})
+        clients = [stack.enter_context(RawClient(server.address, receive_bytes=4096)) for _ in range(12)]
         for client in clients:
             client.socket.sendall(message({"find": "c", "filter": {"_id": 1}, "$db": "t"}))
         cut_off = 0
@@ -87,7 +87,7 @@ def test_scans_that_have_paused_count_what_they_have_read(server: headrace.Serve
     with RawClient(server.address) as other, ExitStack() as stack:
         for number in range(2):
             other.ask({"insert": "c", "documents": [{"_id": number, "b": Binary(bytes(4 * MEGABYTE))}]})
-        clients = [stack.enter_context(RawClient(server.address)) for _ in range(6)]
+        clients = [stack.enter_context(RawClient(server.address)) for _ in range(12)]
         for client in clients:
             client.send(body)
         most = 0

@@ -16,8 +16,9 @@ from typing import Any, Final
 
 from bson import InvalidBSON
 
+from headrace import limits
 from headrace.long_bytes import AT_ONCE_BYTES, cut, slices
-from headrace.turns import freed_in_pieces, tick
+from headrace.turns import current_turn, freed_in_pieces, tick
 from headrace.values.bson.elements import SHORT_RUN, value_size
 
 PIECE_BYTES: Final = 64 * 1024
@@ -31,12 +32,14 @@ Decode = Callable[[bytes], dict[str, Any]]
 def decode_in_pieces(data: bytes, decode: Decode) -> dict[str, Any]:
     """The document of `data`; `decode` is that of a short one. Raises `bson.InvalidBSON`."""
     _check_size(data, 0, len(data))
+    if (turn := current_turn()) is not None:
+        turn.decoded_bytes = 0
     return _document(data, 0, decode)
 
 
 def _document(data: bytes, start: int, decode: Decode) -> dict[str, Any]:
     document: dict[str, Any] = {}
-    for first, end, long_type in _groups(data, start):
+    for first, end, long_type in _counted_groups(data, start):
         tick()
         if long_type:
             name_end = data.index(b"\0", first + 1)
@@ -48,7 +51,7 @@ def _document(data: bytes, start: int, decode: Decode) -> dict[str, Any]:
 
 def _array(data: bytes, start: int, decode: Decode) -> list[Any]:
     array: list[Any] = []
-    for first, end, long_type in _groups(data, start):
+    for first, end, long_type in _counted_groups(data, start):
         tick()
         if long_type:
             array.append(_value(long_type, data, data.index(b"\0", first + 1) + 1, decode))
@@ -76,6 +79,15 @@ def _text(data: bytes, start: int, size: int) -> str:
         return "".join((*pieces, decoder.decode(b"", final=True)))
     except UnicodeDecodeError as error:
         raise InvalidBSON(str(error)) from error
+
+
+def _counted_groups(data: bytes, start: int) -> Iterator[tuple[int, int, int]]:
+    """As `_groups`; the turn counts what they take."""
+    turn = current_turn()
+    for first, end, long_type in _groups(data, start):
+        if turn is not None and long_type not in (DOCUMENT, ARRAY):
+            turn.decoded_bytes += (end - first) * (1 if long_type else limits.DECODED_FACTOR)
+        yield first, end, long_type
 
 
 def _groups(data: bytes, start: int) -> Iterator[tuple[int, int, int]]:
