@@ -14,6 +14,7 @@ from deltalake import write_deltalake
 from pymongo import MongoClient
 
 import headrace
+from headrace import limits
 from headrace.spark.jobs.job_file import Job, read_job
 from headrace.spark.jobs.job_stages import checked_lookup_tables, open_lookup_table
 from headrace.spark.jobs.report import verify_job
@@ -27,6 +28,9 @@ from tests.spark.support.pruning import prune_to
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+COUNT = limits.PREFETCH_ROW_COUNT_MAX + 200
+"""Documents: more than the driver reads itself."""
 
 SOURCE = """
 checkpoint = "{name}-checkpoint"
@@ -72,14 +76,14 @@ def run(folder: Path, name: str) -> None:
 @pytest.mark.spark
 def test_tasks_write_to_a_store_and_what_they_wrote_is_an_archive(tmp_path: Path, store: ObjectStore) -> None:
     with headrace.Server() as server, MongoClient[dict[str, Any]](server.uri) as client:
-        client.d.c.insert_many([{"_id": number, "n": 0} for number in range(50)])
+        client.d.c.insert_many([{"_id": number, "n": 0} for number in range(COUNT)])
         job = job_of(tmp_path, "changes", server.uri, CHANGES, "showRawUpdateDescription = true")
         run(tmp_path, "changes")
         assert [each.equal for each in verify_job(job)] == [True]
         (sink,) = (each.open() for each in job.sinks)
-        assert isinstance(sink, LogSink) and sink.log.read().num_rows == 50 + 2
+        assert isinstance(sink, LogSink) and sink.log.read().num_rows == COUNT + 2
         names = location_of("s3://tables/shop/changes").names()
-        assert sum(name.startswith("part-") and "-c000" not in name for name in names) >= 2  # not the driver's
+        assert any(name.startswith("part-") and "-c000" not in name for name in names)  # not the driver's
 
         last = client.admin.command("ping")["operationTime"]
         for number in range(5):
