@@ -165,11 +165,17 @@ class DeltaUpkeep:
         report.compacted_files = int(metrics["numFilesRemoved"])
 
     def _vacuum(self, report: UpkeepReport, thorough: bool) -> None:
-        """Removes files of no version younger than `retain`. The first time also what the log does not know."""
+        """Removes files of no version younger than `retain`. The first time also what the log does not know.
+
+        The latter not if there is more in the folder than files of this table: a checkpoint, another table.
+        """
         table = self._table()
         hours, full = self.options.retain_seconds // _HOUR, thorough or not self._ran
         self._ran = True
-        if table.vacuum(hours, dry_run=True, enforce_retention_duration=False, full=full):
+        listed = table.vacuum(hours, dry_run=True, enforce_retention_duration=False, full=full)
+        if full and not all(map(_is_of_table, listed)):
+            full, listed = False, table.vacuum(hours, dry_run=True, enforce_retention_duration=False)
+        if listed:
             removed = table.vacuum(
                 hours, dry_run=False, enforce_retention_duration=False, full=full, commit_properties=_carried(table)
             )
@@ -207,6 +213,12 @@ def _time_column(table: DeltaTable, kind: str) -> tuple[str, str]:
     # The columns of a typed history are named apart from those of documents.
     prefix = "_" if any(field.name == "_until" for field in table.schema().fields) else ""
     return f"{prefix}until", f"{prefix}current = false and "
+
+
+def _is_of_table(name: str) -> bool:
+    """Whether a file of this name, relative to the table, can be one that was written to the table: in a partition."""
+    *folders, file = name.split("/")
+    return file.endswith(".parquet") and all("=" in folder for folder in folders)
 
 
 def _token_of(seconds: int) -> str:

@@ -229,5 +229,25 @@ def test_what_is_too_much_for_the_time_between_two_batches_is_left_and_said(
     assert upkeep_of("changes", path).run(stop=lambda: True).compacted_files == 0
 
 
+@pytest.mark.parametrize("kind", ["changes", "mirror"])
+def test_what_is_not_the_tables_stays_in_its_folder(kind: str, tmp_path: Path) -> None:
+    """A checkpoint, another table, somebody's notes; the files of old versions go nevertheless."""
+    path = tmp_path / "t"
+    for sink in (open_sink(kind, path), open_sink("changes", path / "inside")):
+        for batch in single_events(20):
+            sink.apply(batch)
+    (path / "checkpoint" / "offsets").mkdir(parents=True)
+    for name in ("checkpoint/offsets/0", "checkpoint/headrace.json", "notes.txt"):
+        (path / name).write_text("")
+    others = [file for file in path.rglob("*") if file.is_file() and "inside" in str(file)]
+    others += [path / "checkpoint/offsets/0", path / "checkpoint/headrace.json", path / "notes.txt"]
+    for file in path.rglob("*"):
+        os.utime(file, (0, 0))
+    before = contents(kind, path)
+    report = upkeep_of(kind, path).run(thorough=True)
+    assert all(file.exists() for file in others)
+    assert report.vacuumed_files and contents(kind, path) == before
+
+
 def test_of_no_table_there_is_nothing_to_do(tmp_path: Path) -> None:
     assert not upkeep_of("changes", tmp_path / "none").run().did_something
