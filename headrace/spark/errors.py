@@ -8,6 +8,8 @@ from typing import Final
 # The last line of a traceback in a message of Spark's: `module.Kind: text`.
 _RAISED: Final = re.compile(r"^(?:\w+\.)*([A-Z]\w*): (.+)$", re.MULTILINE)
 
+# With which errors of object stores begin the lines of their causes, in colour.
+_MARKS: Final = re.compile(r"\x1b\[[\d;]*m|↳")
 
 # The user and password of a connection string, and options of it that hold secrets.
 _CREDENTIALS: Final = re.compile(r"((?:mongodb|postgresql|mysql|mariadb|oracle|mssql)(?:\+\w+)?://)[^\s\"'/?]*@")
@@ -33,4 +35,4 @@ def error_line(error: Exception) -> str:
     if raised:
         kind, text = raised[-1]
     text = text.partition(", Topology Description")[0].partition(", full error: {")[0]
-    return redacted(f"{kind}: {text}")
+    return redacted(f"{kind}: {' '.join(_MARKS.sub(' ', text).split())}")

@@ -98,6 +98,9 @@ def _documents(job: Job, table: JobTable, letters: DeadLetters) -> Iterator[str]
         options = replace(options, database=database, collection=collection, collections=())
     for letter in letters.waiting(str(sink)).values():
         row = json.loads(letter.row)
+        if options.mask and options.mask.hashes_keys:
+            yield f"{row['documentKey']} is a hash, by which the server finds no document: begin again (pipeline reset)"
+            continue
         now = _document_now(options, row["documentKey"])
         if now is None:
             yield f"{row['documentKey']} is not in the collection; its delete takes it away"

@@ -158,7 +158,8 @@ def _check_paths(job: Job) -> None:
     options = job.options
     for sink in job.sinks:
         if sink.per_collection:
-            check_placeholders(sink.target, options.database)
+            for path in (sink.target, *sink.schema_files):
+                check_placeholders(path, options.database)
             if sink.in_catalog:
                 check_schema(sink.target)
         elif sink.is_table and options.several:
@@ -243,6 +244,9 @@ def _check_targets(job: Job) -> None:
     ]
     if len(set(targets)) < len(targets):
         raise SinkError("two sinks write one table: give each its own")
+    files = [file for sink in job.sinks for file in sink.schema_files]
+    if len(set(files)) < len(files):
+        raise SinkError("two sinks have one file as schema_file: give each its own")
     names = [sink for sink in job.sinks if sink.in_catalog]
     for number, sink in enumerate(names):
         for other in names[:number]:

@@ -30,6 +30,8 @@ class JobRecord:
     histories: Mapping[str, str] = field(default_factory=dict)
     begun: tuple[str, ...] = ()
     snapshot: bool = False
+    sinks: Mapping[str, str] = field(default_factory=dict)
+    """The sinks that the job had at the last start, by their tables' names, each with what it omits; empty: unknown."""
     mask: str = ""
     """The fingerprint of the mask of what was read; empty if nothing was masked."""
     collections: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

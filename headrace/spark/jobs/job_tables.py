@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headrace.spark.jobs.job_record import read_record
 from headrace.spark.jobs.typed_sinks import set_validators
@@ -16,7 +16,8 @@ from headrace.spark.sinks.catalog_names import overlap as names_overlap
 from headrace.spark.sinks.collections_sink import CollectionsSink
 from headrace.spark.sinks.contract import Sink
 from headrace.spark.sinks.sink_options import SinkOptions
-from headrace.spark.sinks.table_paths import overlap, tables_at
+from headrace.spark.sinks.table_paths import has_files, is_shortened, overlap, tables_at
+from headrace.spark.tables.table_owner import NotOurTable
 
 if TYPE_CHECKING:
     from headrace.spark.jobs.job_file import Job
@@ -62,20 +63,21 @@ def tables_of(job: Job, *, with_spark: bool = True) -> Iterator[JobTable]:
         if not sink.per_collection:
             yield JobTable(sink)
         elif with_spark or not sink.in_catalog:
-            for namespace in sorted(_there(job, sink)):
+            for namespace in sorted({*_there(job, sink)}):
                 if selection.matches(namespace):
                     yield JobTable(sink.of_collection(namespace), text_of(namespace))
 
 
 def _there(job: Job, sink: SinkOptions) -> Iterator[Namespace]:
     """The collections that have a table of the sink."""
-    options = job.options
-    if not sink.in_catalog:
-        return tables_at(sink.target, options.selection.database)
-    record = read_record(job.checkpoint)
-    names = [name for name, each in record.collections.items() if each["uuid"]] if record else []
-    known = {namespace_of(name.partition(" ")[2] if options.others else name) for name in names}
-    return tables_in_catalog(sink.target, {each for each in known if options.selection.matches(each)})
+    options, record = job.options, read_record(job.checkpoint)
+    names = {
+        namespace_of(name.partition(" ")[2] if options.others else name)
+        for name, each in (record.collections.items() if record else ())
+        if each["uuid"] or not sink.in_catalog
+    }
+    known = sorted(name for name in names if options.selection.matches(name))
+    return tables_in_catalog(sink.target, known) if sink.in_catalog else tables_at(sink.target, options.database, known)
 
 
 def missing_tables(job: Job, begun: Iterable[str], *, with_spark: bool) -> list[str]:
@@ -84,7 +86,21 @@ def missing_tables(job: Job, begun: Iterable[str], *, with_spark: bool) -> list[
     With Spark also of those in its catalogs.
     """
     there = {table_name(table.sink) for table in tables_of(job, with_spark=with_spark)}
-    return [name for name in begun if name not in there and any(_may_be(sink, name, with_spark) for sink in job.sinks)]
+    return [
+        name for name in begun
+        if name not in there and any(_may_be(sink, name, with_spark) for sink in job.sinks) and not _is_short(name)
+    ]  # fmt: skip
+
+
+def _is_short(name: str) -> bool:
+    """Whether it is a table that is there, and whose folder does not say of which collection it is."""
+    path = name.partition(" ")[2]
+    return is_shortened(path) and has_files(path)
+
+
+def is_table_of(sink: SinkOptions, table: SinkOptions) -> bool:
+    """Whether `table` is one that `tables_of` may have of the sink."""
+    return table == sink or _may_be(sink, table_name(table), with_spark=True)
 
 
 def _may_be(sink: SinkOptions, name: str, with_spark: bool) -> bool:
@@ -145,3 +161,42 @@ def table_files(sink: SinkOptions) -> TableFiles | None:
         return TableFiles(actions.num_rows, sum(actions.column("size_bytes").to_pylist()), known)
     sizes = [location.size(name) or 0 for name in location.names() if name.endswith(".parquet")]
     return TableFiles(len(sizes), sum(sizes), None)
+
+
+_FORMATS: Final = {"_delta_log": "delta", "_spark_metadata": "events as Parquet files", "mirror.parquet": "parquet"}
+"""What a folder has, by the name of what only such a table has."""
+
+
+def check_format(sink: SinkOptions) -> None:
+    """Raises NotOurTable if the folder has a table of a format that is not the sink's."""
+    location = sink.location
+    if location is None or not location.exists():
+        return
+    names = set(location.names())
+    wanted = "_delta_log"
+    if sink.kind == "parquet" or (sink.kind == "documents" and sink.options.get("table") == "parquet"):
+        wanted = "_spark_metadata"
+    elif sink.options.get("table") == "parquet":
+        wanted = "mirror.parquet"
+    others = [name for name in _FORMATS if name in names and name != wanted]
+    if others:
+        raise NotOurTable(
+            f"{location} has a table of another kind ({_FORMATS[others[0]]}): give {sink.kind} another path"
+        )
+    table = location.table() if wanted == "_delta_log" and wanted in names else None
+    columns = {field.name for field in table.schema().fields} if table else set()
+    if columns and not _FITS[sink.kind](columns):
+        raise NotOurTable(
+            f"{location} has a table of another kind, with {', '.join(sorted(columns))}: give {sink.kind} another path"
+        )
+
+
+_FITS: Final[dict[str, Callable[[set[str]], bool]]] = {
+    "changes": lambda columns: "token" in columns and not columns & {"_key", "document", "until"},
+    "documents": lambda columns: "document" in columns and not columns & {"_id", "until"},
+    "history": lambda columns: {"_id", "document", "until"} <= columns or {"_key", "_until"} <= columns,
+    "mirror": lambda columns: (
+        ({"_id", "document"} <= columns and "until" not in columns) or ("_key" in columns and "_until" not in columns)
+    ),
+}
+"""Whether a Delta table with these columns can be that of the sink."""

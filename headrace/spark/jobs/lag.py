@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+import pymongo
+
 from headrace import limits
 from headrace.spark.jobs.checkpoint import ServerPosition
 from headrace.spark.mongodb.collection_selection import namespace_of
@@ -29,7 +31,7 @@ class Lag:
 
 
 def lag_of(options: SourceOptions, positions: Sequence[ServerPosition]) -> Lag:
-    """Asks each server. Raises PositionLost, and pymongo's errors for a server that does not answer."""
+    """Asks each server. Raises PositionLost, and pymongo's errors for one that does not answer within seconds."""
     by_name = {server_name(one.uri): one for one in options.servers}
     lags = [_lag_of(by_name.get(position.server, options), position.token) for position in positions]
     collections: dict[str, Lag] = {}
@@ -56,7 +58,8 @@ def documents_of(options: SourceOptions, names: Iterable[str]) -> int:
 
 def _lag_of(options: SourceOptions, token: Token) -> Lag:
     feed = MongoDBStream(replace(options, rows_max=None))
-    now = feed.now()
+    with pymongo.timeout(limits.START_CHECK_SECONDS_MAX):
+        now = feed.now()
     count = 0
     counts: Counter[str] = Counter()
     first: dict[str, int] = {}

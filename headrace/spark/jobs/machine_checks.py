@@ -12,8 +12,12 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
+from headrace.spark.errors import error_line
 from headrace.spark.jobs.job_file import Job
+from headrace.spark.jobs.metrics import AddressRefused, JobMetrics, serve
 from headrace.spark.sinks.kafka_options import PACKAGE, PROVIDER
+from headrace.spark.sinks.table_paths import has_placeholders
+from headrace.spark.tables.table_location import location_of
 
 _JAR_LISTS: Final = ("spark.driver.extraClassPath", "spark.jars")
 _SESSION_CATALOG: Final = "spark_catalog"
@@ -34,6 +38,18 @@ def machine_problems(job: Job, *, starts_spark: bool = True) -> list[str]:
     return lines + (_session_problems(job) if starts_spark else [])
 
 
+def address_problems(job: Job) -> Iterator[str]:
+    """Says that the address of the job's metrics cannot be had, unless the job has it: it runs."""
+    from headrace.spark.jobs.runner import running_process
+
+    try:
+        with serve(JobMetrics(job.name), job.metrics):
+            pass
+    except AddressRefused as error:
+        if running_process(job) is None:
+            yield error_line(error)
+
+
 def _missing_command(job: Job) -> Iterator[str]:
     if job.on_lag and job.on_lag.command and shutil.which(job.on_lag.command[0]) is None:
         yield f"on_lag: there is no command {job.on_lag.command[0]!r}"
@@ -49,7 +65,9 @@ def _folders(job: Job) -> list[Path]:
     """The folders in which the job writes."""
     sinks = [Path(sink.location.url) for sink in job.sinks if sink.location and not sink.location.in_store]
     positions = [Path(sink.options["position"]).parent for sink in job.sinks if sink.kind == "kafka"]
-    return [job.checkpoint.absolute(), *sinks, *positions]
+    columns = [Path(file).parent for sink in job.sinks for file in sink.schema_files if not has_placeholders(file)]
+    letters = [Path(job.deadletter)] if job.deadletter and not location_of(job.deadletter).in_store else []
+    return [job.checkpoint.absolute(), *sinks, *positions, *columns, *letters]
 
 
 def _unwritable(folder: Path) -> str:

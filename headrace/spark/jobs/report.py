@@ -12,6 +12,7 @@ from headrace.spark.jobs.job_file import Job
 from headrace.spark.jobs.job_stages import explained, spark_stages
 from headrace.spark.jobs.job_tables import tables_of
 from headrace.spark.jobs.runner import job_session, source_options
+from headrace.spark.jobs.start_checks import answering
 from headrace.spark.masks.mask import Mask
 from headrace.spark.mongodb.collection_selection import namespace_of
 from headrace.spark.mongodb.mongodb_stream import client_of
@@ -126,7 +127,12 @@ class _RowsOfServer:
 
 
 def verify_job(job: Job) -> Iterator[SinkVerification]:
-    """Compares each sink with its source, at one token each. Raises pymongo's errors for what the server refuses."""
+    """Compares each sink with its source, at one token each. Raises pymongo's errors for what the server refuses,
+    ServerUnreachable after some seconds.
+    """
+    with answering(job.options):
+        for one in job.options.servers:
+            client_of(one.uri).admin.command("ping")
     options = parse_options(source_options(job))
     _start_for_catalogs(job)
     offsets = collections_offsets(read_checkpoint(job.checkpoint).offset)

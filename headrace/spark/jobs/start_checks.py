@@ -15,7 +15,7 @@ here, by name and in one line, before Spark is started. Rules:
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
@@ -31,8 +31,8 @@ from headrace.spark.jobs.collection_checks import SeenCollections, with_collecti
 from headrace.spark.jobs.job_file import Job, JobError
 from headrace.spark.jobs.job_record import JobRecord, read_record, write_record
 from headrace.spark.jobs.job_stages import document_maker
-from headrace.spark.jobs.job_tables import missing_tables, table_name, tables_of
-from headrace.spark.jobs.machine_checks import machine_problems
+from headrace.spark.jobs.job_tables import check_format, is_table_of, missing_tables, table_name, tables_of
+from headrace.spark.jobs.machine_checks import address_problems, machine_problems
 from headrace.spark.mongodb.collection_selection import Namespace, namespace_of
 from headrace.spark.mongodb.connection_strings import resolved
 from headrace.spark.mongodb.listed_collections import list_collections
@@ -149,12 +149,13 @@ def check_job(job: Job, *, with_spark: bool = False) -> CheckedJob:
             _check_servers(checked, state)
             _check_stream(state, options)
     _check_all_there(checked, with_spark=with_spark)
-    with _answering(options):
+    checked = _with_sinks(checked, with_spark=with_spark)
+    with answering(options):
         for one in options.servers:
             _check_collection(job, one)
         histories = {server_name(one.uri): server_history(client_of(one.uri)).id for one in options.servers}
         _check_distinct(job, histories)
-        checked = replace(checked, record=replace(record, histories=_merged(record.histories, histories)))
+        checked = replace(checked, record=replace(checked.record, histories=_merged(record.histories, histories)))
         if checkpoint.planned >= 0:
             _check_history(checked, histories, record.histories)
             _check_positions(checked)
@@ -178,9 +179,39 @@ def _with_mask(job: Job, record: JobRecord) -> JobRecord:
     return replace(record, mask=mask)
 
 
+def _with_sinks(checked: CheckedJob, *, with_spark: bool) -> CheckedJob:
+    """Records the job's sinks. Raises NotOurTable for one that its table does not belong to any more.
+
+    That is one which omits other fields than before; and one which was not in the job at the last start, and lacks what
+    was read until then, unless it is a table of events that begins now, or one that was moved.
+    """
+    job, before = checked.job, checked.record.sinks
+    sinks: dict[str, str] = {}
+    gone = {name.partition(" ")[0] for name in before.keys() - set(map(table_name, job.sinks))}
+    for sink in job.sinks:
+        name, omits = table_name(sink), json.dumps(sink.options.get("omit", []))
+        if sink.kind == "own" or (sink.in_catalog and not with_spark):
+            sinks |= {name: before[name]} if name in before else {}
+            continue
+        sinks[name] = omits
+        there = any(state.exists and is_table_of(sink, state.sink) for state in checked.sinks)
+        new = bool(before) and name not in before and checked.checkpoint.committed >= 0
+        if new and ((there and sink.kind not in gone) or (sink.folds and not there)):
+            raise NotOurTable(
+                f"the sink {sink} was not in the job at its last start, and lacks what was read until then: give it a "
+                "job of its own, or begin again with `headrace pipeline reset`"
+            )
+        if sink.folds and checked.record.begun and before.get(name, omits) != omits:
+            raise NotOurTable(
+                f"the sink {sink} omits other fields than before, and its table would have both: begin again with "
+                "`headrace pipeline reset --data`"
+            )
+    return replace(checked, record=replace(checked.record, sinks=sinks))
+
+
 def problems(job: Job) -> list[str]:
     """What is wrong with the job, a line each; an empty list if it can run. Changes nothing."""
-    lines = machine_problems(job)
+    lines = [*machine_problems(job), *address_problems(job)]
     try:
         check_job(job)
     except Exception as error:
@@ -298,7 +329,7 @@ def sink_states(job: Job, *, with_spark: bool = False) -> tuple[SinkState, ...]:
 
 
 def _sink_state(sink: SinkOptions, collection: str = "") -> SinkState:
-    _check_format(sink)
+    check_format(sink)
     _check_brokers(sink)
     try:
         with pymongo.timeout(limits.START_CHECK_SECONDS_MAX):
@@ -314,45 +345,6 @@ def _check_brokers(sink: SinkOptions) -> None:
         reason = unreachable(kafka_options(sink.options).servers, limits.START_CHECK_SECONDS_MAX)
         if reason:
             raise ServerUnreachable(f"no broker answers for the sink {sink}: {reason}")
-
-
-_FORMATS: Final = {"_delta_log": "delta", "_spark_metadata": "events as Parquet files", "mirror.parquet": "parquet"}
-"""What a folder has, by the name of what only such a table has."""
-
-
-def _check_format(sink: SinkOptions) -> None:
-    """Raises NotOurTable if the folder has a table of a format that is not the sink's."""
-    location = sink.location
-    if location is None or not location.exists():
-        return
-    names = set(location.names())
-    wanted = "_delta_log"
-    if sink.kind == "parquet" or (sink.kind == "documents" and sink.options.get("table") == "parquet"):
-        wanted = "_spark_metadata"
-    elif sink.options.get("table") == "parquet":
-        wanted = "mirror.parquet"
-    others = [name for name in _FORMATS if name in names and name != wanted]
-    if others:
-        raise NotOurTable(
-            f"{location} has a table of another kind ({_FORMATS[others[0]]}): give {sink.kind} another path"
-        )
-    table = location.table() if wanted == "_delta_log" and wanted in names else None
-    columns = {field.name for field in table.schema().fields} if table else set()
-    if columns and not _FITS[sink.kind](columns):
-        raise NotOurTable(
-            f"{location} has a table of another kind, with {', '.join(sorted(columns))}: give {sink.kind} another path"
-        )
-
-
-_FITS: Final[dict[str, Callable[[set[str]], bool]]] = {
-    "changes": lambda columns: "token" in columns and not columns & {"_key", "document", "until"},
-    "documents": lambda columns: "document" in columns and not columns & {"_id", "until"},
-    "history": lambda columns: {"_id", "document", "until"} <= columns or {"_key", "_until"} <= columns,
-    "mirror": lambda columns: (
-        ({"_id", "document"} <= columns and "until" not in columns) or ("_key" in columns and "_until" not in columns)
-    ),
-}
-"""Whether a Delta table with these columns can be that of the sink."""
 
 
 def _job_id(job: Job, sinks: Iterable[SinkState], record: JobRecord | None = None) -> str:
@@ -418,7 +410,8 @@ def _check_stream(state: SinkState, options: SourceOptions) -> None:
 
 
 @contextmanager
-def _answering(options: SourceOptions) -> Iterator[None]:
+def answering(options: SourceOptions) -> Iterator[None]:
+    """Raises ServerUnreachable where a server does not answer within some seconds."""
     try:
         with pymongo.timeout(limits.START_CHECK_SECONDS_MAX):
             yield

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
+import pymongo
 from pymongo.errors import PyMongoError
 
 from headrace import limits
@@ -248,7 +249,8 @@ def _lag(job: Job, positions: tuple[ServerPosition, ...]) -> tuple[Lag | None, s
 
 def _sink_status(sink: SinkOptions) -> SinkStatus:
     try:
-        reached = sink.open().position()
+        with pymongo.timeout(limits.START_CHECK_SECONDS_MAX):
+            reached = sink.open().position()
         table = table_files(sink) if reached.batch >= 0 or reached.token else None
     except Exception as error:
         # Whatever is wrong with one table, the others are shown.

@@ -18,7 +18,12 @@ class ValueProblem(ValueError):
 
 
 def check_values(given: Mapping[str, Any]) -> None:
-    """Raises ValueProblem for a value of `[trigger]`, `[metrics]`, `[spark]` or the top that is not of its kind."""
+    """Raises ValueProblem for a value of the top, or of a table but `[source]`, that is not of its kind."""
+    _check(given, "checkpoint", "a path", _is_text)
+    _check(given, "deadletter_max", "a whole number", _is_count)
+    _check(given, "source", "a table", lambda source: isinstance(source, dict))
+    _check(given, "sink", "an array of tables: [[sink]]", _is_tables)
+    _check(given.get("pipeline", {}), "tables", "a table of tables", lambda tables: isinstance(tables, dict))
     _check(given, "report_seconds", "a number of seconds above 0", _is_positive)
     metrics, spark, trigger = (given.get(name, {}) for name in ("metrics", "spark", "trigger"))
     _check(metrics, "port", f"a port from 0 to {_PORT_MAX}", lambda port: _is_count(port) and port <= _PORT_MAX)
@@ -33,6 +38,14 @@ def check_values(given: Mapping[str, Any]) -> None:
 def _check(table: Mapping[str, Any], key: str, kind: str, fits: Any) -> None:
     if key in table and not fits(table[key]):
         raise ValueProblem(f"{key!r} is {kind}, not {table[key]!r}")
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _is_tables(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, dict) for each in value)
 
 
 def _is_count(value: Any) -> bool:

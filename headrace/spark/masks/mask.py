@@ -106,6 +106,11 @@ class Mask:
         updates = ("rawUpdateDescription", "updateDescription")
         return dict.fromkeys(documents, self.document) | dict.fromkeys(updates, self.update)
 
+    @property
+    def hashes_keys(self) -> bool:
+        """Whether `_id`, or something in it, is hashed: the server finds no document by such a key."""
+        return "_id" in self._root.names
+
     def _omits(self, path: str) -> bool:
         node = _at(self._root, path)
         return node.action is _omit if node else False

@@ -149,6 +149,9 @@ KINDS: Final[dict[str, SinkKind]] = {
 
 _NEEDED: Final = {"kafka": ("position", "servers"), "sql": ("table",)}
 """What a kind needs besides `SinkKind.needs`."""
+_TEXTS: Final = frozenset(
+    {"collection", "database", "path", "policy", "position", "schema_file", "table", "topic", "uri"}
+)
 _PER_COLLECTION: Final = frozenset({"changes", "history", "mirror", "parquet"})
 """The kinds whose path, or table in a catalog, may have `{database}` and `{collection}`."""
 
@@ -197,6 +200,11 @@ class SinkOptions:
         """Its path, or the name of its table in a catalog."""
         return str(self.options.get("table" if self.in_catalog else "path", ""))
 
+    @property
+    def schema_files(self) -> tuple[str, ...]:
+        """The file of its columns, if the job's file names one."""
+        return (str(self.options["schema_file"]),) if "schema_file" in self.options else ()
+
     def of_collection(self, namespace: Namespace) -> SinkOptions:
         """The sink of the collection's own table."""
         if self.in_catalog:
@@ -228,9 +236,10 @@ def parse_sink(given: Mapping[str, Any], folder: Path) -> SinkOptions:
     """The sink that a table of a job's file describes; relative paths are in `folder`. Raises SinkError."""
     options = dict(given)
     name = options.pop("kind", None)
-    if name not in KINDS:
+    if not isinstance(name, str) or name not in KINDS:
         raise SinkError(f"a sink's kind is one of {', '.join(KINDS)}, not {name!r}")
     kind = KINDS[name]
+    _check_texts(name, options)
     upkeep = options.pop("upkeep", None) if "upkeep" in kind.options else None
     in_catalog = SinkOptions(name, options).in_catalog
     if in_catalog and (refused := sorted(options.keys() & {"buckets", "path", "writers"})):
@@ -268,7 +277,7 @@ def parse_sink(given: Mapping[str, Any], folder: Path) -> SinkOptions:
             raise SinkError(str(error)) from None
     if "omit" in options and "omit" in kind.options:
         try:
-            omitting(list(options["omit"]))
+            omitting(options["omit"])
         except ValueError as error:
             raise SinkError(f"the sink {name!r}: {error}") from None
     if name == "kafka":
@@ -278,6 +287,15 @@ def parse_sink(given: Mapping[str, Any], folder: Path) -> SinkOptions:
     if options.keys() & TYPED_OPTIONS & kind.options:
         _check_typed(name, options, folder)
     return SinkOptions(name, options, _upkeep(name, options, upkeep, in_catalog))
+
+
+def _check_texts(name: str, options: Mapping[str, Any]) -> None:
+    """Raises SinkError for an option that should be a text. Those of a sink of somebody's own are its own affair."""
+    texts = {"factory"} if name == "own" else _TEXTS
+    for each in sorted(texts & options.keys()):
+        value = options[each]
+        if value is not None and not (isinstance(value, str) and value.strip()):
+            raise SinkError(f"the sink {name!r}: {each!r} is a text, not {value!r}")
 
 
 def _upkeep(name: str, options: Mapping[str, Any], given: Any, in_catalog: bool) -> UpkeepOptions | None:
@@ -302,11 +320,11 @@ def _upkeep(name: str, options: Mapping[str, Any], given: Any, in_catalog: bool)
 
 
 def _check_kafka(options: dict[str, Any], folder: Path) -> None:
-    """Raises SinkError for options of Kafka that are wrong; fills in where the file of the position is."""
+    """Raises SinkError for options of Kafka that are wrong; fills in the brokers as text, and where the position is."""
     from headrace.spark.sinks.kafka_options import kafka_options
 
     try:
-        kafka_options(options)
+        options["servers"] = kafka_options(options).servers
     except OptionError as error:
         raise SinkError(f"the sink 'kafka': {error}") from None
     if is_url(str(options["position"])):
@@ -315,13 +333,14 @@ def _check_kafka(options: dict[str, Any], folder: Path) -> None:
 
 
 def _check_typed(name: str, options: dict[str, Any], folder: Path) -> None:
-    """Raises SinkError for options of typed columns that are wrong; fills in where their file is."""
+    """Raises SinkError for options of typed columns that are wrong; fills in where their file is, and `cluster`."""
     if options.get("table", "delta") != "delta":
         raise SinkError(f"the sink {name!r} has typed columns in a Delta table with a path only")
     if "schema_file" in options or (options.get("schema") == INFER and is_url(options["path"])):
         options["schema_file"] = schema_file(options, options["path"], folder)
     try:
-        typed_options(options, options["path"])
+        typed = typed_options(options, options["path"])
+        options["cluster"] = list(typed.cluster) if typed else []
     except SchemaError as error:
         raise SinkError(f"the sink {name!r}: {error}") from None
 

@@ -7,7 +7,7 @@ each of its bytes, and so is a `_` or `.` in front, since readers of tables take
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from typing import Final
 
@@ -18,6 +18,9 @@ _PLACEHOLDERS: Final = {"collection": r"(?P<collection>[^/]+)", "database": r"(?
 _PLACEHOLDER: Final = re.compile(r"\{([^{}/]*)\}")
 _NAME_BYTES_MAX: Final = 200
 """Of a file's name, in which an escaped character takes three; the name of a collection has at most 255 bytes."""
+
+_SHORTENED: Final = "~~"
+"""Behind what is left of a name; nothing else makes it."""
 
 
 class PathError(ValueError):
@@ -62,14 +65,28 @@ def overlap(one: str, other: str) -> bool:
     return True
 
 
-def tables_at(path: str, database: str | None) -> Iterator[Namespace]:
-    """The collections that have a folder at such a path; those with a shortened name are left out."""
+def tables_at(path: str, database: str | None, known: Iterable[Namespace] = ()) -> Iterator[Namespace]:
+    """The collections that have a folder at such a path; of those with a shortened name the `known` ones."""
+    for name in known:
+        if is_shortened(path_of(path, name)) and has_files(path_of(path, name)):
+            yield name
     pieces = path.split("/")
     fixed = next(number for number, piece in enumerate(pieces) if has_placeholders(piece))
-    known = {"database": database} if database is not None else {}
-    for names in _walk("/".join(pieces[:fixed]), pieces[fixed:], known):
+    given = {"database": database} if database is not None else {}
+    for names in _walk("/".join(pieces[:fixed]), pieces[fixed:], given):
         if names.keys() >= _PLACEHOLDERS.keys():
             yield names["database"], names["collection"]
+
+
+def is_shortened(path: str) -> bool:
+    """Whether a name in the path was shortened, so that it cannot be read back."""
+    return _SHORTENED in path
+
+
+def has_files(path: str) -> bool:
+    """Whether there is a folder with something in it."""
+    location = location_of(path)
+    return location.exists() and bool(location.names())
 
 
 def _walk(folder: str, pieces: list[str], names: dict[str, str]) -> Iterator[dict[str, str]]:
@@ -104,7 +121,7 @@ def escaped(name: str) -> str:
     text = re.sub(r"[^A-Za-z0-9_.-]", _hexadecimal, name)
     text = re.sub(r"\A[_.]", _hexadecimal, text)
     if len(text) > _NAME_BYTES_MAX:
-        text = f"{text[:_NAME_BYTES_MAX]}~~{blake2b(name.encode(), digest_size=16).hexdigest()}"
+        text = f"{text[:_NAME_BYTES_MAX]}{_SHORTENED}{blake2b(name.encode(), digest_size=16).hexdigest()}"
     return text
 
 
@@ -122,4 +139,4 @@ def unescaped(text: str) -> str | None:
         )
     except UnicodeDecodeError:
         return None
-    return name if escaped(name) == text and "~~" not in text else None
+    return name if escaped(name) == text and not is_shortened(text) else None

@@ -56,7 +56,10 @@ def _flattened(given: Any) -> frozenset[tuple[str, ...]] | None:
         return None
     if given is False:
         return frozenset()
-    paths = [parse_path(each) for each in ([given] if isinstance(given, str) else given)]
+    texts = [given] if isinstance(given, str) else given
+    if not isinstance(texts, list) or not all(isinstance(each, str) for each in texts):
+        raise SchemaError("flatten is true, false, a path, or an array of paths")
+    paths = list(map(parse_path, texts))
     # The way to a flattened object is flattened, too.
     return frozenset(path[: depth + 1] for path in paths for depth in range(len(path)))
 

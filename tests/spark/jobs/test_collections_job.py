@@ -39,6 +39,7 @@ from headrace.spark.source.options import parse_options
 from headrace.spark.source.readers import StreamReader
 from headrace.spark.tables.dead_letters import DeadLetters
 from headrace.spark.tables.fold import MirrorChanges
+from headrace.spark.tables.table_owner import NotOurTable
 
 pytestmark = pytest.mark.long
 
@@ -217,6 +218,34 @@ def test_names_are_added_to_a_job_that_has_begun(server: Any, tmp_path: Path) ->
         client.shop.log_1.update_one({"_id": 1}, {"$inc": {"n": 1}})
         Runs(job).run()
         assert [equal for equal, _ in verified(job)] == [True] * 6
+
+
+def test_a_long_name_is_a_collection_like_any_other(server: Any, tmp_path: Path) -> None:
+    """The name of its folder is shortened, so that it says no longer which collection it is of."""
+    job, name = job_of(tmp_path, server.uri), "注文" * 30
+    with MongoClient[dict[str, Any]](server.uri) as client:
+        client.shop[name].insert_one({"_id": 1})
+        Runs(job).run()
+        client.shop[name].insert_one({"_id": 2})
+        Runs(job).run()
+        assert [equal for equal, _ in verified(job)] == [True] * 3
+        assert f"  shop.{name}: streaming" in list(status_lines(job))
+        client.shop[name].drop()
+        Runs(job).run()
+        assert [equal for equal, _ in verified(job)] == [True] * 3
+    for folder in (tmp_path / "mirror" / "shop").iterdir():
+        shutil.rmtree(folder)
+    with pytest.raises(TableGone, match="mirror"):
+        check_job(job)
+    reset_job(job, data=True)
+
+
+def test_a_mirror_that_is_added_to_a_job_of_several_collections_is_refused(server: Any, tmp_path: Path) -> None:
+    with MongoClient[dict[str, Any]](server.uri) as client:
+        client.shop.a.insert_one({"_id": 1})
+    Runs(job_of(tmp_path, server.uri, "changes")).run()
+    with pytest.raises(NotOurTable, match=r"mirror .* was not in the job at its last start"):
+        check_job(job_of(tmp_path, server.uri, "changes", "mirror"))
 
 
 def test_a_new_checkpoint_empties_the_tables_of_what_is_gone(server: Any, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from bson.datetime_ms import DatetimeMS
 
 from headrace.cli.main import main
 from headrace.spark import Window
-from headrace.spark.errors import OptionError
+from headrace.spark.errors import OptionError, error_line
 from headrace.spark.jobs.checkpoint import Checkpoint, read_checkpoint, server_positions
 from headrace.spark.jobs.job_file import Job, JobError, parse_job, read_job
 from headrace.spark.jobs.job_record import JobRecord
@@ -41,6 +41,7 @@ from headrace.spark.jobs.value_checks import check_values
 from headrace.spark.sinks import foreach_batch
 from headrace.spark.sinks.foreach_batch import wait_for_sinks
 from headrace.spark.sinks.sink_options import KINDS, SinkError
+from headrace.spark.sinks.table_paths import PathError
 
 pytestmark = pytest.mark.long
 
@@ -281,6 +282,11 @@ def test_an_unreachable_server_is_an_error_of_one_line(
     assert "Topology" not in out + err and "Traceback" not in out + err
 
 
+def test_an_error_of_several_lines_is_one() -> None:
+    error = OSError("Generic S3 error\n   \x1b[31m↳\x1b[0m Error performing GET\n    \x1b[31m↳\x1b[0m refused\n")
+    assert error_line(error) == "OSError: Generic S3 error Error performing GET refused"
+
+
 def test_a_checkpoint_is_read_without_spark(tmp_path: Path) -> None:
     assert read_checkpoint(tmp_path) == Checkpoint()
     for name in ("offsets/0", "offsets/1", "commits/0", "commits/.0.crc"):
@@ -390,6 +396,8 @@ def test_a_job_whose_spark_is_gone_ends_behind_the_sink_that_is_at_work(
     ("line", "problem"),
     [
         ('report_seconds = "often"', "'report_seconds' is a number of seconds above 0, not 'often'"),
+        ("deadletter_max = []", r"'deadletter_max' is a whole number, not \[\]"),
+        ("pipeline.tables = 3", "'tables' is a table of tables, not 3"),
         ("spark = 3", r"\[spark\] is a table, not 3"),
         ('metrics.port = "http"', "'port' is a port from 0 to 65535, not 'http'"),
         ("spark.cores = 0", "'cores' is a whole number above 0, not 0"),
@@ -407,6 +415,25 @@ def test_a_value_that_is_not_of_its_kind_is_named_before_spark_starts(line: str,
         parse_job(tomllib.loads(f"{line}\n{rest}"), "job", tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "problem"),
+    [
+        ("checkpoint", 5, "'checkpoint' is a path, not 5"),
+        ("source", "mongodb://h", r"'source' is a table, not 'mongodb://h'"),
+        ("sink", {"kind": "changes", "path": "p"}, r"'sink' is an array of tables: \[\[sink\]\], not"),
+        ("sink", [{"kind": ["changes"], "path": "p"}], "kind is one of changes, .*, not .'changes'."),
+        ("sink", [{"kind": "changes", "path": {"a": 1}}], "the sink 'changes': 'path' is a text, not .'a': 1."),
+        ("sink", [{"kind": "mongodb", "uri": ["mongodb://h"]}], "'uri' is a text, not"),
+        ("sink", [{"kind": "mirror", "path": "p", "schema": "infer", "flatten": 5}], "flatten is true, false, a path"),
+    ],
+)
+def test_a_table_or_a_path_that_is_none_is_named(key: str, value: Any, problem: str, tmp_path: Path) -> None:
+    given = {"checkpoint": "c", "source": {"uri": "mongodb://h", "database": "d", "collection": "c"}}
+    given["sink"] = [{"kind": "changes", "path": "p"}]  # type: ignore[assignment]
+    with pytest.raises(ValueError, match=problem):
+        parse_job(given | {key: value}, "job", tmp_path)
+
+
 @pytest.mark.parametrize("every", ["1 second", "0 seconds", "1 minute 30 seconds", "interval 5 Minutes", "0.5 seconds"])
 def test_intervals_are_those_of_spark(every: str) -> None:
     check_values({"trigger": {"every": every}})
@@ -416,6 +443,24 @@ def test_a_file_that_is_not_there_is_named_once(tmp_path: Path) -> None:
     with pytest.raises(JobError) as caught:
         read_job(tmp_path / "none.toml")
     assert str(caught.value) == f"{tmp_path / 'none.toml'}: No such file or directory"
+
+
+def test_what_would_be_one_file_or_no_array_is_refused(tmp_path: Path) -> None:
+    source = {"uri": "mongodb://h", "database": "d", "startingPosition": "snapshot"}
+    one = {"kind": "mirror", "path": "m/{collection}", "schema": "infer", "schema_file": "columns"}
+
+    def job(*sinks: dict[str, Any], **source_: Any) -> Job:
+        return parse_job({"checkpoint": "c", "source": source | source_, "sink": list(sinks)}, "job", tmp_path)
+
+    with pytest.raises(PathError, match=r"columns' needs \{collection\}"):
+        job(one)
+    named = [{**one, "path": name, "schema_file": "columns"} for name in ("m", "n")]
+    with pytest.raises(SinkError, match="one file as schema_file"):
+        job(*named, collection="c")
+    with pytest.raises(SinkError, match="omit is an array of paths"):
+        job({**one, "schema_file": "{collection}.columns", "omit": "card"})
+    sink = job({**one, "schema_file": "{collection}.columns", "cluster": "city"}).sinks[0]
+    assert sink.options["cluster"] == ["city"]
 
 
 def test_an_address_in_use_for_metrics_is_named() -> None:

@@ -80,6 +80,20 @@ def test_a_document_that_waits_comes_as_the_server_has_it(
     assert "is not in the collection" in line
 
 
+def test_a_document_whose_key_is_hashed_cannot_be_asked_for(
+    uri: str, database: Database[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MASK_KEY", "a key of the test that is long enough")
+    database.c.insert_one({"_id": 1})
+    mask = {"mask": {"hash": ["_id"], "key": "env:MASK_KEY"}}
+    job = job_of(uri, database.name, tmp_path, {"kind": "mirror", "path": "mirror"}, **mask)
+    description = dumps({"updatedFields": {"no.such": 1}})
+    (sink,) = with_dead_letters(job, [job.sinks[0].open()])
+    sink.apply(batches([rows_of(1, updateDescription=description)])[0])
+    (line,) = replay(job)
+    assert "is a hash" in line and "is not in the collection" not in line
+
+
 def test_a_custom_sink_gets_its_rows_again(tmp_path: Path) -> None:
     factory = {"kind": "own", "factory": f"{__name__}:choosy"}
     job = job_of("mongodb://localhost", "d", tmp_path, factory)

@@ -22,8 +22,9 @@ from headrace.spark.jobs.collection_checks import SeenCollections
 from headrace.spark.jobs.job_file import Job, JobError, parse_job
 from headrace.spark.jobs.job_record import NAME, JobRecord, read_record, write_record
 from headrace.spark.jobs.machine_checks import CannotStart, machine_problems
+from headrace.spark.jobs.metrics import JobMetrics, serve
 from headrace.spark.jobs.report import explain_lines, verify_job
-from headrace.spark.jobs.runner import run_job
+from headrace.spark.jobs.runner import job_lock, run_job
 from headrace.spark.jobs.start_checks import (
     CheckedJob,
     ServerUnreachable,
@@ -171,6 +172,33 @@ def test_a_mirror_that_is_added_to_a_job_is_refused_and_a_log_begins(server: hea
     begin(job_of(server.uri, tmp_path, SINKS[0], SINKS[3]))
     with pytest.raises(TableGone, match=r"mirror .*is past the snapshot"):
         begin(job_of(server.uri, tmp_path, SINKS[0], SINKS[2]))
+
+
+@pytest.mark.parametrize("source", [{}, {"startingPosition": "earliest"}])
+def test_a_sink_that_was_not_in_the_job_lacks_what_was_read(
+    server: headrace.Server, tmp_path: Path, source: dict[str, Any]
+) -> None:
+    """It is added, or was taken out for a while. One that was moved has all."""
+    insert(server.uri, 1)
+    changes, mirror, others = {"kind": "changes"}, {"kind": "mirror"}, {"kind": "parquet"}
+    ran(job_of(server.uri, tmp_path, changes, mirror, **source))
+    (tmp_path / "mirror").rename(tmp_path / "moved")
+    moved = {"kind": "mirror", "path": "moved"}
+    ran(job_of(server.uri, tmp_path, changes, moved, **source), number=1)
+    ran(job_of(server.uri, tmp_path, moved, others, **source), number=2)
+    with pytest.raises(NotOurTable, match=r"changes .*was not in the job at its last start"):
+        begin(job_of(server.uri, tmp_path, changes, moved, **source))
+    with pytest.raises((NotOurTable, TableGone), match=r"mirror .*(was not in the job|is past the snapshot)"):
+        begin(job_of(server.uri, tmp_path, moved, {"kind": "mirror", "path": "another"}, **source))
+    begin(job_of(server.uri, tmp_path, moved, {"kind": "parquet", "path": "more"}, **source))
+
+
+def test_a_mirror_that_omits_other_fields_is_refused(server: headrace.Server, tmp_path: Path) -> None:
+    insert(server.uri, 1)
+    ran(job_of(server.uri, tmp_path, {"kind": "changes"}, {"kind": "mirror", "omit": ["a"]}))
+    begin(job_of(server.uri, tmp_path, {"kind": "changes", "omit": ["b"]}, {"kind": "mirror", "omit": ["a"]}))
+    with pytest.raises(NotOurTable, match=r"mirror .* omits other fields than before"):
+        begin(job_of(server.uri, tmp_path, {"kind": "changes"}, {"kind": "mirror"}))
 
 
 def test_a_file_that_was_edited_to_another_collection_is_refused(server: headrace.Server, tmp_path: Path) -> None:
@@ -353,10 +381,27 @@ def test_a_check_says_what_is_wrong_in_a_line_each(
     assert "Spark needs Java" in machine_problems(job)[0] and machine_problems(job, starts_spark=False) == []
     with pytest.raises(CannotStart, match="Spark needs Java"):
         run_job(job)
+    letters = replace(job, deadletter=str(tmp_path / "file/letters"))
+    assert machine_problems(letters, starts_spark=False) == [
+        f"{tmp_path}/file/letters is no folder that can be made: {tmp_path}/file is a file"
+    ]
     down = job_of("mongodb://127.0.0.1:9/", tmp_path, {"kind": "changes", "path": "file/inside"})
     lines = problems(down)
     assert [len(line.splitlines()) for line in lines] == [1, 1, 1]
     assert "is a file" in lines[0] and "Spark needs Java" in lines[1] and "no server answers" in lines[2]
+
+
+def test_a_check_says_that_the_metrics_have_no_address_unless_the_job_runs(
+    server: headrace.Server, tmp_path: Path
+) -> None:
+    job = job_of(server.uri, tmp_path, SINKS[0])
+    with serve(JobMetrics("other"), ("127.0.0.1", 0)) as port:
+        job = replace(job, metrics=("127.0.0.1", port or 0))
+        (line,) = problems(job)
+        assert line == f"AddressRefused: metrics cannot be served at 127.0.0.1:{port}: Address already in use"
+        with job_lock(job):
+            assert problems(job) == []
+    assert problems(job) == []
 
 
 def test_a_check_names_a_position_that_is_gone_and_a_server_without_an_oplog(

@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,11 +16,14 @@ from pathlib import Path
 import pytest
 
 import headrace
+from headrace import limits
 from headrace.cli.main import main
 from headrace.spark.jobs.alerts import LagAlert
 from headrace.spark.jobs.job_file import Job, read_job
+from headrace.spark.jobs.report import verify_job
 from headrace.spark.jobs.run_state import RunState, write_state
 from headrace.spark.jobs.runner import job_lock
+from headrace.spark.jobs.start_checks import ServerUnreachable
 from headrace.spark.jobs.status import FAILED, FINE, LATE, job_status, lines_of
 from tests.spark.jobs.test_start_checks import SINKS, insert, job_of, ran
 
@@ -86,14 +90,19 @@ def test_a_table_that_cannot_be_read_leaves_the_others(job: Job) -> None:
     assert status.exit_status == FAILED
 
 
-def test_a_server_that_is_gone_is_an_unknown_lag(tmp_path: Path) -> None:
+def test_a_server_that_is_gone_is_an_unknown_lag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with headrace.Server() as server:
         insert(server.uri, 1)
-        job = job_of(server.uri + "&serverSelectionTimeoutMS=200", tmp_path, SINKS[0])
+        job = job_of(server.uri, tmp_path, SINKS[0])
         ran(job)
+    monkeypatch.setattr(limits, "START_CHECK_SECONDS_MAX", 0.2)
+    began = time.monotonic()
     status = job_status(job)
     assert status.lag is None and status.exit_status == FAILED
     assert any(line.startswith("lag: unknown: ") for line in lines_of(status))
+    with pytest.raises(ServerUnreachable, match="no server answers"):
+        next(verify_job(job))
+    assert time.monotonic() - began < 10
 
 
 def test_the_command_prints_a_line_of_json_and_exits_with_the_status(

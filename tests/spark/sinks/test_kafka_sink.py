@@ -80,6 +80,9 @@ def test_a_job_that_kafka_cannot_take_is_refused(tmp_path: Path) -> None:
         job_of(tmp_path, [GIVEN], {"columns": "token"})
     with pytest.raises(SinkError, match="two sinks write one table"):
         job_of(tmp_path, [GIVEN, GIVEN])
+    brokers = GIVEN | {"servers": ["localhost:9092"], "position": "other"}
+    with pytest.raises(SinkError, match="two sinks write one table"):
+        job_of(tmp_path, [GIVEN, brokers])
     with pytest.raises(SinkError, match="one file as position"):
         job_of(tmp_path, [GIVEN, GIVEN | {"topic": "other"}])
 

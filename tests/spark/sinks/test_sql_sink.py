@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from headrace import limits
 from headrace.spark.errors import OptionError, error_line
 from headrace.spark.jobs.job_file import JobError, parse_job
 from headrace.spark.sinks.contract import MicroBatch
@@ -127,6 +130,16 @@ def test_more_rows_than_a_statement_takes(database: str, request: pytest.Fixture
     assert len(rows_of(database, table)) == 1201
     assert sql_sink(database, table).apply(MicroBatch("q", 1, table_of(gone)))
     assert list(rows_of(database, table)) == ['{"$numberInt":"0"}']
+
+
+def test_a_server_that_does_not_answer_is_an_error_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "START_CHECK_SECONDS_MAX", 2)
+    began = time.monotonic()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        sink = sql_sink(f"postgresql+psycopg://u:secret@127.0.0.1:{silent.getsockname()[1]}/d", "t")
+        with pytest.raises(DatabaseError, match=r"the table t: .*timeout") as caught:
+            sink.position()
+    assert time.monotonic() - began < 15 and "secret" not in str(caught.value)
 
 
 def test_of_two_writers_one_fails(database: str, request: pytest.FixtureRequest) -> None:

@@ -15,6 +15,7 @@ were computed from. So a crash leaves both or neither, and of two writers one fa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _POSITIONS: Final = "headrace_positions"
+_CONNECT_TIMEOUT: Final = frozenset({"mysqldb", "psycopg", "psycopg2", "pymysql"})
+"""The drivers that have a `connect_timeout`, in whole seconds."""
 _COLUMNS: Final = ("_key", "_id", "document", "token")
 
 
@@ -51,7 +54,7 @@ class SqlMirror:
         self._read_text: str | None = None
         """The state as it was last read or committed."""
         try:
-            self._engine = sql.create_engine(url, pool_size=1)
+            self._engine = sql.create_engine(url, pool_size=1, connect_args=_connect_args(sql.make_url(url)))
         except (ImportError, sql.exc.ArgumentError) as error:
             raise DatabaseError(f"no connection can be made for the table {table}: {redacted(str(error))}") from None
         metadata = sql.MetaData()
@@ -186,6 +189,12 @@ class SqlMirror:
                 yield connection
         except sql.exc.DBAPIError as error:
             raise DatabaseError(f"the table {self._name}: {redacted(str(error.orig).strip())}") from None
+
+
+def _connect_args(url: Any) -> dict[str, Any]:
+    """How long a server may take to answer, unless the URL says it: by default some drivers wait for minutes."""
+    known = url.get_driver_name() in _CONNECT_TIMEOUT and "connect_timeout" not in url.query
+    return {"connect_timeout": math.ceil(limits.START_CHECK_SECONDS_MAX)} if known else {}
 
 
 def _mysql_text() -> Any:
