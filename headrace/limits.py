@@ -63,7 +63,13 @@ LOG_DISK_SECONDS: Final = 60  # between two lines that say that the disk is full
 LOG_LINES_PER_SECOND_MAX: Final = 20  # of one logger: clients that send nonsense must not fill the disk with lines
 LOG_TEXT_LENGTH_MAX: Final = 500  # characters of a client's text in a line of the log
 ACCEPT_SECONDS: Final = 0.002  # for accepting connections in one iteration of the loop
-ACCEPT_COUNT_MAX: Final = 16  # connections accepted in one iteration of the loop: each may have sent much already
+CONNECT_COUNT_MAX: Final = 16  # accepted connections that begin to be served in one iteration of the loop
+FIRST_BYTES_MAX: Final = (
+    16 * 1024
+)  # that a client may send ahead of its first answer, to be served before those with more
+EAGER_CONNECTION_COUNT_MAX: Final = (
+    256  # accepted connections of others; of more, the one that waits for longest is closed
+)
 ACCEPT_RETRY_SECONDS: Final = 1.0  # until the listener looks again whether there are descriptors
 DESCRIPTOR_RESERVE: Final = 16  # descriptors that clients do not get: for the data file, the log, what spills to disk
 HANDSHAKE_SECONDS: Final = 10.0  # from a connection's beginning to the end of its TLS handshake

@@ -12,8 +12,8 @@ from typing import Any, Final
 from bson import Int64
 
 from headrace.dispatch.context import CommandContext
-from headrace.execution.matches import MatchedDocument, matches
 from headrace.execution.read_plan import ReadKind, ReadPlan
+from headrace.execution.writes.matches import MatchedDocument, matches
 from headrace.store.indexes.index_entries import key_maker
 from headrace.values.bson import decode, encode_in_order
 

@@ -12,7 +12,7 @@ from headrace.auth.roles import LoadRole
 from headrace.dispatch.access import ROLES, SECRET_KEY, USERS, located, stored
 from headrace.dispatch.context import CommandContext
 from headrace.errors import CommandError
-from headrace.execution.matches import created
+from headrace.execution.writes.matches import created
 from headrace.store import catalog_changes
 from headrace.store.catalog import Collection
 from headrace.turns import tick

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from headrace import limits
 from headrace.dispatch import transactions
-from headrace.execution import output
+from headrace.execution.writes import output
 from headrace.server.failures import log_failure
 from headrace.server.job_steps import let_others_run
 from headrace.server.retention_clock import RetentionClock
@@ -158,12 +158,10 @@ class Background:
                 await let_others_run()
 
     async def _undo(self) -> None:
-        """Undo the commits that failed behind their first pieces, a piece at a time."""
+        """Undo what has failed behind its first pieces, a piece at a time."""
         store = self._core.store
         while store.transactions.undoing:
-            commit = store.transactions.undoing[0].pieces
-            assert commit is not None
-            await self._core.writer.add_job(commit.undo)
+            await self._core.writer.add_job(store.transactions.undoing[0].undo)
 
     async def _noop(self) -> None:
         """An oplog quiet for ten seconds gets an entry, so that the tokens of quiet streams move on."""

@@ -4,19 +4,25 @@ An event loop's own server either takes and closes the connections for which the
 each second that there is none (asyncio). Here the listener pauses, says so once, and goes on when a client has left:
 those who wait are served then. Some descriptors are left for files.
 
-A client that has sent something and left before it was accepted is not served, as one is not that leaves later. Such
-clients may fill the kernel's queue, for those who come after them: accepting one takes 10 µs, serving it a millisecond.
+Clients may connect more quickly than they can be served: to accept one takes 10 µs, to serve it 200 and more. So that
+the kernel's queue does not fill up, and clients are not turned away, connections are accepted first and served later,
+some in each iteration of the loop: those of clients that have sent little, as a driver does, before those that have
+sent much. A client that has sent something and left before is not served, as one is not that leaves later; that it has
+left is seen only where all that it sent fits in the kernel's buffer.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import logging
 import resource
 import select
 import socket
 import sys
+import termios
+from collections import deque
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final
@@ -40,6 +46,9 @@ class Listener:
         self._has_warned = False
         self._closed = False
         self._connecting: set[asyncio.Task[None]] = set()
+        self._accepted: deque[socket.socket] = deque()  # and not served yet
+        self._eager: deque[socket.socket] = deque()  # likewise; they have sent much already
+        self._serves = False  # some are served in the next iteration of the loop
         self.sockets: list[socket.socket] = []
 
     def add(self, listening: socket.socket) -> None:
@@ -50,29 +59,50 @@ class Listener:
         self._loop.add_reader(listening, self._accept, listening)
 
     def _accept(self, listening: socket.socket) -> None:
-        count, ends = 0, monotonic() + limits.ACCEPT_SECONDS
-        while count < limits.ACCEPT_COUNT_MAX and monotonic() < ends:
+        ends = monotonic() + limits.ACCEPT_SECONDS
+        while monotonic() < ends:
             try:
                 connection, _ = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 self._say_that_nobody_waits()
-                return
+                break
             except OSError as error:
                 if error.errno not in _EXHAUSTED:
                     raise
                 self._pause()
-                return
-            if _has_left(connection):
+                break
+            if has_left(connection.fileno()):
                 connection.close()
                 continue
-            count += 1
             connection.setblocking(False)
-            task = self._loop.create_task(self._connect(connection))
-            self._connecting.add(task)
-            task.add_done_callback(self._connecting.discard)
+            self._accepted.append(connection)
             if connection.fileno() >= descriptor_count() - limits.DESCRIPTOR_RESERVE:
                 self._pause()
-                return
+                break
+        if not self._serves:
+            self._serve()
+
+    def _serve(self) -> None:
+        """Serve some of those that were accepted, and others in the next iterations of the loop."""
+        self._serves = False
+        count, ends = 0, monotonic() + limits.ACCEPT_SECONDS
+        while (self._accepted or self._eager) and count < limits.CONNECT_COUNT_MAX and monotonic() < ends:
+            is_eager = not self._accepted
+            connection = (self._accepted or self._eager).popleft()
+            if has_left(connection.fileno()):
+                connection.close()
+            elif is_eager or unread_bytes(connection.fileno()) <= limits.FIRST_BYTES_MAX:
+                count += 1
+                task = self._loop.create_task(self._connect(connection))
+                self._connecting.add(task)
+                task.add_done_callback(self._connecting.discard)
+            else:
+                self._eager.append(connection)
+                if len(self._eager) > limits.EAGER_CONNECTION_COUNT_MAX:
+                    self._eager.popleft().close()
+        if self._accepted or self._eager:
+            self._serves = True
+            self._loop.call_soon(self._serve)
 
     async def _connect(self, connection: socket.socket) -> None:
         try:
@@ -119,15 +149,25 @@ class Listener:
             self._loop.remove_reader(listening)
             listening.close()
         self.sockets.clear()
+        for connection in (*self._accepted, *self._eager):
+            connection.close()
+        self._accepted.clear()
+        self._eager.clear()
 
 
-def _has_left(connection: socket.socket) -> bool:
-    """Whether the client has closed its side already; False where the system does not tell before all else is read."""
+def has_left(descriptor: int) -> bool:
+    """Whether the client of a socket has closed its side already; False where the system does not tell before all else
+    is read."""
     if sys.platform != "linux":
         return False
     poll = select.poll()
-    poll.register(connection, select.POLLRDHUP)
+    poll.register(descriptor, select.POLLRDHUP)
     return bool(poll.poll(0))
+
+
+def unread_bytes(descriptor: int) -> int:
+    """What the client has sent already, as far as it fits in the kernel's buffer."""
+    return int.from_bytes(fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def _has_free_descriptors() -> bool:

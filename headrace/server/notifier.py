@@ -152,7 +152,7 @@ class Notifier:
                 parked.request.cursor.is_slow = monotonic() - now > SLOW_SECONDS
         finally:
             if woken or slow:
-                self._core.loop.call_soon(self._run_woken)
+                self._core.writer.call_behind(self._run_woken)
 
     def _time_is_up(self, parked: Any) -> None:
         self._remove(parked)

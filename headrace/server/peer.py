@@ -24,6 +24,7 @@ from headrace.errors import AnsweredError, CommandError
 from headrace.log_lines import printable
 from headrace.memory_budget import Account
 from headrace.server.failures import log_failure, read_error
+from headrace.server.listener import has_left, unread_bytes
 from headrace.server.scheduler import EAGER_COUNT
 from headrace.turns import current_turn
 from headrace.wire.connection import NEED_DATA, Connection, Message, ProtocolError, TlsOnPlainSocket, UnopenedMessage
@@ -76,12 +77,28 @@ class Peer(asyncio.Protocol):
         self._core.engine.metrics["network.bytesIn"] += len(data)
         unread_bytes = self._wire.receive(data)
         if not self._busy and not self._paused:
-            self._serve()
+            if len(data) > limits.FIRST_BYTES_MAX and not self._replies:
+                self._busy = True
+                self._core.loop.call_soon(self.serve_on)
+            else:
+                self._serve()
         elif not self._full and unread_bytes > limits.READ_AHEAD_BYTES_MAX and not self._transport.is_closing():
             self._full = True
             self._transport.pause_reading()
         if unread_bytes > limits.CONNECTION_BYTES_FREE and self._wire.unread_bytes > limits.CONNECTION_BYTES_FREE:
             self._count()
+
+    def _is_sending(self) -> bool:
+        """Whether a client that sends much before it has had an answer sends on, or has left, which is seen only behind
+        all that it has sent. It is looked at again in the next iteration of the loop, or dropped."""
+        descriptor = self._transport.get_extra_info("socket").fileno()
+        if has_left(descriptor):
+            self.drop()
+        elif self._full or not unread_bytes(descriptor):
+            return False
+        else:
+            self._core.loop.call_soon(self.serve_on)
+        return True
 
     def _count(self) -> None:
         """Account for what the client has sent ahead, what it is answered to, and what it has not read."""
@@ -162,8 +179,8 @@ class Peer(asyncio.Protocol):
             self._close_after(error)
 
     def serve_on(self) -> None:
-        """It is the turn of this client, which has sent several messages at once. One that has gone is not served."""
-        if not self._transport.is_closing():
+        """It is the turn of this client, which has sent much at once. One that has gone is not served."""
+        if not self._transport.is_closing() and (self._replies or not self._is_sending()):
             self._busy = False
             self._serve()
 

@@ -77,7 +77,7 @@ class Scheduler:
         """Whether this iteration of the loop has time for one more message of a client that has had one answered."""
         if not self._eager_ends:
             self._eager_ends = monotonic() + self.eager_seconds
-            self._core.loop.call_soon(self._next_iteration)
+            self._core.writer.call_behind(self._next_iteration)
         return monotonic() < self._eager_ends
 
     def serve_later(self, peer: Peer) -> None:
@@ -147,7 +147,7 @@ class Scheduler:
     def _begun(self) -> None:
         """A command has used up its first turn."""
         if not self._begun_count:
-            self._core.loop.call_soon(self._begin_queued)
+            self._core.writer.call_behind(self._begin_queued)
         self._begun_count += 1
 
     def _begin_queued(self) -> None:
@@ -236,7 +236,7 @@ class Scheduler:
     def _schedule(self) -> None:
         if not self._scheduled:
             self._scheduled = True
-            self._core.loop.call_soon(self._next)
+            self._core.writer.call_behind(self._next)
 
     def _next(self) -> None:
         """Resume one command, and others behind those that end within the time of a turn: clients may have left."""

@@ -121,6 +121,7 @@ class Writer:
         self._steps: Iterator[None] = iter(())  # those of running it
         self._retries: deque[WriteGroup] = deque()  # of failed transactions, run before what is queued
         self._scheduled = False
+        self._is_due = False  # `_flush` is among what the loop calls next
         self._commit_ms = 0.0
         self._commit_was_long = False
         self._idle: list[asyncio.Future[None]] = []
@@ -208,7 +209,22 @@ class Writer:
     def _schedule(self) -> None:
         if not self._scheduled:
             self._scheduled = True
-            self._core.loop.call_soon(self._flush)
+            self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        self._is_due = True
+        self._core.loop.call_soon(self._flush)
+
+    def call_behind(self, callback: Callable[[], object]) -> None:
+        """Call in the next iteration of the loop what takes a turn, behind the writes that wait then: otherwise a write
+        would wait for two turns, for one until it is read and for another until it is run."""
+        self._core.loop.call_soon(self._call_behind, callback)
+
+    def _call_behind(self, callback: Callable[[], object]) -> None:
+        if self._is_due:
+            self._core.loop.call_soon(callback)
+        else:
+            callback()
 
     def _next(self) -> None:
         """A group has ended: begin the next, or rest."""
@@ -217,7 +233,7 @@ class Writer:
             self._in_gate = False
             self._gate.leave()
         if self._retries or self._queue or self._jobs or self._paused:
-            self._core.loop.call_soon(self._flush)
+            self._flush_soon()
             return
         self._scheduled = False
         idle, self._idle = self._idle, []
@@ -231,6 +247,7 @@ class Writer:
         self._core.loop.call_soon_threadsafe(self._flush)
 
     def _flush(self) -> None:
+        self._is_due = False
         if not self._in_gate:
             assert self._gate is not None
             if not self._gate.enter_or_call(self._gate_entered):

@@ -91,7 +91,7 @@ class Store:
         """The memory of the process, without a limit unless the engine gives it one."""
         self.transactions = Transactions(self)
         self.before_images: list[BeforeImages] = []
-        """What others see of the commits that are being made in pieces."""
+        """What others see of commits and inserts that are being made in pieces."""
         self.kv_of_pieces: Transaction
         """That of the open write transaction, which reads pieces too, and whose changes are not recorded."""
         self.building: set[bytes] = set()
@@ -219,6 +219,12 @@ class Store:
         self._open_transaction = WriteTransaction(self, kv)
         return self._open_transaction
 
+    def first_free_record(self, number_key: bytes) -> int:
+        """The first record of a collection behind those that are given out and not seen."""
+        hidden = [layer.hidden[number_key][1] for layer in self.before_images if number_key in layer.hidden]
+        ends = [int.from_bytes(end[len(number_key) :], "big") for end in hidden]
+        return max([self.transactions.reserved.get(number_key, 1), *ends])
+
     @property
     def writing(self) -> WriteTransaction | None:
         """The write transaction that is open or on its way to the disk."""
@@ -256,6 +262,8 @@ class Store:
         self._open_transaction = None
         if txn.commits or self.transactions.awaited:
             self.transactions.published(txn)
+        if txn.long_insert is not None:
+            txn.long_insert.show()
         staged = txn.staged
         if not staged.entries:
             self.last_position = max(self.last_position, txn.clock_position)
@@ -292,6 +300,8 @@ class Store:
         for transaction in txn.commits:
             if transaction.pieces is not None:
                 transaction.pieces.fail()
+        if txn.long_insert is not None:
+            txn.long_insert.fail()
         self.transactions.settled()
 
     def is_nearly_full(self, wanted_bytes: int) -> bool:

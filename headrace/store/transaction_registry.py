@@ -17,6 +17,8 @@ from headrace.store.locks import write_conflict
 from headrace.turns import LARGE_COUNT, TICK_COUNT, tick
 
 if TYPE_CHECKING:
+    from headrace.store.commit.commit_in_pieces import CommitInPieces
+    from headrace.store.commit.long_insert import LongInsert
     from headrace.store.store import Store
     from headrace.store.write_transaction import WriteTransaction
 
@@ -39,8 +41,8 @@ class Transactions:
         self.latest: dict[bytes, ClientTransaction] = {}
         """The last one of each session, emptied once it has ended."""
         self.locks: dict[TableKey, ClientTransaction] = {}
-        self.undoing: list[ClientTransaction] = []
-        """Those whose commit has failed behind its first pieces, which are being undone."""
+        self.undoing: list[CommitInPieces | LongInsert] = []
+        """What has failed behind its first pieces, and is being undone."""
         self.reserved: dict[bytes, int] = {}
         """The first record behind those that commits in pieces will write, by the key of the collection's number."""
         self._left: list[list[TableKey]] = []  # locks of ended transactions that are still in `locks`
@@ -85,9 +87,9 @@ class Transactions:
         self._unlock(transaction)
         if transaction.pieces is not None:
             transaction.pieces.show()
+            if transaction.pieces in self.undoing:
+                self.undoing.remove(transaction.pieces)
             transaction.pieces = None
-            if transaction in self.undoing:
-                self.undoing.remove(transaction)
         transaction.empty(self._store)
         transaction.account.close()
         if self.open:

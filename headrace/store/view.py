@@ -74,8 +74,8 @@ class StoredRecords:
     def next_record(self, view: View, collection: Collection, count: int) -> int:
         if collection.next_record is None:
             last = view.last_record(collection)
-            reserved = view.store.transactions.reserved.get(collection.number_key, 1)
-            collection.next_record = max(int.from_bytes(last, "big") + 1 if last else 1, reserved)
+            free = view.store.first_free_record(collection.number_key)
+            collection.next_record = max(int.from_bytes(last, "big") + 1 if last else 1, free)
         first = collection.next_record
         collection.next_record = first + count
         return first

@@ -24,6 +24,7 @@ from headrace.store.view import STORED, DocumentRecords, View, bounded_key
 
 if TYPE_CHECKING:
     from headrace.store.client_transaction import ClientTransaction
+    from headrace.store.commit.long_insert import LongInsert
     from headrace.store.indexes.prepared_change import PreparedChange
     from headrace.store.store import Store
 
@@ -103,6 +104,7 @@ class WriteTransaction(View):
         "clock_position",
         "commits",
         "entry_end",
+        "long_insert",
         "staged",
         "wall_ms",
     )
@@ -128,6 +130,8 @@ class WriteTransaction(View):
         self.entry_end = entries.end(self.wall_ms)
         """What entries of this transaction end with."""
         self.commits: list[ClientTransaction] = []  # clients' transactions that this one commits
+        self.long_insert: LongInsert | None = None
+        """What this transaction ends."""
 
     # Positions and entries.
 
@@ -162,11 +166,11 @@ class WriteTransaction(View):
 
     def insert(
         self, collection: Collection, document: bytes, retryable: RetryableWrite | None = None,
-        made: PreparedChange | None = None,
+        made: PreparedChange | None = None, ahead: LongInsert | None = None,
     ) -> bytes:  # fmt: skip
         """Store one new document and its entry; returns it as stored. Raises 11000 and what `_id` rules raise.
 
-        `made`: what it does to indexes, if that has been prepared.
+        `made`: what it does to indexes, if that has been prepared. `ahead`: the document is put already.
         """
         before = self.clock_position
         position = self.reserve(1)
@@ -185,7 +189,7 @@ class WriteTransaction(View):
                 else:
                     made = None
                     added = index_entries.to_add(self, collection, document, None)
-            record = self.next_record(collection).to_bytes(8, "big")
+            record = self.next_record(collection).to_bytes(8, "big") if ahead is None else ahead.record
             if not self.kv.put_new(full_key, record, db=self.tables["ids"]):
                 raise index_entries.duplicate_id(collection, key_document)
         except CommandError:
@@ -194,7 +198,10 @@ class WriteTransaction(View):
         if len(key) > limits.KEY_BYTES_MAX and not collection.long_ids:
             collection.long_ids = True
             self.catalog.save(self.kv, collection)
-        self.kv.put(collection.number_key + record, document, db=self.tables["documents"])
+        if ahead is None:
+            self.kv.put(collection.number_key + record, document, db=self.tables["documents"])
+        else:
+            ahead.end(self, collection)
         if len(document) > limits.LONG_DOCUMENT_BYTES:
             index_entries.pause_behind_long(self)
         if added:

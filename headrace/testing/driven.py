@@ -97,7 +97,7 @@ class DrivenServer:
     ) -> tuple[dict[str, Any], int]:  # fmt: skip
         """The reply to a write that pauses at each of its ticks, and how often it has. What it has done is committed at
         each pause; `between` is called behind that, and may raise: the process ends there. `interruption`: what the
-        write is interrupted by at each pause."""
+        write is interrupted by at each pause; what `between` returns interrupts it at this one."""
         turns, store, request = Turns(seconds=0.0), self.store, self.request(database, body)
         txn, pauses = store.begin(), 0
         result = turns.run(self.engine.run_write, self.engine.command(request), request, txn)
@@ -106,10 +106,12 @@ class DrivenServer:
             store.commit(txn)
             result.interruption = interruption
             try:
-                between(pauses)
+                returned = between(pauses)
             except BaseException:
                 turns.abandon(result)
                 raise
+            if isinstance(returned, Interrupted):
+                result.interruption = returned
             txn = store.begin()
             result = turns.resume(result, txn)
         store.commit(txn)

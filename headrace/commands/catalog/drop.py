@@ -14,8 +14,8 @@ from headrace.dispatch.namespaces import check_database, check_namespace, for_ch
 from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import on_collection, on_database
 from headrace.errors import CommandError
-from headrace.execution.moves import move
 from headrace.execution.storage_stats import count_of
+from headrace.execution.writes.moves import move
 from headrace.store import catalog_changes
 from headrace.store.catalog import Collection
 from headrace.turns import tick

@@ -41,14 +41,14 @@ from headrace.execution.explain_plan import (
     tried,
 )
 from headrace.execution.let import variables_of
-from headrace.execution.matches import MatchedDocument, matches
 from headrace.execution.pipelines import first_of_each, pipeline_context_of
 from headrace.execution.plan import Finder, check_hint, collation_of
 from headrace.execution.planner.choice import NO_INDEX
 from headrace.execution.planner.query import ANY_ORDER, Order
 from headrace.execution.read_plan import ReadPlan, plan_read
 from headrace.execution.sources import in_order, resolve
-from headrace.execution.updates import parsed
+from headrace.execution.writes.matches import MatchedDocument, matches
+from headrace.execution.writes.updates import parsed
 from headrace.query.match import parse_filter
 from headrace.query.pipeline import PipelineContext, parse_pipeline
 from headrace.query.sort import parse_sort

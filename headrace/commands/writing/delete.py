@@ -18,8 +18,8 @@ from headrace.dispatch.requirement import on_collection
 from headrace.dispatch.retryable_writes import progress_of, retryable_of, statement_done
 from headrace.errors import CommandError
 from headrace.execution.let import variables_of
-from headrace.execution.matches import MatchedDocument, Target, current, matches
 from headrace.execution.plan import Finder, check_hint, collation_of
+from headrace.execution.writes.matches import MatchedDocument, Target, current, matches
 from headrace.query.expressions.numbers import to_long
 from headrace.store.catalog import Collection
 from headrace.store.indexes.prepared_change import PreparedChange, prepared

@@ -27,9 +27,9 @@ from headrace.dispatch.request import Request
 from headrace.dispatch.retryable_writes import progress_of, retryable_of, statement_done
 from headrace.errors import CommandError
 from headrace.execution.let import variables_of
-from headrace.execution.matches import Target, created, first_match
 from headrace.execution.plan import Finder, check_hint, collation_of
-from headrace.execution.updates import Applier, parsed
+from headrace.execution.writes.matches import Target, created, first_match
+from headrace.execution.writes.updates import Applier, parsed
 from headrace.query.projection import parse_projection
 from headrace.query.sort import SortKey, parse_sort
 from headrace.query.update import check_upsert_filter

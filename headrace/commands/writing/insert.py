@@ -28,12 +28,12 @@ from headrace.dispatch.reply import write_errors
 from headrace.dispatch.request import Request
 from headrace.dispatch.retryable_writes import progress_of, retryable_of, statement_done
 from headrace.errors import CommandError
-from headrace.execution.matches import Target, created, measure
-from headrace.execution.validation import Validator
+from headrace.execution.writes.inserts import insert
+from headrace.execution.writes.matches import Target, created, measure
+from headrace.execution.writes.validation import Validator
 from headrace.store import capped
 from headrace.store.catalog import Collection
 from headrace.store.identity import with_id_first
-from headrace.store.indexes.prepared_change import PreparedChange, prepared
 from headrace.store.write_transaction import RetryableWrite, WriteTransaction
 from headrace.turns import tick
 from headrace.values.bson import check_all
@@ -86,23 +86,21 @@ def _one(
 ) -> bytes | dict[str, Any]:
     """One document, into a collection that takes any: the commonest insert."""
     context.count("operations.insert")
-    made: PreparedChange | None = None
     try:
-        if len(document) > limits.PREPARED_BYTES and collection.maintained:
-            target = Target(context, collection)
-            made = prepared(context.store, collection, None, document)
-            collection = target.collection
-        while context.has_locks and not wait_until_unlocked(context, partial(_try, collection, document, made)):
-            collection = created(context, collection.namespace)
-        context.txn.insert(collection, document, retryable, made)
+        if len(document) > limits.PREPARED_BYTES:
+            insert(context, Target(context, collection), document, retryable)
+        else:
+            while context.has_locks and not wait_until_unlocked(context, partial(_try, collection, document)):
+                collection = created(context, collection.namespace)
+            context.txn.insert(collection, document, retryable)
     except CommandError as error:
         return {"n": 0, "writeErrors": write_errors([(0, error)])}
     context.count("document.inserted")
     return _ONE_INSERTED
 
 
-def _try(collection: Collection, document: bytes, made: PreparedChange | None, txn: WriteTransaction) -> None:
-    txn.insert(collection, document, made=made)
+def _try(collection: Collection, document: bytes, txn: WriteTransaction) -> None:
+    txn.insert(collection, document)
 
 
 def insert_plain(engine: Engine, txn: WriteTransaction, namespace: str, document: bytes, *, is_sound: bool) -> bool:
@@ -235,12 +233,7 @@ class Inserts:
         try:
             tick()
             self.validator.check(target.collection, document)
-            made = prepared(context.store, target.collection, None, document)
-            while context.has_locks and not wait_until_unlocked(
-                context, lambda txn: txn.insert(target.collection, document, made=made)
-            ):
-                pass
-            context.txn.insert(target.collection, document, self.retryable, made)
+            insert(context, target, document, self.retryable)
         except CommandError as error:
             self.failed(number, error)
             return not self.ordered

@@ -32,9 +32,9 @@ from headrace.dispatch.request import Request
 from headrace.dispatch.retryable_writes import progress_of, retryable_of, statement_done
 from headrace.errors import CommandError
 from headrace.execution.let import variables_of
-from headrace.execution.matches import MatchedDocument, Target, created, first_match, matches
 from headrace.execution.plan import Finder, check_hint, collation_of
-from headrace.execution.updates import Applier, Changed, parsed
+from headrace.execution.writes.matches import MatchedDocument, Target, created, first_match, matches
+from headrace.execution.writes.updates import Applier, Changed, parsed
 from headrace.query.sort import parse_sort
 from headrace.query.update import Update, check_upsert_filter, parse_update
 from headrace.store.catalog import Collection

@@ -3,7 +3,8 @@
     prepared ── pieces ──▶ the last one: catalog, oplog entry, session ──▶ on disk: COMMITTED
                   └──────── a group of writes fails ──▶ undone piece by piece ──▶ ABORTED
 
-    meta   "undo" + session (16) + number of a piece (4)   → {d: [table, key, value before it or null, ...]}   (BSON)
+    meta   "undo" + session (16) + number of a piece (4)   → {d: [table, key, value before it or null, ...]}   (BSON);
+           for a session the key of a document (`long_insert.py`)
 
 Each piece is committed together with what undoes it, and the last one removes that. Others read the tables as they were
 before, by `BeforeImages`, until the last piece is published; a restart in between undoes the pieces before anything
@@ -16,8 +17,8 @@ Rule: as for any commit, nothing can refuse it; nor can anything interrupt it, b
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final
 
 from headrace import limits
 from headrace.store import entries, pre_images
@@ -188,15 +189,15 @@ class CommitInPieces:
     def _put(self, txn: WriteTransaction, piece: list[Change]) -> None:
         kv, values = self._store.kv_of_pieces, self.before_images.values
         names = {table: name for name, table in txn.tables.items()}
-        undo: list[Any] = []
+        undo: list[tuple[str, bytes, bytes | None]] = []
         by_table: dict[Table, list[tuple[bytes, bytes]]] = {}
         for db, key, value in piece:
-            undo += (names[db], key, values.get((db, key)))
+            undo.append((names[db], key, values.get((db, key))))
             if value is None:
                 kv.delete(key, db=db)
             else:
                 by_table.setdefault(db, []).append((key, value))
-        kv.put(self._undo_key(self._piece_count), encode({"d": undo}), db=txn.tables["meta"])
+        kv.put(undo_key(self.transaction.session, self._piece_count), undo_row(undo), db=txn.tables["meta"])
         for db, items in by_table.items():
             with kv.cursor(db) as cursor:
                 cursor.putmulti(sorted(items))
@@ -243,13 +244,10 @@ class CommitInPieces:
             if prefix in self.numbers:
                 collections[prefix].next_record = first + max(0, self.counts.get(prefix, 0))
         for piece in range(self._piece_count):
-            self._store.kv_of_pieces.delete(self._undo_key(piece), db=txn.tables["meta"])
+            self._store.kv_of_pieces.delete(undo_key(self.transaction.session, piece), db=txn.tables["meta"])
         transactions = self._store.transactions
         if len(transactions.open) > 1:
             transactions.history.add_layer(transactions.history.sequence, self.before_images)
-
-    def _undo_key(self, piece: int) -> bytes:
-        return _UNDO + self.transaction.session + piece.to_bytes(4, "big")
 
     # Giving up.
 
@@ -259,7 +257,7 @@ class CommitInPieces:
             return
         if self._piece_count:
             self.failed = True
-            self._store.transactions.undoing.append(self.transaction)
+            self._store.transactions.undoing.append(self)
             return
         self.show()
         self.transaction.pieces = None
@@ -280,6 +278,16 @@ class CommitInPieces:
             return
         self.transaction.committing = txn
         txn.commits.append(self.transaction)
+
+
+def undo_key(session: bytes, piece: int) -> bytes:
+    """The key of what undoes a piece. `session`: 16 bytes that nothing else which is made in pieces has."""
+    return _UNDO + session + piece.to_bytes(4, "big")
+
+
+def undo_row(changes: Iterable[tuple[str, bytes, bytes | None]]) -> bytes:
+    """What undoes changes of (the table's name, the key, the value before it)."""
+    return encode({"d": [item for change in changes for item in change]})
 
 
 def put_images(txn: WriteTransaction, chunk: list[AppliedOperation], position: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from bson import Binary, Int64
 
-from headrace.execution.output import drop_temporary, left_behind
+from headrace.execution.writes.output import drop_temporary, left_behind
 from headrace.testing.driven import DrivenServer
 
 COUNT = 300

@@ -74,6 +74,27 @@ def test_others_are_served_while_a_command_runs(server: headrace.Server) -> None
         assert running(other, "aggregate")
 
 
+def test_a_write_that_waits_runs_before_the_next_turn(server: headrace.Server) -> None:
+    core, happened, done = server._running, list[str](), threading.Event()
+
+    def write(count: int) -> None:
+        core.writer.add_job(lambda txn: happened.append("write"))
+        if count > 1:
+            core.loop.call_soon(write, count - 1)
+
+    def turn() -> None:
+        happened.append("turn")
+        done.set()
+
+    def begin() -> None:
+        core.writer.call_behind(turn)
+        write(20)
+
+    core.loop.call_soon_threadsafe(begin)
+    assert done.wait(60)
+    assert happened.index("turn") in (1, 2)  # behind the first write, and not behind all of them
+
+
 def test_a_running_command_is_killed_by_its_number(server: headrace.Server) -> None:
     with RawClient(server.address) as long, RawClient(server.address) as other:
         long.send(ENDLESS, "admin")

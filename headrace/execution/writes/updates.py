@@ -12,9 +12,9 @@ from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import MULTI, UPSERT
 from headrace.dispatch.lock_waits import wait_until_unlocked
 from headrace.errors import CommandError
-from headrace.execution.matches import MatchedDocument, Target, current, is_unchanged, measure
 from headrace.execution.plan import Finder, collation_of
-from headrace.execution.validation import Validator
+from headrace.execution.writes.matches import MatchedDocument, Target, current, is_unchanged, measure
+from headrace.execution.writes.validation import Validator
 from headrace.query.update import Diff, Update, UpdateContext, parse_update, upsert_document
 from headrace.store.catalog import Collection
 from headrace.store.indexes.prepared_change import PreparedChange, prepared

@@ -18,9 +18,9 @@ from headrace.changes.entry import DecodedEntry
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.lock_waits import wait_until_unused
 from headrace.errors import CommandError
-from headrace.execution.matches import Target, measure
-from headrace.execution.output import temporary_collection
 from headrace.execution.storage_stats import count_of
+from headrace.execution.writes.matches import Target, measure
+from headrace.execution.writes.output import temporary_collection
 from headrace.store import catalog_changes
 from headrace.store.catalog import Collection
 from headrace.store.identity import identify

@@ -15,8 +15,9 @@ from headrace.dispatch.lock_waits import wait_until_unlocked, wait_until_unused
 from headrace.dispatch.namespaces import check_namespace, writable
 from headrace.errors import AnsweredError, CommandError
 from headrace.execution.command_memory import memory_of
-from headrace.execution.matches import MatchedDocument, Target, created, first_match, is_unchanged, measure
 from headrace.execution.plan import Finder
+from headrace.execution.writes.inserts import insert
+from headrace.execution.writes.matches import MatchedDocument, Target, created, first_match, is_unchanged, measure
 from headrace.query.expansion import encoded_for_storage
 from headrace.query.tape import Tape
 from headrace.query.update import Diff, Update, UpdateContext, parse_update
@@ -89,7 +90,7 @@ def _out(context: CommandContext, goal: str, documents: Iterator[dict[str, Any]]
         measure(context, target)
         for document in documents:
             tick()
-            context.txn.insert(target.collection, encoded_for_storage(document))
+            insert(context, target, encoded_for_storage(document))
         wait_until_unused(context, goal)
         old = context.txn.collection(goal)
         if old is not None and old.is_view:
