@@ -174,8 +174,13 @@ class OverlayCursor:
     def putmulti(
         self, items: list[tuple[bytes, bytes]], *, overwrite: bool = True, append: bool = False
     ) -> tuple[int, int]:
-        """Nothing is added: each key has to be claimed by the statement that it belongs to, one after the other."""
-        return 0, 0
+        """Claim and put each. Without `overwrite` nothing is added: the caller then goes through the keys one by one,
+        and knows which one is refused."""
+        if not overwrite:
+            return 0, 0
+        for key, value in items:
+            self._txn.put(key, value, db=self._db)
+        return len(items), len(items)
 
     def iternext(self, *, keys: bool = True, values: bool = True) -> Iterator[Any]:
         items = self._forward(None if self._item is None else self._item[0])

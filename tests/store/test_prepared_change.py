@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bson import Binary, Int64
 
 from headrace import limits
 from headrace.store.check.directory import check
 from headrace.store.indexes.prepared_change import PreparedChange
 from headrace.testing.clock import FakeClock
 from headrace.testing.driven import DrivenServer
+from headrace.turns import Turns
 
 KEYS: dict[str, dict[str, Any]] = {
     "array": {"key": {"n": 1}}, "unique": {"key": {"n": -1}, "unique": True}, "wildcard": {"key": {"$**": 1}},
@@ -35,6 +37,9 @@ MEANWHILE: dict[str, list[dict[str, Any]]] = {
     "a document": [{"insert": "c", "documents": [{"_id": 5, "n": [8000]}]}],
     "no document": [{"delete": "c", "deletes": [{"q": {"_id": 1}, "limit": 1}]}],
 }
+
+SESSION: dict[str, Any] = {"lsid": {"id": Binary(bytes(16), 4)}, "txnNumber": Int64(1), "autocommit": False}
+START: dict[str, Any] = {**SESSION, "startTransaction": True}
 
 
 @pytest.fixture
@@ -94,3 +99,22 @@ def test_a_dropped_collection_gets_no_document(at: DrivenServer) -> None:
     gone = {"drop": "c"}
     reply, _ = at.in_turns("t", WRITES["insert"], lambda count: at.must("t", gone) if count == 5 else None)
     assert (reply["n"], reply["writeErrors"][0]["code"]) == (0, 175)
+
+
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("what", KEYS)
+def test_a_transaction_changes_the_entries_as_well(at: DrivenServer, what: str, write: str) -> None:
+    begun(at, what)
+    assert Turns(seconds=float("inf")).run(at.must, "t", {**WRITES[write], **START})["n"] == 1
+    at.must("admin", {"commitTransaction": 1, **SESSION})
+
+
+@pytest.mark.parametrize("write", ["insert", "update"])
+def test_a_transaction_that_holds_one_of_its_keys_is_waited_for(at: DrivenServer, write: str) -> None:
+    begun(at, "unique")
+    key = {"insert": 9500, "update": 7000}[write]
+    at.must("t", {"insert": "c", "documents": [{"_id": 5, "n": [key]}], **START})
+    commit = {"commitTransaction": 1, **SESSION}
+    reply, pauses = at.in_turns("t", WRITES[write], lambda count: at.must("admin", commit) if count == 200 else None)
+    assert pauses >= 200, "it has waited: alone it makes fewer"
+    assert (reply["n"], reply["writeErrors"][0]["code"]) == (0, 11000)

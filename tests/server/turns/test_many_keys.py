@@ -152,6 +152,23 @@ def test_with_a_transaction_open_it_takes_one_piece(server: headrace.Server) -> 
         assert other.ask({"commitTransaction": 1, **options}, "admin")["ok"] == 1.0
 
 
+@pytest.mark.parametrize("what", ["array", "unique path"])
+def test_a_transaction_inserts_changes_and_deletes(server: headrace.Server, what: str) -> None:
+    with RawClient(server.address) as client:
+        indexed(client, what)
+        assert client.ask({"insert": "c", "documents": [document(1)]})["n"] == 1
+        options = {"lsid": {"id": Binary(b"1" * 16, 4)}, "txnNumber": Int64(1), "autocommit": False}
+        writes: list[dict[str, Any]] = [
+            {"insert": "c", "documents": [document(2, COUNT), document(3, 2 * COUNT)], "startTransaction": True},
+            {"update": "c", "updates": [{"q": {"_id": 2}, "u": {"$push": {"n": 3 * COUNT}, "$set": {"a.0.b": -1}}}]},
+            {"delete": "c", "deletes": [{"q": {"_id": 1}, "limit": 1}]},
+        ]
+        assert [client.ask({**write, **options})["n"] for write in writes] == [2, 1, 1]
+        assert client.ask({"count": "c", "query": {"n": 3 * COUNT}})["n"] == 0
+        assert client.ask({"commitTransaction": 1, **options}, "admin")["ok"] == 1.0
+        assert client.ask({"count": "c", "query": {"n": 3 * COUNT, "a.b": -1}})["n"] == 1
+
+
 @pytest.mark.parametrize("what", ["unique array", "wildcard"])
 def test_a_check_makes_its_keys_a_few_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     maker: Any = WildcardKeyMaker if what == "wildcard" else KeyMaker
