@@ -21,6 +21,8 @@ import ctypes
 import gc
 import importlib
 import pkgutil
+from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 import headrace.changes
@@ -149,9 +151,15 @@ def retain_freed_memory() -> None:
     """Let the C library use freed blocks again rather than return them to the system at once. Elsewhere than on glibc
     nothing happens."""
     with contextlib.suppress(OSError, AttributeError):
-        library = ctypes.CDLL(None)
+        library = _c_library()
         library.mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES)
         library.mallopt(_M_TRIM_THRESHOLD, limits.FREED_BYTES_MAX)
+
+
+@cache
+def _c_library() -> ctypes.CDLL:
+    """Opened once: each that is opened leaves a class behind, which is garbage in a cycle. Raises OSError."""
+    return ctypes.CDLL(None)
 
 
 class _MallocInfo(ctypes.Structure):
@@ -168,14 +176,20 @@ class _MallocInfo(ctypes.Structure):
 def freed_bytes() -> int:
     """What the C library has for blocks to come, pages that were returned included. Elsewhere than on glibc: 0."""
     try:
-        function = ctypes.CDLL(None).mallinfo2
+        return int(_mallinfo2()().fordblks)
     except (OSError, AttributeError):
         return 0
+
+
+@cache
+def _mallinfo2() -> Callable[[], _MallocInfo]:
+    """The function of malloc.h. Raises OSError, and AttributeError where there is none."""
+    function = _c_library().mallinfo2
     function.restype = _MallocInfo
-    return int(function().fordblks)
+    return function
 
 
 def return_freed_memory() -> None:
     """Return freed blocks to the system: a millisecond for 16 MB of them."""
     with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
+        _c_library().malloc_trim(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import struct
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 import headrace
+from headrace.server.process import freed_bytes, return_freed_memory
 from tests.garbage import garbage
 
 from ..raw import RawClient, message
@@ -67,3 +69,12 @@ def test_a_command_whose_time_is_up_leaves_nothing_to_the_collector(
 ) -> None:
     with RawClient(server.address) as client:
         assert garbage(lambda: client.ask({**body, "maxTimeMS": 5})) == []
+
+
+def test_the_c_library_is_opened_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ctypes makes a class for each time, in a cycle, and a server counts freed memory several times a second."""
+    before = freed_bytes()
+    return_freed_memory()
+    monkeypatch.setattr(ctypes, "CDLL", None)
+    return_freed_memory()
+    assert (freed_bytes() > 0) == (before > 0)
