@@ -39,7 +39,8 @@ SOURCE_OPTIONS: Final = {
     "awaitMs": SourceOption(
         SIZES, "250",
         "how long to wait on the server for an event before reporting none to Spark; twice as long each time that "
-        "happens in a row, up to 16 times (4 with several servers)",
+        "happens in a row, up to 16 times; several servers share it, and wait no longer with one collection, up to 4 "
+        "times with several",
     ),
     "batchRows": SourceOption(SIZES, "1000", "rows requested from the server, and put into an Arrow batch, at a time"),
     "cappedCollections": SourceOption(

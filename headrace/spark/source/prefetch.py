@@ -110,7 +110,7 @@ class PrefetchingReader(StreamReaderBase):
         if chunk.after and not end.get("last") and (options.rows_max or rows_max + 1) > rows_max:
             return False
         try:
-            return Snapshot(options).is_within(chunk, rows_max)
+            return Snapshot(options).is_within(chunk, rows_max, limits.PREFETCH_BYTES_MAX)
         except PyMongoError as error:
             _LOG.warning("a small chunk of a snapshot could not be read where it is planned: %s", error)
             return False

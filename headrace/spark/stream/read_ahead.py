@@ -52,7 +52,6 @@ class ReadAhead:
         self._passed: _PassedBatch | None = None
         self._is_full = False
         """Whether the limits have ended the last batch."""
-        self._pool = ThreadPoolExecutor(1)
         self._reading: Future[None] | None = None
         """What `read_on` has begun; until it is done the marks and the cursor are its thread's."""
 
@@ -77,7 +76,9 @@ class ReadAhead:
         What fails there is tried again by the next call, which raises it.
         """
         if self._is_full and self._cursor and not self._reading:
-            self._reading = self._pool.submit(self._read, self._cursor, bounds, until, wait_ms=1, to_end=False)
+            pool = ThreadPoolExecutor(1, thread_name_prefix="headrace-read-ahead")
+            self._reading = pool.submit(self._read, self._cursor, bounds, until, wait_ms=1, to_end=False)
+            pool.shutdown(wait=False)  # its thread ends with the reading
 
     def _read(
         self, cursor: MarkCursor, bounds: BatchLimits, bound: Timestamp | None, *, wait_ms: int, to_end: bool

@@ -105,7 +105,7 @@ class Snapshot:
         """
         if not after:
             return self._single({})
-        rows_max = min(rows_max, self._rows_within_bytes)
+        rows_max = min(rows_max, self._rows_within(self._options.bytes_max or limits.SNAPSHOT_CHUNK_BYTES))
         key = loads(after)["_id"]
         # `$gt: NaN` matches nothing, though NaN sorts before all numbers.
         if not _is_nan(key) and not isinstance(key, MinKey):
@@ -123,17 +123,20 @@ class Snapshot:
             yield chunk
             chunk = None if chunk.last else self.next_chunk(chunk.upto, rows_max)
 
+    def _rows_within(self, bytes_max: int) -> int:
+        """How many documents of the average size now have so many bytes together, at least one."""
+        size = self._document_bytes
+        return limits.ROW_COUNT_UNBOUNDED if size is None else max(bytes_max // size, 1)
+
     @cached_property
-    def _rows_within_bytes(self) -> int:
-        """How many documents of the average size now are within the bytes of a batch."""
-        size_max = self._options.bytes_max or limits.SNAPSHOT_CHUNK_BYTES
+    def _document_bytes(self) -> int | None:
+        """The documents' average size now; None without the privilege to know."""
         try:
             stats = list(self._collection.aggregate([{"$collStats": {"storageStats": {}}}]))
         except OperationFailure:
-            return limits.ROW_COUNT_UNBOUNDED  # without the privilege nobody knows
+            return None
         # A sharded collection has those of each shard.
-        sizes = [int(each.get("storageStats", {}).get("avgObjSize", 0)) for each in stats]
-        return max(size_max // max([*sizes, 1]), 1)
+        return max([1, *(int(each.get("storageStats", {}).get("avgObjSize", 0)) for each in stats)])
 
     def split(self, chunk: Chunk, rows: int, chunks_max: int) -> list[Chunk]:
         """A chunk of about `rows` rows as at most `chunks_max` smaller ones, in order."""
@@ -148,10 +151,11 @@ class Snapshot:
             after = upto
         return [*chunks, Chunk(chunk.upto, after)]
 
-    def is_within(self, chunk: Chunk, rows_max: int) -> bool:
-        """Whether the chunk has at most `rows_max` documents now."""
+    def is_within(self, chunk: Chunk, rows_max: int, bytes_max: int) -> bool:
+        """Whether the chunk has at most `rows_max` documents now, and by their average size at most `bytes_max`."""
         if chunk.upto and not chunk.after:
             return rows_max >= 1
+        rows_max = min(rows_max, self._rows_within(bytes_max))
         return self._collection.count_documents(chunk.filter(), limit=rows_max + 1) <= rows_max
 
     def read(self, chunk: Chunk) -> Iterator[EventRow]:

@@ -18,6 +18,7 @@ from headrace.spark.source.admission import HAS_ADMISSION_CONTROL
 from headrace.spark.source.options import parse_options
 from headrace.spark.source.prefetch import PrefetchingReader, prefetching
 from headrace.spark.source.readers import StreamReader
+from headrace.spark.timetravel.snapshot import Chunk, Snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,7 +28,11 @@ Db = Database[dict[str, Any]]
 
 @pytest.fixture
 def reader(uri: str, database: Db) -> PrefetchingReader:
-    given = {"uri": uri, "database": database.name, "collection": "c", "columns": "token", "partitions": "3"}
+    return reader_of(uri, database)
+
+
+def reader_of(uri: str, database: Db, **more: str) -> PrefetchingReader:
+    given = {"uri": uri, "database": database.name, "collection": "c", "columns": "token", "partitions": "3", **more}
     made = prefetching(StreamReader(parse_options(given), StructType([StructField("token", StringType(), False)])))
     assert isinstance(made, PrefetchingReader)
     return made
@@ -73,12 +78,25 @@ def test_small_chunks_of_a_snapshot_are_prefetched_and_others_left_to_the_worker
     assert prefetched(uri, database) == [2]
 
 
+def test_a_snapshot_of_few_long_documents_is_not_read_in_the_driver(
+    uri: str, database: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database.c.insert_many([{"_id": number, "text": "x" * 1000} for number in range(8)])
+    monkeypatch.setattr(limits, "PREFETCH_BYTES_MAX", 6000)
+    read: list[Chunk] = []
+    monkeypatch.setattr(Snapshot, "read", lambda self, chunk: read.append(chunk) or [])
+    reader = reader_of(uri, database, startingPosition="snapshot")
+    start = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    end = reader.latestOffset(start, ReadAllAvailable())
+    reader.partitions(start, end)
+    assert reader.getCache(start, end) is None
+    assert read == []
+    reader.stop()
+
+
 def prefetched(uri: str, database: Db, **more: str) -> list[int | None]:
     """The rows of each batch of a snapshot that came with its plan; None if workers are to read it."""
-    given = {"uri": uri, "database": database.name, "collection": "c", "columns": "token", "partitions": "3"}
-    options = parse_options(given | {"startingPosition": "snapshot"} | more)
-    reader = prefetching(StreamReader(options, StructType([StructField("token", StringType(), False)])))
-    assert isinstance(reader, PrefetchingReader)
+    reader = reader_of(uri, database, startingPosition="snapshot", **more)
     counts: list[int | None] = []
     start = reader.initialOffset()
     while "after" in start:

@@ -34,7 +34,7 @@ class Server:
         self.waits: list[int] = []
         self.counts = False
         self.runs: list[int] = []
-        self.threads: list[int] = []
+        self.threads: list[threading.Thread] = []
         """The threads that have asked."""
         self.failure: Exception | None = None
 
@@ -53,7 +53,7 @@ class Cursor:
 
     def next_batch(self, *, wait_ms: int, run: RunBounds | None = None) -> list[EventMark]:
         assert wait_ms > 0
-        self.server.threads.append(threading.get_ident())
+        self.server.threads.append(threading.current_thread())
         if self.server.failure:
             raise self.server.failure
         if run and run.rows > 1 and self.server.counts:
@@ -202,8 +202,11 @@ def test_the_end_of_the_next_batch_is_read_while_spark_has_a_full_one(until: Tim
         start = reach.token
     ahead.close()
     assert ends == [4, 4, 1, 0]
-    threads = [name for name in server.threads if name != threading.get_ident()]
+    threads = [thread for thread in server.threads if thread is not threading.current_thread()]
     assert threads, "another thread has read"
+    for thread in threads:
+        thread.join(5)
+        assert not thread.is_alive(), "a closed stream leaves none"
     assert server.opened == 1
 
 
