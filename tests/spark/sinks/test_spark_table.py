@@ -76,6 +76,14 @@ def test_a_job_of_several_collections_makes_their_tables_in_a_catalog(kind: str,
     run(kind, "catalog_collections", [kind], tmp_path)
 
 
+@pytest.mark.network
+@pytest.mark.spark
+@pytest.mark.parametrize("kind", TESTED)
+def test_dead_letters_are_replayed_into_a_catalog_and_tables_made_for_two_servers(kind: str, tmp_path: Path) -> None:
+    """Takes two to three minutes: seven runs of a job with up to six tables."""
+    run(kind, "catalog_letters", [kind], tmp_path)
+
+
 @pytest.mark.parametrize("kind", ["changes", "history", "mirror"])
 def test_a_table_in_a_catalog_has_a_name_and_nothing_of_a_path(kind: str, tmp_path: Path) -> None:
     sink = parse_sink({"kind": kind, "table": "lake.shop.orders"}, tmp_path)
