@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace import limits
+from headrace.clock import SystemClock
 from headrace.spark.jobs.checkpoint import read_checkpoint
 from headrace.spark.jobs.collection_states import TableAtPosition, collections_offsets, snapshot_states
 from headrace.spark.jobs.job_file import Job
 from headrace.spark.jobs.job_stages import explained, spark_stages
 from headrace.spark.jobs.job_tables import tables_of
-from headrace.spark.jobs.runner import job_session, source_options
+from headrace.spark.jobs.runner import JobRunning, job_lock, job_session, source_options
 from headrace.spark.jobs.start_checks import answering
 from headrace.spark.masks.mask import Mask
 from headrace.spark.mongodb.collection_selection import namespace_of
@@ -25,15 +29,17 @@ from headrace.spark.sinks.sink_options import SinkOptions
 from headrace.spark.source.options import parse_options
 from headrace.spark.tables.fold import MirrorState
 from headrace.spark.tables.mirror_table import ReadMirror
+from headrace.spark.tables.mongodb.mongodb_mirror import MongoMirror, only_reading
 from headrace.spark.tables.progress import Progress
 from headrace.spark.verify.compare_log import compare_log
-from headrace.spark.verify.compare_mirror import compare
+from headrace.spark.verify.compare_mirror import CollectionUnstable, compare
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace.spark.tables.history_table import VersionTable
 
+_POLL_S: Final = 0.1
 _POLICIES: Final = {
     "fail": "a drop or a rename stops the job",
     "follow": "a drop or a rename is followed",
@@ -126,6 +132,25 @@ class _RowsOfServer:
         return rows.filter(pc.equal(rows.column(SERVER), self._server)).drop_columns([SERVER])
 
 
+class _CompleteCopy:
+    """A copy on a server, for reading only: its state is told when no commit is being done."""
+
+    def __init__(self, copy: MongoMirror) -> None:
+        self._copy = copy
+
+    def state(self) -> MirrorState:
+        clock, pause = SystemClock(), threading.Event()
+        end_ms = clock.monotonic_ms() + limits.SINK_EXIT_SECONDS_MAX * 1000
+        while not self._copy.is_complete():
+            if clock.monotonic_ms() > end_ms:
+                raise CollectionUnstable(f"a commit to {self._copy} takes too long to wait for")
+            pause.wait(_POLL_S)
+        return self._copy.state()
+
+    def read(self) -> pa.Table:
+        return self._copy.read()
+
+
 def verify_job(job: Job) -> Iterator[SinkVerification]:
     """Compares each sink with its source, at one token each. Raises pymongo's errors for what the server refuses,
     ServerUnreachable after some seconds.
@@ -150,8 +175,20 @@ def _verified(
     job: Job, sink: SinkOptions, options: SourceOptions, reached: Mapping[str, str], name: str = ""
 ) -> SinkVerification:
     """Compares one table; that of the collection `name`, among several, has every event up to `reached`, by server."""
-    database, collection = namespace_of(name) if name else (options.database, options.collection)
     opened: Any = sink.open()
+    table = getattr(opened, "table", None)
+    if isinstance(table, MongoMirror) and not table.is_complete():
+        # A commit that was cut short is completed, as the job's next run would; but a job that runs may be at it.
+        with suppress(JobRunning), job_lock(job):
+            opened.position()
+    with only_reading():
+        return _compared(job, sink, opened, options, reached, name)
+
+
+def _compared(
+    job: Job, sink: SinkOptions, opened: Any, options: SourceOptions, reached: Mapping[str, str], name: str
+) -> SinkVerification:
+    database, collection = namespace_of(name) if name else (options.database, options.collection)
     if _is_empty(opened):
         return SinkVerification(str(sink), None, "nothing yet: the job has committed nothing to it")
     if isinstance(opened, LogSink) and (spark_stages(job) or options.reader):
@@ -207,6 +244,8 @@ def _mirror_of(sink: Any, server: str = "") -> Any:
     """The sink's table to compare; what it has of this server, if there are several."""
     from headrace.spark.sinks.history_sink import HistorySink
 
+    if isinstance(sink, MirrorSink) and isinstance(sink.table, MongoMirror):
+        return _CompleteCopy(sink.table)
     if isinstance(sink, MirrorSink):
         return _RowsOfServer(sink.table, server) if server else sink.table
     return _CurrentVersions(sink.table, server) if isinstance(sink, HistorySink) else None

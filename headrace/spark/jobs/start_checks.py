@@ -51,7 +51,7 @@ from headrace.spark.sinks.kafka_options import kafka_options, unreachable
 from headrace.spark.sinks.sink_options import SinkOptions
 from headrace.spark.source.options import parse_options
 from headrace.spark.tables.fold import MirrorState
-from headrace.spark.tables.mongodb.mongodb_mirror import CommitRefused
+from headrace.spark.tables.mongodb.mongodb_mirror import CommitRefused, only_reading
 from headrace.spark.tables.progress import Progress
 from headrace.spark.tables.table_location import location_of
 from headrace.spark.tables.table_owner import NotOurTable, TableOwner, check_owner, check_servers
@@ -213,7 +213,8 @@ def problems(job: Job) -> list[str]:
     """What is wrong with the job, a line each; an empty list if it can run. Changes nothing."""
     lines = [*machine_problems(job), *address_problems(job)]
     try:
-        check_job(job)
+        with only_reading():
+            check_job(job)
     except Exception as error:
         # Whatever it is, a line; the job would end with it.
         lines.append(error_line(error))

@@ -30,6 +30,7 @@ from headrace.spark.mongodb.mongodb_stream import PositionLost
 from headrace.spark.rows.tokens import Token
 from headrace.spark.sinks.sink_options import SinkOptions
 from headrace.spark.source.options import parse_options
+from headrace.spark.tables.mongodb.mongodb_mirror import only_reading
 
 FINE: Final = 0
 FAILED: Final = 1
@@ -249,7 +250,7 @@ def _lag(job: Job, positions: tuple[ServerPosition, ...]) -> tuple[Lag | None, s
 
 def _sink_status(sink: SinkOptions) -> SinkStatus:
     try:
-        with pymongo.timeout(limits.START_CHECK_SECONDS_MAX):
+        with only_reading(), pymongo.timeout(limits.START_CHECK_SECONDS_MAX):
             reached = sink.open().position()
         table = table_files(sink) if reached.batch >= 0 or reached.token else None
     except Exception as error:

@@ -18,7 +18,8 @@ import headrace.spark.tables.dead_letters
 from headrace import limits
 from headrace.spark.jobs.dead_letter_jobs import replay, with_dead_letters
 from headrace.spark.jobs.job_file import Job, parse_job
-from headrace.spark.jobs.start_checks import sink_states
+from headrace.spark.jobs.start_checks import problems, sink_states
+from headrace.spark.jobs.status import job_status
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream, client_of
 from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, Row
@@ -28,7 +29,7 @@ from headrace.spark.sinks.dead_letter_sink import DeadLetterSink
 from headrace.spark.sinks.mirror_sink import MirrorSink
 from headrace.spark.tables.dead_letters import REFUSED, DeadLetters, DeadLettersFull
 from headrace.spark.tables.mongodb import refused_writes
-from headrace.spark.tables.mongodb.mongodb_mirror import CommitRefused, MongoMirror
+from headrace.spark.tables.mongodb.mongodb_mirror import CommitRefused, MongoMirror, only_reading
 from headrace.spark.tables.mongodb.refused_writes import write_all
 from tests.spark.support.crashes import Crash, crashing
 from tests.spark.support.event_rows import row_of
@@ -300,6 +301,37 @@ def test_a_refused_commit_stops_a_job_at_its_start_unless_it_has_dead_letters(gu
     assert state.position.token == token_at(5) and state.exists
     with pytest.raises(CommitRefused, match="121"):
         sink_states(replace(job, deadletter=""))
+
+
+def test_who_looks_at_a_job_leaves_a_commit_to_it(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job may be at it: what a reader wrote could come behind the job's next commit."""
+    job = job_of(guarded.uri, guarded.database, guarded.folder)
+    first, second, third, *_ = batches([BATCHES[0], [update(3, 2, n=5)], [update(4, 2, n=6)]])
+    guarded.inner().apply(first)
+    with pytest.raises(Crash), crashing(((Collection, "bulk_write"),), 0):
+        guarded.inner().apply(second)
+    before = list(guarded.database["headrace.positions"].find())
+    assert "pending" in before[0]
+    (sink,) = job_status(job).sinks
+    assert (sink.token, sink.error) == (token_at(2), "")
+    assert not any("CommitRefused" in line for line in problems(job))
+    assert list(guarded.database["headrace.positions"].find()) == before
+    assert guarded.documents() == [{"_id": 1, "n": 1}, {"_id": 2, "n": 1}]
+    guarded.inner().apply(third)
+    assert guarded.documents() == [{"_id": 1, "n": 1}, {"_id": 2, "n": 6}]
+
+
+def test_a_comparison_waits_for_a_commit(guarded: Guarded) -> None:
+    guarded.inner().apply(batches(BATCHES[:1])[0])
+    table = guarded.inner().table
+    assert isinstance(table, MongoMirror) and table.is_complete()
+    with pytest.raises(Crash), crashing(((Collection, "bulk_write"),), 0):
+        guarded.inner().apply(batches([BATCHES[0], [update(3, 2, n=5)]])[1])
+    assert not table.is_complete()
+    with only_reading():
+        assert table.state().token == token_at(2)
+    assert not table.is_complete()
+    assert table.state().token == token_at(3) and table.is_complete()
 
 
 def test_a_document_of_a_snapshot_that_is_refused_waits(guarded: Guarded) -> None:

@@ -29,6 +29,8 @@ a name that begins with `$` cannot replace another one as it is (error 52), and 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -51,6 +53,21 @@ if TYPE_CHECKING:
 _FIELDS_FROM: Final = 1024
 
 Document = dict[str, Any]
+
+
+_READING: Final = ContextVar("reading", default=False)
+
+
+@contextmanager
+def only_reading() -> Iterator[None]:
+    """Inside, a commit that is not complete is left to its job, which may be at it: its writes must not come later
+    than the job's next ones.
+    """
+    before = _READING.set(True)
+    try:
+        yield
+    finally:
+        _READING.reset(before)
 
 
 class CommitRefused(RowRefused):
@@ -80,13 +97,17 @@ class MongoMirror:
         return f"{self._database.name}.{self.collection}"
 
     def state(self) -> MirrorState:
-        position = self._positions.find_one({"_id": self.collection})
-        if position is None:
+        position = self._positions.find_one({"_id": self.collection}) or {}
+        if "state" not in position and ("pending" not in position or _READING.get()):
             return MirrorState()
-        if "pending" in position:
+        if "pending" in position and not _READING.get():
             self._apply_pending(position["pending"])
             return state_of(position["pending"]["next"])
         return state_of(position["state"])
+
+    def is_complete(self) -> bool:
+        """Whether the documents are those of the state: no commit is being done, or was cut short."""
+        return "pending" not in (self._positions.find_one({"_id": self.collection}) or {})
 
     def rows(self, keys: Iterable[str]) -> dict[str, MirrorRow]:
         by_key = {key: loads(key) for key in keys}
