@@ -52,6 +52,8 @@ _POLL_S: Final = 0.1
 _UNBOUNDED_POLL_S: Final = 0.5
 """Between two looks whether the query of a job without an end has failed. A stop is noticed at once."""
 _ASK_MS: Final = 2000
+_LOCK_WAIT_MS: Final = 500
+_LOCK_POLL_S: Final = 0.02
 
 Document = dict[str, Any]
 ReportLine = Callable[[str], None]
@@ -367,21 +369,36 @@ def job_session(job: Job) -> SparkSession:
 
 
 @contextmanager
-def job_lock(job: Job) -> Iterator[None]:
-    """Holds the job's lock, which the kernel releases with the process. Raises JobRunning if another one has it."""
+def job_lock(job: Job, wait_ms: float = _LOCK_WAIT_MS) -> Iterator[None]:
+    """Holds the job's lock, which the kernel releases with the process. Raises JobRunning if another one has it.
+
+    Waits for it, as who only looks whether the job runs has it for a moment.
+    """
     path = lock_path(job)
     path.parent.mkdir(parents=True, exist_ok=True)
     file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise JobRunning(f"the job {job.name} runs in process {path.read_text().strip()}") from None
+        if not _locked(file, wait_ms):
+            raise JobRunning(f"the job {job.name} runs in process {path.read_text().strip()}")
         os.truncate(file, 0)
         os.write(file, f"{os.getpid()}\n".encode())
         yield
     finally:
         os.close(file)
+
+
+def _locked(file: int, wait_ms: float) -> bool:
+    clock, pause = SystemClock(), threading.Event()
+    end_ms = clock.monotonic_ms() + wait_ms
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            if clock.monotonic_ms() >= end_ms:
+                return False
+            pause.wait(_LOCK_POLL_S)
+        else:
+            return True
 
 
 def lock_path(job: Job) -> Path:
@@ -392,7 +409,7 @@ def lock_path(job: Job) -> Path:
 def running_process(job: Job) -> int | None:
     """The id of the process that runs the job; None if none does."""
     try:
-        with job_lock(job):
+        with job_lock(job, 0):
             return None
     except JobRunning:
         return int(lock_path(job).read_text() or 0)

@@ -253,6 +253,24 @@ def test_only_one_process_runs_a_job_and_a_reset_waits_for_none(tmp_path: Path) 
     assert (tmp_path / "changes").exists()
 
 
+def test_who_looks_whether_a_job_runs_keeps_it_from_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the lock for a moment, and the status by which a second run ends is final to a supervisor."""
+    tries = []
+
+    def flock(file: int, how: int) -> None:
+        tries.append(file)
+        if len(tries) < 3:
+            raise BlockingIOError
+
+    monkeypatch.setattr("headrace.spark.jobs.runner.fcntl.flock", flock)
+    job = job_of(GIVEN, tmp_path)
+    with job_lock(job):
+        assert len(tries) == 3
+    tries.clear()
+    with pytest.raises(JobRunning), job_lock(job, 0):
+        pass
+
+
 def test_a_custom_sink_is_a_function_that_can_be_imported(tmp_path: Path) -> None:
     custom = '[[sink]]\nkind = "own"\nfactory = "headrace.spark.sinks.changes_sink:changes_sink"\npath = "x"'
     sink = job_of(GIVEN + custom, tmp_path).sinks[-1]
