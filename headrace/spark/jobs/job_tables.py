@@ -17,9 +17,14 @@ from headrace.spark.sinks.collections_sink import CollectionsSink
 from headrace.spark.sinks.contract import Sink
 from headrace.spark.sinks.sink_options import SinkOptions
 from headrace.spark.sinks.table_paths import has_files, is_shortened, overlap, tables_at
+from headrace.spark.sinks.typed_options import typed_options
+from headrace.spark.tables.delta_commits import newest_commit
 from headrace.spark.tables.table_owner import NotOurTable
+from headrace.spark.tables.typed.table_schema import COLUMNS_KEY
 
 if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
     from headrace.spark.jobs.job_file import Job
 
 
@@ -189,6 +194,29 @@ def check_format(sink: SinkOptions) -> None:
         raise NotOurTable(
             f"{location} has a table of another kind, with {', '.join(sorted(columns))}: give {sink.kind} another path"
         )
+    if table is not None:
+        _check_columns(sink, table)
+
+
+def _check_columns(sink: SinkOptions, table: DeltaTable) -> None:
+    """Raises NotOurTable if the table has typed columns and the sink has none, the reverse, or other partitions."""
+    again = "give the sink a table of its own, or begin again with `headrace pipeline reset --data`"
+    commit = newest_commit(table)
+    if commit is None:
+        return
+    typed = typed_options(sink.options, str(sink.location))
+    if (COLUMNS_KEY in commit) != (typed is not None):
+        has, wanted = ("typed columns", "none") if typed is None else ("documents as text", "a schema")
+        raise NotOurTable(f"{sink.location} has {has}, and the sink {sink.kind} {wanted}: {again}")
+    there = [name for name in table.metadata().partition_columns if name not in _FIXED_PARTITIONS]
+    if typed and there != (now := [each.name for each in typed.partitions]):
+        raise NotOurTable(
+            f"{sink.location} is partitioned by {', '.join(there) or 'nothing'}, not by {', '.join(now) or 'nothing'}, "
+            f"which is fixed when a table is made: {again}"
+        )
+
+
+_FIXED_PARTITIONS: Final = frozenset({"_bucket", "_current", "current"})
 
 
 _FITS: Final[dict[str, Callable[[set[str]], bool]]] = {

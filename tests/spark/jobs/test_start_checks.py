@@ -270,6 +270,23 @@ def test_a_table_of_another_sink_is_refused_by_name(
         begin(job_of(server.uri, tmp_path, {"kind": other, "path": "table"}))
 
 
+@pytest.mark.parametrize("kind", ["changes", "history", "mirror"])
+def test_a_tables_columns_and_partitions_are_those_it_was_made_with(
+    server: headrace.Server, tmp_path: Path, kind: str
+) -> None:
+    insert(server.uri, 1)
+    day = "day(clusterTime)" if kind == "changes" else "day(at)"
+    sinks: list[dict[str, Any]] = [{"kind": kind}, {"schema": "infer"}, {"schema": "infer", "partition": day}]
+    for number, sink in enumerate(sinks):
+        folder = tmp_path / str(number)
+        ran(job_of(server.uri, folder, {"kind": kind, **sink}))
+        begin(job_of(server.uri, folder, {"kind": kind, **sink}))
+        for other in sinks:
+            if other is not sink:
+                with pytest.raises(NotOurTable, match=r"has (documents as text|typed columns), and|is partitioned by"):
+                    begin(job_of(server.uri, folder, {"kind": kind, **other}))
+
+
 @pytest.mark.parametrize("path", ["table", "table/", "./table", "table/inside"])
 def test_two_sinks_have_two_paths(tmp_path: Path, path: str) -> None:
     with pytest.raises(SinkError, match="one path"):
