@@ -48,10 +48,11 @@ from headrace.spark.mongodb.server_history import (
 from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition, server_name
 from headrace.spark.rows.tokens import Token
 from headrace.spark.sinks.kafka_options import kafka_options, unreachable
+from headrace.spark.sinks.mirror_sink import MirrorSink
 from headrace.spark.sinks.sink_options import SinkOptions
 from headrace.spark.source.options import parse_options
 from headrace.spark.tables.fold import MirrorState
-from headrace.spark.tables.mongodb.mongodb_mirror import CommitRefused, only_reading
+from headrace.spark.tables.mongodb.mongodb_mirror import CommitRefused, MongoMirror, only_reading
 from headrace.spark.tables.progress import Progress
 from headrace.spark.tables.table_location import location_of
 from headrace.spark.tables.table_owner import NotOurTable, TableOwner, check_owner, check_servers
@@ -334,7 +335,10 @@ def _sink_state(sink: SinkOptions, collection: str = "") -> SinkState:
     _check_brokers(sink)
     try:
         with pymongo.timeout(limits.START_CHECK_SECONDS_MAX):
-            position = sink.open().position()
+            opened = sink.open()
+            if isinstance(opened, MirrorSink) and isinstance(opened.table, MongoMirror):
+                opened.table.check_rights()
+            position = opened.position()
     except ConnectionFailure as error:
         raise ServerUnreachable(f"no server answers for the sink {sink}: {_reason(error)}") from error
     return SinkState(sink, position, TableOwner.of(getattr(position, "owner", "")), collection)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,12 +12,15 @@ from bson import Decimal128, Int64
 from pymongo.collection import Collection
 from pymongo.database import Database
 
+import headrace
+from headrace.spark.jobs.start_checks import problems
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, Row
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.sinks.contract import MicroBatch
 from headrace.spark.sinks.mongodb_sink import PerCollectionSink, mongodb_sink
 from headrace.spark.tables.drop_policy import CollectionGone
 from headrace.spark.tables.fold import INVALIDATING
+from tests.spark.jobs.test_start_checks import job_of
 from tests.spark.support.generated_changes import table_of, token_at
 
 pytestmark = pytest.mark.long
@@ -197,3 +201,14 @@ def test_fields_that_an_update_adds_are_in_the_sources_order(uri: str, target: D
     diff = {"$v": 2, "diff": {"i": {"z": 1, "a": 2}}}
     sink.apply(MicroBatch("q", 1, table_of([event(2, "update", "c", 1, updateDescription=diff)])))
     assert list(target.c.find_one() or {}) == [*large, "z", "a"]
+
+
+def test_a_user_without_the_right_to_write_the_target_is_named(uri: str, tmp_path: Path) -> None:
+    roles = [{"role": "read", "db": "copy"}, {"role": "read", "db": "d"}]
+    with headrace.Server(users={"reader": {"pwd": "pw", "roles": roles}}) as target:
+        reading = target.uri.replace("mongodb://", "mongodb://reader:pw@").replace("?", "?authSource=admin&")
+        sink = {"kind": "mongodb", "uri": reading, "database": "copy", "collection": "c"}
+        (line,) = problems(job_of(uri, tmp_path, sink))
+        assert line == (
+            "MayNotWrite: the target copy.c gives the user no right to write c: it needs the role 'readWrite' on copy"
+        )

@@ -34,7 +34,9 @@ from contextvars import ContextVar
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from bson import ObjectId
 from pymongo import DeleteOne, ReplaceOne, UpdateOne
+from pymongo.errors import OperationFailure
 
 from headrace import limits
 from headrace.spark.rows.extjson import dumps, loads
@@ -51,6 +53,8 @@ if TYPE_CHECKING:
 
 # From so many characters on an update that changes a few fields is sent as those fields.
 _FIELDS_FROM: Final = 1024
+
+_UNAUTHORIZED: Final = 13
 
 Document = dict[str, Any]
 
@@ -76,6 +80,10 @@ class CommitRefused(RowRefused):
     def __init__(self, message: str, token: str, state: MirrorState) -> None:
         super().__init__(message, token)
         self.state = state
+
+
+class MayNotWrite(RuntimeError):
+    """The user of the target has not the rights that a copy needs."""
 
 
 class MongoMirror:
@@ -104,6 +112,21 @@ class MongoMirror:
             self._apply_pending(position["pending"])
             return state_of(position["pending"]["next"])
         return state_of(position["state"])
+
+    def check_rights(self) -> None:
+        """Raises MayNotWrite if the target's user may not change documents or position; changes nothing."""
+        nobody = {"_id": ObjectId()}
+        for each in (self._documents, self._positions, self._redo, self._tokens):
+            try:
+                each.update_one(nobody, {"$set": {"headrace": 0}})
+                each.delete_one(nobody)
+            except OperationFailure as error:
+                if error.code != _UNAUTHORIZED:
+                    raise
+                raise MayNotWrite(
+                    f"the target {self} gives the user no right to write {each.name}: it needs the role 'readWrite' on "
+                    f"{self._database.name}"
+                ) from error
 
     def is_complete(self) -> bool:
         """Whether the documents are those of the state: no commit is being done, or was cut short."""
