@@ -2,6 +2,7 @@
 
     python bench/spark_jobs.py                                # starts a Headrace, fills it, measures, removes it
     python bench/spark_jobs.py --only 'changes;mirror' --rows 200000 --batch 100000 --rounds 3 --json figures.json
+    python bench/spark_jobs.py --collections 300              # a job of so many
 
 Each case is a job as a file describes it, run to its end over the same events from an empty target: 70 % updates, 20 %
 inserts, 10 % deletes after the first thousand inserts, which is what a mirror has to fold. `nothing` has a sink of
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import resource
 import statistics
 import sys
 import tempfile
@@ -30,7 +32,9 @@ from spark_source import DATABASE, document
 from target import StartedServer, Target
 
 from headrace.spark.jobs.job_file import parse_job
+from headrace.spark.jobs.report import verify_job
 from headrace.spark.jobs.runner import run_job
+from headrace.spark.jobs.status import job_status
 from headrace.spark.session import get_session
 from headrace.spark.sinks.contract import BatchReport
 from headrace.spark.sinks.foreach_batch import OnceSink
@@ -142,6 +146,45 @@ def measure(
     return figures
 
 
+def measure_collections(
+    spark: SparkSession, server: Target, *, collections: int, documents: int, report: Callable[[str], None] = print
+) -> dict[str, float]:
+    """The figures of a job of so many collections with so many documents each, and a typed mirror of each.
+
+    The first is from the call to the end of all snapshots, with the query's start; the second of a run behind an update
+    in each collection; the third what `headrace pipeline status` takes, without Python's start.
+    """
+    uri = f"mongodb://{server.address[0]}:{server.address[1]}/?directConnection=true"
+    source = {"uri": uri, "database": "bench_collections", "startingPosition": "snapshot"}
+    sink = {"kind": "mirror", "path": "{collection}", "schema": "infer", "upkeep": False}
+    given = {"checkpoint": "checkpoint", "source": source, "sink": [sink], "trigger": {"availableNow": True}}
+    figures: dict[str, float] = {"collections": collections, "documents": documents}
+    with tempfile.TemporaryDirectory() as folder, MongoClient[dict[str, Any]](uri) as client:
+        job = parse_job(given, "bench", Path(folder))
+        database = client["bench_collections"]
+        for number in range(collections):
+            made = [{"_id": each, "name": f"name {each}", "n": each} for each in range(documents)]
+            database[f"c{number:04}"].insert_many(made)
+
+        def timed(name: str, call: Callable[[], Any]) -> None:
+            begun = time.perf_counter()
+            call()
+            figures[name] = time.perf_counter() - begun
+
+        timed("snapshot_s", lambda: run_job(job, session=spark, report=lambda _: None))
+        for number in range(collections):
+            database[f"c{number:04}"].update_one({"_id": 0}, {"$set": {"n": -1}})
+        timed("batch_s", lambda: run_job(job, session=spark, report=lambda _: None))
+        timed("status_s", lambda: job_status(job))
+        assert all(each.equal for each in verify_job(job))
+    figures["driver_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    report(
+        f"{collections} collections of {documents} documents: snapshots {figures['snapshot_s']:.1f} s, an update in "
+        f"each {figures['batch_s']:.1f} s, status {figures['status_s']:.2f} s; driver {figures['driver_mb']:.0f} MB"
+    )
+    return figures
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", help="cases, with semicolons")
@@ -149,11 +192,15 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=50_000, help="rows a micro-batch at most")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--partitions", default="1,2", help="partitions of a batch, with commas")
+    parser.add_argument("--collections", type=int, help="a job of so many collections instead")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     names = given.only.split(";") if given.only else list(CASES)
     with StartedServer() as server:
         spark = get_session(app="bench", conf=CONF, memory="2g")
+        if given.collections:
+            measure_collections(spark, server, collections=given.collections, documents=100)
+            return
         chosen = {name: CASES[name] for name in names}
         partitions = list(map(int, given.partitions.split(",")))
         sizes = {"rows": given.rows, "batch": given.batch, "rounds": given.rounds}

@@ -49,6 +49,15 @@ def test_cpu_time_of_children_is_counted_without_the_servers() -> None:
     assert cpu.total >= cpu.driver + cpu.server
 
 
+def test_the_bench_of_upkeep_reads_each_row_back(tmp_path: Path) -> None:
+    from spark_sinks import measure_upkeep
+
+    lines: list[str] = []
+    figures = measure_upkeep(tmp_path / "table", batches=3, size=2, upkeep=True, report=lines.append)
+    assert figures["files"] == 3 and figures["scan_ms"] > 0
+    assert lines[0].startswith("with upkeep, 3 batches of 2 rows: 3 files")
+
+
 @pytest.mark.spark
 def test_each_bench_of_streams_runs_on_a_few_rows() -> None:
     import spark_jobs
@@ -70,3 +79,5 @@ def test_each_bench_of_streams_runs_on_a_few_rows() -> None:
         )  # fmt: skip
         assert latency["events"] > 0
         assert latency["median_ms"] > 0
+        several = spark_jobs.measure_collections(spark, server, collections=3, documents=2, report=lines.append)
+        assert several["batch_s"] > 0 and lines[-1].startswith("3 collections of 2 documents")

@@ -187,6 +187,8 @@ def _with_sinks(checked: CheckedJob, *, with_spark: bool) -> CheckedJob:
     was read until then, unless it is a table of events that begins now, or one that was moved.
     """
     job, before = checked.job, checked.record.sinks
+    if not (before or with_spark) and any(sink.in_catalog for sink in job.sinks):
+        return checked  # what is recorded first is all of them
     sinks: dict[str, str] = {}
     gone = {name.partition(" ")[0] for name in before.keys() - set(map(table_name, job.sinks))}
     for sink in job.sinks:

@@ -193,6 +193,15 @@ def test_a_sink_that_was_not_in_the_job_lacks_what_was_read(
     begin(job_of(server.uri, tmp_path, moved, {"kind": "parquet", "path": "more"}, **source))
 
 
+def test_the_sinks_of_a_job_are_recorded_when_all_of_them_are_known(server: headrace.Server, tmp_path: Path) -> None:
+    job = job_of(server.uri, tmp_path, *SINKS)
+    assert len(check_job(job).record.sinks) == len(SINKS)
+    table = {"kind": "mirror", "table": "lake.d.c"}
+    source = {**job.source, "startingPosition": "snapshot"}
+    given = {"checkpoint": "c", "source": source, "sink": [{"kind": "changes", "path": "p"}, table]}
+    assert check_job(parse_job(given, "job", tmp_path)).record.sinks == {}
+
+
 def test_a_mirror_that_omits_other_fields_is_refused(server: headrace.Server, tmp_path: Path) -> None:
     insert(server.uri, 1)
     ran(job_of(server.uri, tmp_path, {"kind": "changes"}, {"kind": "mirror", "omit": ["a"]}))
