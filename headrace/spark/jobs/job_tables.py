@@ -19,6 +19,7 @@ from headrace.spark.sinks.sink_options import SinkOptions
 from headrace.spark.sinks.table_paths import has_files, is_shortened, overlap, tables_at
 from headrace.spark.sinks.typed_options import typed_options
 from headrace.spark.tables.delta_commits import newest_commit
+from headrace.spark.tables.table_location import location_of
 from headrace.spark.tables.table_owner import NotOurTable
 from headrace.spark.tables.typed.table_schema import COLUMNS_KEY
 
@@ -82,7 +83,12 @@ def _there(job: Job, sink: SinkOptions) -> Iterator[Namespace]:
         if each["uuid"] or not sink.in_catalog
     }
     known = sorted(name for name in names if options.selection.matches(name))
-    return tables_in_catalog(sink.target, known) if sink.in_catalog else tables_at(sink.target, options.database, known)
+    if sink.in_catalog:
+        return tables_in_catalog(sink.target, known)
+    # Next to the tables there may be what is not a collection's.
+    others = {str(job.checkpoint.absolute()), str(location_of(job.deadletter or job.checkpoint))}
+    listed = tables_at(sink.target, options.database, known)
+    return (name for name in listed if str(sink.of_collection(name).location) not in others)
 
 
 def missing_tables(job: Job, begun: Iterable[str], *, with_spark: bool) -> list[str]:

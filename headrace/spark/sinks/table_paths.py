@@ -97,7 +97,7 @@ def _walk(folder: str, pieces: list[str], names: dict[str, str]) -> Iterator[dic
         yield from _walk(f"{folder}/{pieces[0]}", pieces[1:], names)
         return
     location = location_of(folder or "/")
-    for name in sorted(location.names()) if location.exists() else []:
+    for name in sorted(location.folders()) if location.exists() else []:
         match = re.fullmatch(expression(pieces[0]), name)
         if match:
             given = {placeholder: unescaped(text) for placeholder, text in match.groupdict().items()}

@@ -98,6 +98,11 @@ class TableLocation:
         """Names of the files and folders directly in it."""
         return [info.base_name for info in self.files.get_file_info(pa_fs.FileSelector("", allow_not_found=True))]
 
+    def folders(self) -> list[str]:
+        """Names of the folders directly in it."""
+        infos = self.files.get_file_info(pa_fs.FileSelector("", allow_not_found=True))
+        return [info.base_name for info in infos if info.type != pa_fs.FileType.File]
+
     def remove_file(self, name: str) -> None:
         """Removes a file, if it exists."""
         if self.size(name) is not None:

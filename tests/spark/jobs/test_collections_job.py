@@ -26,7 +26,7 @@ from headrace.spark.jobs.job_tables import open_sink, tables_of
 from headrace.spark.jobs.metrics import JobMetrics
 from headrace.spark.jobs.metrics_listener import MetricsListener
 from headrace.spark.jobs.report import explain_lines, verify_job
-from headrace.spark.jobs.runner import reset_job, source_options
+from headrace.spark.jobs.runner import job_lock, reset_job, source_options
 from headrace.spark.jobs.start_checks import TableGone, begin, check_job, noted
 from headrace.spark.jobs.status import status_lines
 from headrace.spark.mongodb.collection_identity import CollectionReplaced
@@ -37,7 +37,7 @@ from headrace.spark.sinks.sink_options import SinkError
 from headrace.spark.sinks.table_paths import PathError
 from headrace.spark.source.options import parse_options
 from headrace.spark.source.readers import StreamReader
-from headrace.spark.tables.dead_letters import DeadLetters
+from headrace.spark.tables.dead_letters import REFUSED, DeadLetter, DeadLetters
 from headrace.spark.tables.fold import MirrorChanges
 from headrace.spark.tables.table_owner import NotOurTable
 
@@ -246,6 +246,20 @@ def test_a_mirror_that_is_added_to_a_job_of_several_collections_is_refused(serve
     Runs(job_of(tmp_path, server.uri, "changes")).run()
     with pytest.raises(NotOurTable, match=r"mirror .* was not in the job at its last start"):
         check_job(job_of(tmp_path, server.uri, "changes", "mirror"))
+
+
+def test_next_to_the_tables_may_be_the_checkpoint_and_the_dead_letters(server: Any, tmp_path: Path) -> None:
+    given = {"uri": server.uri, "database": "shop", "startingPosition": "snapshot", "awaitMs": 20}
+    sink = {"kind": "mirror", "path": "{collection}"}
+    others = {"errors": "deadletter", "deadletter": "letters"}
+    job = parse_job({"checkpoint": "checkpoint", "source": given, "sink": [sink], **others}, "job", tmp_path)
+    DeadLetters(job.deadletter, 1).add([DeadLetter("s", "t", None, REFUSED, None, "", "{}")], 0)
+    with MongoClient[dict[str, Any]](server.uri) as client:
+        client.shop.a.insert_one({"_id": 1})
+        for _ in range(2):
+            with job_lock(job):
+                Runs(job).run()
+        assert verified(job) == [(True, "1 rows, 1 documents")]
 
 
 def test_a_new_checkpoint_empties_the_tables_of_what_is_gone(server: Any, tmp_path: Path) -> None:
