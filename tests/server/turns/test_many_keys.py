@@ -101,6 +101,7 @@ def test_others_read_meanwhile_and_see_nothing_of_it(server: headrace.Server, mo
             while not may_end.is_set():
                 yield
 
+    may_end.set()
     monkeypatch.setattr(Writer, "_changed", held)
     monkeypatch.setattr(limits, "COMMIT_PIECE_COUNT", 16)
     with RawClient(server.address) as client, RawClient(server.address) as other:
