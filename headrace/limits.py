@@ -173,6 +173,9 @@ INDEX_KEY_COUNT_MAX: Final = 100_000  # of one document in one index, MongoDB's 
 INSERT_COUNT: Final = 500  # documents of one command that are inserted at once, between two looks at the time: a few ms
 KEYS_BYTES: Final = 8 * 1024  # of a document whose index keys are made without a tick: they may be a thousand
 PREPARED_BYTES: Final = 32 * 1024  # of a document whose index keys are made before it is written: they may be thousands
+READY_KEY_COUNT: Final = (
+    4096  # index keys of a new document from which on it is stored before, for its rows to be made ready
+)
 INDEXED_INSERT_BYTES: Final = 128 * 1024  # of documents that are inserted at once where there are indexes, likewise
 RECENT_ROW_COUNT_MAX: Final = 1_000_000  # index rows of long documents that a check remembers, before the next document
 LONG_DOCUMENT_BYTES: Final = 4 * 1024 * 1024  # of a document that is written alone: to copy it and its entry takes long

@@ -53,11 +53,12 @@ class Cursor(Protocol):
     def delete(self) -> bool: ...
 
     def putmulti(
-        self, items: list[tuple[bytes, bytes]], *, overwrite: bool = True, append: bool = False
+        self, items: list[tuple[bytes, bytes]], *, overwrite: bool = True, append: bool = False, checked: bool = False
     ) -> tuple[int, int]:
         """Put many: (items read, items added). Without `overwrite` keys that are there stay as they are.
 
-        `append`: the keys are ascending, and all greater than the table's last.
+        `append`: the keys are ascending, and all greater than the table's last. `checked`: the values have their
+        checksums already, from `checksums.with_checksums`.
         """
 
     @overload

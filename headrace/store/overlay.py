@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from headrace import limits
 from headrace.memory_budget import Account
 from headrace.store.catalog import Catalog, Collection, Index
+from headrace.store.checksums.transaction import CHECKSUM_BYTES
 from headrace.store.history import ChangedKeys, History
 from headrace.store.indexes.index_keys import Traits
 from headrace.store.kv import Cursor, Table, TableKey, Transaction, chunk_of
@@ -172,14 +173,14 @@ class OverlayCursor:
         return deleted
 
     def putmulti(
-        self, items: list[tuple[bytes, bytes]], *, overwrite: bool = True, append: bool = False
+        self, items: list[tuple[bytes, bytes]], *, overwrite: bool = True, append: bool = False, checked: bool = False
     ) -> tuple[int, int]:
         """Claim and put each. Without `overwrite` nothing is added: the caller then goes through the keys one by one,
         and knows which one is refused."""
         if not overwrite:
             return 0, 0
         for key, value in items:
-            self._txn.put(key, value, db=self._db)
+            self._txn.put(key, value[:-CHECKSUM_BYTES] if checked else value, db=self._db)
         return len(items), len(items)
 
     def iternext(self, *, keys: bool = True, values: bool = True) -> Iterator[Any]:

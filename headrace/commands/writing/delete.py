@@ -105,7 +105,7 @@ def remove(
     context: CommandContext, target: Target, finder: Finder, match: MatchedDocument, retryable: RetryableWrite | None
 ) -> MatchedDocument | None:
     """Delete a match; returns it as it was, or None if it no longer matches."""
-    made = prepared(context.store, target.collection, match.raw, None)
+    made = prepared(context.store, target.collection, match.raw, None, match.record)
     while True:
         latest = current(context, target, finder, match)
         if latest is None:

@@ -9,18 +9,19 @@ from headrace.errors import CommandError
 from headrace.execution.writes.matches import Target
 from headrace.store.commit.long_insert import LongInsert
 from headrace.store.identity import identified, with_timestamps
-from headrace.store.indexes.prepared_change import prepared
+from headrace.store.indexes.prepared_change import PreparedChange, prepared
 from headrace.store.write_transaction import RetryableWrite
 from headrace.turns import current_turn
 
 
 def insert(context: CommandContext, target: Target, document: bytes, retryable: RetryableWrite | None = None) -> None:
     """Insert a document that has been checked. May pause. Raises what `WriteTransaction.insert` raises, and 175."""
-    is_long = len(document) > limits.LONG_DOCUMENT_BYTES
-    if is_long:
+    if len(document) > limits.PREPARED_BYTES:
         document = identified(document)[0]
     made = prepared(context.store, target.collection, None, document)
-    ahead = _put_ahead(context, target, document) if is_long else None
+    ahead: LongInsert | None = None
+    if len(document) > limits.LONG_DOCUMENT_BYTES or (made is not None and made.count > limits.READY_KEY_COUNT):
+        ahead = _put_ahead(context, target, document, made)
     while context.has_locks and not wait_until_unlocked(
         context, lambda txn: txn.insert(target.collection, document, made=made)
     ):
@@ -38,8 +39,11 @@ def insert(context: CommandContext, target: Target, document: bytes, retryable: 
         raise
 
 
-def _put_ahead(context: CommandContext, target: Target, document: bytes) -> LongInsert | None:
-    """Put a long document in a commit of its own; None where it is not worth it, or has come to nothing."""
+def _put_ahead(
+    context: CommandContext, target: Target, document: bytes, made: PreparedChange | None
+) -> LongInsert | None:
+    """Put a long document in a commit of its own, so that what it brings to indexes can be made ready for its record;
+    None where it cannot be, or has come to nothing."""
     turn = current_turn()
     if (
         turn is None or context.transaction is not None or context.has_locks or not context.store.oplog_enabled
@@ -48,7 +52,7 @@ def _put_ahead(context: CommandContext, target: Target, document: bytes) -> Long
         return None
     turn.pause()  # from here on the write is the last of its group
     ahead = LongInsert(context.txn, target.collection)
-    ahead.put(context.txn, document)
+    ahead.put(lambda: context.txn, document, made)
     try:
         if ahead.fits(target.collection) and not context.has_locks:
             return ahead

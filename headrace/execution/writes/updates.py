@@ -113,7 +113,7 @@ class Applier:
             self._validator.check(target.collection, new)
             logged = encode_changed(applied.change.entry) if type(applied.change) is Diff else new
             if made is None:
-                made = prepared(context.store, target.collection, match.raw, new)
+                made = prepared(context.store, target.collection, match.raw, new, match.record)
             if match.pause_count != context.pause_count and not is_unchanged(context, target, match):
                 continue
             write = target.collection, match.record, match.raw, new, logged

@@ -12,7 +12,7 @@ whether the rest is. What reads keys alone compares nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from struct import Struct
 from typing import Any, Final
 
@@ -48,6 +48,14 @@ def with_checksum(key: bytes, value: bytes) -> bytes:
     if len(value) > _LONG_BYTES:  # to put the key before it would copy it
         return value + _PACK(extend(crc32c(key), value))
     return value + _PACK(crc32c(key + value))
+
+
+def with_checksums(items: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """(key, value) of many as they are stored."""
+    return [
+        (key, value + _PACK(crc32c(key + value)) if len(value) <= _LONG_BYTES else with_checksum(key, value))
+        for key, value in items
+    ]
 
 
 def is_intact(key: bytes, stored: bytes) -> bool:
@@ -164,13 +172,9 @@ class _CheckedCursor:
         return self._base.delete()
 
     def putmulti(
-        self, items: list[tuple[bytes, bytes]], *, overwrite: bool = True, append: bool = False
+        self, items: list[tuple[bytes, bytes]], *, overwrite: bool = True, append: bool = False, checked: bool = False
     ) -> tuple[int, int]:
-        checked = [
-            (key, value + _PACK(crc32c(key + value)) if len(value) <= _LONG_BYTES else with_checksum(key, value))
-            for key, value in items
-        ]
-        return self._base.putmulti(checked, overwrite=overwrite, append=append)
+        return self._base.putmulti(items if checked else with_checksums(items), overwrite=overwrite, append=append)
 
     def iternext(self, *, keys: bool = True, values: bool = True) -> Iterator[Any]:
         return self._checked(self._base.iternext()) if values else self._base.iternext(values=False)

@@ -110,9 +110,9 @@ class _BeforeImageCursor(OverlayCursor):
         self._ranges = [layer for layer in layers if layer.hidden and layer.documents is db]
 
     def putmulti(
-        self, items: list[tuple[bytes, bytes]], *, overwrite: bool = True, append: bool = False
+        self, items: list[tuple[bytes, bytes]], *, overwrite: bool = True, append: bool = False, checked: bool = False
     ) -> tuple[int, int]:
-        return self._base.putmulti(items, overwrite=overwrite, append=append)
+        return self._base.putmulti(items, overwrite=overwrite, append=append, checked=checked)
 
     def _stored(self, *, backward: bool) -> Iterator[tuple[bytes, bytes]]:
         if not self._ranges:

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING
 from headrace.errors import CommandError
 from headrace.store.catalog import Collection
 from headrace.store.commit.before_images import BeforeImages
-from headrace.store.commit.commit_in_pieces import undo_key, undo_row
+from headrace.store.commit.commit_in_pieces import Current, undo_key, undo_row
 from headrace.turns import current_turn
 
 if TYPE_CHECKING:
+    from headrace.store.indexes.prepared_change import PreparedChange
     from headrace.store.write_transaction import WriteTransaction
 
 
@@ -38,19 +39,21 @@ class LongInsert:
         self.before_images.hidden[number_key] = self._key, end
         self._store.before_images.append(self.before_images)
 
-    def put(self, txn: WriteTransaction, document: bytes) -> None:
-        """Put the document, and pause. The caller's turn is the last of its group, so that none reads what it puts.
-        Raises 50."""
+    def put(self, current: Current, document: bytes, made: PreparedChange | None) -> None:
+        """Put the document, and pause; then make what it brings to indexes ready. The caller's turn is the last of its
+        group, so that none reads what it puts. Raises 50."""
         turn = current_turn()
         assert turn is not None
         turn.interruptible = False
         try:
-            kv, tables = self._store.kv_of_pieces, txn.tables
+            kv, tables = self._store.kv_of_pieces, self._store.tables
             kv.put(self._undo_key, undo_row([("documents", self._key, None)]), db=tables["meta"])
             kv.put(self._key, document, db=tables["documents"])
             turn.pause()
-        except CommandError:  # its time is up, before the pause
-            self.undo(txn)
+            if made is not None:
+                made.set_record(self.record)
+        except CommandError:  # its time is up, which is seen before a pause
+            self.undo(current())
             raise
         except BaseException:
             self.fail()

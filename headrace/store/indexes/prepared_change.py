@@ -1,6 +1,7 @@
 """What a change of a long document does to the entries of indexes, made before the change, while others may write.
 
     made = prepared(store, collection, old, new)      with ticks: the command may pause, and lose its transaction
+    made.set_record(record)                           likewise: the rows of the table, once the record is known
     txn.replace(..., made=made)                       takes it if old, new and the indexes are still those
 
 Rule: nothing is read from the store for it, so that it holds whatever others do meanwhile. Whether a unique key is
@@ -9,11 +10,12 @@ another's is looked up when the change is made (`check`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headrace import limits
 from headrace.store.catalog import Collection, Index
+from headrace.store.checksums.transaction import with_checksums
 from headrace.store.indexes import index_entries
 from headrace.store.indexes.index_keys import NO_TRAITS, Traits
 from headrace.turns import current_turn, freed_in_pieces, in_pieces, sorted_in_pieces, ticking_if_many
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from headrace.store.write_transaction import WriteTransaction
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _IndexChange:
     """The keys of one index that come and go, without the record, sorted."""
 
@@ -32,15 +34,41 @@ class _IndexChange:
     removed: list[bytes]
     traits: Traits
     """Of the new document."""
+    added_rows: list[tuple[bytes, bytes]] = field(default_factory=list)
+    removed_keys: list[bytes] = field(default_factory=list)
+    """Both as they are in the table, with the record and checksums."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PreparedChange:
     """The change of a document from `old` to `new`; None: there is none before, or after."""
 
     old: bytes | None
     new: bytes | None
     changes: list[_IndexChange]
+    record: bytes | None = None
+    """Of whose entries there are rows; None: there are none."""
+
+    @property
+    def count(self) -> int:
+        """How many entries come and go."""
+        return sum(len(change.added) + len(change.removed) for change in self.changes)
+
+    def set_record(self, record: bytes) -> None:
+        """Make the rows of this record, which then need only be put, unless they are very many. Ticks."""
+        if self.count > limits.INDEX_KEY_COUNT_MAX:
+            return
+        for change in self.changes:
+            unique, rows, gone = change.index.unique, change.added_rows, change.removed_keys
+            for keys in in_pieces(change.added, limits.COMMIT_PIECE_COUNT):
+                rows += with_checksums(
+                    [(key, record) for key in keys] if unique else [(key + record, b"") for key in keys]
+                )
+            for keys in in_pieces(change.removed):
+                gone += keys if unique else [key + record for key in keys]
+            freed_in_pieces(rows, 3 * len(rows))
+            freed_in_pieces(gone)
+        self.record = record
 
     def fits(self, collection: Collection, old: bytes | None, new: bytes | None) -> bool:
         """Whether it is this change, in the indexes that the collection has now."""
@@ -63,26 +91,38 @@ class PreparedChange:
 
     def make(self, txn: WriteTransaction, record: bytes) -> None:
         """Change the entries of the record. Ticks."""
-        table = txn.tables["indexes"]
+        table, delete, is_made = txn.tables["indexes"], txn.kv.delete, self.record == record
         for change in self.changes:
             unique = change.index.unique
-            for key in ticking_if_many(change.removed):
-                txn.kv.delete(key if unique else key + record, db=table)
+            for keys in in_pieces(change.removed_keys if is_made else change.removed, limits.COMMIT_PIECE_COUNT):
+                for key in keys:
+                    delete(key if unique or is_made else key + record, db=table)
             with txn.kv.cursor(table) as cursor:
-                for keys in in_pieces(change.added, limits.COMMIT_PIECE_COUNT):
-                    cursor.putmulti(
-                        [(key, record) for key in keys] if unique else [(key + record, b"") for key in keys]
-                    )
+                for rows in in_pieces(change.added_rows if is_made else change.added, limits.COMMIT_PIECE_COUNT):
+                    if is_made:
+                        cursor.putmulti(rows, checked=True)
+                    else:
+                        cursor.putmulti(
+                            [(key, record) for key in rows] if unique else [(key + record, b"") for key in rows]
+                        )
 
 
-def prepared(store: Store, collection: Collection, old: bytes | None, new: bytes | None) -> PreparedChange | None:
-    """The change of a long document in a turn; None for others. Raises 171, 201, 16746, 16766, 7246301."""
+def prepared(
+    store: Store, collection: Collection, old: bytes | None, new: bytes | None, record: bytes | None = None
+) -> PreparedChange | None:
+    """The change of a long document in a turn; None for others. Raises 171, 201, 16746, 16766, 7246301.
+
+    `record`: the document's, where it has one.
+    """
     longest = max(len(old or b""), len(new or b""))
     if longest <= limits.PREPARED_BYTES or not collection.maintained or current_turn() is None:
         return None
     if any(index.building for index in collection.maintained):
         return None
-    return PreparedChange(old, new, [_change(store, index, old, new) for index in collection.maintained])
+    made = PreparedChange(old, new, [_change(store, index, old, new) for index in collection.maintained])
+    if record is not None:
+        made.set_record(record)
+    return made
 
 
 def _change(store: Store, index: Index, old: bytes | None, new: bytes | None) -> _IndexChange:
