@@ -169,12 +169,15 @@ CONVERT_BYTES: Final = 16 * 1024 * 1024  # values that get their checksums in on
 CONVERT_COUNT: Final = 50_000  # and how many of them: a few milliseconds of a commit for each tenth of a second
 COUNT_COUNT: Final = 5000  # documents that are counted at once: a millisecond
 ERROR_BYTES_MAX: Final = 1024 * 1024  # of messages in a reply's writeErrors, MongoDB's: those behind them are empty
-INDEX_KEY_COUNT_MAX: Final = 100_000  # of one document in one index, MongoDB's default: meanwhile nobody else writes
+INDEX_KEY_COUNT_MAX: Final = 100_000  # of one document in all indexes (MongoDB: in one): meanwhile nobody else writes
 INSERT_COUNT: Final = 500  # documents of one command that are inserted at once, between two looks at the time: a few ms
 KEYS_BYTES: Final = 8 * 1024  # of a document whose index keys are made without a tick: they may be a thousand
 PREPARED_BYTES: Final = 32 * 1024  # of a document whose index keys are made before it is written: they may be thousands
 READY_KEY_COUNT: Final = (
-    4096  # index keys of a new document from which on it is stored before, for its rows to be made ready
+    16_384  # index keys of a new document from which on it is stored first, and they are made ready
+)
+BATCH_ENTRY_COUNT_MAX: Final = (
+    8192  # entries of indexes that documents which are inserted at once bring: some milliseconds
 )
 INDEXED_INSERT_BYTES: Final = 128 * 1024  # of documents that are inserted at once where there are indexes, likewise
 RECENT_ROW_COUNT_MAX: Final = 1_000_000  # index rows of long documents that a check remembers, before the next document

@@ -221,7 +221,8 @@ class WriteTransaction(View):
         """Store all documents at once, or none and answer None where one of them would be refused.
 
         The fast path of bulk inserts: no unique index but `_id`, no over-long one, not capped. The caller falls back to
-        `insert`, one by one, to find which document was refused and why.
+        `insert`, one by one, to find which document was refused and why. Raises `TooManyEntries`, likewise with nothing
+        stored, where they are to be stored in smaller numbers.
         """
         if collection.unique_indexes or collection.capped is not None:
             return None
@@ -245,6 +246,9 @@ class WriteTransaction(View):
         except CommandError:
             self.clock_position = before
             return None
+        except index_entries.TooManyEntries:
+            self.clock_position = before
+            raise
         if not self._add_ids([(prefix + key, number) for key, number in zip(keys, records)]):
             self.clock_position = before
             return None

@@ -12,6 +12,7 @@ import pytest
 from headrace import limits
 from headrace.errors import CommandError
 from headrace.store.check.directory import check
+from headrace.store.indexes import index_entries
 from headrace.store.indexes.index_keys import KeyMaker
 from headrace.testing.clock import FakeClock
 from headrace.testing.driven import DrivenServer
@@ -99,6 +100,46 @@ def test_an_index_is_not_built_over_more(at: DrivenServer, what: str) -> None:
         assert (reply["code"], reply["codeName"], REFUSED[1] in reply["errmsg"]) == (201, "CannotBuildIndexKeys", True)
     [index] = at.must("t", {"listIndexes": "c"})["cursor"]["firstBatch"]
     assert index["name"] == "_id_"
+
+
+def test_the_keys_of_all_indexes_are_counted(at: DrivenServer) -> None:
+    for name in ("n", "a.b", "a.c"):
+        at.must("t", {"createIndexes": "c", "indexes": [{"name": name, "key": {name: 1}}]})
+    count = COUNT_MAX // 2 - 4  # and seven different ones of `a.c`
+    for kept in (document(1, count), {**document(2, count), "note": "short"}):
+        assert at.must("t", {"insert": "c", "documents": [kept]})["n"] == 1
+    more = document(3, count + 1)
+    for refused in (more, {**more, "note": "short"}):
+        assert refusal(at, {"insert": "c", "documents": [refused]}) == REFUSED
+        assert refusal(at, {"insert": "c", "documents": [{"_id": 9}, refused]}) == REFUSED
+        assert refusal(at, update({"$set": {"n": refused["n"], "a": refused["a"]}})) == REFUSED
+        assert at.must("t", {"delete": "c", "deletes": [{"q": {"_id": 9}, "limit": 1}]})["n"] == 1
+    assert at.must("t", {"count": "c"})["n"] == 2
+
+
+def test_documents_with_many_keys_are_inserted_some_at_a_time(
+    at: DrivenServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_many, most = index_entries.put_many, 0
+
+    def counted(txn: Any, items: list[Any]) -> None:
+        nonlocal most
+        most = max(most, len(items))
+        put_many(txn, items)
+
+    monkeypatch.setattr(limits, "BATCH_ENTRY_COUNT_MAX", 500)
+    monkeypatch.setattr(index_entries, "put_many", counted)
+    for name in ("n", "a.b", "x"):
+        at.must("t", {"createIndexes": "c", "indexes": [{"name": name, "key": {name: 1}}]})
+    documents = [{"_id": key, "n": list(range(20)), "a": {"b": list(range(10))}} for key in range(200)]
+    assert at.must("t", {"insert": "c", "documents": documents})["n"] == 200
+    assert 31 < most <= 500 + 31
+    status = at.must("admin", {"serverStatus": 1})
+    assert status["metrics"]["document"]["inserted"] == 200
+    assert status["opcounters"]["insert"] == 200
+    assert [item["_id"] for item in at.must("t", {"find": "c", "batchSize": 500})["cursor"]["firstBatch"]] == list(
+        range(200)
+    )
 
 
 @pytest.mark.parametrize("pattern", [{"x": 1, "n": 1}, {"x": 1, "n.b": 1}, {"n.b": 1, "x": 1, "n.c": 1}])

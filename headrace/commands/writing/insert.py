@@ -34,6 +34,7 @@ from headrace.execution.writes.validation import Validator
 from headrace.store import capped
 from headrace.store.catalog import Collection
 from headrace.store.identity import with_id_first
+from headrace.store.indexes.index_entries import TooManyEntries
 from headrace.store.write_transaction import RetryableWrite, WriteTransaction
 from headrace.turns import tick
 from headrace.values.bson import check_all
@@ -182,6 +183,8 @@ class Inserts:
     failed: Callable[[int, CommandError], None]
     """Called with the number of a document that is refused."""
     validator: Validator = field(init=False)
+    count_max: int = limits.INSERT_COUNT
+    """Documents that are inserted at once: fewer where they bring many entries to indexes."""
 
     def __post_init__(self) -> None:
         self.validator = Validator(self.request.body)
@@ -201,16 +204,29 @@ class Inserts:
 
     def _piece(self, documents: list[bytes], number: int) -> bool:
         """Insert some; False if one is refused and that ends the command."""
+        if len(documents) > self.count_max:
+            for start in range(0, len(documents), self.count_max):
+                tick()
+                if not self._piece(documents[start : start + self.count_max], number + start):
+                    return False
+            return True
         context = self.context
         collection = created(context, self.namespace)
         if self.retryable is not None:
             self.retryable.statement = number
         plain = not collection.checks_documents
         context.count("operations.insert", len(documents))
-        if len(documents) > 1 and plain and self._at_once(collection, documents):
-            context.count("document.inserted", len(documents))
-            self.done(number + len(documents) - 1, len(documents))
-            return True
+        if len(documents) > 1 and plain:
+            try:
+                at_once = self._at_once(collection, documents)
+            except TooManyEntries:
+                self.count_max = max(1, len(documents) // 4)
+                context.count("operations.insert", -len(documents))
+                return self._piece(documents, number)
+            if at_once:
+                context.count("document.inserted", len(documents))
+                self.done(number + len(documents) - 1, len(documents))
+                return True
         target = Target(context, collection)
         measure(context, target)
         goes_on = all(self._one(target, index, document) for index, document in enumerate(documents, number))

@@ -131,17 +131,18 @@ def pause_behind_long(txn: WriteTransaction) -> None:
 
 def _to_add(txn: WriteTransaction, collection: Collection, document: bytes, record: bytes | None) -> list[Entry]:
     entries: list[Entry] = []
+    count_max = txn.store.index_key_count_max
     if collection.are_plain:
         for index in collection.maintained:
-            for keys in pieces_if_many(_keys(txn, collection, index, document)):
+            for keys in pieces_if_many(_keys(txn, collection, index, document, count_max - len(entries))):
                 entries += [(key, False) for key in keys]
         return entries
     for index in collection.maintained:
         if index.building:
             with in_change(txn):
-                entries += _to_add_building(txn, collection, index, document, record)
+                entries += _to_add_building(txn, collection, index, document, record, count_max - len(entries))
             continue
-        keys, traits = key_maker(index).keys(document, txn.store.index_key_count_max)
+        keys, traits = key_maker(index).keys(document, count_max - len(entries))
         if traits and not traits <= index.saved_traits:
             note_traits(txn, collection, index, traits)
         if not index.unique:
@@ -159,11 +160,13 @@ def _to_add(txn: WriteTransaction, collection: Collection, document: bytes, reco
     return entries
 
 
-def _keys(txn: WriteTransaction, collection: Collection, index: Index, document: bytes) -> list[bytes]:
+def _keys(
+    txn: WriteTransaction, collection: Collection, index: Index, document: bytes, count_max: int
+) -> list[bytes]:  # fmt: skip
     """The keys of a document in a complete index that is not unique."""
     maker = index.key_maker
     keys: list[bytes]
-    keys, traits = (key_maker(index) if maker is None else maker).keys(document, txn.store.index_key_count_max)
+    keys, traits = (key_maker(index) if maker is None else maker).keys(document, count_max)
     if traits and not traits <= index.saved_traits:
         note_traits(txn, collection, index, traits)
     return keys
@@ -214,14 +217,14 @@ _RECORD: Final = bytes(8)
 
 
 def _to_add_building(
-    txn: WriteTransaction, collection: Collection, index: Index, document: bytes, record: bytes | None
+    txn: WriteTransaction, collection: Collection, index: Index, document: bytes, record: bytes | None, count_max: int
 ) -> list[Entry]:
     """As for an index that is complete, but what it cannot hold ends its build, and not the write.
 
     In a client's transaction the write is refused, since nobody knows yet whether it will be committed.
     """
     try:
-        keys, traits = key_maker(index).keys(document, txn.store.index_key_count_max)
+        keys, traits = key_maker(index).keys(document, count_max)
         if not traits <= index.saved_traits:
             note_traits(txn, collection, index, traits)
         if not index.unique:
@@ -279,16 +282,26 @@ def put_many(txn: WriteTransaction, items: list[tuple[bytes, bytes]]) -> None:
             cursor.putmulti(some)
 
 
+class TooManyEntries(Exception):
+    """Fewer documents are to be written at once."""
+
+
 def of_many(
     txn: WriteTransaction, collection: Collection, documents: list[bytes], records: list[bytes]
 ) -> list[tuple[bytes, bytes]]:
-    """The entries of new documents in indexes that are not unique, as they are stored. Raises 171, 201, 16746."""
+    """The entries of new documents in indexes that are not unique, as they are stored. Raises 171, 201, 16746, and
+    `TooManyEntries` where others would wait for long until they are put."""
     items: list[tuple[bytes, bytes]] = []
     with in_change(txn):
         for document, record in ticking(list(zip(documents, records))):
+            if len(items) > limits.BATCH_ENTRY_COUNT_MAX:
+                raise TooManyEntries
             if collection.are_plain:
+                left = txn.store.index_key_count_max
                 for index in collection.maintained:
-                    for keys in pieces_if_many(_keys(txn, collection, index, document)):
+                    made = _keys(txn, collection, index, document, left)
+                    left -= len(made)
+                    for keys in pieces_if_many(made):
                         items += [(key + record, b"") for key in keys]
             else:
                 for entries in in_pieces(_to_add(txn, collection, document, None)):

@@ -155,7 +155,7 @@ _MINOR_BYTES: Final = 64  # of a document that is decoded sooner than taken apar
 
 
 def too_many_keys() -> CommandError:
-    """Error 201 for a document that is to have more keys in an index than `limits.INDEX_KEY_COUNT_MAX`."""
+    """Error 201 for a document that is to have more keys in its indexes than `limits.INDEX_KEY_COUNT_MAX`."""
     return CommandError(201, "Maximum number of generated keys exceeded.")
 
 

@@ -119,17 +119,25 @@ def prepared(
         return None
     if any(index.building for index in collection.maintained):
         return None
-    made = PreparedChange(old, new, [_change(store, index, old, new) for index in collection.maintained])
+    changes: list[_IndexChange] = []
+    left = store.index_key_count_max
+    for index in collection.maintained:
+        change, count = _change(index, old, new, left)
+        left -= count
+        changes.append(change)
+    made = PreparedChange(old, new, changes)
     if record is not None:
         made.set_record(record)
     return made
 
 
-def _change(store: Store, index: Index, old: bytes | None, new: bytes | None) -> _IndexChange:
+def _change(index: Index, old: bytes | None, new: bytes | None, count_max: int) -> tuple[_IndexChange, int]:
+    """The change, and how many keys the new document has in the index: `count_max` at most."""
     maker = index_entries.key_maker(index)
-    after, traits = maker.keys(new, store.index_key_count_max) if new is not None else ([], NO_TRAITS)
+    after, traits = maker.keys(new, count_max) if new is not None else ([], NO_TRAITS)
     before = index_entries.keys_before(index, old) if old is not None else []
-    return _IndexChange(index, _sorted_without(after, before), _sorted_without(before, after), traits)
+    change = _IndexChange(index, _sorted_without(after, before), _sorted_without(before, after), traits)
+    return change, len(after)
 
 
 def _sorted_without(keys: list[bytes], others: list[bytes]) -> list[bytes]:
