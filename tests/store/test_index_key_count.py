@@ -106,8 +106,8 @@ def test_the_keys_of_all_indexes_are_counted(at: DrivenServer) -> None:
     for name in ("n", "a.b", "a.c"):
         at.must("t", {"createIndexes": "c", "indexes": [{"name": name, "key": {name: 1}}]})
     count = COUNT_MAX // 2 - 4  # and seven different ones of `a.c`
-    for kept in (document(1, count), {**document(2, count), "note": "short"}):
-        assert at.must("t", {"insert": "c", "documents": [kept]})["n"] == 1
+    for stored in (document(1, count), {**document(2, count), "note": "short"}):
+        assert at.must("t", {"insert": "c", "documents": [stored]})["n"] == 1
     more = document(3, count + 1)
     for refused in (more, {**more, "note": "short"}):
         assert refusal(at, {"insert": "c", "documents": [refused]}) == REFUSED

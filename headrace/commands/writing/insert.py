@@ -204,10 +204,11 @@ class Inserts:
 
     def _piece(self, documents: list[bytes], number: int) -> bool:
         """Insert some; False if one is refused and that ends the command."""
-        if len(documents) > self.count_max:
-            for start in range(0, len(documents), self.count_max):
+        count = self.count_max  # which may become less
+        if len(documents) > count:
+            for start in range(0, len(documents), count):
                 tick()
-                if not self._piece(documents[start : start + self.count_max], number + start):
+                if not self._piece(documents[start : start + count], number + start):
                     return False
             return True
         context = self.context
