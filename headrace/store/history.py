@@ -121,6 +121,8 @@ class History:
         self._account = account or Memory().account("history")
         self.sequence = 0
         """That of the last write transaction that was recorded."""
+        self.is_needed = False
+        """Whether a transaction is open. None can start while a write transaction is."""
         self.changed = ChangedKeys(tables)
         """The keys that have earlier values."""
         self._values: dict[TableKey, list[tuple[int, bytes | None]]] = {}
@@ -185,6 +187,7 @@ class History:
 
     def clear(self) -> None:
         """No transaction is open any more."""
+        self.is_needed = False
         self.layers = []
         if len(self._values) > LARGE_COUNT:
             self.discarded.append(self._values)
@@ -254,7 +257,7 @@ class RecordingTransaction:
         self._base.abort()
 
     def _record(self, db: Table, key: bytes) -> None:
-        if not self._history.has_recorded((db, key), self._sequence):
+        if self._history.is_needed and not self._history.has_recorded((db, key), self._sequence):
             self._history.record((db, key), self._sequence, self._base.get(key, db=db))
 
 

@@ -54,6 +54,8 @@ def write_conflict() -> Conflict:
 class TrialView(WriteTransaction):
     """A write tried out over a write transaction `txn`. Raises `Locked` at the first key that somebody holds."""
 
+    is_trial = True
+
     __slots__ = ()
 
     def __init__(self, txn: WriteTransaction) -> None:

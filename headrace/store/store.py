@@ -232,6 +232,8 @@ class Store:
 
     def prepare(self, txn: WriteTransaction) -> None:
         """Put the staged entries and their runs into the tables. Raises `MapFull`: abandon, grow, run again."""
+        if txn.claim_counts is not None:
+            self.transactions.abort_overwritten(txn.claim_counts)
         staged = txn.staged
         if staged.entries:
             if len(staged.entries) == 1:

@@ -67,6 +67,7 @@ class Transactions:
         transaction.account.add(limits.OPEN_TRANSACTION_BYTES)
         self.latest.pop(session, None)  # the newest is the last of them
         self.open[session] = self.latest[session] = transaction
+        self.history.is_needed = True
         if len(self.latest) > limits.ENDED_TRANSACTION_COUNT_MAX:
             self._forget_oldest()
         return transaction
@@ -173,6 +174,18 @@ class Transactions:
             raise write_conflict()
         self.locks[key] = transaction
         transaction.claims.append(key)
+
+    def claim_counts(self) -> dict[ClientTransaction, int]:
+        """How many keys each open transaction has locked."""
+        return {transaction: len(transaction.claims) for transaction in self.open.values()}
+
+    def abort_overwritten(self, counts: dict[ClientTransaction, int]) -> None:
+        """Abort the transactions that have locked keys since `claim_counts` which the open write transaction, the last
+        one that is recorded, has written nevertheless: it had begun to."""
+        for transaction in list(self.open.values()):
+            claims = transaction.claims[counts.get(transaction, 0) :]
+            if any(self.history.has_recorded(key, self.history.sequence) for key in claims):
+                self.abort(transaction, self._store.clock.monotonic_ms())
 
     def new_records(self, count: int) -> int:
         """The first of `count` provisional records, unlike all others that were given out."""

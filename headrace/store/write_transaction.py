@@ -96,11 +96,15 @@ CatalogChange = tuple[str, dict[str, Any]]
 class WriteTransaction(View):
     """The one write transaction. Commands of several clients share it; the shell commits them together."""
 
+    is_trial = False
+    """What is written is thrown away: see `locks.TrialView`."""
+
     __slots__ = (
         "_changes",
         "_second",
         "admin_changed",
         "catalog_changes",
+        "claim_counts",
         "clock_position",
         "commits",
         "entry_end",
@@ -130,6 +134,8 @@ class WriteTransaction(View):
         self.entry_end = entries.end(self.wall_ms)
         """What entries of this transaction end with."""
         self.commits: list[ClientTransaction] = []  # clients' transactions that this one commits
+        self.claim_counts: dict[ClientTransaction, int] | None = None
+        """What clients' transactions had locked before a change in the middle of which they may run; None: none may."""
         self.long_insert: LongInsert | None = None
         """What this transaction ends."""
 

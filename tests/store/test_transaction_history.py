@@ -108,3 +108,15 @@ def test_no_transaction_starts_while_a_write_transaction_is_open(store: Store) -
     with pytest.raises(RuntimeError, match="may not start"):
         store.transactions.start(SESSION, 1, 0)
     store.abandon(txn)
+
+
+def test_nothing_is_recorded_once_the_last_transaction_has_ended(store: Store) -> None:
+    write(store, 1, 2)
+    transaction = store.transactions.start(SESSION, 1, 0.0)
+    txn = store.begin()
+    delete_first(store, txn)
+    assert len(store.transactions.history) == 2
+    store.transactions.abort(transaction, 0.0)
+    delete_first(store, txn)
+    store.commit(txn)
+    assert len(store.transactions.history) == 0

@@ -116,10 +116,18 @@ def to_add(txn: WriteTransaction, collection: Collection, document: bytes, recor
 
 
 def in_change(txn: WriteTransaction) -> AbstractContextManager[None]:
-    """Where what changes entries ticks. While clients' transactions are open nobody may run in the middle of a change:
-    the locks that it does not meet have been looked for before it."""
-    store = txn.store
-    return keeping_transaction() if txn is store.writing and not store.transactions.open else uninterrupted()
+    """Where what changes entries ticks: of the write transaction, which stays open, or tried out over it.
+
+    The locks that it does not meet have been looked for before it. A client's transaction that locks meanwhile what is
+    written later is aborted (`Transactions.abort_overwritten`). A statement of a client's transaction does not pause.
+    """
+    writing = txn.store.writing
+    if writing is None or not (txn is writing or txn.is_trial):
+        return uninterrupted()
+    transactions = txn.store.transactions
+    if transactions.open and writing.claim_counts is None:
+        writing.claim_counts = transactions.claim_counts()
+    return keeping_transaction()
 
 
 def pause_behind_long(txn: WriteTransaction) -> None:

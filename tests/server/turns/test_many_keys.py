@@ -87,22 +87,29 @@ def test_a_key_that_is_there_refuses_all_of_it(server: headrace.Server, what: st
         assert client.ask({"count": "c", "query": {"a.b": 0}})["n"] == 0
 
 
-def test_others_read_meanwhile_and_see_nothing_of_it(server: headrace.Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    may_end, changed = threading.Event(), Writer._changed
+@pytest.fixture
+def may_end(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """While it is not set, a change stays in its middle."""
+    event, changed = threading.Event(), Writer._changed
 
     def held(self: Writer, *arguments: Any) -> Generator[None, None, Any]:
-        """The change, which goes on in its middle when others have read."""
         change = changed(self, *arguments)
         while True:
             try:
                 yield next(change)
             except StopIteration as end:
                 return end.value
-            while not may_end.is_set():
+            while not event.is_set():
                 yield
 
-    may_end.set()
+    event.set()
     monkeypatch.setattr(Writer, "_changed", held)
+    return event
+
+
+def test_others_read_meanwhile_and_see_nothing_of_it(
+    server: headrace.Server, monkeypatch: pytest.MonkeyPatch, may_end: threading.Event
+) -> None:
     monkeypatch.setattr(limits, "COMMIT_PIECE_COUNT", 16)
     with RawClient(server.address) as client, RawClient(server.address) as other:
         indexed(client, "array")
@@ -159,17 +166,46 @@ def test_few_keys_are_put_between_two_pauses(server: headrace.Server, monkeypatc
     assert TICK_COUNT <= most <= limits.COMMIT_PIECE_COUNT + TICK_COUNT
 
 
-def test_with_a_transaction_open_it_takes_one_piece(server: headrace.Server) -> None:
+TRANSACTION: dict[str, Any] = {"lsid": {"id": Binary(b"1" * 16, 4)}, "txnNumber": Int64(1), "autocommit": False}
+
+
+@pytest.mark.parametrize("has_locks", [False, True])
+@pytest.mark.parametrize("conflicts", [False, True])
+def test_a_transaction_that_runs_in_the_middle(
+    server: headrace.Server, may_end: threading.Event, has_locks: bool, conflicts: bool
+) -> None:
+    def ask_in(body: dict[str, Any], database: str = "t", **options: Any) -> dict[str, Any]:
+        return other.ask({**body, **TRANSACTION, **options}, database)
+
     with RawClient(server.address) as client, RawClient(server.address) as other:
-        indexed(client, "path")
-        session = {"id": Binary(b"1" * 16, 4)}
-        assert other.ask({"insert": "c", "documents": [{"_id": 0}]})["n"] == 1
-        options = {"lsid": session, "txnNumber": Int64(1), "autocommit": False}
-        begun = other.ask({"find": "c", **options, "startTransaction": True, "readConcern": {"level": "snapshot"}})
+        indexed(client, "unique array")
+        assert other.ask({"insert": "c", "documents": [{"_id": 0, "n": -1}]})["n"] == 1
+        begun = ask_in({"find": "c"}, startTransaction=True, readConcern={"level": "snapshot"})
         assert len(begun["cursor"]["firstBatch"]) == 1
-        assert client.ask({"insert": "c", "documents": [document(1)]})["n"] == 1
-        assert len(other.ask({"find": "c", **options})["cursor"]["firstBatch"]) == 1
-        assert other.ask({"commitTransaction": 1, **options}, "admin")["ok"] == 1.0
+        if has_locks:
+            assert ask_in({"insert": "c", "documents": [{"_id": 7, "n": -7}]})["n"] == 1
+        may_end.clear()
+        client.send({"insert": "c", "documents": [document(1)]})
+        while not is_in_change(server):
+            other.ask({"ping": 1})
+        reply = ask_in({"insert": "c", "documents": [{"_id": 8, "n": COUNT - 1 if conflicts else -8}]})
+        assert is_in_change(server)
+        may_end.set()
+        if conflicts and has_locks:  # the change is still tried, and waits for the lock
+            assert ask_in({"commitTransaction": 1}, "admin")["ok"] == 1.0
+            assert client.receive()[1]["writeErrors"][0]["code"] == 11000
+            assert other.ask({"count": "c"})["n"] == 3
+            return
+        assert client.receive()[1]["n"] == 1
+        if conflicts:
+            assert reply.get("code") in (None, 112)
+            assert ask_in({"commitTransaction": 1}, "admin")["code"] == 251
+            assert other.ask({"count": "c"})["n"] == 2
+            return
+        assert reply["n"] == 1
+        assert len(ask_in({"find": "c"})["cursor"]["firstBatch"]) == 2 + has_locks
+        assert ask_in({"commitTransaction": 1}, "admin")["ok"] == 1.0
+        assert other.ask({"count": "c"})["n"] == 3 + has_locks
 
 
 @pytest.mark.parametrize("what", ["array", "unique path"])
