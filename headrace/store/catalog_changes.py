@@ -225,6 +225,7 @@ def create_indexes(txn: WriteTransaction, collection: Collection, specs: list[di
     made = [Index(txn.catalog.new_number(txn.kv), spec) for spec in specs]
     documents = list(txn.scan(collection))
     try:
+        index_entries.check_totals([*collection.maintained, *made], documents, txn.store.index_key_count_max)
         for index in made:
             if index.has_entries:
                 index_entries.add(txn, collection, index, documents, txn.store.index_key_count_max)

@@ -117,6 +117,17 @@ def test_the_keys_of_all_indexes_are_counted(at: DrivenServer) -> None:
     assert at.must("t", {"count": "c"})["n"] == 2
 
 
+def test_an_index_is_not_built_over_more_keys_of_all_indexes(at: DrivenServer) -> None:
+    at.must("t", {"createIndexes": "c", "indexes": [{"name": "n", "key": {"n": 1}}]})
+    at.must("t", {"insert": "c", "documents": [document(1, COUNT_MAX // 2 - 1)]})
+    body = {"createIndexes": "c", "indexes": [{"name": "x", "key": {"x": 1}}, {"name": "b", "key": {"a.b": 1}}]}
+    refused = {**body, "indexes": [*body["indexes"], {"name": "y", "key": {"x": 1, "n": 1}}]}
+    for reply in (at.run("t", refused), at.in_turns("t", refused)[0]):
+        assert isinstance(reply, dict) and reply["code"] == 201
+    assert at.must("t", body)["ok"] == 1.0
+    assert at.must("t", update({"$set": {"n.0": -1}}))["nModified"] == 1
+
+
 def test_documents_with_many_keys_are_inserted_some_at_a_time(
     at: DrivenServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

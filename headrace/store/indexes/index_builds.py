@@ -145,6 +145,8 @@ def make_entries(store: Store, build: IndexBuild) -> None:
 def _entries(store: Store, build: IndexBuild, index: Index, piece: Piece) -> list[tuple[bytes, bytes]]:
     """Of an index that is built anew, too many keys of a document are no error: they were stored."""
     count_max = UNBOUNDED if _replaced(build) else store.index_key_count_max
+    if not piece.index_count and count_max != UNBOUNDED:
+        index_entries.check_totals(build.collection.maintained, piece.documents, count_max)
     return index_entries.stored_entries_of_many(index, piece.documents, count_max)
 
 

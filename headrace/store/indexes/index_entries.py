@@ -369,6 +369,23 @@ def add(
     return len(items)
 
 
+_KEY_BYTES_MIN: Final = 3
+"""Of an element of an array, which may be a key."""
+
+
+def check_totals(indexes: list[Index], documents: list[tuple[bytes, bytes]], count_max: int) -> None:
+    """Raise 201 for one of some (record, document) that has more keys than that in these indexes together. Ticks."""
+    for _, document in documents:
+        if len(indexes) > 1 and len(document) // _KEY_BYTES_MIN * len(indexes) > count_max:
+            left = count_max
+            for index in indexes:
+                try:
+                    left -= len(key_maker(index).keys(document, left)[0])
+                except CommandError as error:  # others are for who builds that index
+                    if error.code == 201:
+                        raise
+
+
 def stored_entries_of_many(
     index: Index, documents: list[tuple[bytes, bytes]], count_max: int = UNBOUNDED
 ) -> list[tuple[bytes, bytes]]:
