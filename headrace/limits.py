@@ -64,12 +64,8 @@ LOG_LINES_PER_SECOND_MAX: Final = 20  # of one logger: clients that send nonsens
 LOG_TEXT_LENGTH_MAX: Final = 500  # characters of a client's text in a line of the log
 ACCEPT_SECONDS: Final = 0.002  # for accepting connections in one iteration of the loop
 CONNECT_COUNT_MAX: Final = 16  # accepted connections that begin to be served in one iteration of the loop
-FIRST_BYTES_MAX: Final = (
-    16 * 1024
-)  # that a client may send ahead of its first answer, to be served before those with more
-EAGER_CONNECTION_COUNT_MAX: Final = (
-    256  # accepted connections of others; of more, the one that waits for longest is closed
-)
+FIRST_BYTES_MAX: Final = 16 * 1024  # that a new client may send ahead, to be served before those that send more
+EAGER_CONNECTION_COUNT_MAX: Final = 256  # accepted ones of others; of more, that which waits for longest is closed
 ACCEPT_RETRY_SECONDS: Final = 1.0  # until the listener looks again whether there are descriptors
 DESCRIPTOR_RESERVE: Final = 16  # descriptors that clients do not get: for the data file, the log, what spills to disk
 HANDSHAKE_SECONDS: Final = 10.0  # from a connection's beginning to the end of its TLS handshake
@@ -173,12 +169,8 @@ INDEX_KEY_COUNT_MAX: Final = 100_000  # of one document in all indexes (MongoDB:
 INSERT_COUNT: Final = 500  # documents of one command that are inserted at once, between two looks at the time: a few ms
 KEYS_BYTES: Final = 8 * 1024  # of a document whose index keys are made without a tick: they may be a thousand
 PREPARED_BYTES: Final = 32 * 1024  # of a document whose index keys are made before it is written: they may be thousands
-READY_KEY_COUNT: Final = (
-    16_384  # index keys of a new document from which on it is stored first, and they are made ready
-)
-BATCH_ENTRY_COUNT_MAX: Final = (
-    8192  # entries of indexes that documents which are inserted at once bring: some milliseconds
-)
+READY_KEY_COUNT: Final = 16_384  # index keys of a new document that are made ready, and it is stored first, if more
+BATCH_ENTRY_COUNT_MAX: Final = 8192  # entries in indexes of documents that are inserted at once: some milliseconds
 INDEXED_INSERT_BYTES: Final = 128 * 1024  # of documents that are inserted at once where there are indexes, likewise
 RECENT_ROW_COUNT_MAX: Final = 1_000_000  # index rows of long documents that a check remembers, before the next document
 LONG_DOCUMENT_BYTES: Final = 4 * 1024 * 1024  # of a document that is written alone: to copy it and its entry takes long

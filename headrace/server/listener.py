@@ -85,13 +85,21 @@ class Listener:
     def _serve(self) -> None:
         """Serve some of those that were accepted, and others in the next iterations of the loop."""
         self._serves = False
+        try:
+            self._serve_some()
+        finally:
+            if self._accepted or self._eager:
+                self._serves = True
+                self._loop.call_soon(self._serve)
+
+    def _serve_some(self) -> None:
         count, ends = 0, monotonic() + limits.ACCEPT_SECONDS
         while (self._accepted or self._eager) and count < limits.CONNECT_COUNT_MAX and monotonic() < ends:
             is_eager = not self._accepted
             connection = (self._accepted or self._eager).popleft()
             if has_left(connection.fileno()):
                 connection.close()
-            elif is_eager or unread_bytes(connection.fileno()) <= limits.FIRST_BYTES_MAX:
+            elif is_eager or pending_bytes(connection.fileno()) <= limits.FIRST_BYTES_MAX:
                 count += 1
                 task = self._loop.create_task(self._connect(connection))
                 self._connecting.add(task)
@@ -100,9 +108,6 @@ class Listener:
                 self._eager.append(connection)
                 if len(self._eager) > limits.EAGER_CONNECTION_COUNT_MAX:
                     self._eager.popleft().close()
-        if self._accepted or self._eager:
-            self._serves = True
-            self._loop.call_soon(self._serve)
 
     async def _connect(self, connection: socket.socket) -> None:
         try:
@@ -165,7 +170,7 @@ def has_left(descriptor: int) -> bool:
     return bool(poll.poll(0))
 
 
-def unread_bytes(descriptor: int) -> int:
+def pending_bytes(descriptor: int) -> int:
     """What the client has sent already, as far as it fits in the kernel's buffer."""
     return int.from_bytes(fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)), sys.byteorder)
 

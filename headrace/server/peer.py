@@ -24,7 +24,7 @@ from headrace.errors import AnsweredError, CommandError
 from headrace.log_lines import printable
 from headrace.memory_budget import Account
 from headrace.server.failures import log_failure, read_error
-from headrace.server.listener import has_left, unread_bytes
+from headrace.server.listener import has_left, pending_bytes
 from headrace.server.scheduler import EAGER_COUNT
 from headrace.turns import current_turn
 from headrace.wire.connection import NEED_DATA, Connection, Message, ProtocolError, TlsOnPlainSocket, UnopenedMessage
@@ -88,13 +88,16 @@ class Peer(asyncio.Protocol):
         if unread_bytes > limits.CONNECTION_BYTES_FREE and self._wire.unread_bytes > limits.CONNECTION_BYTES_FREE:
             self._count()
 
-    def _is_sending(self) -> bool:
-        """Whether a client that sends much before it has had an answer sends on, or has left, which is seen only behind
-        all that it has sent. It is looked at again in the next iteration of the loop, or dropped."""
+    def _postpone(self) -> bool:
+        """Whether a client that sends much before it has had an answer is not to be served now.
+
+        It sends on, and is looked at again in the next iteration of the loop; or it has left, which is seen only behind
+        all that it has sent, and is dropped.
+        """
         descriptor = self._transport.get_extra_info("socket").fileno()
         if has_left(descriptor):
             self.drop()
-        elif self._full or not unread_bytes(descriptor):
+        elif self._full or not pending_bytes(descriptor):
             return False
         else:
             self._core.loop.call_soon(self.serve_on)
@@ -180,9 +183,14 @@ class Peer(asyncio.Protocol):
 
     def serve_on(self) -> None:
         """It is the turn of this client, which has sent much at once. One that has gone is not served."""
-        if not self._transport.is_closing() and (self._replies or not self._is_sending()):
-            self._busy = False
-            self._serve()
+        try:
+            if self._transport.is_closing() or (not self._replies and self._postpone()):
+                return
+        except Exception as error:
+            self._close_after(error)
+            return
+        self._busy = False
+        self._serve()
 
     def _close_invalid(self, error: ProtocolError) -> None:
         error.__traceback__ = error.__cause__ = error.__context__ = (

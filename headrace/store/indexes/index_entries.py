@@ -369,6 +369,11 @@ def add(
     return len(items)
 
 
+def rows(keys: list[bytes], record: bytes, *, unique: bool) -> list[tuple[bytes, bytes]]:
+    """The entries of a record with these keys, as they are put into the table."""
+    return [(key, record) for key in keys] if unique else [(key + record, b"") for key in keys]
+
+
 _KEY_BYTES_MIN: Final = 3
 """Of an element of an array, which may be a key."""
 
@@ -404,7 +409,7 @@ def stored_entries_of_many(
             keys, traits = maker.keys(document, count_max)
             index.traits |= traits
             for some in pieces_if_many(keys):
-                items += [(key, record) for key in some] if unique else [(key + record, b"") for key in some]
+                items += rows(some, record, unique=unique)
         elif key is not NO_KEY:
             items.append((key, record) if unique else (key + record, b""))
     return items

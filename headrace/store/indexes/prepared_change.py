@@ -61,9 +61,7 @@ class PreparedChange:
         for change in self.changes:
             unique, rows, gone = change.index.unique, change.added_rows, change.removed_keys
             for keys in in_pieces(change.added, limits.COMMIT_PIECE_COUNT):
-                rows += with_checksums(
-                    [(key, record) for key in keys] if unique else [(key + record, b"") for key in keys]
-                )
+                rows += with_checksums(index_entries.rows(keys, record, unique=unique))
             for keys in in_pieces(change.removed):
                 gone += keys if unique else [key + record for key in keys]
             freed_in_pieces(rows, 3 * len(rows))
@@ -102,9 +100,7 @@ class PreparedChange:
                     if is_made:
                         cursor.putmulti(rows, checked=True)
                     else:
-                        cursor.putmulti(
-                            [(key, record) for key in rows] if unique else [(key + record, b"") for key in rows]
-                        )
+                        cursor.putmulti(index_entries.rows(rows, record, unique=unique))
 
 
 def prepared(

@@ -54,6 +54,13 @@ def state(server: DrivenServer) -> Any:
     )  # fmt: skip
 
 
+def undo(server: DrivenServer) -> None:
+    """What the background job does."""
+    txn = server.store.begin()
+    server.store.transactions.undoing[0].undo(txn)
+    server.store.commit(txn)
+
+
 def hidden(server: DrivenServer) -> bool:
     return bool(server.store.before_images)
 
@@ -200,9 +207,7 @@ def test_one_that_is_refused_and_killed_leaves_nothing(server: DrivenServer) -> 
 
     assert server.in_turns("d", INSERT, between)[0]["code"] == 11601
     assert state(server) == before
-    txn = server.store.begin()
-    server.store.transactions.undoing[0].undo(txn)
-    server.store.commit(txn)
+    undo(server)
     assert state(server) == before
 
 
@@ -262,8 +267,6 @@ def test_a_commit_that_fails_is_undone(server: DrivenServer) -> None:
         server.in_turns("d", INSERT, between)
     transactions = server.store.transactions
     assert transactions.undoing and state(server) == before
-    txn = server.store.begin()
-    transactions.undoing[0].undo(txn)
-    server.store.commit(txn)
+    undo(server)
     assert state(server) == before
     assert not isinstance(server.run("d", INSERT), Wait)
