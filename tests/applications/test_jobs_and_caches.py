@@ -45,20 +45,20 @@ def test_apscheduler_runs_jobs_from_its_store(uri: str) -> None:
 
     first = scheduler()
     first.start(paused=True)
-    first.add_job(work, "date", run_date=later, args=["later"], id="later")
+    first.add_job(work, "date", run_date=later, args=["later"], id="later", misfire_grace_time=None)
     first.add_job(work, args=["now"], id="now", misfire_grace_time=None)
     with pytest.raises(ConflictingIdError):
         first.add_job(work, args=["again"], id="now")
     first.shutdown()
     second = scheduler()  # another process would find the same
     second.start()
-    assert ran.get(timeout=20) == "now"
+    assert ran.get(timeout=60) == "now"
     assert [job.id for job in second.get_jobs()] == ["later"]
     second.reschedule_job("later", trigger="interval", hours=2)
     second.pause_job("later")
     assert second.get_job("later").next_run_time is None
     second.modify_job("later", next_run_time=datetime.now(UTC))
-    assert ran.get(timeout=20) == "later"
+    assert ran.get(timeout=60) == "later"
     second.remove_job("later")
     second.shutdown()
     with pymongo.MongoClient(uri) as client:
@@ -118,18 +118,18 @@ def test_kombu_s_transport(uri: str) -> None:
                 producer.publish({"n": number}, exchange=exchange, routing_key="video", declare=[videos])
         with connection.Consumer(videos, callbacks=[received]):
             for _ in range(3):
-                connection.drain_events(timeout=20)
+                connection.drain_events(timeout=60)
         assert bodies == [{"n": 0}, {"n": 1}, {"n": 2}]
         everybody = Exchange("all", "fanout")  # its messages are in a capped collection, read by a tailable cursor
         with connection.Consumer(Queue("one", exchange=everybody), callbacks=[received]):
             with connection.Producer() as producer:
                 producer.publish({"n": 7}, exchange=everybody)
-            connection.drain_events(timeout=20)
+            connection.drain_events(timeout=60)
         assert bodies[-1] == {"n": 7}
         simple = connection.SimpleQueue("simple")
         simple.put({"a": 1})
         assert simple.qsize() == 1
-        simple.get(timeout=20).ack()
+        simple.get(timeout=60).ack()
         assert simple.qsize() == 0
         simple.close()
 
@@ -145,8 +145,8 @@ def test_celery_s_broker_and_results(uri: str) -> None:
         return left + right
 
     with start_worker(app, perform_ping_check=False, loglevel="ERROR"):
-        assert add.delay(2, 3).get(timeout=30) == 5
-        assert group(add.s(number, number) for number in range(3))().get(timeout=30) == [0, 2, 4]
+        assert add.delay(2, 3).get(timeout=60) == 5
+        assert group(add.s(number, number) for number in range(3))().get(timeout=60) == [0, 2, 4]
 
 
 class Publisher(Model):
@@ -188,8 +188,8 @@ def test_a_queue_on_a_tailable_cursor(client: Client) -> None:
 
     def consume(numbers: queue.Queue[Any]) -> None:
         tailing = messages.find({"_id": {"$gte": 0}}, cursor_type=pymongo.CursorType.TAILABLE_AWAIT)
-        with tailing.max_await_time_ms(20_000) as cursor:
-            opened.wait(timeout=20)
+        with tailing.max_await_time_ms(60_000) as cursor:
+            opened.wait(timeout=60)
             while cursor.alive:
                 for message in cursor:
                     numbers.put(message["_id"])
@@ -199,9 +199,9 @@ def test_a_queue_on_a_tailable_cursor(client: Client) -> None:
     consumers = [threading.Thread(target=consume, args=(numbers,), daemon=True) for numbers in received]
     for consumer in consumers:
         consumer.start()
-    opened.wait(timeout=20)
+    opened.wait(timeout=60)
     for number in range(count):
         messages.insert_one({"_id": number})
     for consumer, numbers in zip(consumers, received):
-        consumer.join(timeout=30)
+        consumer.join(timeout=60)
         assert [numbers.get_nowait() for _ in range(count)] == list(range(count))

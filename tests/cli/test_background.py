@@ -28,7 +28,7 @@ sys.exit(run_in_background(run))
 
 def fork(log: Path, *words: str) -> subprocess.CompletedProcess[str]:
     line = [sys.executable, "-c", SCRIPT, str(log), *words]
-    return subprocess.run(line, capture_output=True, text=True, timeout=20, check=False)
+    return subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_the_caller_returns_once_the_server_listens(tmp_path: Path) -> None:

@@ -201,8 +201,9 @@ def test_it_goes_on_when_the_server_comes_back(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(sys, "stderr", stderr)
     with headrace.Server(tmp_path / "data") as server:
         port, uri = int(server.address.rpartition(":")[2]), f"{server.uri}&serverSelectionTimeoutMS=50"
-        with pymongo.MongoClient[dict[str, Any]](uri) as client, connected(uri) as reader:
+        with pymongo.MongoClient[dict[str, Any]](server.uri) as client:
             client.shop.c.insert_one({"_id": 1})
+        with connected(uri) as reader:
             events = Follow(uri, "shop", "c", [], start_of("1h")).events(reader)
             assert next(events)[0]["documentKey"] == {"_id": 1}  # type: ignore[index]
             server.close()
@@ -216,11 +217,11 @@ def test_it_goes_on_when_the_server_comes_back(tmp_path: Path, monkeypatch: pyte
 
             reading = threading.Thread(target=follow_one)
             reading.start()
-            text = errors.get(timeout=30)
+            text = errors.get(timeout=60)
             assert "the server cannot be reached" in text and "trying again" in text
-            with headrace.Server(tmp_path / "data", port=port), pymongo.MongoClient[dict[str, Any]](uri) as writer:
+            with headrace.Server(tmp_path / "data", port=port) as again, pymongo.MongoClient[Any](again.uri) as writer:
                 writer.shop.c.insert_one({"_id": 2})
-                reading.join(30)
+                reading.join(60)
                 assert [event["documentKey"]["_id"] for event in seen] == [2]
 
 

@@ -24,7 +24,7 @@ def test_a_server_that_is_shut_down_ends_cleanly_and_keeps_its_data(tmp_path: Pa
         with RawClient(address[0].decode()) as client:
             assert client.ask({"insert": "c", "documents": [{"_id": 1}]})["ok"] == 1.0
             assert client.ask({"shutdown": 1}, "admin")["ok"] == 1.0
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
     with headrace.Server(tmp_path) as server, pymongo.MongoClient(server.uri) as again:
         assert again.t.c.count_documents({}) == 1
 

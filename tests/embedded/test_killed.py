@@ -41,7 +41,10 @@ for thread in range(4):
 def test_nothing_acknowledged_is_missing_after_a_kill(tmp_path: Path, after: int) -> None:
     program = subprocess.Popen([sys.executable, "-c", PROGRAM, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert program.stdout is not None
-    lines = [program.stdout.readline() for _ in range(after)]
+    lines: list[str] = []
+    while len(lines) < after or not any(line.startswith("event") for line in lines):
+        lines.append(program.stdout.readline())
+        assert lines[-1], "the program has ended by itself"
     program.send_signal(signal.SIGKILL)
     lines += [line for line in program.stdout if line.endswith("\n")]
     program.wait()

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from bson import Int64
 from pymongo import MongoClient
-from pymongo.errors import ExecutionTimeout, OperationFailure
+from pymongo.errors import OperationFailure
 
 import headrace
 from headrace.store.store import Store
@@ -137,24 +137,30 @@ def test_writes_of_many_threads_share_commits(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.long
 def test_a_long_read_lets_others_work() -> None:
     with headrace.open() as store:
-        shop, ended = store.shop, threading.Event()
+        shop, codes = store.shop, list[Any]()
         shop.c.insert_many([{"n": number} for number in range(10_000)])
         far = {"$match": {"$expr": {"$gt": ["$n", {"$add": ["$$n", 20_000]}]}}}
         cross = {"$lookup": {"from": "c", "let": {"n": "$n"}, "pipeline": [far], "as": "x"}}
 
         def scan() -> None:
-            with pytest.raises(ExecutionTimeout):
-                list(shop.c.aggregate([cross], maxTimeMS=5000))
-            ended.set()
+            with pytest.raises(OperationFailure) as failure:
+                list(shop.c.aggregate([cross]))
+            codes.append(failure.value.code)
+
+        def running() -> list[Any]:
+            operations = store.admin.command("currentOp")["inprog"]
+            return [one for one in operations if one.get("command", {}).get("aggregate") == "c"]
 
         thread = threading.Thread(target=scan)
         thread.start()
-        done = 0
-        while not ended.is_set() and done < 20:
-            shop.orders.insert_one({"n": done})
-            done += 1
-        assert done == 20 and not ended.is_set()
+        while not running():
+            pass
+        for number in range(20):
+            shop.orders.insert_one({"n": number})
+        (operation,) = running()
+        store.admin.command("killOp", op=operation["opid"])
         thread.join()
+        assert codes == [11601]
 
 
 @pytest.mark.long

@@ -16,6 +16,7 @@ import headrace
 from headrace.commands.writing import insert
 from headrace.embedded.open_store import EmbeddedStore
 from headrace.store.store import MapFull
+from tests.embedded.test_streams import until_parked
 
 
 @pytest.fixture(name="store")
@@ -133,6 +134,7 @@ def test_a_lock_of_a_transaction_is_waited_for(store: EmbeddedStore, plain: list
 
         waiting = threading.Thread(target=insert_too)
         waiting.start()
+        until_parked(store)
         session.commit_transaction()
         waiting.join(60)
     assert len(errors) == 1

@@ -219,8 +219,10 @@ def test_a_command_that_is_cut_off_for_its_memory_goes_first(server: headrace.Se
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(RawClient(server.address)) for _ in range(5)]
         clients[0].ask({"insert": "c", "documents": [{"n": number} for number in range(2000)]})
+        go_on = hold_the_loop(server)
         server._running.loop.call_soon_threadsafe(cut_off)
         for client in clients:
             client.send({"find": "c", "filter": {"n": {"$lt": 0}}})
+        go_on.set()
         assert sorted(client.receive()[1].get("code", 0) for client in clients) == [0, 0, 0, 0, 146]
     assert positions == [0]

@@ -16,8 +16,9 @@ import headrace
 from headrace import limits
 from headrace.dispatch.engine import Engine
 from headrace.store.check.directory import check
-from headrace.store.indexes import index_entries
+from headrace.store.indexes import index_builds, index_entries
 from headrace.store.write_transaction import WriteTransaction
+from headrace.turns import tick
 
 from .raw import RawClient
 from .test_kill import Process
@@ -36,23 +37,38 @@ def names(client: RawClient) -> list[str]:
     return [index["name"] for index in client.ask({"listIndexes": "c"})["cursor"]["firstBatch"]]
 
 
-def begin_build(server: headrace.Server, client: RawClient) -> None:
-    """Send the command, and return when it has looked at some documents."""
-    client.send(BUILD)
+@pytest.fixture
+def may_end(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """While it is not set, the build of a command stays behind its first documents."""
+    event, make_entries = threading.Event(), index_builds.make_entries
+
+    def held(*arguments: Any) -> None:
+        while not event.is_set():
+            tick()
+        make_entries(*arguments)
+
+    monkeypatch.setattr(index_builds, "make_entries", held)
+    return event
+
+
+def begin_build(server: headrace.Server, client: RawClient, command: dict[str, Any] = BUILD) -> None:
+    """Let the server pause at every tick, send the command, and return when the build has begun."""
+    server._running.scheduler.turns.seconds = 0.0
+    client.send(command)
     while not server._running.store.catalog.builds:
         pass
 
 
-def test_an_index_is_built_while_others_write(tmp_path: Path) -> None:
+def test_an_index_is_built_while_others_write(tmp_path: Path, may_end: threading.Event) -> None:
     with headrace.Server(tmp_path) as server, RawClient(server.address) as builder, RawClient(server.address) as other:
         fill(other)
-        server._running.scheduler.turns.seconds = 0.0
         begin_build(server, builder)
         for key in range(0, COUNT, 100):
             other.send({"insert": "c", "documents": [{"_id": COUNT + key, "n": COUNT + key}]})
             other.receive()
             other.ask({"update": "c", "updates": [{"q": {"_id": key + 7}, "u": {"$set": {"n": -key - 1}}}]})
             other.ask({"delete": "c", "deletes": [{"q": {"_id": key + 8}, "limit": 1}]})
+        may_end.set()
         assert builder.receive()[1]["numIndexesAfter"] == 3
         assert names(other) == ["_id_", "u", "x"]
         refused = other.ask({"insert": "c", "documents": [{"_id": -1, "n": 5}]})
@@ -99,12 +115,11 @@ def test_the_keys_of_a_long_document_are_put_in_several_transactions(
 
 
 @pytest.mark.parametrize("how", ["a duplicate", "killOp", "drop", "dropIndexes"])
-def test_a_build_that_fails_leaves_nothing(tmp_path: Path, how: str) -> None:
+def test_a_build_that_fails_leaves_nothing(tmp_path: Path, may_end: threading.Event, how: str) -> None:
     with headrace.Server(tmp_path) as server, RawClient(server.address) as builder, RawClient(server.address) as other:
         fill(other)
         if how == "a duplicate":
             other.ask({"insert": "c", "documents": [{"_id": "last", "n": 3}]})
-        server._running.scheduler.turns.seconds = 0.0
         begin_build(server, builder)
         if how == "killOp":
             shown = other.ask({"currentOp": 1}, "admin")["inprog"]
@@ -114,6 +129,7 @@ def test_a_build_that_fails_leaves_nothing(tmp_path: Path, how: str) -> None:
             other.ask({"drop": "c"})
         if how == "dropIndexes":
             assert other.ask({"dropIndexes": "c", "index": "x"})["ok"] == 1
+        may_end.set()
         code = builder.receive()[1]["code"]
         assert code == {"a duplicate": 11000, "killOp": 11601, "drop": 276, "dropIndexes": 276}[how]
         assert not server._running.store.catalog.builds
@@ -123,7 +139,9 @@ def test_a_build_that_fails_leaves_nothing(tmp_path: Path, how: str) -> None:
     assert check(tmp_path).problems == []
 
 
-def test_a_build_goes_on_when_another_write_fails_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_goes_on_when_another_write_fails_inside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, may_end: threading.Event
+) -> None:
     original = Engine.run_write
 
     def run_write(self: Engine, command: Any, request: Any, txn: Any) -> Any:
@@ -135,7 +153,6 @@ def test_a_build_goes_on_when_another_write_fails_inside(tmp_path: Path, monkeyp
     monkeypatch.setattr(Engine, "run_write", run_write)
     with headrace.Server(tmp_path) as server, RawClient(server.address) as builder, RawClient(server.address) as other:
         fill(other)
-        server._running.scheduler.turns.seconds = 0.0
         begin_build(server, builder)
         catalog = server._running.store.catalog
         (begun,) = catalog.builds.values()
@@ -143,17 +160,16 @@ def test_a_build_goes_on_when_another_write_fails_inside(tmp_path: Path, monkeyp
         (again,) = catalog.builds.values()
         assert again is not begun and (again.uuid, again.indexes[0].number) == (begun.uuid, begun.indexes[0].number)
         assert other.ask({"insert": "c", "documents": [{"_id": "a", "n": "a"}]})["n"] == 1
+        may_end.set()
         assert builder.receive()[1]["numIndexesAfter"] == 3
         assert not catalog.builds
         assert names(other) == ["_id_", "u", "x"]
     assert check(tmp_path).problems == []
 
 
-def test_a_build_is_seen_while_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "BUILD_COUNT", limits.VIEW_CHUNK_COUNT // 8)
+def test_a_build_is_seen_while_it_goes_on(tmp_path: Path, may_end: threading.Event) -> None:
     with headrace.Server(tmp_path) as server, RawClient(server.address) as builder, RawClient(server.address) as other:
         fill(other)
-        server._running.scheduler.turns.seconds = 0.0
         begin_build(server, builder)
         shown = other.ask({"listIndexes": "c", "includeBuildUUIDs": True})["cursor"]["firstBatch"]
         uuid = shown[1]["buildUUID"]
@@ -166,6 +182,7 @@ def test_a_build_is_seen_while_it_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
         assert 0 <= progress["done"] <= progress["total"] == COUNT
         stats = other.ask({"aggregate": "c", "pipeline": [{"$indexStats": {}}], "cursor": {}})["cursor"]["firstBatch"]
         assert [item.get("building") for item in stats] == [None, True, True]
+        may_end.set()
         assert builder.receive()[1]["numIndexesAfter"] == 3
         steps = [{"$match": {"op": "c", "ns": "t.$cmd"}}, {"$project": {"o": 1}}]
         entries = other.ask({"aggregate": "oplog.rs", "pipeline": steps, "cursor": {}}, "local")["cursor"]["firstBatch"]
@@ -174,42 +191,45 @@ def test_a_build_is_seen_while_it_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
         assert {entry["o"]["indexBuildUUID"] for entry in entries[1:]} == {uuid}
 
 
-def test_what_an_index_that_is_being_built_cannot_hold_ends_the_build_and_not_the_write(tmp_path: Path) -> None:
+def test_what_an_index_that_is_being_built_cannot_hold_ends_the_build_and_not_the_write(
+    tmp_path: Path, may_end: threading.Event
+) -> None:
     with headrace.Server(tmp_path) as server, RawClient(server.address) as builder, RawClient(server.address) as other:
         fill(other)
-        server._running.scheduler.turns.seconds = 0.0
         begin_build(server, builder)
         assert other.ask({"insert": "c", "documents": [{"_id": "second", "n": 0}]})["n"] == 1
+        may_end.set()
         answer = builder.receive()[1]
         assert answer["code"] == 11000 and answer["keyValue"] == {"n": 0}
         assert names(other) == ["_id_"] and other.ask({"count": "c", "query": {"n": 0}})["n"] == 2
     assert check(tmp_path).problems == []
 
 
-def test_a_build_goes_on_by_itself_when_its_client_has_gone(tmp_path: Path) -> None:
+def test_a_build_goes_on_by_itself_when_its_client_has_gone(tmp_path: Path, may_end: threading.Event) -> None:
     with headrace.Server(tmp_path) as server, RawClient(server.address) as other:
         fill(other)
-        server._running.scheduler.turns.seconds = 0.0
         with RawClient(server.address) as builder:
             begin_build(server, builder)
+        while server._running.engine.builds_of_commands:
+            pass
         answer = other.ask({"createIndexes": "c", "indexes": [INDEX]})  # which waits for it
         assert answer["note"] == "all indexes already exist"
         assert names(other) == ["_id_", "u", "x"]
     assert check(tmp_path).problems == []
 
 
-def test_an_index_becomes_unique_while_others_write(tmp_path: Path) -> None:
+def test_an_index_becomes_unique_while_others_write(tmp_path: Path, may_end: threading.Event) -> None:
     with headrace.Server(tmp_path) as server, RawClient(server.address) as builder, RawClient(server.address) as other:
         fill(other)
+        may_end.set()
         other.ask({"createIndexes": "c", "indexes": [{"key": {"n": 1}, "name": "n"}]})
+        may_end.clear()
         other.ask({"collMod": "c", "index": {"name": "n", "prepareUnique": True}})
-        server._running.scheduler.turns.seconds = 0.0
-        builder.send({"collMod": "c", "index": {"name": "n", "unique": True}})
-        while not server._running.store.catalog.builds:
-            pass
+        begin_build(server, builder, {"collMod": "c", "index": {"name": "n", "unique": True}})
         assert names(other) == ["_id_", "n"]
         assert other.ask({"insert": "c", "documents": [{"_id": "a", "n": 5}]})["writeErrors"][0]["code"] == 11000
         assert other.ask({"insert": "c", "documents": [{"_id": "a", "n": "a"}]})["n"] == 1
+        may_end.set()
         assert builder.receive()[1]["unique_new"] is True
         assert other.ask({"insert": "c", "documents": [{"_id": "b", "n": "a"}]})["writeErrors"][0]["code"] == 11000
     assert check(tmp_path).problems == []

@@ -43,7 +43,10 @@ def test_a_second_has_so_many_lines_and_the_next_says_how_many_were_left_out(cap
         logger.removeFilter(rate)
 
 
-def test_a_flood_of_malformed_messages_is_some_lines(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_flood_of_malformed_messages_is_some_lines(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(limits, "LOG_LINES_PER_SECOND_MAX", 5)
     filters = list(logging.getLogger("headrace.server").filters)
     with headrace.Server() as server:
         for _ in range(100):

@@ -332,11 +332,12 @@ def test_a_drop_resumed_with_an_old_token_gives_an_old_invalidate(at: Served, co
 
 
 def test_a_stream_goes_on_behind_every_event_with_each_kind_of_token(at: Served, coll: str) -> None:
-    start = at.watch(coll).token
+    start, elsewhere = at.watch(coll).token, at.name()
     at.insert(coll, {"_id": 1}, {"_id": 2})
+    at.must({"create": elsewhere})
     at.transaction(2, [
         {"insert": coll, "documents": [{"_id": 3}, {"_id": 4}]},
-        {"insert": "elsewhere", "documents": [{"x": 1}]},
+        {"insert": elsewhere, "documents": [{"x": 1}]},
         {"update": coll, "updates": [{"q": {"_id": 3}, "u": {"$set": {"a": 1}}}]},
         {"delete": coll, "deletes": [{"q": {"_id": 4}, "limit": 1}]},
     ])  # fmt: skip

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import socket
 import struct
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -36,11 +38,21 @@ def server() -> Iterator[headrace.Server]:
 
 def leave(server: headrace.Server, sent: Callable[[RawClient], None], *, runs: bool) -> None:
     """Send something as a client that leaves; `runs`: once it runs. Returns when the server is done with it."""
-    core = server._running
+    core, left = server._running, threading.Event()
+
+    def leave_once_it_runs() -> None:
+        """In the server's thread, which cannot miss it."""
+        if not (core.scheduler._paused or core.writer._paused):
+            core.loop.call_soon(leave_once_it_runs)
+            return
+        client.socket.shutdown(socket.SHUT_RDWR)
+        left.set()
+
     with RawClient(server.address) as client:
+        if runs:
+            core.loop.call_soon_threadsafe(leave_once_it_runs)
         sent(client)
-        while runs and not (core.scheduler._paused or core.writer._paused):
-            pass
+        assert not runs or left.wait(60)
     while core.peers or core.scheduler._paused or core.writer._paused:
         pass
 

@@ -172,9 +172,12 @@ def collection_and_events(uri: str) -> Iterator[tuple[Any, dict[str, Any], list[
 def cursor_events(collection: Any, start: Event, stages: list[Event]) -> list[Event]:
     """What a change stream of the server gives from `start` to now."""
     collected = []
+    with collection.watch() as newest:
+        now = newest.resume_token["_data"]
     with collection.watch(stages, start_after=start, max_await_time_ms=50, batch_size=1000) as stream:
-        while (event := stream.try_next()) is not None:
-            collected.append(event)
+        while (event := stream.try_next()) is not None or stream.resume_token["_data"] < now:
+            if event is not None:  # it is where a batch had nothing before its time was up
+                collected.append(event)
     return collected
 
 

@@ -205,7 +205,7 @@ def test_the_end_of_the_next_batch_is_read_while_spark_has_a_full_one(until: Tim
     threads = [thread for thread in server.threads if thread is not threading.current_thread()]
     assert threads, "another thread has read"
     for thread in threads:
-        thread.join(5)
+        thread.join(60)
         assert not thread.is_alive(), "a closed stream leaves none"
     assert server.opened == 1
 

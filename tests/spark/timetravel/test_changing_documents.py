@@ -230,7 +230,7 @@ def test_snapshots_during_writes_and_transactions_fit_the_events(
     try:
         assert all(written.acquire(timeout=30) for _ in range(40))
         snapshot, read = Snapshot(options), list[tuple[Iterable[Document], Token]]()
-        while len(read) < 20 or not timed and len(read) < 200:
+        while len(read) < 20 or (not timed and len(read) < 200):
             read.append(snapshot.consistent_read(_ALL))
     finally:
         stop.set()
