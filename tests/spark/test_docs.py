@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 import re
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,23 +27,43 @@ class Shown:
 
     def __init__(self) -> None:
         self.titles: list[str] = []
+        self._changed = threading.Condition()
 
     def __call__(self, figure: Figure, *, display_id: bool) -> Shown:
         assert display_id
         return self
 
     def update(self, figure: Figure) -> None:
-        self.titles.append(figure.axes[0].get_title())
+        with self._changed:
+            self.titles.append(figure.axes[0].get_title())
+            self._changed.notify_all()
+
+    def wait_for_flights(self, count: int) -> None:
+        """Return when a figure has had so many."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: any(int(title.split()[0]) >= count for title in self.titles), 120)
 
 
 @pytest.mark.spark
 def test_the_notebook_draws_the_delays_as_they_come(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     assert spark
     monkeypatch.setenv("MPLBACKEND", "agg")
-    shown = Shown()
-    names: dict[str, Any] = {"display": shown}
+    shown, writes = Shown(), itertools.count(1)
+
+    def after_write() -> None:
+        number = next(writes)
+        if number == 1200:
+            shown.wait_for_flights(1)
+        if number == 2200:
+            shown.wait_for_flights(400)
+
+    names: dict[str, Any] = {"display": shown, "after_write": after_write}
     for text in cells(FLIGHTS):
-        exec(compile(text.replace("SECONDS = 20", "SECONDS = 10"), str(FLIGHTS), "exec"), names)
+        quick = text.replace("SECONDS = 20", "SECONDS = 2").replace(
+            '"after_write": lambda: None', '"after_write": after_write'
+        )
+        exec(compile(quick, str(FLIGHTS), "exec"), names)
+    assert next(writes) > 2500
     assert shown.titles[-1] == "831 flights have landed"
     assert len(set(shown.titles)) > 2
 

@@ -208,7 +208,7 @@ def test_snapshots_during_writes_and_transactions_fit_the_events(
     """Twenty of them, or as many as it takes to read at one time, beside four writers of few keys."""
     monkeypatch.setattr(limits, "SNAPSHOT_FREE_ROUND_COUNT", rounds)
     timed = write_around_timed_reads(monkeypatch, lambda: None)
-    stop, written, failures = threading.Event(), threading.Semaphore(0), list[BaseException]()
+    stop, writes_done, failures = threading.Event(), threading.Semaphore(0), list[BaseException]()
 
     def write(seed: int) -> None:
         random_ = random.Random(seed)
@@ -221,14 +221,14 @@ def test_snapshots_during_writes_and_transactions_fit_the_events(
                     if not error.has_error_label("TransientTransactionError"):
                         failures.append(error)
                         return
-                written.release()
+                writes_done.release()
 
     start = begin(options)
     writers = [threading.Thread(target=write, args=(seed,)) for seed in range(4)]
     for writer in writers:
         writer.start()
     try:
-        assert all(written.acquire(timeout=30) for _ in range(40))
+        assert all(writes_done.acquire(timeout=60) for _ in range(40))
         snapshot, read = Snapshot(options), list[tuple[Iterable[Document], Token]]()
         while len(read) < 20 or (not timed and len(read) < 200):
             read.append(snapshot.consistent_read(_ALL))
