@@ -164,6 +164,7 @@ COMMIT_PIECE_BYTES: Final = 1024 * 1024  # and bytes of them; a commit with fewe
 CONVERT_BYTES: Final = 16 * 1024 * 1024  # values that get their checksums in one transaction, at an upgrade
 CONVERT_COUNT: Final = 50_000  # and how many of them: a few milliseconds of a commit for each tenth of a second
 COUNT_COUNT: Final = 5000  # documents that are counted at once: a millisecond
+TRANSACTION_COUNT_COUNT: Final = 512  # and in a client's transaction, which looks up each
 ERROR_BYTES_MAX: Final = 1024 * 1024  # of messages in a reply's writeErrors, MongoDB's: those behind them are empty
 INDEX_KEY_COUNT_MAX: Final = 100_000  # of one document in all indexes (MongoDB: in one): meanwhile nobody else writes
 INSERT_COUNT: Final = 500  # documents of one command that are inserted at once, between two looks at the time: a few ms

@@ -183,6 +183,28 @@ def _get_mores(attacker: Attacker) -> None:
         exchange(attacker, block, 1000)
 
 
+def _old_reader(attacker: Attacker) -> None:
+    session, first = _fixed_session(1), True
+    reads: list[dict[str, Any]] = [
+        {"find": "t", "filter": {"n": {"$gte": 0}}}, {"find": "t", "filter": {"_id": {"$gte": 0}}}, {"find": "t"},
+        {"find": "t", "sort": {"n": -1}, "hint": "n_1"}, {"distinct": "t", "key": "n"},
+        {"aggregate": "t", "pipeline": [{"$count": "n"}], "cursor": {}},
+    ]  # fmt: skip
+    while attacker.seconds_left > 0:
+        for read in reads:
+            attacker.ask({**read, **_transaction(session, first=first)})
+            if first:
+                for start in range(0, 100_000, 10_000):
+                    attacker.ask({"insert": "t"}, documents=[
+                        {"_id": 1000 + start + number, "n": start + number} for number in range(10_000)])  # fmt: skip
+            first = False
+
+
+def _indexed(attacker: Attacker) -> None:
+    attacker.fill(10, 10, "t")
+    attacker.ask({"createIndexes": "t", "indexes": [{"key": {"n": 1}, "name": "n_1"}]})
+
+
 def _many(attacker: Attacker) -> None:
     attacker.fill(1000)
 
@@ -200,6 +222,7 @@ ATTACKS = (
     Attack("transactions of 100,000 documents", _many_statements, lambda attacker: attacker.fill(10, 10, "t")),
     Attack("an idle transaction beside updates of everything", _idle_reader, lambda attacker: attacker.fill(
         1000, 10_000)),
+    Attack("a transaction that walks over 100,000 documents which came later", _old_reader, _indexed),
     Attack("800 watchers of one collection", _watchers),
     Attack("400 watchers with filters of 2,000 steps", _wide_watchers),
     Attack("a stream 100,000 events behind", _from_the_beginning([]), _backlog),

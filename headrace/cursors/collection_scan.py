@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 
 from headrace import limits
 from headrace.store.catalog import Collection
-from headrace.store.view import View
+from headrace.store.view import LEFT_OUT, View
 from headrace.turns import examined, holds_chunk, tick
 
 Read = TypeVar("Read", bound=tuple[Any, ...])
@@ -83,7 +83,7 @@ class Scan(ChunkedScan):
         if not chunk:
             return None
         self._last = chunk[-1][0]
-        return [document for _, document in chunk]
+        return [document for _, document in chunk if document is not LEFT_OUT]
 
 
 class IdScan(ChunkedScan):
@@ -111,4 +111,4 @@ class IdScan(ChunkedScan):
         if not chunk:
             return None
         self._last = chunk[-1][0]
-        return [document for _, _, document in chunk]
+        return [document for _, record, document in chunk if record is not LEFT_OUT]

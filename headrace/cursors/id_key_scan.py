@@ -8,7 +8,7 @@ from headrace import limits
 from headrace.cursors.collection_scan import ChunkedScan
 from headrace.cursors.index_scan import Range
 from headrace.store.catalog import Collection
-from headrace.store.view import View
+from headrace.store.view import LEFT_OUT, View
 from headrace.turns import examined
 
 Reader = Callable[[View, bytes, bytes], tuple[bytes, bool]]
@@ -38,14 +38,16 @@ class IdKeyScan(ChunkedScan):
         low, high = self._ranges.pop()
         view, backward = self._view(), self._backward
         chunk: list[bytes] = []
-        size = fetched = 0
+        size = fetched = count = 0
         for key, record in view.id_keys(self._collection, low, high, backward=backward):
-            document, is_fetched = self._reader(view, key, record)
-            fetched += is_fetched
-            chunk.append(document)
-            size += len(document)
-            if len(chunk) == self._count or size >= limits.VIEW_CHUNK_BYTES:
+            count += 1
+            if record is not LEFT_OUT:
+                document, is_fetched = self._reader(view, key, record)
+                fetched += is_fetched
+                chunk.append(document)
+                size += len(document)
+            if count == self._count or size >= limits.VIEW_CHUNK_BYTES:
                 self._ranges.append((low, key) if backward else (key + b"\0", high))
                 break
-        examined("IXSCAN { _id: 1 }", fetched, len(chunk))
+        examined("IXSCAN { _id: 1 }", fetched, count)
         return chunk

@@ -149,7 +149,7 @@ def check_new_indexes(context: CommandContext, collection: Collection) -> None:
             263,
             f"Cannot create new indexes on existing collection {collection.namespace} in a multi-document transaction.",
         )
-    if context.view.count(collection):
+    if next(context.view.records(collection), None) is not None:
         raise CommandError(
             263,
             f"Cannot create new indexes on non-empty collection {collection.namespace} in a multi-document "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from headrace import limits
 from headrace.cursors.index_scan import check_index, plan_summary
@@ -14,7 +14,7 @@ from headrace.execution.planner.id_ranges import IdRange
 from headrace.execution.planner.index_access import IndexAccess
 from headrace.execution.storage_stats import count_of
 from headrace.store.catalog import Collection
-from headrace.store.view import LEFT_OUT
+from headrace.store.view import LEFT_OUT, Counted, id_bounds
 from headrace.turns import examined, tick
 
 
@@ -28,6 +28,8 @@ def quick_count(
     if collection.is_view:
         return None
     if not spec and not finder.is_hinted:  # a sparse index has fewer
+        if context.transaction is not None:
+            return _id_count(context, collection, [id_bounds(None, None)], wanted)
         return count_of(context, collection)
     if finder.is_by_id:
         return None
@@ -45,47 +47,36 @@ def _id_count(
 ) -> int:  # fmt: skip
     context.view.store.id_uses[collection.number] += 1
 
-    def look(low: bytes, high: bytes, count_max: int) -> Looked:
-        return _all_count(context.view.count_ids(collection, low, high, count_max))
+    def look(low: bytes, high: bytes, count_max: int) -> Counted:
+        return context.view.count_ids(collection, low, high, count_max)
 
-    return _count(look, ranges, "COUNT_SCAN { _id: 1 }", wanted)
+    return _count(context, look, ranges, "COUNT_SCAN { _id: 1 }", wanted)
 
 
 def _key_count(context: CommandContext, collection: Collection, access: IndexAccess, wanted: int | None) -> int:
     index, skip = access.index, access.skip
 
-    def look(low: bytes, high: bytes, count_max: int) -> Looked:
+    def look(low: bytes, high: bytes, count_max: int) -> Counted:
         view = context.view
         check_index(view, collection, index)
         if skip is None:
-            return _all_count(view.count_keys(index, low, high, count_max))
+            return view.count_keys(index, low, high, count_max)
         looked = list(islice(view.index_keys_within(index, low, high, skip), count_max))
         count = sum(record is not LEFT_OUT for _, record in looked)
-        return Looked(count, len(looked), looked[-1][0] if looked else low)
+        return Counted(count, len(looked), looked[-1][0] if looked else low)
 
-    return _count(look, access.ranges, plan_summary("COUNT_SCAN", index), wanted)
-
-
-class Looked(NamedTuple):
-    """How many of some keys count, how many there were, and which was the last."""
-
-    counting: int
-    key_count: int
-    last: bytes
-
-
-def _all_count(keys: tuple[int, bytes]) -> Looked:
-    return Looked(keys[0], *keys)
+    return _count(context, look, access.ranges, plan_summary("COUNT_SCAN", index), wanted)
 
 
 def _count(
-    look: Callable[[bytes, bytes, int], Looked], ranges: Sequence[IdRange], summary: str, wanted: int | None
+    context: CommandContext, look: Callable[[bytes, bytes, int], Counted], ranges: Sequence[IdRange], summary: str,
+    wanted: int | None,
 ) -> int:  # fmt: skip
     """The keys in the ranges that count, or `wanted` of them; `look` looks at some, at most so many."""
-    total = 0
+    total, piece = 0, limits.COUNT_COUNT if context.transaction is None else limits.TRANSACTION_COUNT_COUNT
     for low, high in ranges:
         while True:
-            count_max = limits.COUNT_COUNT if wanted is None else min(limits.COUNT_COUNT, wanted - total)
+            count_max = piece if wanted is None else min(piece, wanted - total)
             count, key_count, last = look(low, high, count_max)
             examined(summary, 0, key_count)
             total += count

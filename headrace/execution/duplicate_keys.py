@@ -12,6 +12,7 @@ from headrace import limits
 from headrace.dispatch.context import CommandContext
 from headrace.store.catalog import Collection, Index
 from headrace.store.indexes.index_keys import CUT_BYTES
+from headrace.store.view import LEFT_OUT
 from headrace.turns import tick
 from headrace.values.bson import decode
 
@@ -23,17 +24,19 @@ def duplicates(context: CommandContext, collection: Collection, index: Index) ->
     groups: list[list[bytes]] = []
     last = b""
     while True:
-        piece = [key for key, _ in islice(context.view.index_keys(index, low, high), limits.VIEW_CHUNK_COUNT)]
+        piece = list(islice(context.view.index_keys(index, low, high), limits.VIEW_CHUNK_COUNT))
         if not piece or len(groups) > limits.VIOLATION_COUNT_MAX:
             break
-        for key in piece:
+        for key, record in piece:
+            if record is LEFT_OUT:
+                continue
             if key[:-8] == last[:-8] and len(key) < CUT_BYTES + 12:
                 if groups and groups[-1][-1] == last[-8:]:
                     groups[-1].append(key[-8:])
                 else:
                     groups.append([last[-8:], key[-8:]])
             last = key
-        low = last + b"\0"
+        low = piece[-1][0] + b"\0"
         tick()
     shown = []
     for records in groups:

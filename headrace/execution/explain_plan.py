@@ -32,7 +32,7 @@ from headrace.execution.planner.trial import Trial
 from headrace.execution.read_plan import ReadKind, ReadPlan
 from headrace.store.catalog import Collection, Index
 from headrace.store.indexes.index_keys import descends
-from headrace.store.view import LEFT_OUT, Skip, View
+from headrace.store.view import LEFT_OUT, Counted, Skip, View
 from headrace.values.bson.to_string import to_string
 
 Stage = dict[str, Any]
@@ -132,10 +132,10 @@ class CountingView(View):
             self._examined.now.left_out += item[1] is LEFT_OUT
             yield item
 
-    def count_keys(self, index: Index, low: bytes, high: bytes, count_max: int) -> tuple[int, bytes]:
-        count, last = super().count_keys(index, low, high, count_max)
-        self._examined.now.keys += count
-        return count, last
+    def count_keys(self, index: Index, low: bytes, high: bytes, count_max: int) -> Counted:
+        counted = super().count_keys(index, low, high, count_max)
+        self._examined.now.keys += counted.key_count
+        return counted
 
     def id_keys(
         self, collection: Collection, low: bytes, high: bytes, *, backward: bool = False
@@ -144,10 +144,10 @@ class CountingView(View):
             self._examined.now.keys += 1
             yield item
 
-    def count_ids(self, collection: Collection, low: bytes, high: bytes, count_max: int) -> tuple[int, bytes]:
-        count, last = super().count_ids(collection, low, high, count_max)
-        self._examined.now.keys += count
-        return count, last
+    def count_ids(self, collection: Collection, low: bytes, high: bytes, count_max: int) -> Counted:
+        counted = super().count_ids(collection, low, high, count_max)
+        self._examined.now.keys += counted.key_count
+        return counted
 
     def fetch(self, collection: Collection, index: Index, record: bytes) -> bytes:
         self._examined.now.documents += 1

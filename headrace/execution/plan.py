@@ -187,7 +187,7 @@ class Finder:
             yield from self._by_ids(view, after)
         else:
             for record, raw in view.scan(self._collection, after=after, backward=self.is_backward):
-                yield record, record, raw
+                yield record, LEFT_OUT if raw is LEFT_OUT else record, raw
 
     @property
     def _goes_by_id(self) -> bool:

@@ -15,6 +15,7 @@ from headrace.errors import CommandError
 from headrace.execution.writes.matches import created
 from headrace.store import catalog_changes
 from headrace.store.catalog import Collection
+from headrace.store.view import LEFT_OUT
 from headrace.turns import tick
 from headrace.values.bson import decode, encode
 
@@ -31,7 +32,8 @@ def each(context: CommandContext, namespace: str) -> Iterator[dict[str, Any]]:
         return
     for _, raw in list(context.view.scan(collection)):
         tick()
-        yield decode(raw)
+        if raw is not LEFT_OUT:
+            yield decode(raw)
 
 
 def load(context: CommandContext, namespace: str, identity: str) -> dict[str, Any] | None:

@@ -170,9 +170,9 @@ class Scheduler:
         transactions = self._core.store.transactions
         if transactions.needs_cleaning:
             self._run(None, _ignore, transactions.clean)
-        if transactions.history.discarded:
-            self.turns.large += transactions.history.discarded
-            transactions.history.discarded.clear()
+        if transactions.discarded:
+            self.turns.large += transactions.discarded
+            transactions.discarded.clear()
         if self.turns.large:
             self._run(None, _ignore, free, self.turns.large)
 

@@ -13,97 +13,14 @@ Nothing of this survives a restart, and no client's transaction does.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterator
-from typing import Any, Final, Protocol, cast
+from typing import Any, Protocol, cast
 
 from headrace import limits
 from headrace.memory_budget import Account, Memory
+from headrace.store.changed_keys import TRACKED, ChangedKeys
 from headrace.store.kv import Cursor, Table, TableKey, Transaction
-from headrace.turns import LARGE_COUNT
-
-TRACKED: Final = ("documents", "ids", "indexes")
-
-
-class KeyOrder:
-    """A set of keys that can be walked in order; sorted when it is walked, not when it grows."""
-
-    __slots__ = ("_keys", "_sorted")
-
-    def __init__(self) -> None:
-        self._keys: set[bytes] = set()
-        self._sorted: list[bytes] | None = None
-
-    def add(self, key: bytes) -> None:
-        """Add a key, if it is not in the set."""
-        if key not in self._keys:
-            self._keys.add(key)
-            self._sorted = None
-
-    def discard(self, key: bytes) -> None:
-        """Remove a key, if it is in the set."""
-        if key in self._keys:
-            self._keys.remove(key)
-            self._sorted = None
-
-    def set_sorted(self, keys: list[bytes]) -> None:
-        """The set is these keys, in their order, and does not change."""
-        self._sorted = keys
-
-    def walk(self, start: bytes | None, *, backward: bool) -> Iterator[bytes]:
-        """The keys from `start` on, included, in order or backward; as they are now, whatever is added meanwhile."""
-        if self._sorted is None:
-            self._sorted = sorted(self._keys)
-        keys = self._sorted
-        if backward:
-            for index in range(len(keys) if start is None else bisect_right(keys, start), 0, -1):
-                yield keys[index - 1]
-            return
-        for index in range(0 if start is None else bisect_left(keys, start), len(keys)):
-            yield keys[index]
-
-
-class ChangedKeys:
-    """The changed keys of the tables that are tracked, in order; sorted one collection or index at a time."""
-
-    __slots__ = ("_orders",)
-
-    def __init__(self, tables: dict[str, Table]) -> None:
-        self._orders: dict[Table, dict[bytes, KeyOrder]] = {tables[name]: {} for name in TRACKED}
-
-    def add(self, key: TableKey) -> None:
-        """Add a key, if its table is tracked."""
-        orders = self._orders.get(key[0])
-        if orders is not None:
-            orders.setdefault(key[1][:4], KeyOrder()).add(key[1])
-
-    def set_sorted(self, table: Table, prefix: bytes, keys: list[bytes]) -> None:
-        """The keys with this prefix are these, in their order, and do not change."""
-        self._orders[table].setdefault(prefix, KeyOrder()).set_sorted(keys)
-
-    def discard(self, key: TableKey) -> None:
-        """Remove a key."""
-        orders = self._orders.get(key[0])
-        if orders is not None:
-            orders[key[1][:4]].discard(key[1])
-
-    def clear(self) -> None:
-        """Remove all keys."""
-        for orders in self._orders.values():
-            orders.clear()
-
-    def walk(self, table: Table, start: bytes | None, *, backward: bool) -> Iterator[bytes]:
-        """The keys of a table from `start` on, included, in order or backward; None: all."""
-        orders = self._orders.get(table, {})
-        for prefix in sorted(orders, reverse=backward):
-            if start is None or (prefix <= start[:4] if backward else prefix >= start[:4]):
-                yield from orders[prefix].walk(start, backward=backward)
-
-    def by_collection(self, table: Table) -> list[tuple[bytes, list[bytes]]]:
-        """(number key, the keys in order) of each collection."""
-        orders = self._orders.get(table, {})
-        return [(prefix, list(order.walk(None, backward=False))) for prefix, order in orders.items()]
+from headrace.turns import PIECE_COUNT
 
 
 class Layer(Protocol):
@@ -129,8 +46,8 @@ class History:
         self._journal: deque[tuple[int, TableKey]] = deque()
         self.layers: list[tuple[int, Layer]] = []
         """(sequence, what it changed) of the commits of large transactions, which are not recorded key by key."""
-        self.discarded: list[list[Any] | dict[Any, Any]] = []
-        """Large containers that nobody needs any more, for whoever frees them in pieces."""
+        self._forgotten = 0
+        """The sequence through which nobody reads any more."""
 
     def __len__(self) -> int:
         return len(self._journal)
@@ -165,11 +82,25 @@ class History:
         self.layers.append((sequence, layer))
 
     def forget(self, through: int) -> None:
-        """No transaction reads as of a sequence before `through` any more."""
+        """No transaction reads as of a sequence before `through` any more. Some values go at once, the others with
+        `forget_more`."""
         self.layers = [item for item in self.layers if item[0] > through]
-        while self._journal and self._journal[0][0] <= through:
+        self._forgotten = max(self._forgotten, through)
+        self.forget_more()
+
+    def forget_more(self) -> bool:
+        """Remove a piece of what is forgotten; whether there is more of it."""
+        for _ in range(PIECE_COUNT):
+            if not self.has_forgotten:
+                return False
             _, key = self._journal.popleft()
             self._drop(key, 0)
+        return self.has_forgotten
+
+    @property
+    def has_forgotten(self) -> bool:
+        """Whether there are values that nobody reads any more."""
+        return bool(self._journal) and self._journal[0][0] <= self._forgotten
 
     def undo(self, sequence: int) -> None:
         """The write transaction of this sequence, the last one, was abandoned."""
@@ -189,13 +120,7 @@ class History:
         """No transaction is open any more."""
         self.is_needed = False
         self.layers = []
-        if len(self._values) > LARGE_COUNT:
-            self.discarded.append(self._values)
-            self._values = {}
-        self._values.clear()
-        self._journal.clear()
-        self.changed.clear()
-        self._account.set(0)
+        self.forget(self.sequence)
 
 
 def _size(value: bytes | None) -> int:

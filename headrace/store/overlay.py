@@ -11,18 +11,18 @@ throws them away.
 
 from __future__ import annotations
 
-import heapq
 import uuid as uuids
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from headrace import limits
 from headrace.memory_budget import Account
 from headrace.store.catalog import Catalog, Collection, Index
-from headrace.store.checksums.transaction import CHECKSUM_BYTES
-from headrace.store.history import ChangedKeys, History
+from headrace.store.changed_keys import ChangedKeys
+from headrace.store.history import History
 from headrace.store.indexes.index_keys import Traits
-from headrace.store.kv import Cursor, Table, TableKey, Transaction, chunk_of
+from headrace.store.kv import Cursor, Table, TableKey, Transaction
+from headrace.store.overlay_cursor import OverlayCursor
 
 if TYPE_CHECKING:
     from headrace.store.transaction_registry import Transactions
@@ -122,130 +122,6 @@ class OverlayTransaction:
         self._base.abort()
 
 
-class OverlayCursor:
-    """A cursor that merges a table with the keys that are changed; it holds the item it is on."""
-
-    __slots__ = ("_base", "_changed_keys", "_db", "_item", "_txn")
-
-    def __init__(self, txn: Transaction, base: Cursor, db: Table, changed_keys: list[ChangedKeys]) -> None:
-        self._txn = txn
-        self._base = base
-        self._db = db
-        self._changed_keys = changed_keys
-        self._item: tuple[bytes, bytes] | None = None
-
-    def __enter__(self) -> Cursor:
-        self._base.__enter__()
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        self._base.__exit__(*failure)
-
-    def first(self) -> bool:
-        return self._move(self._forward(None))
-
-    def last(self) -> bool:
-        return self._move(self._backward(None))
-
-    def next(self) -> bool:
-        return self._item is not None and self.set_range(self._item[0] + b"\0")
-
-    def prev(self) -> bool:
-        at = self.key()
-        return self._move(item for item in self._backward(at) if item[0] != at)
-
-    def set_range(self, key: bytes, /) -> bool:
-        return self._move(self._forward(key))
-
-    def key(self) -> bytes:
-        return b"" if self._item is None else self._item[0]
-
-    def value(self) -> bytes:
-        return b"" if self._item is None else self._item[1]
-
-    def item(self) -> tuple[bytes, bytes]:
-        return self.key(), self.value()
-
-    def delete(self) -> bool:
-        at = self.key()
-        deleted = self._txn.delete(at, db=self._db)
-        self.set_range(at)
-        return deleted
-
-    def putmulti(
-        self, items: list[tuple[bytes, bytes]], *, overwrite: bool = True, append: bool = False, checked: bool = False
-    ) -> tuple[int, int]:
-        """Claim and put each. Without `overwrite` nothing is added: the caller then goes through the keys one by one,
-        and knows which one is refused."""
-        if not overwrite:
-            return 0, 0
-        for key, value in items:
-            self._txn.put(key, value[:-CHECKSUM_BYTES] if checked else value, db=self._db)
-        return len(items), len(items)
-
-    def iternext(self, *, keys: bool = True, values: bool = True) -> Iterator[Any]:
-        items = self._forward(None if self._item is None else self._item[0])
-        return items if values else (key for key, _ in items)
-
-    def iterprev(self, *, keys: bool = True, values: bool = True) -> Iterator[Any]:
-        return self._backward(None if self._item is None else self._item[0])
-
-    def chunk(
-        self, prefix: bytes, count_max: int, bytes_max: int, *, backward: bool = False
-    ) -> list[tuple[bytes, bytes]]:
-        return chunk_of(self.iterprev() if backward else self.iternext(), prefix, count_max, bytes_max)
-
-    def _move(self, items: Iterator[tuple[bytes, bytes]]) -> bool:
-        self._item = next(items, None)
-        return self._item is not None
-
-    def _forward(self, start: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        """The items from `start` on, included; None: from the first."""
-        base = self._base
-        there = base.first() if start is None else base.set_range(start)
-        return self._merged(self._stored(backward=False) if there else iter(()), start, backward=False)
-
-    def _backward(self, start: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        """The items from `start` on backward, included; None: from the last."""
-        base = self._base
-        if start is None or not base.set_range(start):
-            there = base.last()
-        else:
-            there = base.key() == start or base.prev()
-        return self._merged(self._stored(backward=True) if there else iter(()), start, backward=True)
-
-    def _stored(self, *, backward: bool) -> Iterator[tuple[bytes, bytes]]:
-        """The items of the table from the one its cursor is on."""
-        return self._base.iterprev() if backward else self._base.iternext()
-
-    def _merged(
-        self, stored: Iterator[tuple[bytes, bytes]], start: bytes | None, *, backward: bool
-    ) -> Iterator[tuple[bytes, bytes]]:
-        """What is stored, with the values that the transaction sees under the changed keys."""
-        changed = merged_keys([keys.walk(self._db, start, backward=backward) for keys in self._changed_keys], backward)
-        pending = next(changed, None)
-        for item in stored:
-            while pending is not None and (pending > item[0] if backward else pending < item[0]):
-                yield from self._changed_item(pending)
-                pending = next(changed, None)
-            if pending is None:
-                yield item
-                yield from stored
-                return
-            if pending == item[0]:
-                yield from self._changed_item(pending)
-                pending = next(changed, None)
-            else:
-                yield item
-        while pending is not None:
-            yield from self._changed_item(pending)
-            pending = next(changed, None)
-
-    def _changed_item(self, key: bytes) -> tuple[tuple[bytes, bytes], ...]:
-        value = self._txn.get(key, db=self._db)
-        return () if value is None else ((key, value),)
-
-
 class ProvisionalCatalog(Catalog):
     """The catalog with collections and indexes that exist in a client's transaction only."""
 
@@ -304,12 +180,3 @@ class ProvisionalRecords:
     def count(self, view: View, collection: Collection) -> int:
         """How many documents the view shows."""
         return sum(1 for _ in view.records(collection))
-
-
-def merged_keys(walks: list[Iterator[bytes]], backward: bool) -> Iterator[bytes]:
-    """The keys of all walks in order, each once."""
-    last = None
-    for key in walks[0] if len(walks) == 1 else heapq.merge(*walks, reverse=backward):
-        if key != last:
-            yield key
-        last = key

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace import limits
 from headrace.store.client_transaction import ClientTransaction, TransactionState
@@ -46,6 +46,8 @@ class Transactions:
         self.reserved: dict[bytes, int] = {}
         """The first record behind those that commits in pieces will write, by the key of the collection's number."""
         self._left: list[list[TableKey]] = []  # locks of ended transactions that are still in `locks`
+        self.discarded: list[list[Any] | dict[Any, Any]] = []
+        """Large containers that nobody needs any more, for whoever frees them in pieces."""
         account = store.memory.account(
             "earlier versions of documents, for the oldest snapshot or transaction", self._abort_oldest, may_close=False
         )
@@ -109,10 +111,12 @@ class Transactions:
                     del self.locks[key]
             return
         self._left.append(transaction.claims)
-        self.history.discarded += [transaction.operations, transaction.overlay.values]
+        self.discarded += [transaction.operations, transaction.overlay.values]
 
     def clean(self) -> None:
-        """Remove what large transactions have left behind, with ticks."""
+        """Remove what large transactions and long ones have left behind, with ticks."""
+        while self.history.forget_more():
+            tick()
         while self._left:
             claims = self._left[-1]
             for key in claims[-TICK_COUNT:]:
@@ -127,7 +131,7 @@ class Transactions:
     @property
     def needs_cleaning(self) -> bool:
         """Whether there is something for `clean`."""
-        return bool(self._left)
+        return bool(self._left) or self.history.has_forgotten
 
     def _wake(self, key: str) -> None:
         for listener in self.wake_listeners:

@@ -17,13 +17,14 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from headrace import limits
 from headrace.hashing import sha256
 from headrace.store.catalog import Catalog, Collection, Index
 from headrace.store.checksums.transaction import DamagedValue
-from headrace.store.kv import Cursor, Transaction
+from headrace.store.kv import Cursor, Transaction, chunk_of
+from headrace.store.overlay_cursor import Item, OverlayCursor
 from headrace.values import position as positions
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ Skip = Callable[[bytes, bool], bytes | None]
 """Of a key of an index, and whether the walk is backward: None if the key counts, else the position where the walk goes
 on, forward with the first key from there on, backward with the last one before it."""
 LEFT_OUT: Final = b""
-"""In place of the record of a key that does not count."""
+"""In place of the record of a key that does not count, or of a document that the view does not show."""
 KEY_CUT: Final = limits.KEY_BYTES_MAX - 32
 """Bytes that stay of a key too long for LMDB; a SHA-256 digest of all of it follows."""
 
@@ -108,6 +109,14 @@ class StoredRecords:
 STORED: Final = StoredRecords()
 
 
+class Counted(NamedTuple):
+    """How many of some keys count, how many there were, and which was the last."""
+
+    counting: int
+    key_count: int
+    last: bytes
+
+
 class View:
     """One KV transaction, read. Short-lived: it never outlives the function that opened it."""
 
@@ -150,9 +159,14 @@ class View:
     def scan(
         self, collection: Collection, *, after: bytes | None = None, backward: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """(record, document) in natural order or backward, those strictly past `after`."""
+        """(record, document) in natural order or backward, those strictly past `after`; of one that the view does not
+        show, where it has looked at it, (record, `LEFT_OUT`)."""
         prefix = collection.number_key
         with self.kv.cursor(self.tables["documents"]) as cursor:
+            if isinstance(cursor, OverlayCursor):
+                for key, changed in _past(cursor, prefix, after, backward=backward):
+                    yield key[4:], LEFT_OUT if changed is None else changed
+                return
             if not _seek_past(cursor, prefix, after, backward=backward):
                 return
             for key, value in cursor.iterprev() if backward else cursor.iternext():
@@ -167,6 +181,10 @@ class View:
         """What `scan` yields first: so many documents, or `VIEW_CHUNK_BYTES` of them."""
         prefix = collection.number_key
         with self.kv.cursor(self.tables["documents"]) as cursor:
+            if isinstance(cursor, OverlayCursor):
+                items = _past(cursor, prefix, after, backward=backward)
+                shown = ((key, LEFT_OUT if value is None else value) for key, value in items)
+                return chunk_of(shown, prefix, count_max, limits.VIEW_CHUNK_BYTES)
             if not _seek_past(cursor, prefix, after, backward=backward):
                 return []
             return cursor.chunk(prefix, count_max, limits.VIEW_CHUNK_BYTES, backward=backward)
@@ -195,11 +213,18 @@ class View:
     ) -> Iterator[tuple[bytes, bytes, bytes]]:
         """(id key, record, document) in the order of `_id`, for keys from `low`, inclusive, to `high`, exclusive.
 
+        One that the view does not show comes without, and `LEFT_OUT` for a record.
         Bounds and keys are those of the `ids` table without the collection's number (`bounded_key`); a walk over a
         collection with over-long `_id`s (`long_ids`) is in order only up to where those are cut.
         """
         prefix = collection.number_key
         with self.kv.cursor(self.tables["ids"]) as cursor:
+            if isinstance(cursor, OverlayCursor):
+                for key, changed in _within(cursor, prefix + low, prefix + high, backward=backward):
+                    document = b"" if changed is None else self.by_record(collection, changed)
+                    if document is not None:
+                        yield key[4:], changed or LEFT_OUT, document
+                return
             if backward:
                 moved = _seek_before(cursor, prefix + high)
                 walk = cursor.iterprev(keys=True, values=True)
@@ -219,10 +244,15 @@ class View:
     def id_keys(
         self, collection: Collection, low: bytes, high: bytes, *, backward: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """(id key, record) from `low`, inclusive, to `high`, exclusive, or backward; keys are those of `scan_ids`."""
+        """(id key, record) from `low`, inclusive, to `high`, exclusive, or backward; keys are those of `scan_ids`. One
+        that the view does not show has `LEFT_OUT` for a record."""
         prefix = collection.number_key
         first, end = prefix + low, prefix + high
         with self.kv.cursor(self.tables["ids"]) as cursor:
+            if isinstance(cursor, OverlayCursor):
+                for key, changed in _within(cursor, first, end, backward=backward):
+                    yield key[4:], changed or LEFT_OUT
+                return
             if backward:
                 if not _seek_before(cursor, end):
                     return
@@ -238,21 +268,26 @@ class View:
                     return
                 yield key[4:], record
 
-    def count_ids(self, collection: Collection, low: bytes, high: bytes, count_max: int) -> tuple[int, bytes]:
+    def count_ids(self, collection: Collection, low: bytes, high: bytes, count_max: int) -> Counted:
         """As `count_keys`, of the keys of `_id`."""
         prefix = collection.number_key
-        count, last = self._count("ids", prefix + low, prefix + high, count_max)
-        return count, last[4:]
+        counted = self._count("ids", prefix + low, prefix + high, count_max)
+        return counted._replace(last=counted.last[4:])
 
     def index_keys(
         self, index: Index, low: bytes, high: bytes, *, backward: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
         """(key, record) of an index's entries from `low`, inclusive, to `high`, exclusive, or backward.
 
-        Keys and bounds are those of the table, the index's number included.
+        Keys and bounds are those of the table, the index's number included. One that the view does not show has
+        `LEFT_OUT` for a record.
         """
         unique = index.unique
         with self.kv.cursor(self.tables["indexes"]) as cursor:
+            if isinstance(cursor, OverlayCursor):
+                for key, changed in _within(cursor, low, high, backward=backward):
+                    yield key, LEFT_OUT if changed is None else changed if unique else key[-8:]
+                return
             if backward:
                 if not _seek_before(cursor, high):
                     return
@@ -279,6 +314,9 @@ class View:
     ) -> Iterator[tuple[bytes, bytes]]:
         """As `index_keys`, but (key, `LEFT_OUT`) for a key that does not count; the walk goes on where `skip` says."""
         with self.kv.cursor(self.tables["indexes"]) as cursor:
+            if isinstance(cursor, OverlayCursor):
+                yield from _within_skipping(cursor, index, low, high, skip, backward=backward)
+                return
             moved = _seek_before(cursor, high) if backward else cursor.set_range(low)
             while moved:
                 key = cursor.key()
@@ -292,19 +330,23 @@ class View:
                 yield key, LEFT_OUT
                 moved = _seek_before(cursor, position) if backward else cursor.set_range(position)
 
-    def count_keys(self, index: Index, low: bytes, high: bytes, count_max: int) -> tuple[int, bytes]:
-        """(count, the last key) of at most so many keys from `low`, inclusive, to `high`, exclusive."""
+    def count_keys(self, index: Index, low: bytes, high: bytes, count_max: int) -> Counted:
+        """Count keys from `low`, inclusive, to `high`, exclusive; looks at so many at most."""
         return self._count("indexes", low, high, count_max)
 
-    def _count(self, table: str, low: bytes, high: bytes, count_max: int) -> tuple[int, bytes]:
+    def _count(self, table: str, low: bytes, high: bytes, count_max: int) -> Counted:
         count, last = 0, low
         with self.kv.cursor(self.tables[table]) as cursor:
+            if isinstance(cursor, OverlayCursor):
+                items = list(islice(_within(cursor, low, high), count_max))
+                there = sum(value is not None for _, value in items)
+                return Counted(there, len(items), items[-1][0] if items else low)
             if cursor.set_range(low):
                 for key in islice(cursor.iternext(values=False), count_max):
                     if key >= high:
                         break
                     count, last = count + 1, key
-        return count, last
+        return Counted(count, count, last)
 
     def fetch(self, collection: Collection, index: Index, record: bytes) -> bytes:
         """The document that an entry of an index leads to."""
@@ -387,6 +429,42 @@ class View:
                 continue
             yield from self.entries(max(run_first, done + 1), run_last)
             done = run_last
+
+
+def _past(cursor: OverlayCursor, prefix: bytes, after: bytes | None, *, backward: bool) -> Iterator[Item]:
+    """The items of a collection past the record `after`."""
+    low, high = prefix, prefix + b"\xff" * 9
+    if after is not None:
+        low, high = (low, prefix + after) if backward else (prefix + after + b"\0", high)
+    return _within(cursor, low, high, backward=backward)
+
+
+def _within(cursor: OverlayCursor, low: bytes, high: bytes, *, backward: bool = False) -> Iterator[Item]:
+    """The items from `low`, inclusive, to `high`, exclusive, or backward; with None for a key that is not there."""
+    for item in cursor.walk(high if backward else low, backward=backward):
+        if low <= item[0] < high:
+            yield item
+        elif item[0] != high:
+            return
+
+
+def _within_skipping(
+    cursor: OverlayCursor, index: Index, low: bytes, high: bytes, skip: Skip, *, backward: bool
+) -> Iterator[tuple[bytes, bytes]]:  # fmt: skip
+    """`View.index_keys_within`."""
+    position: bytes | None = b""
+    while position is not None:
+        for key, value in _within(cursor, low, high, backward=backward):
+            position = None if value is None else skip(key, backward)
+            if value is None or position is not None:
+                yield key, LEFT_OUT
+            else:
+                yield key, value if index.unique else key[-8:]
+            if position is not None:
+                low, high = (low, min(high, position)) if backward else (max(low, position), high)
+                break
+        else:
+            return
 
 
 def _seek_past(cursor: Cursor, prefix: bytes, after: bytes | None, *, backward: bool) -> bool:

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from headrace.store import catalog_changes
+from headrace.store.changed_keys import KeyOrder
 from headrace.store.client_transaction import TransactionState, TransactionView
-from headrace.store.history import History, KeyOrder
+from headrace.store.history import History
 from headrace.store.store import Store
 from headrace.store.write_transaction import WriteTransaction
 from headrace.testing.clock import FakeClock
@@ -42,7 +43,7 @@ def delete_first(store: Store, txn: WriteTransaction) -> None:
 def ids(view: WriteTransaction, *, backward: bool = False) -> list[int]:
     collection = view.collection("d.c")
     assert collection is not None
-    return [decode(document)["_id"] for _, document in view.scan(collection, backward=backward)]
+    return [decode(document)["_id"] for _, document in view.scan(collection, backward=backward) if document]
 
 
 def test_keys_are_walked_in_order_and_backward_from_a_bound() -> None:

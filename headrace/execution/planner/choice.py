@@ -166,7 +166,7 @@ def key_count(current: Callable[[], View], way: Access, count_max: int) -> int:
             if not range_count % RANGE_COUNT:
                 view = current()
             range_count += 1
-            count += View.count_keys(view, branch.index, low, high, count_max - count)[0]
+            count += View.count_keys(view, branch.index, low, high, count_max - count).key_count
             if count == count_max:
                 return count
     return count

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any, Final
 
 from headrace import limits
@@ -24,7 +25,7 @@ from headrace.store.catalog import Collection
 from headrace.store.indexes.collated_keys import collated_key
 from headrace.store.indexes.index_entries import collation_of_index
 from headrace.store.indexes.index_keys import INVERTED
-from headrace.store.view import View
+from headrace.store.view import LEFT_OUT, View
 from headrace.turns import examined, tick, ticking_all
 from headrace.values.bson import MISSING, decode
 from headrace.values.keystring import encode_value
@@ -88,11 +89,15 @@ class _ValueWalk:
         while True:
             view = context.view
             check_index(view, collection, index)
-            first = next(view.index_keys(index, self._low, end), None) if self._low < end else None
+            first: tuple[bytes, bytes] | None = None
+            if self._low < end:
+                for first in islice(view.index_keys(index, self._low, end), limits.VIEW_CHUNK_COUNT):
+                    if first[1] is not LEFT_OUT:
+                        break
             if first is None:
                 return
             examined(plan_summary("DISTINCT_SCAN", index), 0, 1)
-            other = self._next_position(first[0])
+            other = first[0] + b"\0" if first[1] is LEFT_OUT else self._next_position(first[0])
             if other is None:
                 yield view, *first
             else:

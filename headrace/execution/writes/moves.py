@@ -24,6 +24,7 @@ from headrace.execution.writes.output import temporary_collection
 from headrace.store import catalog_changes
 from headrace.store.catalog import Collection
 from headrace.store.identity import identify
+from headrace.store.view import LEFT_OUT
 from headrace.turns import current_turn, tick, uninterrupted
 
 _ROUND_COUNT_MAX: Final = 1000  # behind them the last changes are copied without a pause
@@ -79,7 +80,8 @@ def _copy(context: CommandContext, target: Target, copy: Target) -> None:
     after: bytes | None = None
     while piece := context.view.scan_chunk(target.collection, after=after):
         for after, document in piece:  # noqa: B007  (where the walk goes on)
-            _insert(context, copy, document)
+            if document is not LEFT_OUT:
+                _insert(context, copy, document)
 
 
 def _insert(context: CommandContext, copy: Target, document: bytes) -> bool:

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.store.history import TRACKED, ChangedKeys
+from headrace.store.changed_keys import TRACKED, ChangedKeys
 from headrace.store.kv import Cursor, Table, TableKey, Transaction
-from headrace.store.overlay import OverlayCursor
+from headrace.store.overlay_cursor import Item, OverlayCursor, walk
 
 if TYPE_CHECKING:
     from headrace.store.store import Store
@@ -114,26 +114,19 @@ class _BeforeImageCursor(OverlayCursor):
     ) -> tuple[int, int]:
         return self._base.putmulti(items, overwrite=overwrite, append=append, checked=checked)
 
-    def _stored(self, *, backward: bool) -> Iterator[tuple[bytes, bytes]]:
-        if not self._ranges:
-            return super()._stored(backward=backward)
-        return self._jumping(backward=backward)
+    def _stored(self, start: bytes | None, *, backward: bool) -> Iterator[Item]:
+        return self._jumping(start, backward=backward) if self._ranges else super()._stored(start, backward=backward)
 
-    def _jumping(self, *, backward: bool) -> Iterator[tuple[bytes, bytes]]:
-        base, there = self._base, True
-        while there:
-            hidden = self._range_at(base.key())
-            if hidden is None:
-                for item in base.iterprev() if backward else base.iternext():
-                    hidden = self._range_at(item[0])
-                    if hidden is not None:
-                        break
-                    yield item
-                else:
-                    return
-            there = base.set_range(hidden[0] if backward else hidden[1])
-            if backward:
-                there = base.prev() if there else base.last()
+    def _jumping(self, start: bytes | None, *, backward: bool) -> Iterator[Item]:
+        while True:
+            for item in walk(self._base, start, backward=backward):
+                hidden = self._range_at(item[0])
+                if hidden is not None:
+                    break
+                yield item
+            else:
+                return
+            start = _before(hidden[0]) if backward else hidden[1]
 
     def _range_at(self, key: bytes) -> tuple[bytes, bytes] | None:
         for layer in self._ranges:
@@ -141,3 +134,8 @@ class _BeforeImageCursor(OverlayCursor):
             if hidden is not None:
                 return hidden
         return None
+
+
+def _before(key: bytes) -> bytes:
+    """The last key of this length before it."""
+    return (int.from_bytes(key, "big") - 1).to_bytes(len(key), "big")

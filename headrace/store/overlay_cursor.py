@@ -1,0 +1,148 @@
+"""A cursor that merges a table with keys that are changed: by a client's transaction, or since it began."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+from headrace.store.changed_keys import ChangedKeys
+from headrace.store.checksums.transaction import CHECKSUM_BYTES
+from headrace.store.kv import Cursor, Table, Transaction, chunk_of
+
+Item: TypeAlias = tuple[bytes, bytes | None]
+"""A key and its value; None: it is not there."""
+
+
+class OverlayCursor:
+    """A cursor that merges a table with the keys that are changed; it holds the item it is on."""
+
+    __slots__ = ("_base", "_changed_keys", "_db", "_item", "_txn")
+
+    def __init__(self, txn: Transaction, base: Cursor, db: Table, changed_keys: list[ChangedKeys]) -> None:
+        self._txn = txn
+        self._base = base
+        self._db = db
+        self._changed_keys = changed_keys
+        self._item: tuple[bytes, bytes] | None = None
+
+    def __enter__(self) -> Cursor:
+        self._base.__enter__()
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._base.__exit__(*failure)
+
+    def first(self) -> bool:
+        return self._move(self._there(None))
+
+    def last(self) -> bool:
+        return self._move(self._there(None, backward=True))
+
+    def next(self) -> bool:
+        return self._item is not None and self.set_range(self._item[0] + b"\0")
+
+    def prev(self) -> bool:
+        at = self.key()
+        return self._move(item for item in self._there(at, backward=True) if item[0] != at)
+
+    def set_range(self, key: bytes, /) -> bool:
+        return self._move(self._there(key))
+
+    def key(self) -> bytes:
+        return b"" if self._item is None else self._item[0]
+
+    def value(self) -> bytes:
+        return b"" if self._item is None else self._item[1]
+
+    def item(self) -> tuple[bytes, bytes]:
+        return self.key(), self.value()
+
+    def delete(self) -> bool:
+        at = self.key()
+        deleted = self._txn.delete(at, db=self._db)
+        self.set_range(at)
+        return deleted
+
+    def putmulti(
+        self, items: list[tuple[bytes, bytes]], *, overwrite: bool = True, append: bool = False, checked: bool = False
+    ) -> tuple[int, int]:
+        """Claim and put each. Without `overwrite` nothing is added: the caller then goes through the keys one by one,
+        and knows which one is refused."""
+        if not overwrite:
+            return 0, 0
+        for key, value in items:
+            self._txn.put(key, value[:-CHECKSUM_BYTES] if checked else value, db=self._db)
+        return len(items), len(items)
+
+    def iternext(self, *, keys: bool = True, values: bool = True) -> Iterator[Any]:
+        items = self._there(None if self._item is None else self._item[0])
+        return items if values else (key for key, _ in items)
+
+    def iterprev(self, *, keys: bool = True, values: bool = True) -> Iterator[Any]:
+        return self._there(None if self._item is None else self._item[0], backward=True)
+
+    def chunk(
+        self, prefix: bytes, count_max: int, bytes_max: int, *, backward: bool = False
+    ) -> list[tuple[bytes, bytes]]:
+        return chunk_of(self.iterprev() if backward else self.iternext(), prefix, count_max, bytes_max)
+
+    def _move(self, items: Iterator[tuple[bytes, bytes]]) -> bool:
+        self._item = next(items, None)
+        return self._item is not None
+
+    def walk(self, start: bytes | None, *, backward: bool = False) -> Iterator[Item]:
+        """The items from `start` on, included, in order or backward; None: all. A changed key that is not there comes
+        with None, so that a walk over many of these can pause."""
+        return self._merged(self._stored(start, backward=backward), start, backward=backward)
+
+    def _there(self, start: bytes | None, *, backward: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        return (item for item in self.walk(start, backward=backward) if item[1] is not None)  # type: ignore[misc]
+
+    def _stored(self, start: bytes | None, *, backward: bool) -> Iterator[Item]:
+        """The items of what is underneath."""
+        return walk(self._base, start, backward=backward)
+
+    def _merged(self, stored: Iterator[Item], start: bytes | None, *, backward: bool) -> Iterator[Item]:
+        """What is stored, with the values that the transaction sees under the changed keys."""
+        changed = merged_keys([keys.walk(self._db, start, backward=backward) for keys in self._changed_keys], backward)
+        pending = next(changed, None)
+        for item in stored:
+            while pending is not None and (pending > item[0] if backward else pending < item[0]):
+                yield pending, self._txn.get(pending, db=self._db)
+                pending = next(changed, None)
+            if pending is None:
+                yield item
+                yield from stored
+                return
+            if pending == item[0]:
+                yield pending, self._txn.get(pending, db=self._db)
+                pending = next(changed, None)
+            else:
+                yield item
+        while pending is not None:
+            yield pending, self._txn.get(pending, db=self._db)
+            pending = next(changed, None)
+
+
+def walk(cursor: Cursor, start: bytes | None, *, backward: bool = False) -> Iterator[Item]:
+    """The items from `start` on, included, in order or backward; None: all. See `OverlayCursor.walk`."""
+    if isinstance(cursor, OverlayCursor):
+        return cursor.walk(start, backward=backward)
+    if not backward:
+        there = cursor.first() if start is None else cursor.set_range(start)
+        return cursor.iternext() if there else iter(())
+    if start is None or not cursor.set_range(start):
+        there = cursor.last()
+    else:
+        there = cursor.key() == start or cursor.prev()
+    return cursor.iterprev() if there else iter(())
+
+
+def merged_keys(walks: list[Iterator[bytes]], backward: bool) -> Iterator[bytes]:
+    """The keys of all walks in order, each once."""
+    last = None
+    for key in walks[0] if len(walks) == 1 else heapq.merge(*walks, reverse=backward):
+        if key != last:
+            yield key
+        last = key
