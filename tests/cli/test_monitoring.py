@@ -29,7 +29,9 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def server(clock: FakeClock) -> Iterator[headrace.Server]:
+    """Nothing of which happens by itself: a second after the start it would begin to forget events."""
     with headrace.Server(clock=clock) as running:
+        running._running.loop.call_soon_threadsafe(running._running.background.stop)
         yield running
 
 

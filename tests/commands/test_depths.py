@@ -102,9 +102,9 @@ def test_a_filter_on_a_path_deeper_than_any_document_finds_it_missing(server: Dr
 
 def test_a_path_of_indexes_is_parsed_in_linear_time() -> None:
     path = ("a", *["0"] * 200)
-    started = time.process_time()
+    started = time.thread_time()
     matches = any_value(path, lambda value: value == 7)
-    assert time.process_time() - started < 1.0
+    assert time.thread_time() - started < 1.0
     value: Any = 7
     for _ in range(200):
         value = [value]
@@ -136,7 +136,7 @@ def test_bits_beyond_a_number_are_its_sign_and_beyond_binary_data_clear(
 ) -> None:
     values = [{"_id": 1, "v": 1}, {"_id": 2, "v": Int64(-1)}, {"_id": 3, "v": Binary(b"\xff\xff")}]
     server.must("t", {"insert": "bits", "documents": values})
-    started = time.process_time()
+    started = time.thread_time()
     matches = server.must("t", {"find": "bits", "filter": {"v": {name: positions}}})["cursor"]["firstBatch"]
     assert [document["_id"] for document in matches] == ids
-    assert time.process_time() - started < 1.0
+    assert time.thread_time() - started < 1.0

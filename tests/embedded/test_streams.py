@@ -216,7 +216,7 @@ def test_history_that_is_gone_is_an_error_with_a_class() -> None:
         token = stream.resume_token
         for number in range(50):
             orders.insert_one({"_id": number})
-        assert store.prune() > 0
+        store.prune()  # or the store's own thread just has
         with pytest.raises(headrace.HistoryLost):
             orders.watch(resume_after=token)
         stream._local.engine.cursors.remove_all()

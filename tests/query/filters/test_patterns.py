@@ -103,6 +103,6 @@ def test_two_searches_pause_in_turns() -> None:
 def test_a_search_that_cannot_pause_is_over_soon() -> None:
     """At each position just below the quick limit: the most that a short text can cost (the bound is generous)."""
     text = "a" * limits.PATTERN_QUICK_CHARACTERS_MAX
-    started = time.perf_counter()
+    started = time.thread_time()
     compile_pattern("(?:a|a|b){9}[cd]").matches(text)
-    assert time.perf_counter() - started < 5
+    assert time.thread_time() - started < 5
