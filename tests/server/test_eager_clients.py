@@ -111,7 +111,10 @@ def test_clients_that_left_before_they_were_accepted_are_not_served(server: head
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells that a client has left before all is read")
-def test_clients_that_have_sent_much_and_left_are_not_served_either(server: headrace.Server, served: list[int]) -> None:
+def test_clients_that_have_sent_much_and_left_are_not_served_either(
+    server: headrace.Server, served: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "ACCEPT_SECONDS", 60.0)
     with RawClient(server.address) as other:
         other.ask({"ping": 1})
         del served[:]

@@ -19,6 +19,7 @@ from headrace.store.store import MapFull, Store
 from headrace.values.bson import encode
 
 from ..raw import RawClient
+from .holding import held
 
 SLOW: dict[str, Any] = {
     "$expr": {"$gte": [{"$size": {"$map": {"input": {"$range": [0, 3000]}, "in": {"$add": ["$$this", "$n"]}}}}, 0]}
@@ -99,14 +100,23 @@ def test_others_read_and_write_while_a_write_runs(server: headrace.Server, what:
         assert long.receive()[1]["ok"] == 1.0
 
 
+def has_changed(server: headrace.Server) -> Callable[[], bool]:
+    """Whether anything was written from now on."""
+    store = server._running.store
+    before = store.last_position
+    return lambda: store.last_position > before
+
+
 ENDS: dict[str, int] = {"maxTimeMS": 50, "killOp": 11601, "gone": 279, "shutdown": 11600}
 
 
 @pytest.mark.parametrize("how", ENDS)
 def test_what_ends_a_write_leaves_what_was_done(how: str, tmp_path: Any) -> None:
-    with headrace.Server(tmp_path) as server, RawClient(server.address) as other:
+    with headrace.Server(tmp_path) as server, RawClient(server.address) as other, contextlib.ExitStack() as stack:
         fill(other)
         stream = other.watch("c")
+        if how != "maxTimeMS":
+            stack.enter_context(held(server, "update", has_changed(server)))
         with RawClient(server.address) as long:
             long.send(update_all(maxTimeMS=100) if how == "maxTimeMS" else update_all())
             if how != "maxTimeMS":
@@ -189,14 +199,15 @@ def test_upserts_of_the_same_document_at_once_insert_it_once(pausing: headrace.S
 def test_a_write_whose_collection_is_dropped_or_renamed_fails(server: headrace.Server, change: str) -> None:
     with RawClient(server.address) as long, RawClient(server.address) as other:
         fill(other)
-        long.send(update_all())
-        when_running(other, "update")
-        if change == "rename":
-            other.ask({"renameCollection": "t.c", "to": "t.d"}, "admin")
-        else:
-            other.ask({"drop": "c"})
-        if change == "recreate":
-            fill(other, 3)
+        with held(server, "update"):
+            long.send(update_all())
+            when_running(other, "update")
+            if change == "rename":
+                other.ask({"renameCollection": "t.c", "to": "t.d"}, "admin")
+            else:
+                other.ask({"drop": "c"})
+            if change == "recreate":
+                fill(other, 3)
         reply = long.receive()[1]
         assert [error["code"] for error in reply["writeErrors"]] == [175]
         if change == "recreate":
@@ -226,12 +237,15 @@ def test_a_retryable_write_that_was_cut_short_goes_on_where_it_was(kind: str, tm
         fill(other, count)
         server._running.scheduler.turns.seconds = 0.0
         stream = other.watch("valid" if kind == "insert" else "c")
-        with RawClient(server.address) as long:
-            long.send(retryable(command), database)
-            when_running(other, kind)
-            while not other.ask({"getMore": stream, "collection": "valid" if kind == "insert" else "c"})["cursor"][
-                "nextBatch"
-            ]:
+        with held(server, kind, has_changed(server)):
+            with RawClient(server.address) as long:
+                long.send(retryable(command), database)
+                when_running(other, kind)
+                while not other.ask({"getMore": stream, "collection": "valid" if kind == "insert" else "c"})["cursor"][
+                    "nextBatch"
+                ]:
+                    pass
+            while operation(other, kind):
                 pass
         listed = other.ask({"aggregate": 1, "pipeline": [{"$listLocalSessions": {}}], "cursor": {}}, "t")
         assert [item["_id"]["id"] for item in listed["cursor"]["firstBatch"]] == [Binary(b"\x07" * 16, 4)]
@@ -355,12 +369,13 @@ def test_a_transactions_statement_pauses_and_has_its_session_to_itself(server: h
     with RawClient(server.address) as long, RawClient(server.address) as same, RawClient(server.address) as other:
         fill(other)
         assert long.ask({"insert": "c", "documents": [{"_id": -1, "n": 0}], **transaction(1, first=True)})["n"] == 1
-        long.send({**update_all(), **transaction(1)})
-        when_running(other, "update")
-        assert other.ask({"insert": "small", "documents": [{"_id": 1}]})["n"] == 1
-        same.send({"commitTransaction": 1, **transaction(1)}, "admin")
-        other.ask({"ping": 1})
-        assert operation(other, "update") and {document["n"] for document in all_of(other)} == {0}
+        with held(server, "update"):
+            long.send({**update_all(), **transaction(1)})
+            when_running(other, "update")
+            assert other.ask({"insert": "small", "documents": [{"_id": 1}]})["n"] == 1
+            same.send({"commitTransaction": 1, **transaction(1)}, "admin")
+            other.ask({"ping": 1})
+            assert operation(other, "update") and {document["n"] for document in all_of(other)} == {0}
         assert long.receive()[1]["n"] == COUNT + 1
         assert same.receive()[1]["ok"] == 1.0
         assert {document["n"] for document in all_of(other)} == {1}
@@ -369,24 +384,29 @@ def test_a_transactions_statement_pauses_and_has_its_session_to_itself(server: h
 def test_a_transaction_aborted_while_its_statement_has_paused(server: headrace.Server) -> None:
     with RawClient(server.address) as long, RawClient(server.address) as other:
         fill(other)
-        long.send({**update_all(), **transaction(1, first=True)})
-        when_running(other, "update")
-        other.ask({"killAllSessions": []}, "admin")
+        with held(server, "update"):
+            long.send({**update_all(), **transaction(1, first=True)})
+            when_running(other, "update")
+            other.ask({"killAllSessions": []}, "admin")
         reply = long.receive()[1]
         assert reply["code"] == 251, reply
         assert {document["n"] for document in all_of(other)} == {0}
 
 
 def test_an_interrupted_out_leaves_no_collection_behind(server: headrace.Server) -> None:
+    def is_made() -> bool:
+        return any(".tmp.agg_out." in name for name in list(server._running.store.catalog.collections))
+
     with RawClient(server.address) as long, RawClient(server.address) as other:
         fill(other)
         fill(other, 2, "other")
         server._running.scheduler.turns.seconds = 0.0
-        long.send({"aggregate": "c", "pipeline": [{"$out": "other"}], "cursor": {}})
-        while not any(".tmp.agg_out." in name for name in server._running.store.catalog.collections):
-            other.ask({"ping": 1})
-        other.ask({"killOp": 1, "op": when_running(other, "aggregate")["opid"]}, "admin")
-        assert long.receive()[1]["code"] == 11601
+        with held(server, "aggregate", is_made):
+            long.send({"aggregate": "c", "pipeline": [{"$out": "other"}], "cursor": {}})
+            while not is_made():
+                other.ask({"ping": 1})
+            other.ask({"killOp": 1, "op": when_running(other, "aggregate")["opid"]}, "admin")
+            assert long.receive()[1]["code"] == 11601
         server._running.scheduler.turns.seconds = 0.005
         listed = other.ask({"listCollections": 1})["cursor"]["firstBatch"]
         assert sorted(item["name"] for item in listed) == ["c", "other"]
@@ -408,11 +428,14 @@ def test_what_an_out_has_left_at_a_crash_is_dropped(server: headrace.Server) -> 
 def test_an_unacknowledged_write_goes_on_when_its_client_has_gone(server: headrace.Server) -> None:
     with RawClient(server.address) as other:
         fill(other)
-        with RawClient(server.address) as long:
-            command = bytearray(raw_update())
-            command[16] = 2  # moreToCome
-            long.socket.sendall(command)
-            when_running(other, "update")
+        with held(server, "update"):
+            with RawClient(server.address) as long:
+                command = bytearray(raw_update())
+                command[16] = 2  # moreToCome
+                long.socket.sendall(command)
+                when_running(other, "update")
+            while len(server._running.peers) > 1:
+                other.ask({"ping": 1})
         while operation(other, "update"):
             pass
         assert {document["n"] for document in all_of(other)} == {1}

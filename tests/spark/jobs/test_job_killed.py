@@ -179,7 +179,7 @@ def run_and_kill(job: Path, choose: random.Random, kind: str) -> str:
         assert process.poll() is None, f"the job ended by itself: {errors.read_text()[-2000:]}"
         kill(*victims(process.pid, kind))
         if kind == "jvm":
-            assert process.wait(timeout=60) == EXIT_FAILED
+            assert process.wait(timeout=240) == EXIT_FAILED
             assert "Spark's JVM has ended" in errors.read_text()
         process.kill()
     return progress

@@ -113,7 +113,7 @@ def test_a_job_that_is_stopped_ends_after_a_batch_and_continues_when_run_again(
             assert thread.is_alive(), reported
             stop.wait(0.1)
         stop.set()
-        thread.join(60)
+        thread.join(240)
         assert ended and ended[0].running == 0 and ended[0].rows_total > 0
         assert "stopped" in reported[-1]
     run_job(replace(job, every=None), session=spark, report=silent)
@@ -141,7 +141,7 @@ def test_a_batch_that_comes_as_the_job_is_stopped_is_no_error_of_the_query(
         return noticed
 
     def end_late(self: _Run) -> None:
-        assert came.wait(60)
+        assert came.wait(240)
         end(self)
         errors.append(self._query.exception())
 
@@ -312,7 +312,7 @@ def test_a_custom_query_has_the_same_metrics(
         writer = rows.writeStream.foreachBatch(lambda frame, number: seen.append(frame.count()))
         query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
         query.awaitTermination()
-        assert query_listener.ended.wait(60)
+        assert query_listener.ended.wait(240)
     finally:
         spark.streams.removeListener(query_listener)
     assert (metrics.rows_total, metrics.batches_total, metrics.lag_events) == (sum(seen), len(seen), 0)

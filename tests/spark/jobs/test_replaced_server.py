@@ -43,11 +43,11 @@ def test_a_job_follows_the_policy_when_its_server_is_replaced(spark: SparkSessio
 
     thread = threading.Thread(target=run)
     thread.start()
-    assert committed.wait(60)
+    assert committed.wait(240)
     one.close()
     with headrace.Server(port=int(address.partition(":")[2])) as two:
         insert(two.uri, *range(100, 130))
-        thread.join(90)
+        thread.join(240)
         assert "HistoryChanged" in str(failures[0]) and "has another history" in str(failures[0])
         with pytest.raises(HistoryChanged, match="onPositionLost"):
             run_job(replace(job, every=None), session=spark, report=lambda _: None)
