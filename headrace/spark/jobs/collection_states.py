@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.spark.jobs.checkpoint import Checkpoint
 from headrace.spark.jobs.job_tables import tables_of
+from headrace.spark.masks.mask import Mask
 from headrace.spark.mongodb.mongodb_stream import position_after
+from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.rows.tokens import Token
 from headrace.spark.stream.collections_offset import CollectionsOffset
 from headrace.spark.tables.mirror_table import ReadMirror
@@ -29,13 +31,19 @@ def collections_offsets(offset: dict[str, Any] | None) -> dict[str, CollectionsO
     return {server: CollectionsOffset.of(one) for server, one in each.items() if "selection" in one}
 
 
-def snapshot_states(offsets: Mapping[str, CollectionsOffset]) -> dict[str, str]:
-    """By collection what is said of it, for those whose snapshot is not complete, or that are left out."""
+def snapshot_states(offsets: Mapping[str, CollectionsOffset], mask: Mask | None = None) -> dict[str, str]:
+    """By collection what is said of it, for those whose snapshot is not complete, or that are left out.
+
+    `mask` is that of the job: keys are shown as it leaves them.
+    """
     states: dict[str, list[str]] = {}
     for server, offset in offsets.items():
         some = dict.fromkeys(offset.waiting, WAITS)
         if offset.reading:
-            some[offset.reading.name] = f"in its snapshot, after {offset.reading.after or 'nothing'}"
+            after = offset.reading.after
+            if mask and after:
+                after = dumps(mask.document(loads(after)))
+            some[offset.reading.name] = f"in its snapshot, after {after or 'nothing'}"
         for name, text in (some | dict.fromkeys(offset.skipped, "left out: a capped collection")).items():
             states.setdefault(name, []).append(f"{server}: {text}" if server else text)
     return {name: "; ".join(texts) for name, texts in states.items()}
@@ -47,7 +55,7 @@ def collection_states(job: Job, checkpoint: Checkpoint) -> dict[str, str]:
     if not offsets:
         return {}
     there = {table.collection for table in tables_of(job) if table.collection}
-    states = dict.fromkeys(there, STREAMING) | snapshot_states(offsets)
+    states = dict.fromkeys(there, STREAMING) | snapshot_states(offsets, job.options.mask)
     return dict(sorted(states.items()))
 
 

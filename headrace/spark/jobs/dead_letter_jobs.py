@@ -157,4 +157,5 @@ def _document_now(options: SourceOptions, key: str) -> tuple[str, str] | None:
     document = next(iter(documents), None)
     if document is None:
         return None
-    return token.text, dumps(options.mask.document(document) if options.mask else document)
+    mask = options.mask
+    return (mask.token(token.text), dumps(mask.document(document))) if mask else (token.text, dumps(document))

@@ -33,6 +33,7 @@ from headrace.spark.jobs.checkpoint import server_positions
 from headrace.spark.jobs.collection_states import collections_offsets
 from headrace.spark.jobs.lag import document_count, documents_of, lag_of
 from headrace.spark.jobs.metrics import JobMetrics
+from headrace.spark.masks.mask import Mask
 from headrace.spark.mongodb.mongodb_stream import PositionLost
 from headrace.spark.mongodb.source_options import SourceOptions, server_name
 from headrace.spark.rows.events import SNAPSHOT
@@ -57,13 +58,16 @@ class MetricsListener(StreamingQueryListener):
     """Records the events of the query with Spark's id `query`; of every query if that is empty.
 
     `source` are the options of the query's source: with them it measures the lag, at most every five seconds. Without
-    them call `measure`.
+    them call `measure`. With the `mask` of the source's rows the position that is shown is masked as they are.
     """
 
-    def __init__(self, metrics: JobMetrics, query: str = "", source: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, metrics: JobMetrics, query: str = "", source: Mapping[str, str] | None = None, mask: Mask | None = None
+    ) -> None:
         self._metrics = metrics
         self.query = query
         self._source = source
+        self._mask = mask
         self._due_ms = 0.0
         self._clock = SystemClock()
         self._offset: dict[str, Any] | None = None
@@ -163,7 +167,8 @@ class MetricsListener(StreamingQueryListener):
             token = positions[0].token
             metrics.phase = "snapshot" if positions[0].in_snapshot else "streaming"
             self._waiting = self._waiting if positions[0].in_snapshot else None
-            metrics.position, metrics.position_seconds = token.text, token.time.time
+            metrics.position = self._mask.token(token.text) if self._mask else token.text
+            metrics.position_seconds = token.time.time
 
     def _concerns(self, query: Any) -> bool:
         return not self.query or str(query) == self.query

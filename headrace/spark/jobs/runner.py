@@ -159,6 +159,7 @@ class _Run:
         self._record = checked.record
         self._seen = SeenCollections(parse_options(self._job.source), checked.record)
         self._options = source_options(self._job) | checked.source_options()
+        self._mask = parse_options(self._options).mask
 
     def check_catalogs(self) -> None:
         """Checks the job again, now with its tables in Spark's catalogs, if it has any. Raises as `begin`."""
@@ -181,7 +182,7 @@ class _Run:
         rows = apply_stages(job, rows, session)
         if all(sink.folds for sink in job.sinks):
             rows = rows.select(*(name for name in rows.columns if name in FOLDED_COLUMNS))
-        self._listener = MetricsListener(self._metrics)
+        self._listener = MetricsListener(self._metrics, mask=self._mask)
         self._listener.resume(read_checkpoint(job.checkpoint).offset, self.snapshot_documents)
         self._session = session
         session.streams.addListener(self._listener)
@@ -292,8 +293,9 @@ class _Run:
         Not those of several servers.
         """
         if self._logs and ends and not ends[0].server:
+            token = ends[0].token.text
             for log in self._logs:
-                log.note(query_id(frame, None), number, ends[0].token.text)
+                log.note(query_id(frame, None), number, self._mask.token(token) if self._mask else token)
 
     def _end(self) -> None:
         with self._writing:

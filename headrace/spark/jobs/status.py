@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -148,6 +148,9 @@ def job_status(job: Job, *, lag_seconds_max: float | None = None) -> JobStatus:
     if any(sink.in_catalog for sink in job.sinks):
         job_session(job)
     sinks = tuple(_sink_status(table.sink) for table in tables_of(job))
+    if mask := job.options.mask:
+        shown = (Token(mask.token(position.token.text)) for position in positions)
+        positions = tuple(replace(position, token=token) for position, token in zip(positions, shown, strict=True))
     return JobStatus(
         job.name, process, checkpoint.committed, checkpoint.planned, positions, lag, problem, late,
         read_state(job.checkpoint), sinks, collection_states(job, checkpoint),

@@ -10,6 +10,8 @@ done in either order: the masked update of a masked document is the masked docum
     redact     "***"
     truncate   the first characters of a string; anything else is null
 
+What masks a document's key also takes it out of resume tokens, which are readable.
+
 A null is left as it is. A name that is a number may be an index, and one with dots a path: both are masked as either.
 """
 
@@ -22,14 +24,20 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Final
 
+from headrace.errors import CommandError
 from headrace.spark.columns.column_types import SchemaError, parse_path
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.rows.key_identity import key_identity
+from headrace.spark.rows.tokens import without_key
+from headrace.values.bson import decode
+from headrace.values.token import decode_token
 
 ACTIONS: Final = ("hash", "null", "omit", "redact", "truncate")
 REDACTED: Final = "***"
 _KEY_LENGTH_MIN: Final = 16
 _OPTION_NAMES: Final = frozenset({*ACTIONS, "key"})
+
+_NO_KEY: Final = b"\5\0\0\0\0"
 
 Document = dict[str, Any]
 Action = Callable[[Any], Any]
@@ -57,15 +65,19 @@ class _MaskNode:
 class Mask:
     """The rules of a job. It has the key: no text is made of it."""
 
-    def __init__(self, rules: Mapping[tuple[str, ...], Action], fingerprint: str = "") -> None:
+    def __init__(
+        self, rules: Mapping[tuple[str, ...], Action], fingerprint: str = "", *, in_tokens: bool = True
+    ) -> None:
         self.fingerprint = fingerprint
         """By which another mask, or another key, is known; it says nothing of the key."""
+        self._in_tokens = in_tokens
         self._root = _MaskNode()
         for path, action in rules.items():
             node = self._root
             for name in ".".join(path).split("."):
                 node = node.names.setdefault(name, _MaskNode())
             node.action = action
+        self._hex_names = [name.encode().hex().upper() for name in self._root.names]
 
     def __repr__(self) -> str:
         return "Mask(...)"
@@ -91,9 +103,19 @@ class Mask:
             masked["disambiguatedPaths"] = {path: steps for path, steps in paths.items() if not self._omits(path)}
         return masked
 
+    def token(self, text: str) -> str:
+        """A resume token, without its documentKey if the mask changes that; see `rows/tokens.py`."""
+        if not self._in_tokens or not any(name in text for name in self._hex_names):
+            return text
+        masked = without_key(text)
+        return masked if masked != text and self._masks_key_of(text) else text
+
     def event(self, event: Document) -> Document:
-        """A change event, or what a row of the source is made of, with its documents masked."""
+        """A change event, or what a row of the source is made of, with its documents and its token masked."""
         masked = dict(event)
+        if isinstance(masked.get("_id"), dict) and isinstance(text := masked["_id"].get("_data"), str):
+            token = self.token(text)
+            masked["_id"] = masked["_id"] if token == text else {"_data": token}
         for name, function in self.columns.items():
             if isinstance(masked.get(name), dict):
                 masked[name] = function(masked[name])
@@ -111,15 +133,25 @@ class Mask:
         """Whether `_id`, or something in it, is hashed: the server finds no document by such a key."""
         return "_id" in self._root.names
 
+    def _masks_key_of(self, token: str) -> bool:
+        key = self._root.names.get("_id")
+        if key is not None and key.action is not None:
+            return True
+        try:
+            document = decode(decode_token({"_data": token}).document_key or _NO_KEY)
+        except CommandError:
+            return True
+        return dumps(self.document(document)) != dumps(document)
+
     def _omits(self, path: str) -> bool:
         node = _at(self._root, path)
         return node.action is _omit if node else False
 
 
-def parse_mask(text: str, secret: Callable[[str], str]) -> Mask | None:
+def parse_mask(text: str, secret: Callable[[str], str], *, in_tokens: bool = True) -> Mask | None:
     """The mask that an option describes as JSON; None if it masks nothing. `secret` gives the key by its reference.
 
-    Raises MaskError.
+    `in_tokens`: of resume tokens as well. Raises MaskError.
     """
     given = _parsed(text)
     rules: dict[tuple[str, ...], Action] = {}
@@ -141,12 +173,12 @@ def parse_mask(text: str, secret: Callable[[str], str]) -> Mask | None:
         hashing = _hashing(given, secret)
         rules |= {steps: hashing for path in given["hash"] if (steps := _path(path))}
         described += str(hashing(described))
-    return Mask(rules, sha256(described.encode()).hexdigest()[:16]) if rules else None
+    return Mask(rules, sha256(described.encode()).hexdigest()[:16], in_tokens=in_tokens) if rules else None
 
 
 def omitting(paths: list[str]) -> Mask | None:
-    """The mask that leaves out these paths. Raises MaskError."""
-    return parse_mask(json.dumps({"omit": paths}), lambda _: "") if paths else None
+    """The mask that leaves out these paths, of documents only. Raises MaskError."""
+    return parse_mask(json.dumps({"omit": paths}), lambda _: "", in_tokens=False) if paths else None
 
 
 def _parsed(text: str) -> Mapping[str, Any]:

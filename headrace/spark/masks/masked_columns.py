@@ -1,4 +1,4 @@
-"""Masks on columns of events: of BSON, as workers read them, and of Extended JSON, as sinks get them."""
+"""Masks on columns of events: of BSON, with their tokens, as workers read them; of Extended JSON, as sinks get them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from headrace.spark.rows.extjson import dumps, loads
 from headrace.values.bson import decode, encode
 
 _OTHER: Final = "other"
+_TOKEN: Final = "token"
 
 
 def masked_bson(batch: pa.RecordBatch, mask: Mask) -> pa.RecordBatch:
-    """The batch of BSON columns with its values masked."""
+    """The batch of BSON columns with its values, and its tokens, masked."""
 
     def changed(column: pa.Array, function: Callable[[Document], Document]) -> pa.Array:
         texts = [None if data is None else encode(function(decode(data))) for data in column.to_pylist()]
@@ -25,6 +26,10 @@ def masked_bson(batch: pa.RecordBatch, mask: Mask) -> pa.RecordBatch:
         number = batch.schema.get_field_index(name)
         if number >= 0:
             batch = batch.set_column(number, batch.schema.field(number), changed(batch.column(number), function))
+    if (number := batch.schema.get_field_index(_TOKEN)) >= 0:
+        field = batch.schema.field(number)
+        tokens = [mask.token(text) for text in batch.column(number).to_pylist()]
+        batch = batch.set_column(number, field, pa.array(tokens, field.type))
     return batch
 
 

@@ -58,6 +58,14 @@ def position_after(token: Token) -> Token:
     return Token(high_water_mark(from_timestamp(token.time) + 1))
 
 
+def position_before(token: Token) -> Token:
+    """A position at which a stream can be opened and which has the token's event after it, if the token is masked.
+
+    Other events of its cluster time may come before that one, and are to be left out by their masked tokens.
+    """
+    return Token(high_water_mark(from_timestamp(token.time))) if token.is_masked else token
+
+
 class PositionLost(RuntimeError):
     """The server cannot go on at the position.
 

@@ -162,7 +162,7 @@ def check_event(options: SourceOptions, token: Token) -> None:
                 for event in cursor.next_batch(wait_ms=20):
                     reached = Token.of(event["_id"]).text
                     if reached >= token.text:
-                        if reached == token.text:
+                        if token.text in {reached, options.mask.token(reached) if options.mask else reached}:
                             return
                         raise PositionLost(_not_there(options, token))
                 if cursor.closed:

@@ -1,10 +1,13 @@
 """Resume tokens as text that sorts in commit order, and the cluster time in them.
 
-Only the first nine bytes of a token are decoded here.
+The token of a document's event has its documentKey, readable. Rule for masked rows: their tokens have an empty key,
+which leaves the order and the uniqueness of tokens as they were, since time and index come before it. A masked token
+sorts just before the one that it was made of. No stream can be opened at it.
 """
 
 from __future__ import annotations
 
+import re
 from base64 import b64decode, b64encode
 from dataclasses import dataclass
 from typing import Any, Final
@@ -14,6 +17,16 @@ from bson import Timestamp
 _TIMESTAMP: Final = "82"
 TIME_END: Final = 18
 """The end of the cluster time in a token's text; the token bounds of files are not truncated below it."""
+
+_INDEX: Final = "(?:29|2B..|2C.{4}|2D.{6}|2E.{8})"
+_UUID: Final = "5A1004.{32}"
+_OPERATION: Final = "3C6F7065726174696F6E5479706500"  # a string named operationType
+_KEY: Final = "46646F63756D656E744B657900"  # an object named documentKey
+_UP_TO_KEY: Final = re.compile(
+    f"82.{{16}}(?:2B042C0100{_INDEX}6[EF](?:{_UUID}|14)46{_OPERATION}3C(?:[1-9A-F].|0[1-9A-F])+00(?P<named>{_KEY})46"
+    f"|(?:29{_INDEX}|2B022C0100{_INDEX}6[EF]){_UUID}46(?!{_OPERATION}))"
+)
+"""A token of version 2, or of 0 or 1, up to the fields of its documentKey; see `values/token/make_token.py`."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -40,3 +53,16 @@ class Token:
         if self.text[:2] != _TIMESTAMP or len(self.text) < TIME_END:
             raise ValueError(f"{self.text!r} is not a resume token of MongoDB 4.0 or newer")
         return Timestamp(int(self.text[2:10], 16), int(self.text[10:TIME_END], 16))
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether it has an empty documentKey, as those of masked rows: no server knows it."""
+        return bool(_UP_TO_KEY.match(self.text)) and without_key(self.text) == self.text
+
+
+def without_key(text: str) -> str:
+    """The token with an empty documentKey; the same if it has none. The number of a fragment is left out."""
+    matched = _UP_TO_KEY.match(text)
+    if matched is None:
+        return text
+    return matched[0] + ("000004" if matched["named"] else "0004")  # the ends of the key, the identifier and the token

@@ -181,9 +181,9 @@ def parse_position(text: str) -> StreamPosition:
     if text in {"earliest", "latest", "snapshot"}:
         return StreamPosition(text)
     if text.startswith("{"):
-        return StreamPosition("token", token=_token(text))
+        return _at(_token(text))
     if text[:2] == "82" and all(digit in "0123456789abcdefABCDEF" for digit in text):
-        return StreamPosition("token", token=Token(text.upper()))
+        return _at(Token(text.upper()))
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -197,6 +197,16 @@ def _token(text: str) -> Token:
         return Token.of(loads_strict(text))
     except (KeyError, TypeError, ValueError) as error:
         raise OptionError(f"{text!r} is not a resume token: {error}") from None
+
+
+def _at(token: Token) -> StreamPosition:
+    """The position of a token. Raises OptionError for a masked one."""
+    if token.is_masked:
+        raise OptionError(
+            f"the token {token.text} is of a masked row, and lacks the key of its event: no stream opens at it; "
+            f"give its time, {token.time.as_datetime():%Y-%m-%dT%H:%M:%SZ}"
+        )
+    return StreamPosition("token", token=token)
 
 
 def _pipeline(text: str) -> tuple[tuple[dict[str, Any], ...], tuple[dict[str, Any], ...]]:

@@ -56,6 +56,8 @@ class Archive:
         other = difference(contents.source, self._options) if contents.source else None
         if other:
             raise ArchiveUnfit(f"the table {self._path} is of another stream: {other}")
+        if contents.masked:
+            raise ArchiveUnfit(f"the tokens of the table {self._path} are masked: the server knows none of them")
         return contents
 
     def spans(self) -> tuple[EventSpan, ...]:

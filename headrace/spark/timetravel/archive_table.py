@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc
     from deltalake import DeltaTable
 
+_KEY_ENDS: Final = "46(00)?0004$"
+"""How a token ends whose key is empty, and few others."""
 WINDOW_ROWS: Final = 50_000
 """The most rows of the table in memory at a time."""
 
@@ -57,6 +59,8 @@ class ArchiveContents:
     snapshots: tuple[ArchivedSnapshot, ...] = ()
     source: str = ""
     """The fingerprint of its stream (`stream_fingerprint.py`); empty if none was recorded."""
+    masked: bool = False
+    """Whether its events' tokens are masked (`rows/tokens.py`)."""
 
 
 class ArchiveTable:
@@ -171,7 +175,9 @@ def _contents(path: str, version: int) -> ArchiveContents:
     if spans and Token(progress.token) > spans[-1].last:
         # A quiet stream has progressed without rows.
         spans = (*spans[:-1], EventSpan(spans[-1].first, Token(progress.token)))
-    return ArchiveContents(spans, _snapshots(documents, begins, progress), progress.source)
+    short = events.filter(pc.match_substring_regex(events, _KEY_ENDS))
+    masked = any(Token(text).is_masked for text in short.to_pylist())
+    return ArchiveContents(spans, _snapshots(documents, begins, progress), progress.source, masked)
 
 
 def _spans(events: pa.ChunkedArray, begins: list[str]) -> tuple[EventSpan, ...]:

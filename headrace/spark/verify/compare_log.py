@@ -12,7 +12,7 @@ from itertools import pairwise
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.spark.mongodb.mongodb_stream import MongoDBStream
+from headrace.spark.mongodb.mongodb_stream import MongoDBStream, position_before
 from headrace.spark.mongodb.source_options import SourceOptions, server_name
 from headrace.spark.rows.events import SERVER, SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
 from headrace.spark.rows.tokens import Token
@@ -72,17 +72,21 @@ def compare_log(log: EventLog, options: SourceOptions) -> LogComparison:
 
 
 def _compared(table: pa.Table, progress: Progress, options: SourceOptions, removed: str) -> LogComparison:
-    """Of one server; rows before `removed` are no longer in the log."""
+    """Of one server; rows before `removed` are no longer in the log. Tokens are compared as the mask leaves them."""
+    masked = options.mask.token if options.mask else str
     kinds, tokens = (column.to_pylist() for column in table.select(["operationType", "token"]).columns)
-    events = sorted(token for kind, token in zip(kinds, tokens, strict=True) if kind not in _SNAPSHOTS)
+    events = sorted(masked(token) for kind, token in zip(kinds, tokens, strict=True) if kind not in _SNAPSHOTS)
     start = max(progress.begun or (events[0] if events else progress.token), removed)
     row_tokens = [token for token in events if token > start]
     # The log of one of several collections has what is of a collection only.
     of_collection = bool(options.collections)
+    mongodb, last = MongoDBStream(options), Token(progress.token)
+    end = mongodb.end_at(last.time) if last.is_masked else last
     server_tokens = [
-        event["_id"]["_data"]
-        for event in MongoDBStream(options).read(Token(start), Token(progress.token))
-        if not of_collection or "coll" in event.get("ns", {})
+        token
+        for event in mongodb.read(position_before(Token(start)), end)
+        if start < (token := masked(event["_id"]["_data"])) <= progress.token
+        and (not of_collection or "coll" in event.get("ns", {}))
     ]
     duplicates = [after for before, after in pairwise(row_tokens) if before == after]
     missing, extra = sorted(set(server_tokens) - set(row_tokens)), sorted(set(row_tokens) - set(server_tokens))

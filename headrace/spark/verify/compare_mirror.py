@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol
 
 from headrace import limits
 from headrace.spark.masks.mask import Mask
-from headrace.spark.mongodb.mongodb_stream import MongoDBStream
+from headrace.spark.mongodb.mongodb_stream import MongoDBStream, position_before
 from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.mongodb.update_descriptions import description_option
 from headrace.spark.rows.events import Row
@@ -134,7 +134,8 @@ def compare(mirror: MirroredCollection, masks: Sequence[Mask] = ()) -> MirrorCom
         rows = stored_rows(table)
         documents, bounds = _collection(Snapshot(options), rows, masks)
         end = feed.end_at(feed.now())
-        events = [_row(_masked_event(event, masks)) for event in feed.read(Token(state.token), end)]
+        read = feed.read(position_before(Token(state.token)), end)
+        events = [row for event in read if (row := _row(_masked_event(event, masks))).token > state.token]
         if not any(row.operationType in INVALIDATING for row in events):
             left = _advanced(rows, events, MirrorState(state.token, state.snapshot_token))
             right = _advanced(documents, events, MirrorState(snapshot_token=end.text))
@@ -154,10 +155,10 @@ def _collection(
     since = 0
     for chunk in snapshot.chunks(RANGE_ROWS):
         before = len(documents)
-        for token, unmasked in _documents(snapshot, chunk):
-            document = unmasked
+        for read in _documents(snapshot, chunk):
+            token, document = read
             for mask in masks:
-                document = mask.document(document)
+                token, document = mask.token(token), mask.document(document)
             key, text = dumps(document["_id"]), dumps(document)
             same = rows.get(key)
             documents[key] = MirrorRow(same.document if same and same.document == text else text, token)

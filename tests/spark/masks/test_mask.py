@@ -12,9 +12,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from headrace.query.diff import apply_diff, compute_diff
-from headrace.spark.masks.mask import Mask, MaskError, parse_mask
+from headrace.spark.masks.mask import Mask, MaskError, omitting, parse_mask
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.tables.apply_update import apply_update
+from headrace.values import bson
+from headrace.values.token import make_event_token
 from tests.values import bson_models
 
 KEY = "0123456789abcdef0123456789abcdef"
@@ -87,6 +89,39 @@ def test_an_event_is_masked_in_all_its_documents() -> None:
     masked = mask.event(event)
     assert masked["documentKey"] == masked["fullDocument"] == masked["fullDocumentBeforeChange"]
     assert "A" not in json.dumps(masked) and masked["operationType"] == "x"
+
+
+def token_of(**key: Any) -> str:
+    uuid = bytes(range(16))
+    return make_event_token(5 << 32, 1, uuid, "update", bson.encode(key), None)[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "key", "masked"),
+    [
+        ({"hash": ["_id"]}, {"_id": "Ada"}, True),
+        ({"hash": ["_id"]}, {"_id": 1.5}, True),
+        ({"hash": ["_id.name"]}, {"_id": {"name": "Ada", "n": 1}}, True),
+        ({"hash": ["_id.name"]}, {"_id": {"n": 1}}, False),
+        ({"hash": ["_id.name"]}, {"_id": "Ada"}, False),
+        ({"redact": ["name"]}, {"_id": 1, "name": "Ada"}, True),
+        ({"redact": ["at.name"]}, {"at.name": "Ada", "_id": 1}, True),
+        ({"omit": ["name"]}, {"_id": "name"}, False),
+        ({"null": ["name"]}, {"surname": "Ada", "_id": 1}, False),
+    ],
+)
+def test_a_token_has_no_key_if_the_mask_changes_it(given: dict[str, Any], key: dict[str, Any], masked: bool) -> None:
+    mask, token = mask_of(**given), token_of(**key)
+    assert mask.token(token) == (token_of() if masked else token)
+    assert mask.event({"_id": {"_data": token, "_typeBits": b"5"}, "documentKey": key})["_id"] == (
+        {"_data": token_of()} if masked else {"_data": token, "_typeBits": b"5"}
+    )
+    assert mask.token(token_of()) == token_of()
+
+
+def test_fields_that_a_sink_leaves_out_stay_in_tokens() -> None:
+    mask = omitting(["name"])
+    assert mask and mask.token(token_of(_id=1, name="Ada")) == token_of(_id=1, name="Ada")
 
 
 NAMES = st.sampled_from(["a", "b", "c", "0", "a.b"])

@@ -10,6 +10,10 @@ from headrace.spark.mongodb.source_options import StreamPosition
 from headrace.spark.rows.tokens import Token
 from headrace.spark.source.options import parse_options, parse_position
 
+MASKED = (
+    "82635019A0000000012B042C0100296E5A1004AB1154ACACD849A48C61756D70D3B21F463C6F7065726174696F6E54797065003C69"
+    "6E736572740046646F63756D656E744B65790046000004"
+)
 HIGH_WATER = "8263515EAC000000022B0429296E1404"
 URI = {"uri": "mongodb://h/"}
 
@@ -56,6 +60,8 @@ def test_a_position_is_a_word_a_token_or_a_time(text: str, position: StreamPosit
         ),
         (URI | {"startingPosition": "yesterday"}, "'yesterday'"),
         (URI | {"startingPosition": '{"_dat": 1}'}, "not a resume token"),
+        (URI | {"startingPosition": MASKED}, "masked row.* give its time, 2022-10-19T15:37:04Z"),
+        (URI | {"endingPosition": f'{{"_data": "{MASKED}"}}'}, "masked row"),
         (URI | {"maxRowsPerTrigger": "0"}, "maxRowsPerTrigger"),
         (URI | {"maxRowsPerTrigger": "many"}, "maxRowsPerTrigger"),
         (URI | {"pipeline": "{}"}, "'pipeline'"),

@@ -11,6 +11,7 @@ import pytest
 from pymongo import MongoClient
 
 import headrace
+from headrace.spark.masks.mask import parse_mask
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream, PositionLost
 from headrace.spark.mongodb.server_history import (
     HistoryChanged,
@@ -24,6 +25,9 @@ from headrace.spark.rows.tokens import Token
 from headrace.spark.stream.server_stream import ServerStream
 
 pytestmark = pytest.mark.long
+
+MASK = parse_mask('{"hash": ["_id"], "key": "env:KEY"}', lambda _: "a key of the test that is long enough")
+assert MASK
 
 
 def options_of(server: headrace.Server, **more: Any) -> SourceOptions:
@@ -98,6 +102,8 @@ def test_a_server_restored_from_an_older_copy_lacks_the_event_or_is_behind(tmp_p
         options = options_of(server, await_ms=1)
         one, *_, last = tokens(options)
         check_event(options, last)
+        masked, masked_last = replace(options, mask=MASK), Token(MASK.token(last.text))
+        check_event(masked, masked_last)
         position = MongoDBStream(options).end_at(MongoDBStream(options).now())
         check_position(MongoDBStream(options), position)
         stream = ServerStream(replace(options, start=StreamPosition("token", one)))
@@ -110,6 +116,8 @@ def test_a_server_restored_from_an_older_copy_lacks_the_event_or_is_behind(tmp_p
         insert(server, *range(10, 60))  # each has a time of its own: now it is later than before
         with pytest.raises(PositionLost, match=r"has no event .*restored from an older copy"):
             check_event(options, last)
+        with pytest.raises(PositionLost, match=r"has no event .*restored from an older copy"):
+            check_event(masked, masked_last)
         with pytest.raises(PositionLost, match="restored from an older copy"):
             stream.latest_offset(reached)
         with pytest.raises(PositionLost, match=r"280.*restored from an older copy"):

@@ -266,6 +266,15 @@ def test_a_table_with_fewer_or_different_events_is_no_archive(
         archived.read(startingPosition="earliest")
 
 
+def test_a_table_of_masked_tokens_is_no_archive(archived: ArchivedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MASK_KEY", "a key of the test that is long enough")
+    archived.begin(mask='{"hash": ["_id"], "key": "env:MASK_KEY"}')
+    archived.collection.insert_one({"_id": 1})
+    archived.archive()
+    with pytest.raises(ArchiveUnfit, match=r"tokens of the table .* are masked"):
+        archived.read(startingPosition="earliest")
+
+
 def test_a_quiet_stretch_is_no_gap_once_an_empty_batch_was_noted(
     archived: ArchivedServer, everything: list[Row]
 ) -> None:
