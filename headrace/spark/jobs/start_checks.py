@@ -54,7 +54,7 @@ from headrace.spark.source.options import parse_options
 from headrace.spark.tables.fold import MirrorState
 from headrace.spark.tables.mongodb.mongodb_mirror import CommitRefused, MongoMirror, only_reading
 from headrace.spark.tables.progress import Progress
-from headrace.spark.tables.table_location import location_of
+from headrace.spark.tables.table_location import check_store, location_of
 from headrace.spark.tables.table_owner import NotOurTable, TableOwner, check_owner, check_servers
 
 _COLLECTION: Final = "collection"
@@ -124,9 +124,11 @@ class CheckedJob:
 def check_job(job: Job, *, with_spark: bool = False) -> CheckedJob:
     """Checks the job, and changes nothing. Raises what is wrong; HistoryChanged and PositionLost as `begin` takes them.
 
-    Raises ServerUnreachable after some seconds. `with_spark`: Spark runs, and tables in its catalogs are checked, too.
+    Raises ServerUnreachable and StoreUnreachable after some seconds. `with_spark`: Spark runs, and tables in its
+    catalogs are checked, too.
     """
     options = job.options
+    _check_stores(job)
     checkpoint, record = read_checkpoint(job.checkpoint), read_record(job.checkpoint)
     sinks = sink_states(job, with_spark=with_spark)
     namespace = ".".join(name for name in (options.database, options.collection) if name)
@@ -306,6 +308,15 @@ def note_begun(job: Job, record: JobRecord, committed: Iterable[SinkOptions] = (
         record = replace(record, begun=tuple(sorted({*record.begun, *new})), snapshot=False)
         write_record(job.checkpoint, record)
     return record
+
+
+def _check_stores(job: Job) -> None:
+    """Raises StoreUnreachable if an object store that has a table of the job does not answer within some seconds."""
+    others = [location_of(path) for path in (job.deadletter, job.options.archive) if path]
+    locations = [*(sink.location for sink in job.sinks), *others]
+    buckets = {location.url.split("/")[2]: location.url for location in locations if location and location.in_store}
+    for url in buckets.values():
+        check_store(url, limits.START_CHECK_SECONDS_MAX)
 
 
 def _has_state(sink: SinkOptions, *, with_spark: bool) -> bool:

@@ -27,8 +27,16 @@ STORE_SCHEMES: Final = ("abfs", "abfss", "az", "azure", "gs", "s3", "s3a")
 """The schemes of the object stores that Delta tables can be in."""
 
 
+_UNANSWERED: Final = "error sending request"
+"""What a store's client says of a request that got no answer: no connection, or none in time."""
+
+
 class LocationError(ValueError):
     """A path or URL at which no table can be."""
+
+
+class StoreUnreachable(RuntimeError):
+    """An object store does not answer."""
 
 
 def is_url(path: str | Path) -> bool:
@@ -133,6 +141,24 @@ def location_of(path: str | Path) -> TableLocation:
     if scheme not in STORE_SCHEMES:
         raise LocationError(f"no table can be at {str(path)!r}: Headrace knows paths and {', '.join(STORE_SCHEMES)}")
     return TableLocation(str(path).rstrip("/"))
+
+
+def check_store(url: str, seconds: float) -> None:
+    """Raises StoreUnreachable if the object store of a URL does not answer in time.
+
+    What it answers, that it refuses the credentials or has no such bucket, is for whoever opens the table.
+    """
+    scheme, _, rest = url.partition("://")
+    bucket = f"{scheme}://{rest.partition('/')[0]}"
+    options = {"timeout": f"{seconds:g}s", "connect_timeout": f"{seconds:g}s", "max_retries": "0"}
+    try:
+        pa_fs.PyFileSystem(DeltaStorageHandler(bucket, options)).get_file_info("_delta_log")
+    except OSError as error:
+        if _UNANSWERED in str(error):
+            raise StoreUnreachable(
+                f"no object store answers at {bucket} within {seconds:g} s: see its address and the proxy in the "
+                "environment (AWS_ENDPOINT_URL, ...)"
+            ) from error
 
 
 def local_folder(path: str | Path) -> Path:

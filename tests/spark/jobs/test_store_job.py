@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +21,11 @@ from headrace.spark.jobs.job_file import Job, read_job
 from headrace.spark.jobs.job_stages import checked_lookup_tables, open_lookup_table
 from headrace.spark.jobs.report import verify_job
 from headrace.spark.jobs.runner import reset_job
+from headrace.spark.jobs.start_checks import begin, problems
 from headrace.spark.rows.tokens import Token
 from headrace.spark.sinks.log_sink import LogSink
 from headrace.spark.tables.history_table import HistoryTable
-from headrace.spark.tables.table_location import location_of
+from headrace.spark.tables.table_location import StoreUnreachable, location_of
 from tests.spark.support.object_store import ObjectStore
 from tests.spark.support.pruning import prune_to
 
@@ -113,6 +116,26 @@ def test_a_table_of_a_lookup_is_read_from_wherever_it_is(
     assert [row.asDict() for row in open_lookup_table(given["regions"], spark).collect()] == rows
     with pytest.raises(ValueError, match="no Delta table at"):
         open_lookup_table({"path": f"{path}-of-old", "format": "delta"}, spark)
+
+
+@pytest.mark.parametrize("listens", [True, False])
+def test_a_store_that_does_not_answer_is_named_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listens: bool
+) -> None:
+    monkeypatch.setattr(limits, "START_CHECK_SECONDS_MAX", 0.2)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        if listens:
+            silent.listen()
+        for name, value in ObjectStore(f"http://127.0.0.1:{silent.getsockname()[1]}").environment.items():
+            monkeypatch.setenv(name, value)
+        for bucket, sinks in (("tables", CHANGES), ("letters", "[[sink]]\nkind = 'mirror'\npath = 'mirror'\n")):
+            job = job_of(tmp_path, "job", "mongodb://localhost:1", sinks)
+            job = replace(job, deadletter="s3://letters/orders") if bucket == "letters" else job
+            (line,) = problems(job)
+            assert line.startswith(f"StoreUnreachable: no object store answers at s3://{bucket} within 0.2 s: see")
+            with pytest.raises(StoreUnreachable):
+                begin(job)
 
 
 @pytest.mark.parametrize(
