@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 from uuid import uuid4
@@ -49,6 +49,7 @@ from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition,
 from headrace.spark.rows.tokens import Token
 from headrace.spark.sinks.kafka_options import kafka_options, unreachable
 from headrace.spark.sinks.mirror_sink import MirrorSink
+from headrace.spark.sinks.mongodb_sink import PerCollectionSink
 from headrace.spark.sinks.sink_options import SinkOptions
 from headrace.spark.source.options import parse_options
 from headrace.spark.tables.fold import MirrorState
@@ -165,6 +166,7 @@ def check_job(job: Job, *, with_spark: bool = False) -> CheckedJob:
         else:
             _check_order(checked, histories)
         _check_streams(checked)
+    _check_targets(job)
     # Not under the timeout, which pymongo would give the server as the time that it may wait for an event.
     checked = _with_collections(checked)
     begun = {table_name(state.sink) for state in sinks if state.exists} | set(record.begun)
@@ -346,15 +348,47 @@ def sink_states(job: Job, *, with_spark: bool = False) -> tuple[SinkState, ...]:
 def _sink_state(sink: SinkOptions, collection: str = "") -> SinkState:
     check_format(sink)
     _check_brokers(sink)
+    with _answering_target(sink):
+        opened = sink.open()
+        if isinstance(opened, MirrorSink) and isinstance(opened.table, MongoMirror):
+            opened.table.check_rights()
+        position = opened.position()
+    return SinkState(sink, position, TableOwner.of(getattr(position, "owner", "")), collection)
+
+
+def _check_targets(job: Job) -> None:
+    """Raises MayNotWrite if a user may not write the collections of a sink `mongodb` that are named as those it copies.
+
+    Raises ServerUnreachable if the target does not answer.
+    """
+    for sink in job.sinks:
+        opened = sink.open() if sink.kind == "mongodb" else None
+        if isinstance(opened, PerCollectionSink):
+            with answering(job.options):
+                names = list(_read_collections(job.options))
+            with _answering_target(sink):
+                opened.check_rights(names)
+
+
+def _read_collections(options: SourceOptions) -> Iterator[Namespace]:
+    """The collections that are read, as far as the server names them now."""
+    if options.database and options.collection:
+        yield options.database, options.collection
+        return
+    for one in options.servers:
+        # Without the privilege nobody knows; the stream itself is refused, if it is.
+        with suppress(OperationFailure):
+            yield from map(namespace_of, list_collections(one).names)
+
+
+@contextmanager
+def _answering_target(sink: SinkOptions) -> Iterator[None]:
+    """Raises ServerUnreachable where the target of a sink does not answer within some seconds."""
     try:
         with pymongo.timeout(limits.START_CHECK_SECONDS_MAX):
-            opened = sink.open()
-            if isinstance(opened, MirrorSink) and isinstance(opened.table, MongoMirror):
-                opened.table.check_rights()
-            position = opened.position()
+            yield
     except ConnectionFailure as error:
         raise ServerUnreachable(f"no server answers for the sink {sink}: {_reason(error)}") from error
-    return SinkState(sink, position, TableOwner.of(getattr(position, "owner", "")), collection)
 
 
 def _check_brokers(sink: SinkOptions) -> None:

@@ -73,6 +73,12 @@ class PerCollectionSink:
         """Of this process: what it applied last."""
         return self._last
 
+    def check_rights(self, names: Iterable[Namespace]) -> None:
+        """Raises MayNotWrite if the user may not write the target of these collections: of one in each database."""
+        targets = {target[0]: target for target in (self._namespace(*name) for name in names)}
+        for target in targets.values():
+            self._table(target).check_rights()
+
     def apply(self, batch: MicroBatch) -> BatchReport | None:
         rows = batch.rows_of_one_server()
         if not rows:

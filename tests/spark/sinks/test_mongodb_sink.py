@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from bson import Decimal128, Int64
+from pymongo import MongoClient
 from pymongo.collection import Collection
 from pymongo.database import Database
 
@@ -212,3 +213,25 @@ def test_a_user_without_the_right_to_write_the_target_is_named(uri: str, tmp_pat
         assert line == (
             "MayNotWrite: the target copy.c gives the user no right to write c: it needs the role 'readWrite' on copy"
         )
+
+
+@pytest.mark.parametrize("collection", ["c", None])
+@pytest.mark.parametrize("database", ["copy", None])
+def test_a_user_without_the_right_to_write_collections_by_their_names_is_named(
+    tmp_path: Path, database: str | None, collection: str | None
+) -> None:
+    roles = {"reader": [{"role": "read", "db": "copy"}, {"role": "read", "db": "d"}]}
+    roles["writer"] = [{"role": "readWrite", "db": database or "d"}]
+    users = {name: {"pwd": "pw", "roles": some} for name, some in roles.items()}
+    with headrace.Server() as source, headrace.Server(users=users) as target:
+        with MongoClient[dict[str, Any]](source.uri) as client:
+            client.d.c.insert_one({"_id": 1})
+        for user in users:
+            uri = target.uri.replace("mongodb://", f"mongodb://{user}:pw@").replace("?", "?authSource=admin&")
+            sink = {"kind": "mongodb", "uri": uri} | ({"database": database} if database else {})
+            lines = problems(job_of(source.uri, tmp_path, sink, collection=collection, startingPosition="latest"))
+            name = database or "d"
+            assert lines == [
+                f"MayNotWrite: the target {name}.c gives the user no right to write c: it needs the role 'readWrite' "
+                f"on {name}"
+            ] * (user == "reader")
