@@ -85,7 +85,8 @@ class LagWatch:
         before, self.late = self.late, self._alert.is_late(metrics.lag_seconds, metrics.lag_events)
         if not self.late or before:
             return
-        lag = f"{metrics.lag_events} events, {metrics.lag_seconds:.0f} s"
+        events = "" if metrics.lag_events is None else f"{metrics.lag_events} events, "
+        lag = f"{events}{metrics.lag_seconds:.0f} s"
         self._report(f"{metrics.job}: late: {lag}")
         if self._alert.command and not (self._running and self._running.is_alive()):
             arguments = (metrics.job, self._alert.command, environment(metrics))

@@ -16,10 +16,9 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from pymongo.errors import PyMongoError
+from pymongo.errors import ConnectionFailure, PyMongoError
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
     QueryProgressEvent,
@@ -28,7 +27,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from headrace.clock import SystemClock
+from headrace.clock import Clock, SystemClock
 from headrace.spark.jobs.checkpoint import server_positions
 from headrace.spark.jobs.collection_states import collections_offsets
 from headrace.spark.jobs.lag import document_count, documents_of, lag_of
@@ -62,14 +61,18 @@ class MetricsListener(StreamingQueryListener):
     """
 
     def __init__(
-        self, metrics: JobMetrics, query: str = "", source: Mapping[str, str] | None = None, mask: Mask | None = None
-    ) -> None:
+        self, metrics: JobMetrics, query: str = "", source: Mapping[str, str] | None = None, mask: Mask | None = None,
+        *, clock: Clock | None = None,
+    ) -> None:  # fmt: skip
         self._metrics = metrics
         self.query = query
         self._source = source
         self._mask = mask
         self._due_ms = 0.0
-        self._clock = SystemClock()
+        self._clock = clock or SystemClock()
+        self._answered_ms = self._clock.monotonic_ms()
+        self._answered_lag = 0.0
+        """The lag in seconds when all servers last answered, at `_answered_ms`."""
         self._offset: dict[str, Any] | None = None
         self._snapshot_before = 0
         self._snapshot_rows = 0
@@ -116,20 +119,29 @@ class MetricsListener(StreamingQueryListener):
             self.ended.set()
 
     def measure(self, source: Mapping[str, str]) -> None:
-        """Asks the servers how far the last committed position is behind them."""
+        """Asks the servers how far the last committed position is behind them.
+
+        While one does not answer, the lag in seconds is taken to grow: what happens there meanwhile is not committed.
+        """
         positions, metrics = server_positions(self._offset), self._metrics
         if not positions:
             return
-        # The source deals with a server that does not answer; the metrics stay as they were.
-        with suppress(PyMongoError, PositionLost):
+        try:
             if positions[0].in_snapshot:
                 metrics.snapshot_documents_total = self._documents_total(parse_options(source))
                 return
             options = parse_options(source)
             lag = lag_of(options, positions)
             metrics.lag_events, metrics.lag_seconds = lag.event_count, float(lag.seconds)
+            self._answered_ms, self._answered_lag = self._clock.monotonic_ms(), float(lag.seconds)
             if options.several:
                 metrics.collections_behind(lag.collections)
+        except ConnectionFailure:
+            if not positions[0].in_snapshot:
+                metrics.lag_seconds = self._answered_lag + (self._clock.monotonic_ms() - self._answered_ms) / 1000
+        except (PyMongoError, PositionLost):
+            # The source deals with it; the metrics stay as they were.
+            return
 
     def _documents_total(self, options: SourceOptions) -> int | None:
         """How many documents the snapshot has; of several collections those read, and those of the ones to be read."""

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import headrace
+from headrace import limits
 from headrace.spark.jobs.alerts import AlertProblem, LagWatch, environment, parse_alert, run_command
 from headrace.spark.jobs.metrics import JobMetrics
+from headrace.spark.jobs.metrics_listener import MetricsListener
+from headrace.spark.mongodb.mongodb_stream import MongoDBStream
+from headrace.spark.source.options import parse_options
+from headrace.testing.clock import FakeClock
 
 WRITE = """
 import os, sys
@@ -46,6 +53,27 @@ def test_a_job_that_was_late_before_it_was_started_again_says_so_once(tmp_path: 
     watch.look(late_by(1.0, events=0))
     watch.look(late_by(1.0))
     assert lines == ["orders; rm -rf /: late: 7 events, 1 s"]
+
+
+@pytest.mark.process
+def test_the_lag_grows_while_the_server_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    clock, metrics = FakeClock(), JobMetrics("orders")
+    listener, watch = MetricsListener(metrics, clock=clock), watch_of({"seconds": 60}, lines)
+    source, port = dict[str, str](), 0
+    for answers, seconds, lag in ((True, 500, 0), (False, 0, 0), (False, 59, 59), (False, 1, 60), (True, 5, 0)):
+        clock.advance(seconds * 1000)
+        monkeypatch.setattr(limits, "START_CHECK_SECONDS_MAX", 30.0 if answers else 0.1)
+        with headrace.Server(port=port) if answers else nullcontext() as server:
+            if server:
+                port = int(server.address.rpartition(":")[2])
+                source = {"uri": server.uri, "database": "d", "collection": "c"}
+                mongodb = MongoDBStream(parse_options(source))
+                listener.resume({"token": mongodb.end_at(mongodb.now()).text})
+            listener.measure(source)
+        watch.look(metrics)
+        assert (metrics.lag_events, metrics.lag_seconds, watch.late) == (0, lag, lag >= 60)
+    assert lines == ["orders: late: 0 events, 60 s"]
 
 
 def test_the_environment_has_the_figures_and_nothing_is_a_shells() -> None:
