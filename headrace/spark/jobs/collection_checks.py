@@ -11,10 +11,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 
 import pymongo
-from pymongo.errors import ConnectionFailure
+from pymongo.errors import ConnectionFailure, OperationFailure
 
 from headrace import limits
 from headrace.spark.jobs.checkpoint import ServerPosition
+from headrace.spark.jobs.job_file import Job, JobError
 from headrace.spark.jobs.job_record import JobRecord
 from headrace.spark.mongodb.collection_identity import (
     CollectionIdentity,
@@ -25,7 +26,8 @@ from headrace.spark.mongodb.collection_identity import (
     replaced_message,
 )
 from headrace.spark.mongodb.collection_selection import Namespace, namespace_of, text_of
-from headrace.spark.mongodb.mongodb_stream import MongoDBStream
+from headrace.spark.mongodb.listed_collections import KINDS, list_collections
+from headrace.spark.mongodb.mongodb_stream import MongoDBStream, client_of
 from headrace.spark.mongodb.source_options import SourceOptions, server_name
 from headrace.spark.rows.tokens import Token
 from headrace.spark.tables.table_owner import TableOwner
@@ -57,6 +59,44 @@ def with_collections(
         now |= {_key(options, one, name): CollectionIdentity(uuids.get(name, ""), since) for name in names if name}
     recorded = {**record.collections, **{name: asdict(identity) for name, identity in now.items()}}
     return replace(record, collections=recorded), tuple(notices)
+
+
+def check_collection(job: Job, options: SourceOptions) -> None:
+    """Raises JobError for what is no collection, or one whose changes are not all events."""
+    if not options.collection:
+        _check_named(options, folds=job.folds)
+        return
+    assert options.database
+    database = client_of(options.uri)[options.database]
+    try:
+        listed = list(database.list_collections(filter={"name": options.collection}))
+    except OperationFailure:
+        return  # without the privilege nobody knows; the stream itself is refused, if it is
+    if not listed:
+        return
+    name = f"{options.database}.{options.collection}"
+    if listed[0].get("type") in KINDS:
+        kind = KINDS[listed[0]["type"]]
+        raise JobError(f"{name} is {kind}, which has no change stream: read the collection that it is made of")
+    if listed[0].get("options", {}).get("capped") and job.folds:
+        kinds = ", ".join(sink.kind for sink in job.sinks if sink.folds)
+        raise JobError(
+            f"{kinds}: {name} is a capped collection; what it pushes out is in no event, and would stay in the copy. "
+            "Take the sink 'changes'"
+        )
+
+
+def _check_named(options: SourceOptions, *, folds: bool) -> None:
+    """Raises JobError for one of several collections that cannot be read, if the job names it and not a pattern."""
+    if not options.several:
+        return
+    try:
+        refused = list_collections(replace(options, capped="skip" if folds else "read")).refused
+    except OperationFailure:
+        return  # without the privilege nobody knows; the stream itself is refused, if it is
+    for name, reason in refused.items():
+        if {name, name.partition(".")[2]} & set(options.collections):
+            raise JobError(f"{name} is {reason}: leave it out")
 
 
 class SeenCollections:

@@ -1,4 +1,4 @@
-"""What this machine lacks for a job: folders that can be written, a Java, jars. Asks no server."""
+"""What this machine lacks for a job: writable folders, a Java, jars, a way to object stores. Asks no server."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
+from headrace import limits
 from headrace.spark.errors import error_line
 from headrace.spark.jobs.job_file import Job
 from headrace.spark.jobs.metrics import AddressRefused, JobMetrics, serve
 from headrace.spark.sinks.kafka_options import PACKAGE, PROVIDER
 from headrace.spark.sinks.table_paths import has_placeholders
-from headrace.spark.tables.table_location import location_of
+from headrace.spark.tables.table_location import check_store, location_of
 
 _JAR_LISTS: Final = ("spark.driver.extraClassPath", "spark.jars")
 _SESSION_CATALOG: Final = "spark_catalog"
@@ -36,6 +37,15 @@ def machine_problems(job: Job, *, starts_spark: bool = True) -> list[str]:
     lines = [line for line in map(_unwritable, _folders(job)) if line]
     lines += _missing_command(job)
     return lines + (_session_problems(job) if starts_spark else [])
+
+
+def check_stores(job: Job) -> None:
+    """Raises StoreUnreachable if an object store that has a table of the job does not answer within some seconds."""
+    others = [location_of(path) for path in (job.deadletter, job.options.archive) if path]
+    locations = [*(sink.location for sink in job.sinks), *others]
+    buckets = {location.url.split("/")[2]: location.url for location in locations if location and location.in_store}
+    for url in buckets.values():
+        check_store(url, limits.START_CHECK_SECONDS_MAX)
 
 
 def address_problems(job: Job) -> Iterator[str]:

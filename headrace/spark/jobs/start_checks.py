@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 from uuid import uuid4
@@ -27,15 +27,15 @@ from pymongo.errors import ConnectionFailure, OperationFailure
 from headrace import limits
 from headrace.spark.errors import error_line
 from headrace.spark.jobs.checkpoint import Checkpoint, ServerPosition, read_checkpoint, server_positions
-from headrace.spark.jobs.collection_checks import SeenCollections, with_collections
+from headrace.spark.jobs.collection_checks import SeenCollections, check_collection, with_collections
 from headrace.spark.jobs.job_file import Job, JobError
 from headrace.spark.jobs.job_record import JobRecord, read_record, write_record
 from headrace.spark.jobs.job_stages import document_maker
 from headrace.spark.jobs.job_tables import check_format, is_table_of, missing_tables, table_name, tables_of
-from headrace.spark.jobs.machine_checks import address_problems, machine_problems
+from headrace.spark.jobs.machine_checks import address_problems, check_stores, machine_problems
 from headrace.spark.mongodb.collection_selection import Namespace, namespace_of
 from headrace.spark.mongodb.connection_strings import resolved
-from headrace.spark.mongodb.listed_collections import list_collections
+from headrace.spark.mongodb.listed_collections import read_collections
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream, PositionLost, client_of
 from headrace.spark.mongodb.server_history import (
     HistoryChanged,
@@ -55,11 +55,8 @@ from headrace.spark.source.options import parse_options
 from headrace.spark.tables.fold import MirrorState
 from headrace.spark.tables.mongodb.mongodb_mirror import CommitRefused, MongoMirror, only_reading
 from headrace.spark.tables.progress import Progress
-from headrace.spark.tables.table_location import check_store, location_of
+from headrace.spark.tables.table_location import location_of
 from headrace.spark.tables.table_owner import NotOurTable, TableOwner, check_owner, check_servers
-
-_COLLECTION: Final = "collection"
-_KINDS: Final = {"timeseries": "a time-series collection", "view": "a view"}
 
 
 class TableGone(RuntimeError):
@@ -129,7 +126,7 @@ def check_job(job: Job, *, with_spark: bool = False) -> CheckedJob:
     catalogs are checked, too.
     """
     options = job.options
-    _check_stores(job)
+    check_stores(job)
     checkpoint, record = read_checkpoint(job.checkpoint), read_record(job.checkpoint)
     sinks = sink_states(job, with_spark=with_spark)
     namespace = ".".join(name for name in (options.database, options.collection) if name)
@@ -156,7 +153,7 @@ def check_job(job: Job, *, with_spark: bool = False) -> CheckedJob:
     checked = _with_sinks(checked, with_spark=with_spark)
     with answering(options):
         for one in options.servers:
-            _check_collection(job, one)
+            check_collection(job, one)
         histories = {server_name(one.uri): server_history(client_of(one.uri)).id for one in options.servers}
         _check_distinct(job, histories)
         checked = replace(checked, record=replace(checked.record, histories=_merged(record.histories, histories)))
@@ -312,15 +309,6 @@ def note_begun(job: Job, record: JobRecord, committed: Iterable[SinkOptions] = (
     return record
 
 
-def _check_stores(job: Job) -> None:
-    """Raises StoreUnreachable if an object store that has a table of the job does not answer within some seconds."""
-    others = [location_of(path) for path in (job.deadletter, job.options.archive) if path]
-    locations = [*(sink.location for sink in job.sinks), *others]
-    buckets = {location.url.split("/")[2]: location.url for location in locations if location and location.in_store}
-    for url in buckets.values():
-        check_store(url, limits.START_CHECK_SECONDS_MAX)
-
-
 def _has_state(sink: SinkOptions, *, with_spark: bool) -> bool:
     """Whether its table says whose it is, and can be read now."""
     return sink.kind != "own" and (with_spark or not sink.in_catalog)
@@ -365,20 +353,9 @@ def _check_targets(job: Job) -> None:
         opened = sink.open() if sink.kind == "mongodb" else None
         if isinstance(opened, PerCollectionSink):
             with answering(job.options):
-                names = list(_read_collections(job.options))
+                names = list(read_collections(job.options))
             with _answering_target(sink):
                 opened.check_rights(names)
-
-
-def _read_collections(options: SourceOptions) -> Iterator[Namespace]:
-    """The collections that are read, as far as the server names them now."""
-    if options.database and options.collection:
-        yield options.database, options.collection
-        return
-    for one in options.servers:
-        # Without the privilege nobody knows; the stream itself is refused, if it is.
-        with suppress(OperationFailure):
-            yield from map(namespace_of, list_collections(one).names)
 
 
 @contextmanager
@@ -474,44 +451,6 @@ def answering(options: SourceOptions) -> Iterator[None]:
 
 def _reason(error: Exception) -> str:
     return error_line(error).partition(": ")[2].partition(" (configured timeouts")[0].partition(", Timeout:")[0]
-
-
-def _check_collection(job: Job, options: SourceOptions) -> None:
-    """Raises JobError for what is no collection, or one whose changes are not all events."""
-    if not options.collection:
-        _check_named(options, folds=job.folds)
-        return
-    assert options.database
-    database = client_of(options.uri)[options.database]
-    try:
-        listed = list(database.list_collections(filter={"name": options.collection}))
-    except OperationFailure:
-        return  # without the privilege nobody knows; the stream itself is refused, if it is
-    if not listed:
-        return
-    name = f"{options.database}.{options.collection}"
-    if listed[0].get("type", _COLLECTION) in _KINDS:
-        kind = _KINDS[listed[0]["type"]]
-        raise JobError(f"{name} is {kind}, which has no change stream: read the collection that it is made of")
-    if listed[0].get("options", {}).get("capped") and job.folds:
-        kinds = ", ".join(sink.kind for sink in job.sinks if sink.folds)
-        raise JobError(
-            f"{kinds}: {name} is a capped collection; what it pushes out is in no event, and would stay in the copy. "
-            "Take the sink 'changes'"
-        )
-
-
-def _check_named(options: SourceOptions, *, folds: bool) -> None:
-    """Raises JobError for one of several collections that cannot be read, if the job names it and not a pattern."""
-    if not options.several:
-        return
-    try:
-        refused = list_collections(replace(options, capped="skip" if folds else "read")).refused
-    except OperationFailure:
-        return  # without the privilege nobody knows; the stream itself is refused, if it is
-    for name, reason in refused.items():
-        if {name, name.partition(".")[2]} & set(options.collections):
-            raise JobError(f"{name} is {reason}: leave it out")
 
 
 def _check_same_servers(job: Job, checkpoint: Checkpoint) -> None:

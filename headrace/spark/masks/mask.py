@@ -10,7 +10,7 @@ done in either order: the masked update of a masked document is the masked docum
     redact     "***"
     truncate   the first characters of a string; anything else is null
 
-What masks a document's key also takes it out of resume tokens, which are readable.
+What masks a document's key also masks it in resume tokens, which are readable.
 
 A null is left as it is. A name that is a number may be an index, and one with dots a path: both are masked as either.
 """
@@ -28,16 +28,15 @@ from headrace.errors import CommandError
 from headrace.spark.columns.column_types import SchemaError, parse_path
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.rows.key_identity import key_identity
-from headrace.spark.rows.tokens import without_key
-from headrace.values.bson import decode
+from headrace.spark.rows.tokens import Token, with_masked_key
+from headrace.values.bson import decode, encode
+from headrace.values.keystring import encode_fields
 from headrace.values.token import decode_token
 
 ACTIONS: Final = ("hash", "null", "omit", "redact", "truncate")
 REDACTED: Final = "***"
 _KEY_LENGTH_MIN: Final = 16
 _OPTION_NAMES: Final = frozenset({*ACTIONS, "key"})
-
-_NO_KEY: Final = b"\5\0\0\0\0"
 
 Document = dict[str, Any]
 Action = Callable[[Any], Any]
@@ -104,11 +103,15 @@ class Mask:
         return masked
 
     def token(self, text: str) -> str:
-        """A resume token, without its documentKey if the mask changes that; see `rows/tokens.py`."""
-        if not self._in_tokens or not any(name in text for name in self._hex_names):
+        """A resume token with the masked documentKey, if the mask changes that; see `rows/tokens.py`."""
+        if not self._in_tokens or not any(name in text for name in self._hex_names) or Token(text).is_masked:
             return text
-        masked = without_key(text)
-        return masked if masked != text and self._masks_key_of(text) else text
+        try:
+            key = decode(decode_token({"_data": text}).document_key or encode({}))
+        except CommandError:
+            return with_masked_key(text, b"")
+        masked = encode(self.document(key))
+        return text if masked == encode(key) else with_masked_key(text, encode_fields(masked)[:-1])
 
     def event(self, event: Document) -> Document:
         """A change event, or what a row of the source is made of, with its documents and its token masked."""
@@ -132,16 +135,6 @@ class Mask:
     def hashes_keys(self) -> bool:
         """Whether `_id`, or something in it, is hashed: the server finds no document by such a key."""
         return "_id" in self._root.names
-
-    def _masks_key_of(self, token: str) -> bool:
-        key = self._root.names.get("_id")
-        if key is not None and key.action is not None:
-            return True
-        try:
-            document = decode(decode_token({"_data": token}).document_key or _NO_KEY)
-        except CommandError:
-            return True
-        return dumps(self.document(document)) != dumps(document)
 
     def _omits(self, path: str) -> bool:
         node = _at(self._root, path)

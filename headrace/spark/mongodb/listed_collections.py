@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from headrace.spark.mongodb.collection_selection import text_of
+from pymongo.errors import OperationFailure
+
+from headrace.spark.mongodb.collection_selection import Namespace, namespace_of, text_of
 from headrace.spark.mongodb.mongodb_stream import client_of
 from headrace.spark.mongodb.source_options import SourceOptions
 
-_KINDS: Final = {"timeseries": "a time-series collection", "view": "a view"}
+KINDS: Final = {"timeseries": "a time-series collection", "view": "a view"}
+"""What has no change stream, by the type that `listCollections` says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +42,23 @@ def list_collections(options: SourceOptions) -> ListedCollections:
     return ListedCollections(tuple(sorted(name for name in names if name not in refused)), refused)
 
 
+def read_collections(options: SourceOptions) -> Iterator[Namespace]:
+    """The one collection that the options name; otherwise those of each server, unless the user may not list them.
+
+    Raises pymongo's errors for servers that do not answer.
+    """
+    if options.database and options.collection:
+        yield options.database, options.collection
+        return
+    for one in options.servers:
+        with suppress(OperationFailure):
+            yield from map(namespace_of, list_collections(one).names)
+
+
 def refusal(listed: Mapping[str, Any], options: SourceOptions) -> str:
     """Why a collection, as `listCollections` has it, cannot be read; empty if it can."""
     kind = str(listed.get("type", ""))
-    if kind in _KINDS:
-        return f"{_KINDS[kind]}, which has no change stream"
+    if kind in KINDS:
+        return f"{KINDS[kind]}, which has no change stream"
     capped = listed.get("options", {}).get("capped") and options.capped == "skip"
     return "a capped collection: what it pushes out is in no event" if capped else ""

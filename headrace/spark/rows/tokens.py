@@ -1,8 +1,8 @@
 """Resume tokens as text that sorts in commit order, and the cluster time in them.
 
-The token of a document's event has its documentKey, readable. Rule for masked rows: their tokens have an empty key,
-which leaves the order and the uniqueness of tokens as they were, since time and index come before it. A masked token
-sorts just before the one that it was made of. No stream can be opened at it.
+The token of a document's event has its documentKey, readable. Rule for masked rows: their tokens have the masked key
+instead, marked as one. This leaves the order and the uniqueness of tokens as they were, since time and index come
+before it. A masked token sorts just before the one that it was made of. No stream can be opened at it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ _TIMESTAMP: Final = "82"
 TIME_END: Final = 18
 """The end of the cluster time in a token's text; the token bounds of files are not truncated below it."""
 
+MASKED_KEY: Final = "0A000A"
+"""The first field of a masked documentKey: MinKey, with an empty name, which sorts before all others."""
 _INDEX: Final = "(?:29|2B..|2C.{4}|2D.{6}|2E.{8})"
 _UUID: Final = "5A1004.{32}"
 _OPERATION: Final = "3C6F7065726174696F6E5479706500"  # a string named operationType
@@ -56,13 +58,18 @@ class Token:
 
     @property
     def is_masked(self) -> bool:
-        """Whether it has an empty documentKey, as those of masked rows: no server knows it."""
-        return bool(_UP_TO_KEY.match(self.text)) and without_key(self.text) == self.text
+        """Whether it has a masked documentKey: no server knows it."""
+        matched = _UP_TO_KEY.match(self.text)
+        return matched is not None and self.text.startswith(MASKED_KEY, matched.end())
 
 
-def without_key(text: str) -> str:
-    """The token with an empty documentKey; the same if it has none. The number of a fragment is left out."""
+def with_masked_key(text: str, key: bytes) -> str:
+    """The token with this documentKey, the fields of a keystring, marked as masked; the same if it has none.
+
+    The number of a fragment is left out.
+    """
     matched = _UP_TO_KEY.match(text)
     if matched is None:
         return text
-    return matched[0] + ("000004" if matched["named"] else "0004")  # the ends of the key, the identifier and the token
+    ends = "000004" if matched["named"] else "0004"  # of the key, the identifier and the token
+    return matched[0] + MASKED_KEY + key.hex().upper() + ends

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bson import Timestamp
 
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
-from headrace.spark.rows.tokens import Token
+from headrace.spark.rows.tokens import MASKED_KEY, Token
 from headrace.spark.tables.progress import Progress
 from headrace.values.arrow import COLUMNS
 from headrace.values.position import from_timestamp
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc
     from deltalake import DeltaTable
 
-_KEY_ENDS: Final = "46(00)?0004$"
-"""How a token ends whose key is empty, and few others."""
 WINDOW_ROWS: Final = 50_000
 """The most rows of the table in memory at a time."""
 
@@ -175,8 +173,8 @@ def _contents(path: str, version: int) -> ArchiveContents:
     if spans and Token(progress.token) > spans[-1].last:
         # A quiet stream has progressed without rows.
         spans = (*spans[:-1], EventSpan(spans[-1].first, Token(progress.token)))
-    short = events.filter(pc.match_substring_regex(events, _KEY_ENDS))
-    masked = any(Token(text).is_masked for text in short.to_pylist())
+    marked = events.filter(pc.match_substring(events, MASKED_KEY))
+    masked = any(Token(text).is_masked for text in marked.to_pylist())
     return ArchiveContents(spans, _snapshots(documents, begins, progress), progress.source, masked)
 
 

@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from headrace.query.diff import apply_diff, compute_diff
 from headrace.spark.masks.mask import Mask, MaskError, omitting, parse_mask
 from headrace.spark.rows.extjson import dumps, loads
+from headrace.spark.rows.tokens import Token, with_masked_key
 from headrace.spark.tables.apply_update import apply_update
 from headrace.values import bson
-from headrace.values.token import make_event_token
+from headrace.values.keystring import encode_fields
+from headrace.values.token import decode_token, make_event_token
 from tests.values import bson_models
 
 KEY = "0123456789abcdef0123456789abcdef"
@@ -91,6 +93,23 @@ def test_an_event_is_masked_in_all_its_documents() -> None:
     assert "A" not in json.dumps(masked) and masked["operationType"] == "x"
 
 
+NAMES = st.sampled_from(["a", "b", "c", "0", "a.b"])
+VALUES = st.recursive(
+    bson_models.SCALARS | st.integers(0, 9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
+    max_leaves=8,
+)
+# Large enough that an update is described as a diff.
+PADDING = {"large": "x" * 3000}
+DOCUMENTS = st.dictionaries(NAMES, VALUES, max_size=4).map(lambda document: loads(dumps(PADDING | document)))
+MASKS = st.sampled_from(
+    [
+        mask_of(redact=["a.b"], omit=["c"]), mask_of(hash=["a"], truncate={"b.c": 1}), mask_of(omit=["a.b", "b.a.c"]),
+        mask_of(null=["c.a"], redact=["b"]),
+    ]
+)  # fmt: skip
+
+
 def token_of(**key: Any) -> str:
     uuid = bytes(range(16))
     return make_event_token(5 << 32, 1, uuid, "update", bson.encode(key), None)[0]
@@ -110,35 +129,26 @@ def token_of(**key: Any) -> str:
         ({"null": ["name"]}, {"surname": "Ada", "_id": 1}, False),
     ],
 )
-def test_a_token_has_no_key_if_the_mask_changes_it(given: dict[str, Any], key: dict[str, Any], masked: bool) -> None:
+def test_a_token_has_the_masked_key(given: dict[str, Any], key: dict[str, Any], masked: bool) -> None:
     mask, token = mask_of(**given), token_of(**key)
-    assert mask.token(token) == (token_of() if masked else token)
+    key_bytes = encode_fields(bson.encode(mask.document(key)))[:-1]
+    expected = with_masked_key(token, key_bytes) if masked else token
+    assert mask.token(token) == mask.token(expected) == expected
     assert mask.event({"_id": {"_data": token, "_typeBits": b"5"}, "documentKey": key})["_id"] == (
-        {"_data": token_of()} if masked else {"_data": token, "_typeBits": b"5"}
+        {"_data": expected} if masked else {"_data": token, "_typeBits": b"5"}
     )
-    assert mask.token(token_of()) == token_of()
+
+
+@given(bson_models.SCALARS)
+def test_any_key_is_hashed_in_tokens(value: Any) -> None:
+    assume(value is not None)
+    masked = mask_of(hash=["_id"]).token(token_of(_id=value))
+    assert Token(masked).is_masked and decode_token({"_data": masked})
 
 
 def test_fields_that_a_sink_leaves_out_stay_in_tokens() -> None:
     mask = omitting(["name"])
     assert mask and mask.token(token_of(_id=1, name="Ada")) == token_of(_id=1, name="Ada")
-
-
-NAMES = st.sampled_from(["a", "b", "c", "0", "a.b"])
-VALUES = st.recursive(
-    bson_models.SCALARS | st.integers(0, 9),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
-    max_leaves=8,
-)
-# Large enough that an update is described as a diff.
-PADDING = {"large": "x" * 3000}
-DOCUMENTS = st.dictionaries(NAMES, VALUES, max_size=4).map(lambda document: loads(dumps(PADDING | document)))
-MASKS = st.sampled_from(
-    [
-        mask_of(redact=["a.b"], omit=["c"]), mask_of(hash=["a"], truncate={"b.c": 1}), mask_of(omit=["a.b", "b.a.c"]),
-        mask_of(null=["c.a"], redact=["b"]),
-    ]
-)  # fmt: skip
 
 
 @given(DOCUMENTS, DOCUMENTS, MASKS)
