@@ -43,6 +43,8 @@ class Deadlines:
         items = self._steps.get(step)
         if items is not None:
             items.discard(item)
+            if not items:
+                items.clear()  # its table, which would stay as large as it ever was until the step comes
 
     def _set_timer(self, step: int) -> None:
         if self._timer is not None:

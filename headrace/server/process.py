@@ -38,6 +38,11 @@ if TYPE_CHECKING:
     from headrace.turns import Turns
 
 _PACKAGES: Final = (headrace.changes, headrace.commands, headrace.cursors, headrace.execution, headrace.query)
+_YOUNG_COUNT: Final = 2800
+"""The collector passes over young objects when there are so many more: it looks at none of a thousand getMores that
+wait and are answered;"""
+_YOUNG_PASS_COUNT: Final = 1
+"""and behind more such passes over those that have survived them: as seldom as by Python's 700 and 10."""
 _NEVER: Final = 2**31 - 1
 _COUNT_PAUSE: Final = 200
 """How many times as long as a look at what is freed takes is waited for the next."""
@@ -48,8 +53,7 @@ _MAPPED_BYTES: Final = 32 * 1024 * 1024
 
 async def tend(core: Core) -> None:
     """Import what is left, then collect garbage from time to time; until it is cancelled."""
-    young, middle, _ = gc.get_threshold()
-    gc.set_threshold(young, middle, _NEVER)
+    gc.set_threshold(_YOUNG_COUNT, _YOUNG_PASS_COUNT, _NEVER)
     for name in ("hashlib", "hmac"):  # see `hashing`
         importlib.import_module(name)
     for package in _PACKAGES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -55,6 +56,16 @@ def test_deadlines_fire_in_order_never_early_and_not_a_step_late() -> None:
     assert sorted(item for item, _ in met) == [20.0, 21.0, 1000.0, 1000.5, 3000.0]
     assert [when for _, when in met] == sorted(when for _, when in met)
     assert all(item <= when <= item + STEP_MS for item, when in met)
+
+
+def test_a_step_whose_deadlines_were_all_removed_holds_no_memory_for_them() -> None:
+    waits = deadlines(Loop(), print)
+    steps = {waits.add(number, 30_000.0 + number % 500) for number in range(100_000)}
+    held = sum(map(sys.getsizeof, waits._steps.values()))
+    for number in range(100_000):
+        waits.remove(number, int(30_000 + number % 500) // STEP_MS + 1)
+    assert sum(map(sys.getsizeof, waits._steps.values())) < held / 20
+    assert len(steps) == len(waits._steps) == 100
 
 
 def test_there_is_one_timer_and_none_when_all_deadlines_were_removed() -> None:
