@@ -27,7 +27,6 @@ import re
 import runpy
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import tomllib
@@ -40,6 +39,7 @@ import pytest
 
 from headrace.cli.main import main
 from headrace.errors import code_name
+from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(
@@ -190,12 +190,6 @@ def as_asked(command: str) -> str:
 def check(got: str, wanted: str, location: str) -> None:
     pattern = ".*?".join(re.escape(literal) for literal in wanted.strip().split("..."))
     assert re.fullmatch(pattern, got.strip(), re.DOTALL), f"{location} says\n{wanted}\nbut it is\n{got}"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ from headrace.cli.tail.start import start_of
 from headrace.cli.terminal import Painter
 from headrace.values.bson import encode
 from headrace.values.token import make_event_token
+from tests.ports import free_port
 
 LARGE = 9 * 1024 * 1024
 
@@ -199,8 +200,9 @@ def test_it_goes_on_when_the_server_comes_back(tmp_path: Path, monkeypatch: pyte
     stderr = io.StringIO()
     monkeypatch.setattr(stderr, "write", errors.put)
     monkeypatch.setattr(sys, "stderr", stderr)
-    with headrace.Server(tmp_path / "data") as server:
-        port, uri = int(server.address.rpartition(":")[2]), f"{server.uri}&serverSelectionTimeoutMS=50"
+    port = free_port()
+    with headrace.Server(tmp_path / "data", port=port) as server:
+        uri = f"{server.uri}&serverSelectionTimeoutMS=50"
         with pymongo.MongoClient[dict[str, Any]](server.uri) as client:
             client.shop.c.insert_one({"_id": 1})
         with connected(uri) as reader:

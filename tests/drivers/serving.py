@@ -24,4 +24,4 @@ def serving(folder: Path, *more: str, port: int = 0) -> Iterator[str]:
             yield address[0]
         finally:
             process.terminate()
-            process.wait(timeout=30)
+            process.wait(timeout=60)

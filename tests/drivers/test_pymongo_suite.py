@@ -38,7 +38,7 @@ NOT_RUN = {
     "secondary_read": "needs a set with a secondary",
 }
 """Tests left out, by a part of their names, and why."""
-ALONE_MAX = 2
+ALONE_MAX = 8
 """So many that failed may pass alone: some give the server 100 ms for an answer that waits for the disk."""
 AT_A_TIME = 3
 """So many files are run side by side."""

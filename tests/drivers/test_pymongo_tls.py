@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from collections import Counter
@@ -19,6 +18,7 @@ import pytest
 
 from tests.drivers import host_named_server
 from tests.drivers.serving import serving
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.network, pytest.mark.process]
 
@@ -39,19 +39,12 @@ SKIPPED: Final = {
 """Why pymongo skips a test of these files, as a pattern, and what that means here."""
 
 
-def _port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 @pytest.mark.parametrize(("flags", "passed"), [((), 33), (("--auth",), 29)], ids=["without users", "with users"])
 def test_none_of_pymongos_tests_of_tls_fails(flags: tuple[str, ...], passed: int, suite: Path, tmp_path: Path) -> None:
     certificates = suite / "test" / "certificates"
     key_file = Path(shutil.copy(certificates / "server.pem", tmp_path / "server.pem"))
     key_file.chmod(0o600)
-    port, host = _port(), "localhost"
+    port, host = free_port(), "localhost"
     tls = [
         "--tlsMode", "requireTLS", "--tlsCertificateKeyFile", str(key_file),
         "--tlsCAFile", str(certificates / "ca.pem"), "--tlsAllowConnectionsWithoutCertificates",

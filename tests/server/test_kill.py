@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -24,6 +23,7 @@ from bson import Binary, Int64
 from pymongo.errors import PyMongoError
 
 from headrace.values.bson import encode
+from tests.ports import free_port
 
 from .raw import RawClient
 
@@ -34,9 +34,7 @@ class Process:
     """`headrace serve` at default settings on one directory and one port, started as often as it is killed."""
 
     def __init__(self, path: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self._line = [
             sys.executable, "-m", "headrace.cli.main", "serve", "--port", str(self.port), "--nounixsocket",
             "--dbpath", str(path), "--quiet",

@@ -97,9 +97,9 @@ def test_a_stream_without_stages_is_woken_before_those_with_slow_ones(monkeypatc
         for number, client in enumerate(clients[:-2]):
             stages = [{"$changeStream": {}}, *slow, {"$set": {"x": number}}]
             cursor = client.ask({"aggregate": "c", "pipeline": stages, "cursor": {}})["cursor"]["id"]
-            client.send({"getMore": cursor, "collection": "c"})
+            client.send({"getMore": cursor, "collection": "c", "maxTimeMS": 60_000})
         cursor = last.watch("c")
-        last.send({"getMore": cursor, "collection": "c"})
+        last.send({"getMore": cursor, "collection": "c", "maxTimeMS": 60_000})
         while sum(map(len, server._running.notifier._parked.values())) < 11:
             writer.ask({"ping": 1})
         writer.ask({"insert": "c", "documents": [{"_id": key} for key in range(20)]})

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -26,6 +25,7 @@ from pymongo.errors import PyMongoError
 from headrace.cli.pipeline import EXIT_FAILED
 from headrace.spark.jobs.job_file import read_job
 from headrace.spark.jobs.report import verify_job
+from tests.ports import free_port
 from tests.spark.support.processes import children
 
 pytestmark = [
@@ -80,9 +80,7 @@ class Server:
     """`headrace serve` on one directory and one port, to be killed and started again."""
 
     def __init__(self, folder: Path) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.uri = f"mongodb://127.0.0.1:{self.port}/?directConnection=true"
         self._command = [sys.executable, "-m", "headrace.cli.main", "serve", "--dbpath", str(folder)]
         self._command += ["--port", str(self.port), "--nounixsocket", "--quiet"]

@@ -14,6 +14,7 @@ import headrace
 from headrace.spark.jobs.report import verify_job
 from headrace.spark.jobs.runner import run_job
 from headrace.spark.mongodb.server_history import HistoryChanged
+from tests.ports import free_port
 from tests.spark.jobs.test_start_checks import job_of
 
 if TYPE_CHECKING:
@@ -28,9 +29,9 @@ def insert(uri: str, *keys: int) -> None:
 
 
 def test_a_job_follows_the_policy_when_its_server_is_replaced(spark: SparkSession, tmp_path: Path) -> None:
-    one = headrace.Server().start()
+    port = free_port()
+    one = headrace.Server(port=port).start()
     insert(one.uri, *range(5))
-    address = one.uri.split("/")[2]
     job = replace(job_of(one.uri, tmp_path, {"kind": "changes"}, {"kind": "mirror"}), every="0 seconds")
     failures: list[Exception] = []
     committed = threading.Event()
@@ -45,7 +46,7 @@ def test_a_job_follows_the_policy_when_its_server_is_replaced(spark: SparkSessio
     thread.start()
     assert committed.wait(240)
     one.close()
-    with headrace.Server(port=int(address.partition(":")[2])) as two:
+    with headrace.Server(port=port) as two:
         insert(two.uri, *range(100, 130))
         thread.join(240)
         assert "HistoryChanged" in str(failures[0]) and "has another history" in str(failures[0])

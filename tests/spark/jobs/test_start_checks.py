@@ -48,6 +48,7 @@ from headrace.spark.tables.mirror_table import NotAMirror
 from headrace.spark.tables.progress import OtherPosition
 from headrace.spark.tables.table_owner import NotOurTable
 from headrace.values.position import from_timestamp
+from tests.ports import free_port
 from tests.spark.support.generated_changes import table_of
 from tests.spark.support.pruning import prune_to
 
@@ -115,9 +116,8 @@ def test_a_job_that_ran_may_run_again(server: headrace.Server, tmp_path: Path) -
 
 @pytest.mark.parametrize("policy", ["fail", "resnapshot"])
 def test_a_server_with_another_history_is_refused_or_begun_again(tmp_path: Path, policy: str) -> None:
-    with headrace.Server() as one:
+    with headrace.Server(port=(port := free_port())) as one:
         insert(one.uri, 1)
-        port = int(one.uri.split(":")[2].split("/")[0])
         job = job_of(one.uri, tmp_path, *SINKS, onPositionLost=policy)
         before = ran(job).record
     with headrace.Server(port=port) as two:
@@ -143,9 +143,9 @@ def test_a_server_restored_from_an_older_copy_is_refused_or_begun_again(tmp_path
     with headrace.Server(tmp_path / "data") as server:
         insert(server.uri, 1)
     shutil.copytree(tmp_path / "data", tmp_path / "copy")
-    with headrace.Server(tmp_path / "data") as server:
+    port = free_port()
+    with headrace.Server(tmp_path / "data", port=port) as server:
         insert(server.uri, 2)
-        port = int(server.uri.split(":")[2].split("/")[0])
         job = job_of(server.uri, tmp_path, *SINKS)
         ran(job)
     with headrace.Server(tmp_path / "copy", port=port) as server:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -19,6 +18,7 @@ from pymongo import MongoClient
 import headrace
 from headrace.spark.session.java import find_java, home_for_spark
 from headrace.spark.session.jvm import QUICK
+from tests.ports import free_port
 from tests.spark.support.distribution import spark_distribution
 
 pytestmark = [pytest.mark.process, pytest.mark.spark]
@@ -45,9 +45,7 @@ def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a Spark Connect server, started as docs/spark/cluster.md says, with what comes with PySpark."""
     folder = tmp_path_factory.mktemp("connect")
     (folder / "log4j2.properties").write_text(_LOGGING)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     conf = {"spark.connect.grpc.binding.port": str(port), "spark.connect.grpc.binding.address": "127.0.0.1",
             "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2",
             "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={folder / 'log4j2.properties'}"}  # fmt: skip

@@ -138,7 +138,7 @@ def test_rows_of_several_batches_are_merged_in_order(monkeypatch: pytest.MonkeyP
 def test_a_server_that_is_down_stalls_visibly_or_is_passed_over(
     policy: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "MERGED_PING_SECONDS_MAX", 0.3)
+    monkeypatch.setattr(limits, "MERGED_PING_SECONDS_MAX", 1.0)
     with headrace.Server() as one:
         with headrace.Server(tmp_path) as two:
             port = int(two.address.rpartition(":")[2])

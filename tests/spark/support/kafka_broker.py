@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -18,6 +17,7 @@ from headrace.clock import SystemClock
 from headrace.spark.session.java import find_java
 from headrace.spark.session.jvm import spark_home
 from headrace.spark.sinks.kafka_options import unreachable
+from tests.ports import free_port
 from tests.spark.support.other_pyspark import cache
 
 BROKER: Final = ("org.apache.kafka", "kafka_2.13", "4.1.0")
@@ -51,9 +51,8 @@ class Broker:
     def __init__(self, folder: Path) -> None:
         self._jars = os.pathsep.join(resolved(BROKER))
         self._folder = folder
-        ports = _free_ports(2)
-        self.address = f"127.0.0.1:{ports[0]}"
-        controller = f"127.0.0.1:{ports[1]}"
+        self.address = f"127.0.0.1:{free_port()}"
+        controller = f"127.0.0.1:{free_port()}"
         self._file = folder / "server.properties"
         self._file.write_text(
             f"process.roles=broker,controller\nnode.id=1\ncontroller.quorum.voters=1@{controller}\n"
@@ -99,11 +98,3 @@ def broker(folder: Path) -> Iterator[Broker]:
         yield running
     finally:
         running.stop()
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports

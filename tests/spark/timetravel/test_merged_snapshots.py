@@ -182,7 +182,7 @@ def test_a_collection_that_is_dropped_is_read_again_while_the_others_wait(server
 def test_a_server_that_is_down_in_its_snapshot_is_waited_for_or_passed_over(
     policy: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "MERGED_PING_SECONDS_MAX", 0.3)
+    monkeypatch.setattr(limits, "MERGED_PING_SECONDS_MAX", 1.0)
     with headrace.Server() as one:
         with headrace.Server(tmp_path) as two:
             servers = Servers(one, two)
