@@ -17,7 +17,7 @@ Source: MongoDB's query yielding, `internalQueryExecYieldPeriodMS` (10 ms).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from gc import get_referents, is_tracked
 from heapq import merge
 from itertools import chain, islice
@@ -415,20 +415,20 @@ def keeping_transaction() -> Iterator[None]:
             end_turn()
 
 
-@contextmanager
-def uninterrupted() -> Iterator[None]:
-    """What runs in the `with` does not pause: it works on what commands share, a feed or a client's transaction."""
-    turn = getcurrent()
-    if type(turn) is not Turn:
-        yield
-        return
-    global _first_end  # noqa: PLW0603  (as below)
-    ends, turn.ends = turn.ends, inf
-    try:
-        yield
-    finally:
-        turn.ends = ends
-        _first_end = min(_first_end, ends)
+class uninterrupted(AbstractContextManager[None]):
+    """What runs in the `with` does not pause: it works on what commands share, a feed or a client's transaction. As a
+    generator it would take three times as long, for each change event."""
+
+    def __enter__(self) -> None:
+        self._turn = turn = current_turn()
+        if turn is not None:
+            self._ends, turn.ends = turn.ends, inf
+
+    def __exit__(self, *failure: object) -> None:
+        if self._turn is not None:
+            global _first_end  # noqa: PLW0603  (as below)
+            self._turn.ends = self._ends
+            _first_end = min(_first_end, self._ends)
 
 
 def end_turn() -> None:
