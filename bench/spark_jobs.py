@@ -46,9 +46,11 @@ TARGET: Final = "headrace_bench_target"
 CASES: Final[dict[str, dict[str, Any]]] = {
     "nothing": {"kind": "own", "factory": "spark_latency:Nothing"},
     "changes": {"kind": "changes", "path": "to"},
+    "changes typed": {"kind": "changes", "path": "to", "schema": "infer"},
     "parquet": {"kind": "parquet", "path": "to"},
     "history": {"kind": "history", "path": "to"},
     "mirror": {"kind": "mirror", "path": "to"},
+    "mirror typed": {"kind": "mirror", "path": "to", "schema": "infer"},
     "mirror, 16 buckets": {"kind": "mirror", "path": "to", "buckets": 16},
     "mirror, parquet": {"kind": "mirror", "path": "to", "table": "parquet"},
     "mongodb": {"kind": "mongodb", "database": TARGET, "collection": "c"},
