@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import CommandError, Interrupted
 from headrace.store.client_transaction import ClientTransaction, TransactionView
+from headrace.store.locks import LockHolder
 from headrace.store.view import View
 from headrace.turns import current_turn, tick
 
@@ -180,8 +181,8 @@ class CommandContext:
         """The command goes on: a write in `txn`."""
         self._view = txn
 
-    def wait_for(self, holder: ClientTransaction) -> None:
-        """Pause until a client's transaction, whose lock is in the way, has ended. Raises 50 when the time is up."""
+    def wait_for(self, holder: LockHolder) -> None:
+        """Pause until who has a lock that is in the way has ended. Raises 50 when the time is up."""
         turn = current_turn()
         assert turn is not None
         turn.pause(holder)

@@ -244,7 +244,8 @@ class Engine:
             turn.before_pause = context.before_pause
             turn.after_pause = context.after_pause
         try:
-            if self.store.transactions.open:
+            transactions = self.store.transactions
+            if transactions.open or transactions.locks:
                 waits = lock_waits.wait_for_locks(self, command, request, txn, in_turn=turn is not None)
                 if waits is not None:
                     return waits

@@ -21,8 +21,7 @@ from headrace.dispatch.context import CommandContext, TrialContext
 from headrace.dispatch.request import Request
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
-from headrace.store.client_transaction import ClientTransaction
-from headrace.store.locks import Locked, TrialView
+from headrace.store.locks import Locked, LockHolder, TrialView
 from headrace.store.write_transaction import WriteTransaction
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ def wait_for_locks(
 
 def _holder(
     engine: Engine, command: Command, request: Request, txn: WriteTransaction, in_turn: bool
-) -> ClientTransaction | None:  # fmt: skip
+) -> LockHolder | None:  # fmt: skip
     for namespace in _changed_namespaces(command, request):
         holder = engine.store.transactions.holder_of(namespace, txn)
         if holder is not None:
@@ -81,7 +80,7 @@ def _output(body: dict[str, Any], database: str) -> list[str]:
 
 def _try(
     engine: Engine, command: Command, request: Request, txn: WriteTransaction
-) -> ClientTransaction | None:  # fmt: skip
+) -> LockHolder | None:  # fmt: skip
     """The transaction whose lock the write would meet, from a trial run without effect on data or counters."""
     if command.name == "aggregate" and _output(request.body, request.db):
         return None

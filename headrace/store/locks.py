@@ -14,15 +14,12 @@ Source: MongoDB's write conflicts.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from headrace.store.change_log import NO_LOG
 from headrace.store.kv import TableKey
 from headrace.store.overlay import Overlay, OverlayTransaction, ProvisionalCatalog, ProvisionalRecords
 from headrace.store.write_transaction import WriteTransaction
-
-if TYPE_CHECKING:
-    from headrace.store.client_transaction import ClientTransaction
 
 
 class Conflict(Exception):
@@ -34,10 +31,33 @@ class Conflict(Exception):
         self.message = message
 
 
-class Locked(Exception):
-    """A write outside transactions needs a key that an open transaction wrote."""
+class LockHolder(Protocol):
+    """Who holds locks: a client's transaction, or `commit.EntriesInPieces`."""
 
-    def __init__(self, holder: ClientTransaction) -> None:
+    @property
+    def key(self) -> str:
+        """The wake-up key of those who wait for its end."""
+
+    @property
+    def number(self) -> int:
+        """Of the transaction; 0: it is none."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its locks count no more."""
+
+    @property
+    def committing(self) -> WriteTransaction | None:
+        """The write transaction that ends it, and in which its locks do not count."""
+
+    def over(self) -> bool:
+        """As `has_ended`, for those who wait."""
+
+
+class Locked(Exception):
+    """A write outside transactions needs a key that somebody has locked."""
+
+    def __init__(self, holder: LockHolder) -> None:
         super().__init__(f"locked by transaction {holder.number}")
         self.holder = holder
 

@@ -264,8 +264,8 @@ class Store:
         self._open_transaction = None
         if txn.commits or self.transactions.awaited:
             self.transactions.published(txn)
-        if txn.long_insert is not None:
-            txn.long_insert.show()
+        for ended in txn.ended:
+            ended.show()
         staged = txn.staged
         if not staged.entries:
             self.last_position = max(self.last_position, txn.clock_position)
@@ -302,8 +302,8 @@ class Store:
         for transaction in txn.commits:
             if transaction.pieces is not None:
                 transaction.pieces.fail()
-        if txn.long_insert is not None:
-            txn.long_insert.fail()
+        for ended in txn.ended:
+            ended.fail()
         self.transactions.settled()
 
     def is_nearly_full(self, wanted_bytes: int) -> bool:

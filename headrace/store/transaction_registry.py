@@ -18,7 +18,9 @@ from headrace.turns import LARGE_COUNT, TICK_COUNT, tick
 
 if TYPE_CHECKING:
     from headrace.store.commit.commit_in_pieces import CommitInPieces
+    from headrace.store.commit.entries_in_pieces import EntriesInPieces
     from headrace.store.commit.long_insert import LongInsert
+    from headrace.store.locks import LockHolder
     from headrace.store.store import Store
     from headrace.store.write_transaction import WriteTransaction
 
@@ -40,8 +42,8 @@ class Transactions:
         """Those in progress, by session."""
         self.latest: dict[bytes, ClientTransaction] = {}
         """The last one of each session, emptied once it has ended."""
-        self.locks: dict[TableKey, ClientTransaction] = {}
-        self.undoing: list[CommitInPieces | LongInsert] = []
+        self.locks: dict[TableKey, LockHolder] = {}
+        self.undoing: list[CommitInPieces | EntriesInPieces | LongInsert] = []
         """What has failed behind its first pieces, and is being undone."""
         self.reserved: dict[bytes, int] = {}
         """The first record behind those that commits in pieces will write, by the key of the collection's number."""
@@ -87,7 +89,9 @@ class Transactions:
         transaction.state = state
         transaction.ended_ms = now_ms
         del self.open[transaction.session]
-        self._unlock(transaction)
+        self._unlock(transaction, transaction.claims)
+        if len(transaction.claims) >= LARGE_COUNT:
+            self.discarded += [transaction.operations, transaction.overlay.values]
         if transaction.pieces is not None:
             transaction.pieces.show()
             if transaction.pieces in self.undoing:
@@ -103,15 +107,19 @@ class Transactions:
             listener(transaction)
         self._wake(transaction.key)
 
-    def _unlock(self, transaction: ClientTransaction) -> None:
+    def release(self, holder: LockHolder, claims: list[TableKey], key: str) -> None:
+        """A holder that is no transaction gives up locks; `key` wakes those who wait for it."""
+        self._unlock(holder, claims)
+        self._wake(key)
+
+    def _unlock(self, holder: LockHolder, claims: list[TableKey]) -> None:
         """Its locks are gone. Many of them, which count no more either, go with `clean`."""
-        if len(transaction.claims) < LARGE_COUNT:
-            for key in transaction.claims:
-                if self.locks.get(key) is transaction:
+        if len(claims) < LARGE_COUNT:
+            for key in claims:
+                if self.locks.get(key) is holder:
                     del self.locks[key]
             return
-        self._left.append(transaction.claims)
-        self.discarded += [transaction.operations, transaction.overlay.values]
+        self._left.append(claims)
 
     def clean(self) -> None:
         """Remove what large transactions and long ones have left behind, with ticks."""

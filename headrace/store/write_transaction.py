@@ -24,6 +24,7 @@ from headrace.store.view import STORED, DocumentRecords, View, bounded_key
 
 if TYPE_CHECKING:
     from headrace.store.client_transaction import ClientTransaction
+    from headrace.store.commit.entries_in_pieces import EntriesInPieces
     from headrace.store.commit.long_insert import LongInsert
     from headrace.store.indexes.prepared_change import PreparedChange
     from headrace.store.store import Store
@@ -107,8 +108,8 @@ class WriteTransaction(View):
         "claim_counts",
         "clock_position",
         "commits",
+        "ended",
         "entry_end",
-        "long_insert",
         "staged",
         "wall_ms",
     )
@@ -136,8 +137,8 @@ class WriteTransaction(View):
         self.commits: list[ClientTransaction] = []  # clients' transactions that this one commits
         self.claim_counts: dict[ClientTransaction, int] | None = None
         """What clients' transactions had locked before a change in the middle of which they may run; None: none may."""
-        self.long_insert: LongInsert | None = None
-        """What this transaction ends."""
+        self.ended: list[LongInsert | EntriesInPieces] = []
+        """What has begun in pieces before and ends with this transaction."""
 
     # Positions and entries.
 
@@ -172,11 +173,12 @@ class WriteTransaction(View):
 
     def insert(
         self, collection: Collection, document: bytes, retryable: RetryableWrite | None = None,
-        made: PreparedChange | None = None, ahead: LongInsert | None = None,
+        made: PreparedChange | None = None, ahead: LongInsert | None = None, entries: EntriesInPieces | None = None,
     ) -> bytes:  # fmt: skip
         """Store one new document and its entry; returns it as stored. Raises 11000 and what `_id` rules raise.
 
-        `made`: what it does to indexes, if that has been prepared. `ahead`: the document is put already.
+        `made`: what it does to indexes, if that has been prepared. `ahead`: the document is put already. `entries`: so
+        are those that `made` says.
         """
         before = self.clock_position
         position = self.reserve(1)
@@ -189,7 +191,9 @@ class WriteTransaction(View):
             if collection.maintained:
                 if self.kv.get(full_key, db=self.tables["ids"]) is not None:
                     raise index_entries.duplicate_id(collection, key_document)
-                if made is not None and made.fits(collection, None, document):
+                if entries is not None:
+                    entries.end(self, collection)
+                elif made is not None and made.fits(collection, None, document):
                     with index_entries.in_change(self):
                         made.check(self, collection, None)
                 else:
@@ -212,7 +216,7 @@ class WriteTransaction(View):
             index_entries.pause_behind_long(self)
         if added:
             index_entries.put(self, added, record)
-        elif made is not None and collection.maintained:
+        elif made is not None and collection.maintained and entries is None:
             with index_entries.in_change(self):
                 made.make(self, record)
         self._records.add(collection, 1)
@@ -280,13 +284,16 @@ class WriteTransaction(View):
     def replace(
         self, collection: Collection, record: bytes, old: bytes, new: bytes, logged: bytes,
         retryable: RetryableWrite | None = None, made: PreparedChange | None = None,
+        entries: EntriesInPieces | None = None,
     ) -> None:  # fmt: skip
         """Replace `old` by `new`; `logged` is the entry's `o`: the new document, or a `$v: 2` diff.
 
-        `made`: as for `insert`. Both documents begin with the same `_id`. Raises 11000 where a unique index is in
-        the way.
+        `made` and `entries`: as for `insert`. Both documents begin with the same `_id`. Raises 11000 where a unique
+        index is in the way.
         """
-        if collection.maintained:
+        if entries is not None:
+            entries.end(self, collection)
+        elif collection.maintained:
             index_entries.change(self, collection, record, old, new, made)
         self.kv.put(collection.number_key + record, new, db=self.tables["documents"])
         if len(new) > limits.LONG_DOCUMENT_BYTES:
@@ -297,11 +304,13 @@ class WriteTransaction(View):
 
     def delete(
         self, collection: Collection, record: bytes, old: bytes, retryable: RetryableWrite | None = None,
-        made: PreparedChange | None = None,
+        made: PreparedChange | None = None, entries: EntriesInPieces | None = None,
     ) -> None:  # fmt: skip
-        """Remove a document that is there. `made`: as for `insert`."""
+        """Remove a document that is there. `made` and `entries`: as for `insert`."""
         key, key_document = identify(old)
-        if collection.maintained:
+        if entries is not None:
+            entries.end(self, collection)
+        elif collection.maintained:
             index_entries.change(self, collection, record, old, None, made)
         self.kv.delete(bounded_key(collection.number_key, key), db=self.tables["ids"])
         self.kv.delete(collection.number_key + record, db=self.tables["documents"])

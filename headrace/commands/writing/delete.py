@@ -19,9 +19,11 @@ from headrace.dispatch.retryable_writes import progress_of, retryable_of, statem
 from headrace.errors import CommandError
 from headrace.execution.let import variables_of
 from headrace.execution.plan import Finder, check_hint, collation_of
+from headrace.execution.writes.many_entries import are_many, change_behind_entries
 from headrace.execution.writes.matches import MatchedDocument, Target, current, matches
 from headrace.query.expressions.numbers import to_long
 from headrace.store.catalog import Collection
+from headrace.store.commit.entries_in_pieces import EntriesInPieces
 from headrace.store.indexes.prepared_change import PreparedChange, prepared
 from headrace.store.write_transaction import RetryableWrite, WriteTransaction
 from headrace.turns import ticking
@@ -111,10 +113,24 @@ def remove(
         if latest is None:
             return None
         match = latest
+        if made is not None and are_many(context, target.collection, made, match.raw, None):
+            if change_behind_entries(
+                context, target, match.record, made, partial(_delete, context, target, match, retryable, made)
+            ):
+                return match
+            made = prepared(context.store, target.collection, match.raw, None, match.record)
+            continue
         write = target.collection, match.record, match.raw
         if not context.has_locks or wait_until_unlocked(context, partial(_try, write, made)):
             context.txn.delete(*write, retryable, made)
             return match
+
+
+def _delete(
+    context: CommandContext, target: Target, match: MatchedDocument, retryable: RetryableWrite | None,
+    made: PreparedChange, entries: EntriesInPieces,
+) -> None:  # fmt: skip
+    context.txn.delete(target.collection, match.record, match.raw, retryable, made, entries)
 
 
 def _try(write: tuple[Collection, bytes, bytes], made: PreparedChange | None, txn: WriteTransaction) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bson import ObjectId, Timestamp
 
+from headrace import limits
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.lock_waits import wait_until_unlocked, wait_until_unused
 from headrace.dispatch.namespaces import check_namespace, writable
@@ -157,6 +158,9 @@ def _merged(
 
 def _insert(raw: bytes, target: Target, context: CommandContext) -> bool:
     measure(context, target)
+    if len(raw) > limits.PREPARED_BYTES:
+        insert(context, target, raw)
+        return True
     if context.has_locks and not wait_until_unlocked(context, lambda txn: txn.insert(target.collection, raw)):
         return False
     context.txn.insert(target.collection, raw)

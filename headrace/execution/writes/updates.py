@@ -13,10 +13,13 @@ from headrace.dispatch.generic_arguments import MULTI, UPSERT
 from headrace.dispatch.lock_waits import wait_until_unlocked
 from headrace.errors import CommandError
 from headrace.execution.plan import Finder, collation_of
+from headrace.execution.writes.inserts import insert
+from headrace.execution.writes.many_entries import are_many, change_behind_entries
 from headrace.execution.writes.matches import MatchedDocument, Target, current, is_unchanged, measure
 from headrace.execution.writes.validation import Validator
 from headrace.query.update import Diff, Update, UpdateContext, parse_update, upsert_document
 from headrace.store.catalog import Collection
+from headrace.store.commit.entries_in_pieces import EntriesInPieces
 from headrace.store.indexes.prepared_change import PreparedChange, prepared
 from headrace.store.write_transaction import RetryableWrite, WriteTransaction
 from headrace.values.bson import decode, encode, encode_stored_in_pieces
@@ -116,11 +119,24 @@ class Applier:
                 made = prepared(context.store, target.collection, match.raw, new, match.record)
             if match.pause_count != context.pause_count and not is_unchanged(context, target, match):
                 continue
+            if made is not None and are_many(context, target.collection, made, match.raw, new):
+                if change_behind_entries(
+                    context, target, match.record, made, partial(self._replace, match, new, logged, made)
+                ):
+                    return Changed(match.document, applied.document)
+                made = None
+                continue
             write = target.collection, match.record, match.raw, new, logged
             if context.has_locks and not wait_until_unlocked(context, partial(_try, write, made)):
                 continue
             context.txn.replace(*write, self._retryable, made)
             return Changed(match.document, applied.document)
+
+    def _replace(
+        self, match: MatchedDocument, new: bytes, logged: bytes, made: PreparedChange, entries: EntriesInPieces
+    ) -> None:
+        collection, txn = self._target.collection, self._context.txn
+        txn.replace(collection, match.record, match.raw, new, logged, self._retryable, made, entries)
 
     def _context_of(self, document: dict[str, Any]) -> UpdateContext:
         positional = self._finder.positional(document) if self._update.needs_position else None
@@ -133,6 +149,4 @@ class Applier:
         raw = encode(upsert_document(self._update, spec, times))
         self._validator.check(target.collection, raw)
         measure(context, target)
-        while context.has_locks and not wait_until_unlocked(context, lambda txn: txn.insert(target.collection, raw)):
-            pass
-        return decode(context.txn.insert(target.collection, raw, self._retryable))
+        return decode(insert(context, target, raw, self._retryable))

@@ -272,9 +272,9 @@ class CommitInPieces:
 
     def undo(self, txn: WriteTransaction) -> None:
         """Undo one piece; behind the last one the transaction has ended, once `txn` is published."""
-        row = _first_undo(txn.kv, txn.tables, self.transaction.session)
+        row = first_undo(txn.kv, txn.tables, self.transaction.session)
         if row is not None:
-            _undo(self._store.kv_of_pieces, txn.tables, *row)
+            undo(self._store.kv_of_pieces, txn.tables, *row)
             return
         self.transaction.committing = txn
         txn.commits.append(self.transaction)
@@ -297,14 +297,16 @@ def put_images(txn: WriteTransaction, chunk: list[AppliedOperation], position: i
             pre_images.put(txn, operation.image[0], position, index, txn.wall_ms, operation.image[1])
 
 
-def _first_undo(kv: Transaction, tables: dict[str, Table], session: bytes = b"") -> tuple[bytes, bytes] | None:
+def first_undo(kv: Transaction, tables: dict[str, Table], session: bytes = b"") -> tuple[bytes, bytes] | None:
+    """(key, row) of the first piece that can be undone, of a session or of all."""
     with kv.cursor(tables["meta"]) as cursor:
         if cursor.set_range(_UNDO + session) and cursor.key().startswith(_UNDO + session):
             return cursor.item()
     return None
 
 
-def _undo(kv: Transaction, tables: dict[str, Table], row_key: bytes, row: bytes) -> None:
+def undo(kv: Transaction, tables: dict[str, Table], row_key: bytes, row: bytes) -> None:
+    """Undo a piece by its row, which `first_undo` has read."""
     items = decode(row)["d"]
     for name, key, before in zip(items[::3], items[1::3], items[2::3]):
         if before is None:
@@ -318,12 +320,12 @@ def undo_all(environment: Environment, tables: dict[str, Table]) -> None:
     """As a store is opened: undo the commits that the end of the process has cut short, a piece in each transaction."""
     while True:
         with environment.reading() as kv:
-            row = _first_undo(kv, tables)
+            row = first_undo(kv, tables)
         if row is None:
             return
         kv = environment.begin_write()
         try:
-            _undo(kv, tables, *row)
+            undo(kv, tables, *row)
             kv.commit()
         except BaseException:
             with contextlib.suppress(Exception):
@@ -333,7 +335,7 @@ def undo_all(environment: Environment, tables: dict[str, Table]) -> None:
 
 def is_unfinished(kv: Transaction, tables: dict[str, Table]) -> bool:
     """Whether the tables hold pieces of a commit that was cut short."""
-    return _first_undo(kv, tables) is not None
+    return first_undo(kv, tables) is not None
 
 
 def _key(number: int) -> bytes:

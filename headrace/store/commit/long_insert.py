@@ -73,13 +73,13 @@ class LongInsert:
         if transactions.open:
             transactions.history.add_layer(transactions.history.sequence, self.before_images)
         self._store.kv_of_pieces.delete(self._undo_key, db=txn.tables["meta"])
-        txn.long_insert = self
+        txn.ended.append(self)
 
     def undo(self, txn: WriteTransaction) -> None:
         """Remove the document: it is not inserted."""
         self._store.kv_of_pieces.delete(self._key, db=txn.tables["documents"])
         self._store.kv_of_pieces.delete(self._undo_key, db=txn.tables["meta"])
-        txn.long_insert = self
+        txn.ended.append(self)
 
     def fail(self) -> None:
         """A commit has failed: what is stored is to be removed."""

@@ -80,12 +80,17 @@ class PreparedChange:
 
     def check(self, txn: WriteTransaction, collection: Collection, record: bytes | None) -> None:
         """Raises 11000 where a unique key is another record's. Notes the traits of the new document."""
+        self.note_traits(txn, collection)
         for index, change in zip(collection.maintained, self.changes):
-            if not change.traits <= index.saved_traits:
-                index_entries.note_traits(txn, collection, index, change.traits)
             if self.new is not None and index.refuses_duplicates:
                 for key in ticking_if_many(change.added):
                     index_entries.refuse_duplicate(txn, collection, index, self.new, key, record)
+
+    def note_traits(self, txn: WriteTransaction, collection: Collection) -> None:
+        """Note what the new document brings to indexes."""
+        for index, change in zip(collection.maintained, self.changes):
+            if not change.traits <= index.saved_traits:
+                index_entries.note_traits(txn, collection, index, change.traits)
 
     def make(self, txn: WriteTransaction, record: bytes) -> None:
         """Change the entries of the record. Ticks."""

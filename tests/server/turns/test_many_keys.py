@@ -111,6 +111,7 @@ def test_others_read_meanwhile_and_see_nothing_of_it(
     server: headrace.Server, monkeypatch: pytest.MonkeyPatch, may_end: threading.Event
 ) -> None:
     monkeypatch.setattr(limits, "COMMIT_PIECE_COUNT", 16)
+    monkeypatch.setattr(limits, "ENTRY_COUNT", 4 * COUNT)  # beyond it, an entry is not put in one commit
     with RawClient(server.address) as client, RawClient(server.address) as other:
         indexed(client, "array")
         assert other.ask({"insert": "c", "documents": [{"_id": 0, "n": 0}]})["n"] == 1
