@@ -128,6 +128,16 @@ class Transaction(Protocol):
     def abort(self) -> None: ...
 
 
+class SharedRead(Transaction, Protocol):
+    """A read transaction of many readers, in any thread: it lasts until `end`, and until the last of them is done."""
+
+    def join(self) -> bool:
+        """One more reader, who calls `abort`; False where it has ended."""
+
+    def end(self) -> None:
+        """Nobody joins any more."""
+
+
 class Environment(Protocol):
     """An open data directory."""
 
@@ -155,6 +165,9 @@ class Environment(Protocol):
 
         Whatever reads a value that does not match its checksum raises `DamagedValue`.
         """
+
+    def begin_shared_read(self) -> SharedRead:
+        """A read transaction on the last commit for all who read until its `end`."""
 
     def begin_write(self) -> Transaction:
         """The write transaction. The caller sees to it that there is one at a time."""

@@ -33,7 +33,7 @@ from headrace.store.commit.before_images import BeforeImages, BeforeImageTransac
 from headrace.store.commit.commit_in_pieces import undo_all
 from headrace.store.data_file import DATA_FILE, UnusableDirectory
 from headrace.store.entries import noop_entry
-from headrace.store.kv import Environment, Transaction
+from headrace.store.kv import Environment, SharedRead, Transaction
 from headrace.store.lmdb import LmdbEnvironment, LmdbError, MapFull
 from headrace.store.spill_file import SpillFolder
 from headrace.store.transaction_registry import Transactions
@@ -91,6 +91,7 @@ class Store:
         """The memory of the process, without a limit unless the engine gives it one."""
         self.transactions = Transactions(self)
         self.before_images: list[BeforeImages] = []
+        self._published: SharedRead | None = None
         """What others see of commits and inserts that are being made in pieces."""
         self.kv_of_pieces: Transaction
         """That of the open write transaction, which reads pieces too, and whose changes are not recorded."""
@@ -186,9 +187,7 @@ class Store:
     @contextlib.contextmanager
     def reading(self) -> Iterator[View]:
         """A view of the last commit, for the length of a `with` that does not await."""
-        kv = self.environment.begin_read()
-        if self.before_images:
-            kv = BeforeImageTransaction(kv, self.before_images, self.tables)
+        kv = self.begin_read()
         try:
             yield View(self, kv)
         finally:
@@ -196,7 +195,9 @@ class Store:
 
     def begin_read(self) -> Transaction:
         """As `reading`, for who ends the transaction by himself."""
-        kv = self.environment.begin_read()
+        published = self._published
+        joins = published is not None and published.join()
+        kv: Transaction = published if joins else self.environment.begin_read()  # type: ignore[assignment]
         return BeforeImageTransaction(kv, self.before_images, self.tables) if self.before_images else kv
 
     def as_of(self, kv: Transaction, snapshot: int) -> Transaction:
@@ -255,6 +256,15 @@ class Store:
             return runs
         return [(runs[0][0], self._last_run[1], runs[0][2]), *runs[1:]]
 
+    def keep_published(self) -> None:
+        """Until `publish` or `abandon` all see the state before the commit, which another thread is about to make."""
+        self._published = self.environment.begin_shared_read()
+
+    def _end_published(self) -> None:
+        if self._published is not None:
+            self._published.end()
+            self._published = None
+
     def sync(self, txn: WriteTransaction) -> None:
         """Commit: when this returns, the transaction is on disk (at default settings)."""
         txn.kv.commit()
@@ -262,6 +272,7 @@ class Store:
     def publish(self, txn: WriteTransaction) -> None:
         """After `sync`: the commit becomes the state in memory, and the listeners are called."""
         self._open_transaction = None
+        self._end_published()
         if txn.commits or self.transactions.awaited:
             self.transactions.published(txn)
         for ended in txn.ended:
@@ -295,6 +306,7 @@ class Store:
     def abandon(self, txn: WriteTransaction) -> None:
         """Abandon the transaction: nothing it did is left, in the tables or in memory."""
         self._open_transaction = None
+        self._end_published()
         with contextlib.suppress(Exception):  # a failed commit has ended the KV transaction already
             txn.kv.abort()
         with self.environment.reading() as kv:
