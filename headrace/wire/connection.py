@@ -134,8 +134,10 @@ class Connection:
 
     def _gather(self, wanted_bytes: int, buffer: bytes, at: int) -> Message | NeedData:
         """The next message with what came since, if that is enough; `buffer` from `at` on is not."""
-        if not self._tail:
-            return self._wait_for(wanted_bytes, buffer, at)
+        if wanted_bytes != self._wanted_bytes or not self._tail:  # the header may have come with much behind it
+            wait = self._wait_for(wanted_bytes, buffer, at)
+            if not self._tail:
+                return wait
         if len(buffer) - at + self._tail_bytes < self._wanted_bytes:
             return NEED_DATA
         if self._wanted_bytes > DECODED_BYTES_MAX:

@@ -89,3 +89,28 @@ def test_long_data_that_are_not_what_the_message_says_are_refused(end: bytes) ->
         packed = compression.compress(compressor, NOISE[:MEGABYTE])
         with pytest.raises(ProtocolError):
             compression.decompress(compressor, packed[:-1] if not end else packed, MEGABYTE - len(end))
+
+
+@pytest.mark.parametrize("first", [3, 15, 16, 100, 64 * 1024])
+def test_a_message_that_is_there_before_it_is_looked_at_is_not_joined(first: int) -> None:
+    """As of a client that has sent all of it before it was its turn."""
+    data, connection = plain(LETTERS), Connection()
+    connection.receive(data[:first])
+    for start in range(first, len(data), 64 * 1024):
+        connection.receive(data[start : start + 64 * 1024])
+    message = connection.next_event()
+    assert type(message) is UnopenedMessage and len(message._pieces) > 200
+    opened = message.opened()
+    assert opened.body == encode({"insert": "c", "$db": "t"}) and len(opened.sequences["documents"]) == 2
+    assert connection.next_event() is NEED_DATA and connection.is_empty()
+
+
+@pytest.mark.parametrize("header", [(0, 1, 0, 2013), (16 + 60_000_000, 1, 0, 2013), (30_000_000, 1, 0, 99)])
+def test_much_that_is_no_message_is_refused_at_once(header: tuple[int, int, int, int]) -> None:
+    connection = Connection()
+    connection.receive(struct.pack("<iiii", *header))
+    for _ in range(40):
+        connection.receive(bytes(64 * 1024))
+    with pytest.raises(ProtocolError):
+        connection.next_event()
+    assert not connection.unread_bytes
