@@ -32,6 +32,7 @@ import headrace.execution
 import headrace.query
 from headrace import limits
 from headrace.clock import monotonic
+from headrace.values import collator
 
 if TYPE_CHECKING:
     from headrace.server.core import Core
@@ -60,6 +61,7 @@ async def tend(core: Core) -> None:
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)
             await asyncio.sleep(0)
+    collator.read_ahead()
     activity, garbage, freed = Activity(core.scheduler.turns), Garbage(), FreedMemory()
     while True:
         await asyncio.sleep(limits.COLLECTION_SECONDS)
