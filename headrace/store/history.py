@@ -44,6 +44,8 @@ class History:
         """The keys that have earlier values."""
         self._values: dict[TableKey, list[tuple[int, bytes | None]]] = {}
         self._journal: deque[tuple[int, TableKey]] = deque()
+        self._sizes: deque[tuple[int, int]] = deque()
+        """(sequence, the bytes that were recorded for it) of what is counted: all that is not forgotten."""
         self.layers: list[tuple[int, Layer]] = []
         """(sequence, what it changed) of the commits of large transactions, which are not recorded key by key."""
         self._forgotten = 0
@@ -62,7 +64,12 @@ class History:
         self._values.setdefault(key, []).append((sequence, before))
         self._journal.append((sequence, key))
         self.changed.add(key)
-        self._account.add(_size(before))  # which may end transactions, and forget
+        size = limits.VERSION_BYTES + (0 if before is None else len(before))
+        if self._sizes and self._sizes[-1][0] == sequence:
+            self._sizes[-1] = sequence, self._sizes[-1][1] + size
+        else:
+            self._sizes.append((sequence, size))
+        self._account.add(size)  # which may end transactions, and forget
 
     def before(self, key: TableKey, snapshot: int) -> tuple[bytes | None] | None:
         """(what the key held) after sequence `snapshot`; None where it has not changed since."""
@@ -82,8 +89,10 @@ class History:
         self.layers.append((sequence, layer))
 
     def forget(self, through: int) -> None:
-        """No transaction reads as of a sequence before `through` any more. Some values go at once, the others with
-        `forget_more`."""
+        """No transaction reads as of a sequence before `through` any more. Values that are not read count no more;
+        some go at once, the others with `forget_more`."""
+        while self._sizes and self._sizes[0][0] <= through:
+            self._account.add(-self._sizes.popleft()[1])
         self.layers = [item for item in self.layers if item[0] > through]
         self._forgotten = max(self._forgotten, through)
         self.forget_more()
@@ -108,10 +117,12 @@ class History:
         while self._journal and self._journal[-1][0] == sequence:
             _, key = self._journal.pop()
             self._drop(key, -1)
+        if self._sizes and self._sizes[-1][0] == sequence:
+            self._account.add(-self._sizes.pop()[1])
 
     def _drop(self, key: TableKey, which: int) -> None:
         values = self._values[key]
-        self._account.add(-_size(values.pop(which)[1]))
+        del values[which]
         if not values:
             del self._values[key]
             self.changed.discard(key)
@@ -121,10 +132,6 @@ class History:
         self.is_needed = False
         self.layers = []
         self.forget(self.sequence)
-
-
-def _size(value: bytes | None) -> int:
-    return limits.VERSION_BYTES + (0 if value is None else len(value))
 
 
 class RecordingTransaction:

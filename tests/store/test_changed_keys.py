@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from headrace.memory_budget import Memory
 from headrace.store import changed_keys
 from headrace.store.changed_keys import KeyOrder
 from headrace.store.history import History
@@ -49,15 +50,22 @@ def test_what_is_discarded_leaves_the_lists_as_others_come() -> None:
 
 def test_what_many_changes_have_left_is_forgotten_in_pieces() -> None:
     table = Table(object())
-    history = History({"documents": table, "ids": table, "indexes": table})
+    account = Memory().account("history")
+    history = History({"documents": table, "ids": table, "indexes": table}, account)
     count = 3 * PIECE_COUNT
     for number in range(count):
         history.record((table, number.to_bytes(8, "big")), 1, b"before")
     history.sequence = 1
+    assert account.bytes >= 6 * count
     history.clear()
+    assert not account.bytes  # nobody is cut off for what goes anyway
     assert len(history) == count - PIECE_COUNT and history.has_forgotten
     history.record((table, b"0000later"), 2, None)  # of a transaction that has begun since
     while history.forget_more():
         pass
+    size = account.bytes
+    history.record((table, b"0000later"), 3, b"before")
+    history.undo(3)
+    assert account.bytes == size > 0
     assert len(history) == 1 and history.before((table, b"0000later"), 1) == (None,)
     assert history.before((table, bytes(8)), 0) is None
