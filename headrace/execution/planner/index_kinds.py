@@ -37,7 +37,8 @@ Variant = tuple[Index, Sequence[PathCondition]]
 
 
 def variants(index: Index, conditions: Sequence[PathCondition]) -> list[Variant]:
-    """The ordered indexes that an index is, each with the conditions on it; of an ordinary one: itself."""
+    """Return the ordered indexes that an index is. Each has all conditions of the filter, so that an access can tell
+    whether its bounds say all of the filter. Those on other paths bound nothing."""
     pattern = index.spec["key"]
     if wildcard_of(pattern) is not None:
         return list(_wildcard(index, conditions))
@@ -78,23 +79,22 @@ def _value(interval: Interval) -> Any:
 def _wildcard(index: Index, conditions: Sequence[PathCondition]) -> Iterator[Variant]:
     pattern: dict[str, Any] = index.spec["key"]
     paths = WildcardPaths(index.spec)
-    others = [condition for condition in conditions if condition.path in pattern]
     wanted = dict.fromkeys(
         condition.path for condition in conditions
         if condition.needs_value and condition.path not in pattern and paths.has(condition.path)
         and not any(name.isdigit() for name in condition.path.split("."))
     )  # fmt: skip
     for path in wanted:
-        of_path = [_bounding(condition) for condition in conditions if condition.path == path]
-        is_bounded = any(condition.intervals is not None for condition in of_path)
+        bounding = [_bounding(condition) if condition.path == path else condition for condition in conditions]
+        is_bounded = any(condition.path == path and condition.intervals is not None for condition in bounding)
         at_path = point(path)
         intervals = [at_path] if is_bounded else [at_path, _below(path)]
         yield (
             _variant(index, {_PATH: 1, path: pattern[wildcard_of(pattern) or ""]}, path, repeats=not is_bounded),
-            [*others, *of_path, PathCondition(_PATH, intervals, True, True, None, AlwaysBoolean(True))],
+            [*bounding, PathCondition(_PATH, intervals, True, True, None, AlwaysBoolean(True))],
         )
     if next(iter(pattern)) != wildcard_of(pattern):
-        yield _variant(index, {_PATH: 1}, None, repeats=True), others
+        yield _variant(index, {_PATH: 1}, None, repeats=True), conditions
 
 
 def _variant(index: Index, fields: dict[str, Any], path: str | None, *, repeats: bool) -> Index:
