@@ -3,6 +3,7 @@
     python bench/fairness.py                          all attacks; a table in Markdown
     python bench/fairness.py --only regex unwind      those whose name contains one of these
     python bench/fairness.py --seconds 5 --write docs/limits.md
+    python bench/fairness.py --memoryLimit 512M       the peak memory of a server with that limit, and the answers
 
 Each attack has a server process of its own. Beside it one client pings, one inserts and one watches (`honest.py`), and
 one pings a second server that does nothing else: what that one waits is the machine's, and is taken off.
@@ -18,6 +19,7 @@ import signal
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -39,6 +41,8 @@ class Result:
     """By kind of client; `idle` is the ping to the server that does nothing else."""
     memory: tuple[float, float, float]
     """Before, at most, after."""
+    peak: float
+    """VmHWM: the most that was resident, with pages of the data file."""
     answers: dict[str, int]
     alive: bool
 
@@ -51,15 +55,22 @@ class Result:
         """The line of the table."""
         waits = [f"{worst:.0f} / {most:.0f}" for worst, most in map(self.wait, KINDS)]
         memory = " / ".join(f"{size:.0f}" for size in self.memory)
+        return f"| {self.attack} | {' | '.join(waits)} | {memory} | {self._outcome()} |"
+
+    def memory_row(self) -> str:
+        """The line of the table of a server with a memory limit."""
+        return f"| {self.attack} | {self.peak:.0f} | {self.memory[1]:.0f} | {self._outcome()} |"
+
+    def _outcome(self) -> str:
         answers = ", ".join(f"{code} × {count:,}" for code, count in sorted(self.answers.items()))
-        ended = "" if self.alive else " **the server has ended**"
-        return f"| {self.attack} | {' | '.join(waits)} | {memory} | {answers}{ended} |"
+        return answers if self.alive else f"{answers} **the server has ended**"
 
 
 HEAD = (
     "| Attack | ping: worst / 99 % | insert | event | memory: before / at most / after | answers |\n"
     "|---|---|---|---|---|---|"
 )
+MEMORY_HEAD = "| Attack | VmHWM | without pages of the data file | answers |\n|---|---|---|---|"
 
 
 def main() -> int:
@@ -73,17 +84,19 @@ def main() -> int:
         return 0
     rows = []
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that servers and clients end, too
-    print(HEAD)
+    limit = arguments.memory_limit
+    head, flags = (HEAD, ()) if limit is None else (MEMORY_HEAD, ("--memoryLimit", limit))
+    print(head)
     with StartedServer(arguments.directory) as idle:
         for attack in wanted:
-            result = measure(attack, idle, arguments.seconds, arguments.directory)
-            rows.append(result.row())
+            result = measure(attack, idle, arguments.seconds, arguments.directory, flags)
+            rows.append(result.row() if limit is None else result.memory_row())
             print(rows[-1], flush=True)
             for kind, latency in result.latency.items():
                 if latency.failure:
                     print(f"{kind}: {latency.failure}", file=sys.stderr)
     if arguments.write is not None:
-        _write(arguments.write, rows)
+        _write(arguments.write, head, rows)
     return 0
 
 
@@ -94,6 +107,7 @@ def _arguments() -> argparse.Namespace:
     add("--seconds", type=float, default=3.0, help="how long each goes on (default: 3)")
     add("--list", action="store_true", help="print the names only")
     add("--write", type=Path, metavar="FILE", help="put the table into this page, between its marks")
+    add("--memoryLimit", dest="memory_limit", metavar="BYTES", help="of the servers; the table has their peak memory")
     add("--directory", type=Path, help="where the servers have their data (default: the temporary directory)")
     return parser.parse_args()
 
@@ -102,15 +116,17 @@ def _wanted(attack: Attack, words: list[str]) -> bool:
     return not words or any(word.lower() in attack.name.lower() for word in words)
 
 
-def _write(page: Path, rows: list[str]) -> None:
+def _write(page: Path, head: str, rows: list[str]) -> None:
     text = page.read_text("utf-8")
-    table = f"{BEGIN}\n\n{HEAD}\n" + "\n".join(rows) + f"\n\n{END}"
+    table = f"{BEGIN}\n\n{head}\n" + "\n".join(rows) + f"\n\n{END}"
     page.write_text(re.sub(f"{BEGIN}.*{END}", lambda _: table, text, flags=re.DOTALL), "utf-8")
 
 
-def measure(attack: Attack, idle: Target, seconds: float, directory: Path | None = None) -> Result:
-    """Run one attack on a server of its own."""
-    with StartedServer(directory, attack.flags) as target:
+def measure(
+    attack: Attack, idle: Target, seconds: float, directory: Path | None = None, flags: Sequence[str] = ()
+) -> Result:
+    """Run one attack on a server of its own. `flags`: more of its command line."""
+    with StartedServer(directory, (*attack.flags, *flags)) as target:
         if attack.prepare is not None:
             attack.prepare(Attacker(target.address, float("inf")))
         clients = {kind: HonestClient(kind, target) for kind in KINDS}
@@ -131,16 +147,19 @@ def measure(attack: Attack, idle: Target, seconds: float, directory: Path | None
         time.sleep(0.5)
         latency = {kind: client.stop() for kind, client in clients.items()}
         after = memory_of(target)
-        return Result(attack.name, latency, (before, most, after), answers, is_alive(target))
+        peak = memory_of(target, "VmHWM")
+        return Result(attack.name, latency, (before, most, after), peak, answers, is_alive(target))
 
 
-def memory_of(target: Target) -> float:
-    """MiB of memory that the process has for itself: not the pages of the data file, which the system takes back."""
+def memory_of(target: Target, name: str = "RssAnon") -> float:
+    """A line of the process's status in MiB. `RssAnon` is the memory that the process has for itself: not the pages of
+    the data file, which the system takes back.
+    """
     try:
         status = Path(f"/proc/{target.pid}/status").read_text()
     except OSError:
         return float("nan")
-    matched = re.search(r"RssAnon:\s+(\d+) kB", status)
+    matched = re.search(rf"{name}:\s+(\d+) kB", status)
     return int(matched[1]) / 1024 if matched else float("nan")
 
 

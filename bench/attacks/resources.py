@@ -11,7 +11,7 @@ from bson import Binary, Int64
 from messages import command, reply_document
 from target import receive
 
-from attacks.attacker import DATABASE, Attack, Attacker
+from attacks.attacker import DATABASE, Attack, Attacker, aggregating
 from attacks.wire import exchange
 
 
@@ -209,6 +209,52 @@ def _many(attacker: Attacker) -> None:
     attacker.fill(1000)
 
 
+def _on_connections(count: int, body: dict[str, Any]) -> Any:
+    """A run that sends the command on `count` connections at once, again and again."""
+
+    def run(attacker: Attacker) -> None:
+        connections = [attacker.connect() for _ in range(count)]
+        while attacker.seconds_left > 0:
+            attacker.send_all(connections, body)
+
+    return run
+
+
+def _computing(expression: Any) -> dict[str, Any]:
+    """An aggregate that computes one number for each document and returns their sum."""
+    return aggregating({"$group": {"_id": None, "x": {"$sum": expression}}}, collection="c")
+
+
+RANGE = {"$range": [0, 3_900_000]}
+_THREE_RANGES = {"$let": {
+    "vars": {"a": RANGE, "b": RANGE, "c": RANGE},
+    "in": {"$add": [{"$sum": "$$a"}, {"$sum": "$$b"}, {"$sum": "$$c"}]},
+}}  # fmt: skip
+_TEXTS = {"$size": {"$map": {"input": {"$range": [0, 1_000_000]}, "in": {"$toString": "$$this"}}}}
+_IN_DOCUMENTS = {"find": "c", "filter": {"n": {"$in": [{"a": number} for number in range(150_000)]}}}
+
+
+def _few(attacker: Attacker) -> None:
+    attacker.fill(300)
+
+
+def _transactions_of_15_mb(attacker: Attacker) -> None:
+    for number in range(60):
+        attacker.ask({"insert": "t", **_transaction(_fixed_session(number), first=True)},
+                     documents=[{"note": "x" * 15_000_000}])  # fmt: skip
+    while attacker.seconds_left > 0:
+        time.sleep(0.05)
+
+
+def _views_of_14_mb(attacker: Attacker) -> None:
+    pipeline = [{"$match": {"n": {"$in": ["x" * 1000 + str(number) for number in range(14_000)]}}}]
+    for number in range(60):
+        attacker.ask({"create": f"v{number}", "viewOn": "c", "pipeline": pipeline})
+    attacker.close()
+    while attacker.seconds_left > 0:
+        time.sleep(0.05)
+
+
 ATTACKS = (
     Attack("connections opened by the hundred", _connections),
     Attack("cursors opened and left", _cursors, _many),
@@ -230,4 +276,10 @@ ATTACKS = (
            _backlog),
     Attack("a stream of events of 10 MB", _from_the_beginning([], "large"), _backlog),
     Attack("getMores of a cursor that does not exist", _get_mores),
+    Attack("30 aggregates of ranges of 3,900,000", _on_connections(30, _computing({"$sum": RANGE})), _few),
+    Attack("60 aggregates of three such ranges in a $let", _on_connections(60, _computing(_THREE_RANGES)), _few),
+    Attack("40 aggregates of arrays of 1,000,000 texts", _on_connections(40, _computing(_TEXTS)), _few),
+    Attack("60 open transactions of 15 MB", _transactions_of_15_mb, lambda attacker: attacker.fill(10, 10, "t")),
+    Attack("60 views with pipelines of 14 MB", _views_of_14_mb, _few),
+    Attack("40 filters with $in of 150,000 documents", _on_connections(40, _IN_DOCUMENTS), _few),
 )  # fmt: skip
