@@ -26,9 +26,9 @@ Range = tuple[bytes, bytes]
 
 
 def check_index(view: View, collection: Collection, index: Index) -> None:
-    """Raise 175 where an index that a walk goes through was dropped meanwhile."""
+    """Raise 175 where an index that a walk goes through is not there, or not yet or no longer complete, in a view."""
     now = view.collection(collection.namespace)
-    if now is None or not any(item.number == index.number for item in now.maintained):
+    if now is None or not any(item.number == index.number for item in now.indexes):
         raise CommandError(175, f"query plan killed :: index '{index.name}' dropped")
 
 
@@ -129,8 +129,7 @@ class IndexScan(ChunkedScan):
         if not ranges:
             return None
         view, index, seen = self._view(), self._index, self._seen
-        if self._last is not None:
-            check_index(view, self._collection, index)
+        check_index(view, self._collection, index)
         chunk: list[bytes] = []
         size = count = fetched = 0
         reader = self._reader

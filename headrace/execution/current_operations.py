@@ -79,8 +79,9 @@ def _operation(context: CommandContext, request: Request) -> dict[str, Any]:
 
 def _builds(context: CommandContext, request: Request) -> Iterator[dict[str, Any]]:
     """The builds of indexes, with how far they are."""
-    for number, build in enumerate(context.store.catalog.builds.values()):
-        collection = build.collection
+    catalog = context.store.catalog
+    for number, build in enumerate(catalog.builds.values()):
+        collection = catalog.by_number[build.collection_number]
         total = max(context.view.count(collection) if context.view.is_counted(collection) else 0, build.done)
         yield {
             "type": "op", "host": host_of(context.engine, request.client),

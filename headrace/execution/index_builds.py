@@ -37,16 +37,16 @@ def replace_index(context: CommandContext, collection: Collection, spec: dict[st
         _build(context, collection, [spec])
         return
     index = Index(context.txn.catalog.new_number(context.txn.kv), spec)
-    index_entries.add(context.txn, collection, index, list(context.txn.scan(collection)))
-    index_builds.put(context.txn, collection, [index])
+    index = index_entries.add(context.txn, collection, index, list(context.txn.scan(collection)))
+    index_builds.put(context.txn, context.txn.catalog.current(collection), [index])
 
 
 def _build(context: CommandContext, collection: Collection, specs: list[dict[str, Any]]) -> None:
-    build = index_builds.begin(context.txn, collection, specs)
+    build = index_builds.begin(context.txn, context.txn.catalog.current(collection), specs)
     running = context.engine.builds_of_commands
     running.add(build.uuid)
     try:
-        _run(context, build)
+        _run(context, build, collection)
     except AnsweredError as error:
         now = context.txn.catalog.builds.get(build.uuid)
         if now is not None and error.code not in _LEFT:
@@ -56,23 +56,24 @@ def _build(context: CommandContext, collection: Collection, specs: list[dict[str
         running.discard(build.uuid)
 
 
-def _run(context: CommandContext, build: IndexBuild) -> None:
+def _run(context: CommandContext, build: IndexBuild, collection: Collection) -> None:
     while True:
-        build = _current(context, build)
+        build = _current(context, build, collection)
         if index_builds.fill(context.txn, build):
             tick()
-            index_builds.make_entries(context.store, build)
+            index_builds.make_entries(context.txn, _current(context, build, collection))
             continue
-        wait_until_unused(context, build.collection.namespace)
-        build = _current(context, build)
+        wait_until_unused(context, index_builds.collection_of(context.txn, build).namespace)
+        build = _current(context, build, collection)
         if not index_builds.fill(context.txn, build):  # what was written while it waited is in the indexes
             index_builds.commit(context.txn, build)
             return
 
 
-def _current(context: CommandContext, build: IndexBuild) -> IndexBuild:
-    """The build as the catalog has it now. Raises 276 where it has been ended."""
+def _current(context: CommandContext, build: IndexBuild, collection: Collection) -> IndexBuild:
+    """Return the build as the catalog has it now. Raises 276 where it has been ended."""
     now = context.txn.catalog.builds.get(build.uuid)
     if now is None:
-        raise index_builds.aborted(build, "the build was aborted by a command that drops its indexes or its collection")
+        cause = "the build was aborted by a command that drops its indexes or its collection"
+        raise index_builds.aborted(build, collection, cause)
     return now

@@ -155,7 +155,7 @@ class _Inspection:
         if self._repairs:
             txn = self._context.txn
             txn.kv.delete(collection.number_key + record, db=txn.tables["documents"])
-            txn.add_count(collection, -1, record)
+            txn.add_count(collection, -1, removed=record)
             report.count -= 1
 
     def _rows_of_document(self, view: View, rows: IndexRows, record: bytes, raw: bytes) -> None:
@@ -263,12 +263,13 @@ class _Inspection:
     def _compare_count(self) -> None:
         """The number of documents in memory; a wrong one is set right, nothing having changed meanwhile."""
         view, collection = self._view()
-        if not view.is_counted(collection) or (stored := view.count(collection)) == self._report.count:
+        known = view.known_count(collection)
+        if known is None or not view.is_counted(collection) or (stored := view.count(collection)) == self._report.count:
             return
         self._report.warnings.append(
             f"The collection was counted as {stored} documents and has {self._report.count}; the count is right now"
         )
-        collection.document_count = self._report.count
+        view.keep_count(collection, known._replace(documents=self._report.count))
 
 
 def _number(record: bytes) -> Int64:

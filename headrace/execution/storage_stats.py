@@ -11,7 +11,6 @@ from headrace.dispatch.namespaces import OPLOG
 from headrace.errors import CommandError
 from headrace.store.catalog import Collection
 from headrace.store.indexes.index_rows import rows_of
-from headrace.turns import current_turn
 
 
 def size_of(context: CommandContext, collection: Collection) -> int:
@@ -35,15 +34,10 @@ def index_sizes(context: CommandContext, collection: Collection) -> dict[str, in
 
 
 def count_of(context: CommandContext, collection: Collection) -> int:
-    """How many documents a collection has. The first time since the start they are counted, with pauses."""
+    """Return how many documents a collection has. The first time since the start they are counted, with pauses."""
     while not (view := context.view).is_counted(collection):
-        if not view.count_on(collection, limits.COUNT_COUNT):
-            turn = current_turn()
-            if turn is None:
-                break
-            turn.pause()
-        collection = context.view.collection(collection.namespace) or collection
-    return context.view.count(collection)
+        view.count_on(collection, limits.COUNT_COUNT)
+    return view.count(collection)
 
 
 def check_scale(scale: Any) -> int:

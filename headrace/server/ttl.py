@@ -61,15 +61,15 @@ class TimeToLive:
     async def _expire(self, collection: Collection, index: Index, now_ms: int) -> int:
         """Walk the dates that have passed piece by piece; the collection may change, or go, between the pieces."""
         after: bytes | None = None
-        ranges = _expired_keys(index, now_ms)
         removed = 0
         while True:
             with self._core.store.reading() as view:
-                if view.collection(collection.namespace) is not collection:
+                now = _current(view, collection, index)
+                if now is None:
                     return removed
-                keys = walk_keys(view, index, ranges, backward=False, after=after)
+                keys = walk_keys(view, now, _expired_keys(now, now_ms), backward=False, after=after)
                 piece = list(islice(keys, limits.TTL_COUNT_MAX))
-                old = [record for _, record in piece if _expired(view, collection, record, index, now_ms) is not None]
+                old = [record for _, record in piece if _expired(view, collection, record, now, now_ms) is not None]
             if old:
                 gone: list[int] = []
                 await self._core.writer.add_job(
@@ -80,6 +80,13 @@ class TimeToLive:
                 return removed
             await let_others_run()
             after = piece[-1][0]
+
+
+def _current(view: View, collection: Collection, index: Index) -> Index | None:
+    """Return what an index is in this view; None where it expires nothing any more."""
+    now = view.catalog.by_number.get(collection.number)
+    indexes = () if now is None else now.indexes
+    return next((item for item in indexes if item.number == index.number and is_ttl(item)), None)
 
 
 def _expired_keys(index: Index, now_ms: int) -> list[tuple[bytes, bytes]]:
@@ -127,12 +134,14 @@ def _covers(index: Index, document: dict[str, Any]) -> bool:
 def delete_expired(
     txn: WriteTransaction, collection: Collection, index: Index, records: list[bytes], now_ms: int
 ) -> int:
-    """Delete those of the records that are still there and still expired; returns how many."""
-    if txn.collection(collection.namespace) is not collection:
+    """Delete those of the records that are still there and still expired; return how many."""
+    now = _current(txn, collection, index)
+    if now is None:
         return 0
+    collection = txn.catalog.current(collection)
     removed = 0
     for record in records:
-        document = _expired(txn, collection, record, index, now_ms)
+        document = _expired(txn, collection, record, now, now_ms)
         if document is not None and not txn.is_locked(collection, record):
             txn.delete(collection, record, document)
             removed += 1

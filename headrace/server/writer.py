@@ -304,7 +304,6 @@ class Writer:
         is_long = self._commit_was_long = txn.staged.entry_bytes > LONG_COMMIT_BYTES or group.change_pauses > 0
         if is_long or self._commit_ms > SLOW_COMMIT_MS:
             self.busy_since = monotonic()  # what the commands took is not the disk's fault
-            store.keep_published()
             task = self._core.loop.run_in_executor(self._core.commit_thread, self._timed_sync, txn, is_long)
             task.add_done_callback(lambda done: self._synced(group, done.exception()))
             return

@@ -55,8 +55,7 @@ def create_view(txn: WriteTransaction, namespace: str, options: dict[str, Any]) 
 
 def modify_view(txn: WriteTransaction, view: Collection, options: dict[str, Any]) -> None:
     """Give a view other options; the oplog shows it as an update of its document in `system.views`."""
-    view.set_options(options)
-    txn.catalog.save(txn.kv, view)
+    view = txn.catalog.save(txn.kv, txn.catalog.current(view).changed(options=options))
     _note_view(txn, "collMod", view)
     _log_view(txn, view, "u", {"_id": view.namespace, **options}, {"_id": view.namespace})
 
@@ -95,6 +94,7 @@ def drop(txn: WriteTransaction, collection: Collection) -> None:
 
 
 def _discard(txn: WriteTransaction, collection: Collection) -> None:
+    collection = txn.catalog.current(collection)
     for build in txn.catalog.builds_on(collection):
         index_builds.abort(txn, build, ABORTED_BY_DROP)
     for index in collection.maintained:
@@ -113,15 +113,10 @@ def retain_index(txn: WriteTransaction, index: Index) -> None:
 
 
 def _garbage(view: View) -> bytes | None:
-    """The number of a dropped collection or index whose rows are still there. Those of an index that is being built
-    count as garbage, for the case that the server ends before it is done, but are not collected meanwhile."""
+    """Return the number of a dropped collection or index whose rows are still there; None: there is none."""
     with view.kv.cursor(view.tables["meta"]) as cursor:
-        moved = cursor.set_range(_GARBAGE)
-        while moved and cursor.key().startswith(_GARBAGE):
-            number = cursor.key()[len(_GARBAGE) :]
-            if number not in view.store.building:
-                return number
-            moved = cursor.next()
+        if cursor.set_range(_GARBAGE) and cursor.key().startswith(_GARBAGE):
+            return cursor.key()[len(_GARBAGE) :]
     return None
 
 
@@ -159,8 +154,8 @@ def rename(txn: WriteTransaction, source: Collection, namespace: str, target: Co
         o2 = {"numRecords": txn.count(target)}
         _discard(txn, target)
         txn.catalog.remove(txn.kv, target)
-    txn.catalog.rename(txn.kv, source, namespace)
-    txn.log_command(database, uuid, o, o2, also=(source.database,))
+    renamed = txn.catalog.rename(txn.kv, source, namespace)
+    txn.log_command(database, uuid, o, o2, also=(renamed.database,))
 
 
 def move(txn: WriteTransaction, source: Collection, namespace: str, target: Collection | None) -> None:
@@ -170,6 +165,7 @@ def move(txn: WriteTransaction, source: Collection, namespace: str, target: Coll
     indexes = [index.spec for index in source.indexes if index.name != "_id_"]
     if indexes:
         create_indexes(txn, copy, indexes)
+    copy = txn.catalog.current(copy)
     for record in [record for record, _ in txn.scan(source)]:
         raw = txn.by_record(source, record)
         assert raw is not None
@@ -205,16 +201,17 @@ def convert_to_capped(txn: WriteTransaction, source: Collection, bytes_max: int)
 
 def modify(
     txn: WriteTransaction, collection: Collection, change: dict[str, Any], options: dict[str, Any],
-    index_before: dict[str, Any] | None = None,
+    index: Index | None = None, index_before: dict[str, Any] | None = None,
 ) -> None:  # fmt: skip
-    """collMod: `change` is what the client asked, `options` the collection's options afterwards."""
+    """collMod: `change` is what the client asked, `options` the collection's options afterwards; `index` the index that
+    has changed, as it is afterwards, and `index_before` its options before."""
     assert collection.uuid is not None
     o2: dict[str, Any] = {"collectionOptions_old": {**collection.encoded_options, "uuid": Binary(collection.uuid, 4)}}
     if index_before is not None:
         o2["indexOptions_old"] = index_before
-    collection.set_options(options)
-    collection.set_indexes(collection.indexes)
-    txn.catalog.save(txn.kv, collection)
+    collection = txn.catalog.current(collection)
+    indexes = tuple(index if index and item.number == index.number else item for item in collection.indexes)
+    collection = txn.catalog.save(txn.kv, collection.changed(options=options, indexes=indexes))
     if "validator" in change:
         change = {**change, "validator": collection.encoded_options["validator"]}
     txn.log_command(collection.database, collection.uuid, {"collMod": collection.name, **change}, o2)
@@ -222,13 +219,14 @@ def modify(
 
 def create_indexes(txn: WriteTransaction, collection: Collection, specs: list[dict[str, Any]]) -> None:
     """Add indexes; raises 11000 for a unique one over duplicates, and then nothing is left of any of them."""
+    collection = txn.catalog.current(collection)
     made = [Index(txn.catalog.new_number(txn.kv), spec) for spec in specs]
     documents = list(txn.scan(collection))
     try:
         index_entries.check_totals([*collection.maintained, *made], documents, txn.store.index_key_count_max)
-        for index in made:
+        for position, index in enumerate(made):
             if index.has_entries:
-                index_entries.add(txn, collection, index, documents, txn.store.index_key_count_max)
+                made[position] = index_entries.add(txn, collection, index, documents, txn.store.index_key_count_max)
     except CommandError:
         for index in made:
             index_entries.clear(txn, index)
@@ -240,8 +238,7 @@ def _add_indexes(txn: WriteTransaction, collection: Collection, made: list[Index
     """Add indexes that were built at once."""
     specs = [index.spec for index in made]
     empty = txn.count(collection) == 0
-    collection.set_indexes([*collection.indexes, *made])
-    txn.catalog.save(txn.kv, collection)
+    collection = txn.catalog.save(txn.kv, collection.changed(indexes=(*collection.indexes, *made)))
     if empty:
         for spec in specs:
             o = {"createIndexes": collection.name, **logged_spec(spec)}
@@ -269,8 +266,9 @@ def drop_index(txn: WriteTransaction, collection: Collection, index: Index) -> N
     """Drop an index; one entry."""
     if index.has_entries:
         discard_index(txn, index)
-    collection.set_indexes([item for item in collection.indexes if item is not index])
-    txn.catalog.save(txn.kv, collection)
+    collection = txn.catalog.current(collection)
+    left = tuple(item for item in collection.indexes if item.number != index.number)
+    txn.catalog.save(txn.kv, collection.changed(indexes=left))
     txn.log_command(
         collection.database,
         collection.uuid,

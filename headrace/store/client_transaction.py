@@ -23,7 +23,7 @@ from headrace.store.catalog import Collection, Index
 from headrace.store.indexes.index_keys import NO_TRAITS, Traits
 from headrace.store.kv import TableKey, Transaction
 from headrace.store.locks import Conflict
-from headrace.store.overlay import Claim, Overlay, OverlayTransaction, ProvisionalCatalog, ProvisionalRecords
+from headrace.store.overlay import Claim, Overlay, OverlayTransaction, ProvisionalCatalog, ProvisionalTransaction
 from headrace.store.view import View
 from headrace.store.write_transaction import RetryableWrite, WriteTransaction
 from headrace.values.bson import encode
@@ -54,9 +54,9 @@ class ClientTransaction:
     """One transaction of one session."""
 
     __slots__ = (
-        "account", "bytes", "catalog_version", "claims", "committing", "created", "cursors", "ended_ms", "key", "lsid",
-        "number", "operations", "overlay", "pieces", "session", "snapshot", "started_ms", "state", "touched",
-        "traits",
+        "account", "bytes", "catalog_version", "claims", "committing", "created", "cursors", "ended_ms", "key",
+        "long_ids", "lsid", "number", "operations", "overlay", "pieces", "session", "snapshot", "started_ms", "state",
+        "touched", "traits",
     )  # fmt: skip
 
     def __init__(self, store: Store, session: bytes, number: int, now_ms: float) -> None:
@@ -93,6 +93,7 @@ class ClientTransaction:
         self.created: dict[str, Collection] = {}
         self.touched: dict[str, bytes] = {}  # namespace → number key, of all it looked at
         self.traits: dict[int, Traits] = {}  # that indexes gain by its documents, by the index's number
+        self.long_ids: set[int] = set()  # the numbers of collections to which it has brought a long `_id`
 
     def _abort(self, store: Store) -> None:
         """Its memory is needed."""
@@ -108,7 +109,7 @@ class ClientTransaction:
         return self.has_ended
 
 
-class TransactionView(WriteTransaction):
+class TransactionView(ProvisionalTransaction):
     """What a statement of a transaction reads and writes. As short-lived as any view; what it did stays."""
 
     __slots__ = ()
@@ -128,7 +129,6 @@ class TransactionView(WriteTransaction):
             ),
             catalog=TransactionCatalog(store, transaction, claim),
             changes=TransactionLog(transaction),
-            records=ProvisionalRecords(store.transactions),
         )
 
 
@@ -154,15 +154,24 @@ class TransactionCatalog(ProvisionalCatalog):
         collection = self.collections.get(namespace)
         if collection is not None:
             transaction.touched[namespace] = collection.number_key
-            if transaction.traits:  # which go from memory when a group of writes fails
-                for index in collection.maintained:
-                    index.traits |= transaction.traits.get(index.number, NO_TRAITS)
+            if transaction.traits:
+                collection = collection.with_traits(transaction.traits)
+            if collection.number in transaction.long_ids and not collection.long_ids:
+                collection = collection.changed(long_ids=True)
         return collection
 
-    def save_traits(self, txn: Transaction, collection: Collection, index: Index, traits: Traits) -> None:
-        """They are saved at the commit."""
+    def add_traits(self, txn: Transaction, collection: Collection, index: Index, traits: Traits) -> None:
+        """Note the traits of a document of the transaction; the commit saves them."""
+        if collection.namespace in self._created:
+            super().add_traits(txn, collection, index, traits)
+            return
         known = self._transaction.traits
         known[index.number] = known.get(index.number, NO_TRAITS) | traits
+
+    def set_long_ids(self, txn: Transaction, collection: Collection) -> None:
+        """Note that the transaction has inserted a long `_id`; the commit saves it."""
+        self._transaction.long_ids.add(collection.number)
+        super().set_long_ids(txn, collection)
 
 
 class TransactionLog:

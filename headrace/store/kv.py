@@ -129,13 +129,10 @@ class Transaction(Protocol):
 
 
 class SharedRead(Transaction, Protocol):
-    """A read transaction of many readers, in any thread: it lasts until `end`, and until the last of them is done."""
-
-    def join(self) -> bool:
-        """One more reader, who calls `abort`; False where it has ended."""
+    """A read transaction of several readers: their `abort` does nothing."""
 
     def end(self) -> None:
-        """Nobody joins any more."""
+        """Abort; no reader is left."""
 
 
 class Environment(Protocol):
@@ -167,7 +164,7 @@ class Environment(Protocol):
         """
 
     def begin_shared_read(self) -> SharedRead:
-        """A read transaction on the last commit for all who read until its `end`."""
+        """A read transaction on the last commit for several readers, until its `end`."""
 
     def begin_write(self) -> Transaction:
         """The write transaction. The caller sees to it that there is one at a time."""

@@ -120,7 +120,7 @@ class LmdbEnvironment:
         return CheckedTransaction(self._begin(None, None, False, False), self.describe)  # names cost 0.3 µs a call
 
     def begin_shared_read(self) -> SharedRead:
-        """A read transaction on the last commit for all who read until its `end`."""
+        """A read transaction on the last commit for several readers, until its `end`."""
         return SharedTransaction(self._begin(None, None, False, False), self.describe)
 
     def begin_write(self) -> Transaction:

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from headrace.store.change_log import NO_LOG
 from headrace.store.kv import TableKey
-from headrace.store.overlay import Overlay, OverlayTransaction, ProvisionalCatalog, ProvisionalRecords
+from headrace.store.overlay import Overlay, OverlayTransaction, ProvisionalCatalog, ProvisionalTransaction
 from headrace.store.write_transaction import WriteTransaction
 
 
@@ -71,7 +71,7 @@ def write_conflict() -> Conflict:
     )
 
 
-class TrialView(WriteTransaction):
+class TrialView(ProvisionalTransaction):
     """A write tried out over a write transaction `txn`. Raises `Locked` at the first key that somebody holds."""
 
     is_trial = True
@@ -85,7 +85,6 @@ class TrialView(WriteTransaction):
             OverlayTransaction(txn.kv, Overlay(txn.tables), claim),
             catalog=ProvisionalCatalog(txn.catalog, {}, claim, store.transactions),
             changes=NO_LOG,
-            records=ProvisionalRecords(store.transactions),
         )
         self.clock_position = txn.clock_position
 

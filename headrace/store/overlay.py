@@ -18,15 +18,16 @@ from typing import TYPE_CHECKING, Any
 from headrace import limits
 from headrace.memory_budget import Account
 from headrace.store.catalog import Catalog, Collection, Index
+from headrace.store.catalog_draft import CatalogDraft
 from headrace.store.changed_keys import ChangedKeys
 from headrace.store.history import History
 from headrace.store.indexes.index_keys import Traits
 from headrace.store.kv import Cursor, Table, TableKey, Transaction
 from headrace.store.overlay_cursor import OverlayCursor
+from headrace.store.write_transaction import WriteTransaction
 
 if TYPE_CHECKING:
     from headrace.store.transaction_registry import Transactions
-    from headrace.store.view import View
 
 _ABSENT: Any = object()
 
@@ -122,61 +123,85 @@ class OverlayTransaction:
         self._base.abort()
 
 
-class ProvisionalCatalog(Catalog):
-    """The catalog with collections and indexes that exist in a client's transaction only."""
+class ProvisionalCatalog(CatalogDraft):
+    """The catalog with what exists in a client's transaction only. Nothing of it is published."""
+
+    __slots__ = ("_claim", "_created", "_transactions")
 
     def __init__(self, base: Catalog, created: dict[str, Collection], claim: Claim, transactions: Transactions) -> None:
-        """`created`: where the new collections are, by namespace."""
-        self._tables = base._tables
-        self.collections = base.collections
-        self.topics = base.topics
+        """`base`: a published catalog, or a write transaction's. `created`: where the new collections are, by
+        namespace."""
+        super().__init__(base, transactions.tables)
         self.builds = {}  # what a write brings that an index cannot hold is refused here
-        self.version = base.version
-        self.changed = base.changed
         self._created = created
         self._claim = claim
         self._transactions = transactions
 
     def collection(self, namespace: str) -> Collection | None:
-        """A collection or view by its namespace."""
+        """Return a collection or view by its namespace."""
         return self._created.get(namespace) or self.collections.get(namespace)
+
+    def current(self, collection: Collection) -> Collection:
+        """Return what a collection is now."""
+        created = self._created.get(collection.namespace)
+        if created is not None and created.number == collection.number:
+            return created
+        return self.by_number.get(collection.number, collection)
 
     def create(
         self, txn: Transaction, namespace: str, kind: str, options: dict[str, Any], id_index: dict[str, Any] | None,
-        *, uuid: bytes | None = None, number: int | None = None,
+        *, uuid: bytes | None = None, number: int | None = None, indexes: tuple[Index, ...] = (),
     ) -> Collection:  # fmt: skip
         """Add a collection to `created`; raises what stands against its name."""
         self._claim((self._tables["catalog"], namespace.encode()))
-        collection = Collection(namespace, self.new_number(txn), uuid or uuids.uuid4().bytes, kind, options, [])
+        number = self.new_number(txn)
         if id_index is not None:
-            collection.set_indexes([Index(self.new_number(txn), id_index)])
+            indexes = (Index(self.new_number(txn), id_index), *indexes)
+        collection = Collection(namespace, number, uuid or uuids.uuid4().bytes, kind, options, indexes)
         self._created[namespace] = collection
         return collection
 
-    def save(self, txn: Transaction, collection: Collection) -> None:
-        """What was added stays in memory: there is nothing to do."""
+    def save(self, txn: Transaction, collection: Collection) -> Collection:
+        """Keep a collection of the transaction that has changed."""
+        if collection.namespace in self._created:
+            self._created[collection.namespace] = collection
+        return collection
 
-    def save_traits(self, txn: Transaction, collection: Collection, index: Index, traits: Traits) -> None:
-        """What is in memory is enough, until the write is done."""
+    def set_long_ids(self, txn: Transaction, collection: Collection) -> None:
+        """Note it in a collection of the transaction; what is stored gets it at the commit."""
+        self.save(txn, self.current(collection).changed(long_ids=True))
+
+    def add_traits(self, txn: Transaction, collection: Collection, index: Index, traits: Traits) -> None:
+        """Note them in a collection of the transaction; what is stored gets them at the commit."""
+        self.save(txn, self.current(collection).with_traits({index.number: traits}))
 
     def new_number(self, txn: Transaction) -> int:
-        """A provisional number of a collection or an index."""
+        """Return a provisional number of a collection or an index."""
         return self._transactions.new_number()
 
 
-class ProvisionalRecords:
-    """Records for documents that a client's transaction inserts; nothing of it changes a collection's own counters."""
+class ProvisionalTransaction(WriteTransaction):
+    """A write transaction whose writes are in an overlay: new documents have provisional records, and the counts of
+    collections stay as they are."""
 
-    def __init__(self, transactions: Transactions) -> None:
-        self._transactions = transactions
+    __slots__ = ()
 
-    def next_record(self, view: View, collection: Collection, count: int) -> int:
-        """The first of `count` records that no other view has."""
-        return self._transactions.new_records(count)
+    def next_record(self, collection: Collection, count: int = 1) -> int:
+        """Return the first of `count` records that no other view has."""
+        return self.store.transactions.new_records(count)
 
-    def add(self, collection: Collection, change: int, removed: bytes | None = None) -> None:
-        """The counts in memory are those of what is committed."""
+    def add_count(self, collection: Collection, documents: int, size: int = 0, removed: bytes | None = None) -> None:
+        """The published counts are those of what is committed."""
 
-    def count(self, view: View, collection: Collection) -> int:
-        """How many documents the view shows."""
-        return sum(1 for _ in view.records(collection))
+    def is_counted(self, collection: Collection) -> bool:
+        """`count_of` need not count in pieces: `count` does so at once."""
+        return True
+
+    def count(self, collection: Collection) -> int:
+        """Return how many documents the view shows."""
+        return sum(1 for _ in self.records(collection))
+
+    @property
+    def makes_room(self) -> bool:
+        """A capped collection is not shortened before the commit."""
+        return False

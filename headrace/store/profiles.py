@@ -17,7 +17,8 @@ from headrace.store.write_transaction import WriteTransaction
 
 def store_profiles(txn: WriteTransaction, documents: Sequence[tuple[str, bytes | None]]) -> None:
     """Insert each document into its collection, which is made if it is not there; None: no document."""
-    unlogged = WriteTransaction(txn.store, txn.kv, changes=NO_LOG)
+    unlogged = WriteTransaction(txn.store, txn.kv, catalog=txn.catalog, changes=NO_LOG)
+    unlogged.count_changes = txn.count_changes
     for namespace, document in documents:
         collection = unlogged.collection(namespace)
         if collection is None:

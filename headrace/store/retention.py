@@ -116,7 +116,7 @@ def prune_entries(txn: WriteTransaction, keep: int, count_max: int) -> int:
             moved = bool(cursor.key())
     if removed:
         txn.kv.put(b"pruned", last, db=txn.tables["meta"])
-        txn.store.pruned_through = from_key(last)
+        txn.pruned_through = from_key(last)
     return removed
 
 

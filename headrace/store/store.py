@@ -25,7 +25,8 @@ from typing import Any, Final, NamedTuple
 from headrace import limits
 from headrace.clock import Clock, SystemClock
 from headrace.memory_budget import Memory
-from headrace.store.catalog import Catalog
+from headrace.store import catalog as catalogs
+from headrace.store.catalog import Catalog, Collection
 from headrace.store.checksums.names import describe
 from headrace.store.checksums.transaction import DamagedValue
 from headrace.store.checksums.upgrade import IncompatibleFormat, open_format
@@ -36,6 +37,7 @@ from headrace.store.entries import noop_entry
 from headrace.store.kv import Environment, SharedRead, Transaction
 from headrace.store.lmdb import LmdbEnvironment, LmdbError, MapFull
 from headrace.store.spill_file import SpillFolder
+from headrace.store.state import Count, State
 from headrace.store.transaction_registry import Transactions
 from headrace.store.view import View
 from headrace.store.write_transaction import WriteTransaction
@@ -74,16 +76,18 @@ class Store:
         self.environment: Environment = LmdbEnvironment(path, map_bytes=map_bytes)
         self.tables = self.environment.tables
         self.spill_folder = SpillFolder(self.environment.path)
-        self.catalog = Catalog(self.tables)
-        self.last_position = 0
-        self.last_wall_ms = 0
-        self.pruned_through = -1  # the newest position that was pruned
+        self.state = State(Catalog(), {}, 0, 0, -1, {})
+        """What readers see; `publish` puts another one in its place."""
         self.listeners: list[Callable[[Committed], None]] = []
         self.admin_listeners: list[Callable[[], None]] = []
         """Called after a commit that changed the database `admin` of a store without an oplog, whose commits have no
         runs: its users and roles may be others."""
         self._last_run: Run | None = None  # at the end of the oplog
-        self.cluster_parameters: dict[str, Any] = {}
+        self.next_records: dict[int, int] = {}
+        """The next record of a collection, by its number, for the writer alone: those that are given out and not used
+        are left out."""
+        self.build_progress: dict[bytes, Any] = {}
+        """How far the builder is with the documents it has read (`index_builds.BuildProgress`), by the build's UUID."""
         self.history_id: bytes | None = None
         """Twelve bytes that no other history of documents has, also not one begun later under the same path; a copy of
         the directory has them. None in a directory of an earlier version."""
@@ -91,12 +95,11 @@ class Store:
         """The memory of the process, without a limit unless the engine gives it one."""
         self.transactions = Transactions(self)
         self.before_images: list[BeforeImages] = []
-        self._published: SharedRead | None = None
         """What others see of commits and inserts that are being made in pieces."""
+        self._committing: SharedRead | None = None
+        """The tables before the commit that is on its way to the disk, for who reads meanwhile."""
         self.kv_of_pieces: Transaction
         """That of the open write transaction, which reads pieces too, and whose changes are not recorded."""
-        self.building: set[bytes] = set()
-        """The numbers of the indexes that are being built."""
         self.index_key_count_max = limits.INDEX_KEY_COUNT_MAX
         """Keys of one document in one index; what is stored may have more."""
         self.index_uses: Counter[int] = Counter()
@@ -120,16 +123,21 @@ class Store:
         self.environment.describe = lambda table, key: describe(self.catalog, self.environment.name_of(table), key)
         self._undo_commits()
         with self.environment.reading() as kv:
-            self._load(kv)
+            self.state = self.state._replace(catalog=catalogs.load(kv, self.tables))
+            meta = self.tables["meta"]
+            parameters, pruned = kv.get(b"parameters", db=meta), kv.get(b"pruned", db=meta)
+            self.history_id = kv.get(b"history-id", db=meta)
             view = View(self, kv)
             newest = view.newest_position()
             wall_ms = 0 if newest is None else _wall_ms(view, newest)
-            dropped_at = kv.get(b"last-position", db=self.tables["meta"])
-            history_lost = kv.get(b"history-lost", db=self.tables["meta"]) is not None
-        if dropped_at is not None:
-            self.last_position = int.from_bytes(dropped_at, "big")
-        if newest is not None:
-            self.last_position, self.last_wall_ms = newest, wall_ms
+            dropped_at = kv.get(b"last-position", db=meta)
+            history_lost = kv.get(b"history-lost", db=meta) is not None
+        self.state = self.state._replace(
+            last_position=newest or int.from_bytes(dropped_at or b"", "big"),
+            last_wall_ms=wall_ms,
+            pruned_through=-1 if pruned is None else int.from_bytes(pruned, "big"),
+            cluster_parameters=decode(parameters) if parameters else {},
+        )
         begins = self.oplog_enabled and newest is None
         ends = not self.oplog_enabled and (newest is not None or not history_lost)
         if begins or ends:
@@ -147,15 +155,6 @@ class Store:
                 self.environment.grow()
             else:
                 return
-
-    def _load(self, kv: Transaction) -> None:
-        """Read what is held in memory, at open and after a transaction was abandoned."""
-        self.catalog.load(kv)
-        parameters = kv.get(b"parameters", db=self.tables["meta"])
-        self.cluster_parameters = decode(parameters) if parameters else {}
-        self.history_id = kv.get(b"history-id", db=self.tables["meta"])
-        pruned = kv.get(b"pruned", db=self.tables["meta"])
-        self.pruned_through = -1 if pruned is None else int.from_bytes(pruned, "big")
 
     def _prepare_tables(self) -> None:
         """Write the first entries of a new oplog, or note that from here on there is none."""
@@ -184,6 +183,38 @@ class Store:
 
     # Reading.
 
+    @property
+    def catalog(self) -> Catalog:
+        """The catalog of the published state."""
+        return self.state.catalog
+
+    @property
+    def last_position(self) -> int:
+        """The position of the newest published entry of the oplog."""
+        return self.state.last_position
+
+    @property
+    def last_wall_ms(self) -> int:
+        """The wall clock of the newest published entry, in ms since the epoch."""
+        return self.state.last_wall_ms
+
+    @property
+    def pruned_through(self) -> int:
+        """The newest position that was pruned, -1: none."""
+        return self.state.pruned_through
+
+    @property
+    def cluster_parameters(self) -> dict[str, Any]:
+        """The cluster parameters that have been set."""
+        return self.state.cluster_parameters
+
+    def keep_count(self, state: State, collection: Collection, count: Count) -> State:
+        """Keep what a reader of `state` has counted; return the state that has it."""
+        counted = state._replace(counts={**state.counts, collection.number: count})
+        if state is self.state:
+            self.state = counted
+        return counted
+
     @contextlib.contextmanager
     def reading(self) -> Iterator[View]:
         """A view of the last commit, for the length of a `with` that does not await."""
@@ -194,11 +225,9 @@ class Store:
             kv.abort()
 
     def begin_read(self) -> Transaction:
-        """As `reading`, for who ends the transaction by himself."""
-        published = self._published
-        joins = published is not None and published.join()
-        kv: Transaction = published if joins else self.environment.begin_read()  # type: ignore[assignment]
-        return BeforeImageTransaction(kv, self.before_images, self.tables) if self.before_images else kv
+        """As `reading`; the caller aborts the transaction, before the next `publish` or `abandon`."""
+        kv: Transaction = self._committing or self.environment.begin_read()
+        return BeforeImageTransaction(kv, tuple(self.before_images), self.tables) if self.before_images else kv
 
     def as_of(self, kv: Transaction, snapshot: int) -> Transaction:
         """What is read at a snapshot under the values of `history`: without the large commits that came later."""
@@ -232,7 +261,11 @@ class Store:
         return self._open_transaction
 
     def prepare(self, txn: WriteTransaction) -> None:
-        """Put the staged entries and their runs into the tables. Raises `MapFull`: abandon, grow, run again."""
+        """Put the staged entries and their runs into the tables. Raises `MapFull`: abandon, grow, run again.
+
+        From here on `sync` may run in another thread: until `publish` or `abandon`, readers see the tables as they are
+        before the commit.
+        """
         if txn.claim_counts is not None:
             self.transactions.abort_overwritten(txn.claim_counts)
         staged = txn.staged
@@ -246,8 +279,9 @@ class Store:
             staged.last_run = joined[-1]
             for topics, first, last in joined:
                 for topic in topics:
-                    key = self.catalog.topic(txn.kv, topic).to_bytes(4, "big") + first.to_bytes(8, "big")
+                    key = txn.catalog.topic(txn.kv, topic).to_bytes(4, "big") + first.to_bytes(8, "big")
                     txn.kv.put(key, last.to_bytes(8, "big"), db=self.tables["runs"])
+        self._committing = self.environment.begin_shared_read()
 
     def _joined(self, runs: list[Run]) -> list[Run]:
         """The runs of a commit, the first of them as the end of the last one before it if their topics are the same:
@@ -256,40 +290,33 @@ class Store:
             return runs
         return [(runs[0][0], self._last_run[1], runs[0][2]), *runs[1:]]
 
-    def keep_published(self) -> None:
-        """Until `publish` or `abandon` all see the state before the commit, which another thread is about to make."""
-        self._published = self.environment.begin_shared_read()
-
-    def _end_published(self) -> None:
-        if self._published is not None:
-            self._published.end()
-            self._published = None
+    def _end_committing(self) -> None:
+        if self._committing is not None:
+            self._committing.end()
+            self._committing = None
 
     def sync(self, txn: WriteTransaction) -> None:
         """Commit: when this returns, the transaction is on disk (at default settings)."""
         txn.kv.commit()
 
     def publish(self, txn: WriteTransaction) -> None:
-        """After `sync`: the commit becomes the state in memory, and the listeners are called."""
+        """After `sync`: the commit becomes the published state, and the listeners are called."""
         self._open_transaction = None
-        self._end_published()
+        self._end_committing()
+        self.state = txn.next_state(self.state)
         if txn.commits or self.transactions.awaited:
             self.transactions.published(txn)
         for ended in txn.ended:
             ended.show()
         staged = txn.staged
         if not staged.entries:
-            self.last_position = max(self.last_position, txn.clock_position)
             if txn.admin_changed:
                 for note in self.admin_listeners:
                     note()
             return
-        last = int.from_bytes(staged.entries[-1][0], "big")
-        self.last_position = last
-        self.last_wall_ms = txn.wall_ms
-        first = int.from_bytes(staged.entries[0][0], "big")
         self._last_run = staged.last_run
-        committed = Committed(first, last, txn.wall_ms, staged.entries, staged.runs)
+        first = int.from_bytes(staged.entries[0][0], "big")
+        committed = Committed(first, self.state.last_position, txn.wall_ms, staged.entries, staged.runs)
         for listener in self.listeners:
             listener(committed)
 
@@ -306,11 +333,10 @@ class Store:
     def abandon(self, txn: WriteTransaction) -> None:
         """Abandon the transaction: nothing it did is left, in the tables or in memory."""
         self._open_transaction = None
-        self._end_published()
+        self._end_committing()
         with contextlib.suppress(Exception):  # a failed commit has ended the KV transaction already
             txn.kv.abort()
-        with self.environment.reading() as kv:
-            self._load(kv)
+        self.build_progress.clear()
         for transaction in txn.commits:
             if transaction.pieces is not None:
                 transaction.pieces.fail()
@@ -334,9 +360,8 @@ class Store:
 
     def set_cluster_parameter(self, txn: WriteTransaction, name: str, value: dict[str, Any]) -> None:
         """Store a cluster parameter, as `setClusterParameter` does."""
-        parameters = {**self.cluster_parameters, name: value}
-        txn.kv.put(b"parameters", encode(parameters), db=self.tables["meta"])
-        self.cluster_parameters = parameters
+        txn.cluster_parameters = {**txn.cluster_parameters, name: value}
+        txn.kv.put(b"parameters", encode(txn.cluster_parameters), db=self.tables["meta"])
 
 
 def _wall_ms(view: View, position: int) -> int:

@@ -38,6 +38,7 @@ class Transactions:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self.tables = store.tables
         self.open: dict[bytes, ClientTransaction] = {}
         """Those in progress, by session."""
         self.latest: dict[bytes, ClientTransaction] = {}

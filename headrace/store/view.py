@@ -17,7 +17,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace import limits
 from headrace.hashing import sha256
@@ -25,6 +25,7 @@ from headrace.store.catalog import Catalog, Collection, Index
 from headrace.store.checksums.transaction import DamagedValue
 from headrace.store.kv import Cursor, Transaction, chunk_of
 from headrace.store.overlay_cursor import Item, OverlayCursor
+from headrace.store.state import NOT_COUNTED, Count
 from headrace.values import position as positions
 
 if TYPE_CHECKING:
@@ -56,59 +57,6 @@ def bounded_key(prefix: bytes, key: bytes) -> bytes:
     return prefix + key[:KEY_CUT] + sha256(key)
 
 
-class DocumentRecords(Protocol):
-    """Gives out the records of new documents, and counts documents."""
-
-    def next_record(self, view: View, collection: Collection, count: int) -> int:
-        """The first of `count` consecutive new records."""
-
-    def add(self, collection: Collection, change: int, removed: bytes | None = None) -> None:
-        """The collection has `change` more documents, the last ones; or one less, that of the record `removed`."""
-
-    def count(self, view: View, collection: Collection) -> int:
-        """How many documents the view shows of a collection."""
-
-
-class StoredRecords:
-    """Records and counts of what the tables hold: read from them once, then held in memory with the collection."""
-
-    def next_record(self, view: View, collection: Collection, count: int) -> int:
-        if collection.next_record is None:
-            last = view.last_record(collection)
-            free = view.store.first_free_record(collection.number_key)
-            collection.next_record = max(int.from_bytes(last, "big") + 1 if last else 1, free)
-        first = collection.next_record
-        collection.next_record = first + count
-        return first
-
-    def add(self, collection: Collection, change: int, removed: bytes | None = None) -> None:
-        if collection.document_count is not None:
-            collection.document_count += change
-        elif removed is not None and removed <= collection.counted_through:
-            collection.counted -= 1
-
-    def count_on(self, view: View, collection: Collection, count_max: int) -> None:
-        """Count up to so many documents more, behind those that are counted; the last time sets `document_count`."""
-        records = list(islice(view.records(collection, after=collection.counted_through or None), count_max))
-        collection.counted += len(records)
-        if records:
-            collection.counted_through = records[-1]
-        if len(records) < count_max:
-            collection.document_count = collection.counted
-
-    def count(self, view: View, collection: Collection) -> int:
-        """A count made while a write transaction is on its way to the disk is not stored: it lacks its changes."""
-        if collection.document_count is not None:
-            return collection.document_count
-        count = sum(1 for _ in view.records(collection))
-        if view.store.writing in (None, view):
-            collection.document_count = count
-        return count
-
-
-STORED: Final = StoredRecords()
-
-
 class Counted(NamedTuple):
     """How many of some keys count, how many there were, and which was the last."""
 
@@ -120,17 +68,15 @@ class Counted(NamedTuple):
 class View:
     """One KV transaction, read. Short-lived: it never outlives the function that opened it."""
 
-    __slots__ = ("_records", "catalog", "kv", "store", "tables")
+    __slots__ = ("catalog", "kv", "state", "store", "tables")
 
-    def __init__(
-        self, store: Store, kv: Transaction, *, catalog: Catalog | None = None, records: DocumentRecords = STORED
-    ) -> None:
-        """`catalog` and `records`: those of a client's transaction, where the view is one's."""
+    def __init__(self, store: Store, kv: Transaction) -> None:
+        """`kv`: what `Store.begin_read` returned just now."""
         self.store = store
         self.kv = kv
-        self.catalog = catalog or store.catalog
+        self.state = store.state
+        self.catalog: Catalog = self.state.catalog
         self.tables = store.tables
-        self._records = records
 
     def collection(self, namespace: str) -> Collection | None:
         """A collection or view by its namespace, as this view may see it."""
@@ -357,20 +303,44 @@ class View:
             )
         return document
 
-    def is_counted(self, collection: Collection) -> bool:
-        """Whether `count` is cheap."""
-        return self._records is not STORED or collection.document_count is not None
+    def known_count(self, collection: Collection) -> Count | None:
+        """Return what is known of a collection's count; None for nothing."""
+        return self.state.counts.get(collection.number)
 
-    def count_on(self, collection: Collection, count_max: int) -> bool:
-        """Count up to so many documents more, so that `is_counted` in the end; False while a commit is under way."""
-        if self.store.writing not in (None, self):
-            return False
-        STORED.count_on(self, collection, count_max)
-        return True
+    def is_counted(self, collection: Collection) -> bool:
+        """Return whether `count` is cheap."""
+        count = self.known_count(collection)
+        return count is not None and count.through is None
+
+    def count_on(self, collection: Collection, count_max: int) -> None:
+        """Count up to `count_max` documents more, until the collection `is_counted`."""
+        documents, size, through = self.known_count(collection) or NOT_COUNTED
+        if through is None:
+            return
+        records = list(islice(self.records(collection, after=through or None), count_max))
+        if collection.capped is not None:
+            size += sum(self._size(collection, record) for record in records)
+        is_last = len(records) < count_max
+        self.keep_count(collection, Count(documents + len(records), size, None if is_last else records[-1]))
+
+    def _size(self, collection: Collection, record: bytes) -> int:
+        """The bytes of a document; 0 of a damaged one."""
+        try:
+            return len(self.by_record(collection, record) or b"")
+        except DamagedValue:
+            return 0
+
+    def keep_count(self, collection: Collection, count: Count) -> None:
+        """Keep what has been counted in this view."""
+        self.state = self.store.keep_count(self.state, collection, count)
 
     def count(self, collection: Collection) -> int:
-        """How many documents the view shows of a collection; cheap if it `is_counted`."""
-        return self._records.count(self, collection)
+        """Return how many documents the view shows of a collection; cheap if it `is_counted`."""
+        while not self.is_counted(collection):
+            self.count_on(collection, limits.COUNT_COUNT)
+        count = self.known_count(collection)
+        assert count is not None
+        return count.documents
 
     # The oplog.
 

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace import limits
 from headrace.errors import CommandError
 from headrace.store import capped, entries
-from headrace.store.catalog import Catalog, Collection
+from headrace.store.catalog import Collection
+from headrace.store.catalog_draft import CatalogDraft
 from headrace.store.change_log import NO_LOG, OPLOG, ChangeLog
 from headrace.store.identity import identified, identify, with_timestamps
 from headrace.store.indexes import index_entries
 from headrace.store.kv import Transaction
-from headrace.store.view import STORED, DocumentRecords, View, bounded_key
+from headrace.store.state import Count, CountChange, State
+from headrace.store.view import View, bounded_key
 
 if TYPE_CHECKING:
     from headrace.store.client_transaction import ClientTransaction
@@ -107,29 +109,37 @@ class WriteTransaction(View):
         "catalog_changes",
         "claim_counts",
         "clock_position",
+        "cluster_parameters",
         "commits",
+        "count_changes",
         "ended",
         "entry_end",
+        "pruned_through",
         "staged",
         "wall_ms",
     )
 
+    catalog: CatalogDraft
+
     def __init__(
-        self, store: Store, kv: Transaction, *, catalog: Catalog | None = None, changes: ChangeLog | None = None,
-        records: DocumentRecords = STORED,
+        self, store: Store, kv: Transaction, *, catalog: CatalogDraft | None = None, changes: ChangeLog | None = None,
     ) -> None:  # fmt: skip
-        """`catalog` and `changes` None: the store's catalog, and its oplog if it has one."""
+        """`catalog` and `changes` None: a draft of the published catalog, and the store's oplog if it has one."""
         self.store = store  # as `View` does: a call less in every write
         self.kv = kv
-        self.catalog = catalog or store.catalog
+        self.state = store.state
+        self.catalog = catalog or CatalogDraft(self.state.catalog, store.tables)
         self.tables = store.tables
-        self._records = records
         self._changes: ChangeLog = changes or (OPLOG if store.oplog_enabled else NO_LOG)
+        self.count_changes: dict[int, CountChange] = {}
+        """What it does to the counts of collections, by number."""
+        self.pruned_through = self.state.pruned_through
+        self.cluster_parameters = self.state.cluster_parameters
         self.staged = StagedEntries()
         self.admin_changed = False  # noted where there is no oplog
         self.catalog_changes: list[CatalogChange] = []
         """What has been done to collections, views and indexes, for the audit log."""
-        self.clock_position = store.last_position
+        self.clock_position = self.state.last_position
         self.wall_ms = store.clock.now_ms()
         self._second = self.wall_ms // 1000 << 32
         self.entry_end = entries.end(self.wall_ms)
@@ -139,6 +149,27 @@ class WriteTransaction(View):
         """What clients' transactions had locked before a change in the middle of which they may run; None: none may."""
         self.ended: list[LongInsert | EntriesInPieces] = []
         """What has begun in pieces before and ends with this transaction."""
+
+    def next_state(self, published: State) -> State:
+        """Return the state after its commit; `published` is the one before."""
+        counts = published.counts
+        if self.count_changes:
+            counts = dict(counts)
+            for number, change in self.count_changes.items():
+                count = change.applied(counts.get(number))
+                if count is not None and number in self.catalog.by_number:
+                    counts[number] = count
+                else:
+                    counts.pop(number, None)
+        entries = self.staged.entries
+        return State(
+            self.catalog.published(),
+            counts,
+            int.from_bytes(entries[-1][0], "big") if entries else max(published.last_position, self.clock_position),
+            self.wall_ms if entries else published.last_wall_ms,
+            self.pruned_through,
+            self.cluster_parameters,
+        )
 
     # Positions and entries.
 
@@ -168,8 +199,46 @@ class WriteTransaction(View):
     # Documents.
 
     def next_record(self, collection: Collection, count: int = 1) -> int:
-        """The first of `count` consecutive new records."""
-        return self._records.next_record(self, collection, count)
+        """Return the first of `count` consecutive new records."""
+        next_records, number = self.store.next_records, collection.number
+        first = next_records.get(number)
+        if first is None:
+            last = self.last_record(collection)
+            free = self.store.first_free_record(collection.number_key)
+            first = max(int.from_bytes(last, "big") + 1 if last else 1, free)
+        next_records[number] = first + count
+        return first
+
+    def count_change(self, collection: Collection) -> CountChange:
+        """Return what the transaction does to the collection's count, to add to it."""
+        change = self.count_changes.get(collection.number)
+        if change is None:
+            change = self.count_changes[collection.number] = CountChange()
+        return change
+
+    def add_count(self, collection: Collection, documents: int, size: int = 0, removed: bytes | None = None) -> None:
+        """The collection has more documents, the last ones, or less: that of the record `removed`. `size`: bytes."""
+        change = self.count_changes.get(collection.number)
+        if change is None:
+            change = self.count_changes[collection.number] = CountChange()
+        change.documents += documents
+        change.size += size
+        if removed is not None and not self.is_counted(collection):
+            change.removed.append(removed)
+
+    def known_count(self, collection: Collection) -> Count | None:
+        """Return what is known of a collection's count with the changes of the transaction."""
+        count, change = self.state.counts.get(collection.number), self.count_changes.get(collection.number)
+        return count if change is None else change.applied(count)
+
+    def keep_count(self, collection: Collection, count: Count) -> None:
+        """Keep what has been counted in this view."""
+        self.count_change(collection).reset(count)
+
+    @property
+    def makes_room(self) -> bool:
+        """Whether an insert into a capped collection removes the oldest documents now, and not at a commit."""
+        return True
 
     def insert(
         self, collection: Collection, document: bytes, retryable: RetryableWrite | None = None,
@@ -180,6 +249,7 @@ class WriteTransaction(View):
         `made`: what it does to indexes, if that has been prepared. `ahead`: the document is put already. `entries`: so
         are those that `made` says.
         """
+        collection = self.catalog.current(collection)
         before = self.clock_position
         position = self.reserve(1)
         try:
@@ -206,8 +276,7 @@ class WriteTransaction(View):
             self.clock_position = before
             raise
         if len(key) > limits.KEY_BYTES_MAX and not collection.long_ids:
-            collection.long_ids = True
-            self.catalog.save(self.kv, collection)
+            self.catalog.set_long_ids(self.kv, collection)
         if ahead is None:
             self.kv.put(collection.number_key + record, document, db=self.tables["documents"])
         else:
@@ -219,10 +288,10 @@ class WriteTransaction(View):
         elif made is not None and collection.maintained and entries is None:
             with index_entries.in_change(self):
                 made.make(self, record)
-        self._records.add(collection, 1)
+        self.add_count(collection, 1, len(document))
         self._changes.insert(self, collection, document, key_document, position, retryable)
-        if collection.capped is not None and self._records is STORED:
-            capped.inserted(self, collection, collection.capped, len(document))
+        if collection.capped is not None and self.makes_room:
+            capped.make_room(self, collection)
         return document
 
     def insert_many(
@@ -234,6 +303,7 @@ class WriteTransaction(View):
         `insert`, one by one, to find which document was refused and why. Raises `TooManyEntries`, likewise with nothing
         stored, where they are to be stored in smaller numbers.
         """
+        collection = self.catalog.current(collection)
         if collection.unique_indexes or collection.capped is not None:
             return None
         try:
@@ -266,7 +336,7 @@ class WriteTransaction(View):
             index_entries.put_many(self, added)
         with self.kv.cursor(self.tables["documents"]) as cursor:
             cursor.putmulti([(prefix + number, document) for number, document in zip(records, ready)])
-        self._records.add(collection, len(ready))
+        self.add_count(collection, len(ready))
         self._changes.insert_many(self, collection, ready, key_documents, first, retryable)
         return len(ready)
 
@@ -291,6 +361,7 @@ class WriteTransaction(View):
         `made` and `entries`: as for `insert`. Both documents begin with the same `_id`. Raises 11000 where a unique
         index is in the way.
         """
+        collection = self.catalog.current(collection)
         if entries is not None:
             entries.end(self, collection)
         elif collection.maintained:
@@ -298,8 +369,8 @@ class WriteTransaction(View):
         self.kv.put(collection.number_key + record, new, db=self.tables["documents"])
         if len(new) > limits.LONG_DOCUMENT_BYTES:
             index_entries.pause_behind_long(self)
-        if collection.capped is not None and self._records is STORED:
-            capped.changed(collection.capped, record, len(new) - len(old))
+        if collection.capped is not None:
+            self.add_count(collection, 0, len(new) - len(old))
         self._changes.change(self, collection, collection.update_head, logged, identify(old)[1], old, retryable)
 
     def delete(
@@ -307,6 +378,7 @@ class WriteTransaction(View):
         made: PreparedChange | None = None, entries: EntriesInPieces | None = None,
     ) -> None:  # fmt: skip
         """Remove a document that is there. `made` and `entries`: as for `insert`."""
+        collection = self.catalog.current(collection)
         key, key_document = identify(old)
         if entries is not None:
             entries.end(self, collection)
@@ -314,9 +386,7 @@ class WriteTransaction(View):
             index_entries.change(self, collection, record, old, None, made)
         self.kv.delete(bounded_key(collection.number_key, key), db=self.tables["ids"])
         self.kv.delete(collection.number_key + record, db=self.tables["documents"])
-        self._records.add(collection, -1, record)
-        if collection.capped is not None and self._records is STORED:
-            capped.changed(collection.capped, record, -len(old), -1)
+        self.add_count(collection, -1, -len(old), record)
         self._changes.change(self, collection, collection.delete_head, key_document, None, old, retryable)
 
     def is_locked(self, collection: Collection, record: bytes) -> bool:
@@ -324,7 +394,3 @@ class WriteTransaction(View):
         locks = self.store.transactions.locks
         holder = locks.get((self.tables["documents"], collection.number_key + record)) if locks else None
         return holder is not None and not holder.has_ended
-
-    def add_count(self, collection: Collection, change: int, removed: bytes | None = None) -> None:
-        """The number of documents has changed by other ways than `insert` and `delete`."""
-        self._records.add(collection, change, removed)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.query.sort import parse_sort
+from headrace.store.catalog import Index
 from headrace.store.check.directory import check
 from headrace.testing.clock import FakeClock
 from headrace.testing.driven import DrivenServer
@@ -239,9 +240,9 @@ def test_indexes_of_these_kinds_that_an_earlier_version_listed_get_their_entries
         at.must("t", {"createIndexes": "c", "indexes": [{"key": {"$**": 1}, "name": "w"}]})
         txn = at.store.begin()
         collection = txn.catalog.collections["t.c"]
-        collection.indexes[1].has_entries = False
-        collection.set_indexes(collection.indexes)
-        txn.catalog.save(txn.kv, collection)
+        of_id, wildcard = collection.indexes
+        listed = Index(wildcard.number, wildcard.spec, has_entries=False)
+        txn.catalog.save(txn.kv, collection.changed(indexes=(of_id, listed)))
         at.store.commit(txn)
         at.must("t", {"insert": "c", "documents": [{"_id": n, "a": n} for n in range(5)]})
         assert winning(at, {"find": "c", "filter": {"a": 3}})["stage"] == "COLLSCAN"

@@ -90,9 +90,9 @@ def test_documents_with_many_keys_stay_in_small_pieces_when_indexes_with_one_key
         uuid = begun(at, SPECS[:2])
         sizes, slices = set(), 0
         while piece(at, uuid, limits.BUILD_COUNT):
-            build = at.store.catalog.builds[uuid]
-            sizes.add(build.count_max)
-            slices += build.piece is not None
+            progress = at.store.build_progress[uuid]
+            sizes.add(progress.count_max)
+            slices += progress.piece is not None
         assert slices > 4 and sizes == {limits.VIEW_CHUNK_COUNT}
 
 

@@ -286,10 +286,10 @@ def test_an_index_that_cannot_hold_a_document_of_an_older_directory_is_listed_an
     collection = store.catalog.collections["t.c"]
     catalog_changes.drop_index(txn, collection, collection.indexes[1])
     txn.insert(collection, encode({"_id": 2, "a": [1], "b": [1]}))
-    collection.set_indexes([*collection.indexes, Index(txn.catalog.new_number(txn.kv), {
-        "v": 2, "key": {"a": 1, "b": 1}, "name": "ab"})])  # fmt: skip
-    collection.indexes[-1].has_entries = False
-    txn.catalog.save(txn.kv, collection)
+    spec = {"v": 2, "key": {"a": 1, "b": 1}, "name": "ab"}
+    listed = Index(txn.catalog.new_number(txn.kv), spec, has_entries=False)
+    collection = txn.catalog.current(collection)
+    txn.catalog.save(txn.kv, collection.changed(indexes=(*collection.indexes, listed)))
     store.commit(txn)
     store.close()
     caplog.clear()

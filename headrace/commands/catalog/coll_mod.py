@@ -73,11 +73,12 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
     options = dict(collection.options)
     options.update({name: value for name, value in change.items() if name in _CHANGEABLE})
     before: dict[str, Any] | None = None
+    index: Index | None = None
     reply: dict[str, Any] = {}
     if index_change is not None:
-        change["index"], before, reply = _index(collection, index_change)
+        index, change["index"], before, reply = _index(collection, index_change)
     # Also when it changes nothing, as MongoDB does.
-    catalog_changes.modify(context.txn, collection, change, options, before)
+    catalog_changes.modify(context.txn, collection, change, options, index, before)
     return reply
 
 
@@ -106,8 +107,8 @@ def _view(context: CommandContext, view: Collection, change: dict[str, Any]) -> 
 
 def _index(
     collection: Collection, change: dict[str, Any]
-) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:  # fmt: skip
-    """Change an index's `expireAfterSeconds` or `hidden`: (what the entry logs, options before, the reply).
+) -> tuple[Index, dict[str, Any], dict[str, Any], dict[str, Any]]:  # fmt: skip
+    """Return (an index with another `expireAfterSeconds` or `hidden`, what the entry logs, options before, the reply).
 
     The entry names the index by its name, also where the client gave its key, as MongoDB's does.
     """
@@ -129,8 +130,8 @@ def _index(
     for flag in ("hidden", "prepareUnique"):
         if not spec.get(flag):
             spec.pop(flag, None)
-    index.spec = spec
-    return {"name": index.name, **new}, before, reply
+    changed = Index(index.number, spec, index.traits, has_entries=index.has_entries)
+    return changed, {"name": index.name, **new}, before, reply
 
 
 def _checked_index(change: dict[str, Any]) -> dict[str, Any]:

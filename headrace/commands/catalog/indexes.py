@@ -32,8 +32,9 @@ from headrace.execution.batches import open_cursor
 from headrace.execution.index_builds import build_indexes
 from headrace.query.expressions.numbers import to_long
 from headrace.store import catalog_changes
-from headrace.store.catalog import Catalog, Collection, Index
+from headrace.store.catalog import Collection, Index
 from headrace.store.indexes import index_builds
+from headrace.store.store import Store
 from headrace.values.bson import encode
 
 BUILD_INFO: Final = boolean("includeIndexBuildInfo")
@@ -115,18 +116,17 @@ def _wait_for_builds(
     context: CommandContext, request: Request, collection: Collection, wanted: list[dict[str, Any]]
 ) -> Wait | None:
     """The wait for another client's build of one of the indexes; raises 85, 86 for one that is too much like it."""
-    catalog = context.store.catalog
-    for build in catalog.builds_on(collection):
+    for build in context.txn.catalog.builds_on(collection):
         if any(is_like(index.spec, spec) for index in build.indexes for spec in wanted):
             if request.time_is_up:
                 raise CommandError(50, "operation exceeded time limit")
-            over = partial(_has_ended, catalog, build.uuid)
+            over = partial(_has_ended, context.store, build.uuid)
             return Wait(limits.AWAIT_MS_MAX, f"{collection.database}.$cmd", over=over)
     return None
 
 
-def _has_ended(catalog: Catalog, uuid: bytes) -> bool:
-    return uuid not in catalog.builds
+def _has_ended(store: Store, uuid: bytes) -> bool:
+    return uuid not in store.catalog.builds
 
 
 def list_indexes(context: CommandContext, request: Request) -> bytes:
@@ -142,7 +142,7 @@ def list_indexes(context: CommandContext, request: Request) -> bytes:
         raise CommandError(72, "includeBuildUUIDs and includeIndexBuildInfo cannot both be set to true")
     size = BATCH_SIZE.of(CURSOR.of(request.body))
     shown = [{"spec": index.spec} if with_info else index.spec for index in collection.indexes]
-    for build in context.store.catalog.builds_on(collection):
+    for build in context.view.catalog.builds_on(collection):
         uuid = Binary(build.uuid, 4)
         for index in build.indexes:
             if any(other.name == index.name for other in collection.indexes):

@@ -111,7 +111,7 @@ def insert_plain(engine: Engine, txn: WriteTransaction, namespace: str, document
     is known to decode.
     """
     began, store = monotonic(), engine.store
-    collection = store.catalog.collections.get(namespace)
+    collection = txn.catalog.collections.get(namespace)
     if (
         collection is None or collection.checks_documents or collection.is_view or len(document) > limits.INSERT_BYTES
         or engine.fail_points.active or engine.profiler.active or store.transactions.open or store.transactions.locks

@@ -237,7 +237,7 @@ def _changes(
 
 def _nowhere(namespace: str) -> Collection:
     """A collection that is not there, for checking a filter against nothing."""
-    return Collection(namespace, 0, None, "collection", {}, [])
+    return Collection(namespace, 0, None, "collection", {}, ())
 
 
 COMMAND: Final = Command("update", run, FIELDS, pauses=True, writes=True, requires=writes.UPDATE)

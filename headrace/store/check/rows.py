@@ -8,7 +8,7 @@ from typing import Any
 
 from bson.errors import BSONError
 
-from headrace.store.catalog import Catalog
+from headrace.store.catalog import Catalog, load
 from headrace.store.checksums.names import describe
 from headrace.store.checksums.transaction import CHECKSUM_BYTES, is_intact
 from headrace.store.checksums.upgrade import PLAIN_KEYS
@@ -23,11 +23,15 @@ class Rows:
         self._kv = kv
         self._tables = tables
         self._checksums = checksums
-        self.catalog = Catalog(tables)
-        """Empty until it is loaded."""
+        self.catalog = Catalog()
+        """Empty until `load_catalog`."""
         self.problems: list[str] = []
         self.counts: Counter[str] = Counter()
         """Rows of each table that was walked."""
+
+    def load_catalog(self, kv: Transaction) -> None:
+        """Read the catalog through `kv`. Raises what cannot be read."""
+        self.catalog = load(kv, self._tables)
 
     def name(self, table: str, key: bytes) -> str:
         """What a key stands for."""

@@ -34,7 +34,7 @@ _GARBAGE: Final = b"garbage"
 def check_tables(rows: Rows, kv: Transaction) -> None:
     """Add to `rows.problems` what is wrong with the tables; `kv` reads their values, for the catalog."""
     try:
-        rows.catalog.load(kv)
+        rows.load_catalog(kv)
     except (DamagedValue, BSONError, KeyError, TypeError, ValueError) as error:
         what = error.message if isinstance(error, DamagedValue) else f"it cannot be read: {error!r}"
         rows.problems.append(f"the catalog: {what}; nothing else can be checked without it")

@@ -124,36 +124,16 @@ class CheckedTransaction:
 
 
 class SharedTransaction(CheckedTransaction):
-    """A read transaction of many readers, in any thread: it lasts until `end`, and until the last of them is done."""
+    """A read transaction of all who read while a commit is on its way to the disk. Not they end it, but `end`."""
 
-    __slots__ = ("_has_ended", "_readers")
-
-    def __init__(self, base: Any, describe: Describe) -> None:
-        super().__init__(base, describe)
-        self._readers: list[None] = []  # which grows and shrinks in one step, whatever the thread
-        self._has_ended = False
-
-    def join(self) -> bool:
-        """One more reader, who calls `abort`; False where it has ended."""
-        self._readers.append(None)
-        if self._has_ended:
-            self.abort()
-            return False
-        return True
+    __slots__ = ()
 
     def abort(self) -> None:
-        """A reader is done."""
-        self._readers.pop()
-        self._abort_last()
+        """One reader is done."""
 
     def end(self) -> None:
-        """Nobody joins any more."""
-        self._has_ended = True
-        self._abort_last()
-
-    def _abort_last(self) -> None:
-        if self._has_ended and not self._readers:
-            self._base.abort()  # twice is no more than once
+        """Abort; no reader is left."""
+        self._base.abort()
 
 
 class _CheckedCursor:

@@ -237,12 +237,11 @@ class CommitInPieces:
         """The last piece: what the tables hold counts once `txn` is on disk. `collections`: by provisional number."""
         for prefix, change in self.counts.items():
             collection = collections[prefix]
-            if collection.document_count is None:  # what is counted so far lacks those that were hidden
-                collection.counted, collection.counted_through = 0, b""
+            txn.count_change(collection).begins_anew = True
             txn.add_count(collection, change)
         for prefix, first in self._first_records.items():
             if prefix in self.numbers:
-                collections[prefix].next_record = first + max(0, self.counts.get(prefix, 0))
+                self._store.next_records[collections[prefix].number] = first + max(0, self.counts.get(prefix, 0))
         for piece in range(self._piece_count):
             self._store.kv_of_pieces.delete(undo_key(self.transaction.session, piece), db=txn.tables["meta"])
         transactions = self._store.transactions

@@ -67,8 +67,7 @@ class LongInsert:
 
     def end(self, txn: WriteTransaction, collection: Collection) -> None:
         """Its insert is part of `txn`: it is seen once that is published."""
-        if collection.document_count is None:  # what is counted so far lacks it
-            collection.counted, collection.counted_through = 0, b""
+        txn.count_change(collection).begins_anew = True
         transactions = self._store.transactions
         if transactions.open:
             transactions.history.add_layer(transactions.history.sequence, self.before_images)

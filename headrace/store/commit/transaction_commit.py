@@ -77,7 +77,12 @@ def _collections(
     collections = {key: txn.catalog.collections[name] for name, key in transaction.touched.items()}
     for made in transaction.created.values():
         collections[made.number_key] = _create(txn, made, numbers)
-    _save_traits(txn, transaction, collections)
+    for key, collection in collections.items():
+        for index in collection.maintained if transaction.traits else ():
+            index_entries.note_traits(txn, collection, index, transaction.traits.get(index.number, NO_TRAITS))
+        if collection.number in transaction.long_ids:
+            txn.catalog.set_long_ids(txn.kv, collection)
+        collections[key] = txn.catalog.current(collection)
     return collections
 
 
@@ -85,13 +90,13 @@ def _create(txn: WriteTransaction, made: Collection, numbers: dict[bytes, bytes]
     """Make a collection of the transaction with its indexes."""
     catalog = txn.catalog
     number = int.from_bytes(numbers[made.number_key], "big")
-    real = catalog.create(txn.kv, made.namespace, made.kind, made.options, None, uuid=made.uuid, number=number)
-    indexes = [Index(int.from_bytes(numbers[_key(index.number)], "big"), index.spec) for index in made.indexes]
-    for index, provisional in zip(indexes, made.indexes):
-        index.traits = provisional.traits
-    real.set_indexes(indexes)
-    catalog.save(txn.kv, real)
-    return real
+    indexes = tuple(
+        Index(int.from_bytes(numbers[_key(index.number)], "big"), index.spec, index.traits) for index in made.indexes
+    )
+    real = catalog.create(
+        txn.kv, made.namespace, made.kind, made.options, None, uuid=made.uuid, number=number, indexes=indexes
+    )
+    return real if not made.long_ids else catalog.save(txn.kv, real.changed(long_ids=True))
 
 
 def _records(
@@ -105,15 +110,6 @@ def _records(
             if key[4:] >= PROVISIONAL and values[(documents, key)] is not None:
                 records[key[4:]] = txn.next_record(collections[prefix]).to_bytes(8, "big")
     return records
-
-
-def _save_traits(txn: WriteTransaction, transaction: ClientTransaction, collections: dict[bytes, Collection]) -> None:
-    """What the transaction's documents have brought to the indexes."""
-    for collection in collections.values() if transaction.traits else ():
-        for index in collection.maintained:
-            traits = transaction.traits.get(index.number, NO_TRAITS)
-            if not traits <= index.saved_traits:
-                index_entries.note_traits(txn, collection, index, traits)
 
 
 def _write(
@@ -139,7 +135,7 @@ def _write(
                 txn.add_count(collections[key[:4]], 1)
         elif rest < PROVISIONAL:
             kv.delete(key, db=db)
-            txn.add_count(collections[key[:4]], -1, rest)
+            txn.add_count(collections[key[:4]], -1, removed=rest)
 
 
 def _log(txn: WriteTransaction, transaction: ClientTransaction, head: bytes) -> None:

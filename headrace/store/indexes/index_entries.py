@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace import limits
 from headrace.errors import CommandError
 from headrace.store.catalog import Collection, Index
-from headrace.store.indexes.index_keys import CUT_BYTES, UNBOUNDED, KeyMaker, Traits
+from headrace.store.indexes.index_keys import CUT_BYTES, NO_TRAITS, UNBOUNDED, KeyMaker, Traits
 from headrace.store.indexes.wildcard_keys import WildcardKeyMaker, wildcard_of
 from headrace.turns import (
     PIECE_COUNT,
@@ -151,7 +152,7 @@ def _to_add(txn: WriteTransaction, collection: Collection, document: bytes, reco
                 entries += _to_add_building(txn, collection, index, document, record, count_max - len(entries))
             continue
         keys, traits = key_maker(index).keys(document, count_max - len(entries))
-        if traits and not traits <= index.saved_traits:
+        if traits and not traits <= index.traits:
             note_traits(txn, collection, index, traits)
         if not index.unique:
             if index.refuses_duplicates:
@@ -175,7 +176,7 @@ def _keys(
     maker = index.key_maker
     keys: list[bytes]
     keys, traits = (key_maker(index) if maker is None else maker).keys(document, count_max)
-    if traits and not traits <= index.saved_traits:
+    if traits and not traits <= index.traits:
         note_traits(txn, collection, index, traits)
     return keys
 
@@ -233,7 +234,7 @@ def _to_add_building(
     """
     try:
         keys, traits = key_maker(index).keys(document, count_max)
-        if not traits <= index.saved_traits:
+        if not traits <= index.traits:
             note_traits(txn, collection, index, traits)
         if not index.unique:
             return [(key, False) for key in keys]
@@ -245,8 +246,7 @@ def _to_add_building(
         if build is None:
             raise
         if build.failure is None:
-            build.failure = error
-            txn.catalog.save_build(txn.kv, build)
+            txn.catalog.save_build(txn.kv, replace(build, failure=error))
         return []
 
 
@@ -256,13 +256,8 @@ def _duplicate_in(collection: Collection, index: Index, document: bytes, key: by
 
 
 def note_traits(txn: WriteTransaction, collection: Collection, index: Index, traits: Traits) -> None:
-    """From now on the index has documents like this: whoever plans with it knows, before it is committed."""
-    index.traits |= traits
-    build = txn.catalog.build_of(index) if index.building else None
-    if build is not None:
-        txn.catalog.save_build(txn.kv, build)
-    else:
-        txn.catalog.save_traits(txn.kv, collection, index, traits)
+    """Note the traits of a new document: from the commit on, whoever plans with the index knows them."""
+    txn.catalog.add_traits(txn.kv, collection, index, traits)
 
 
 def put(txn: WriteTransaction, entries: Sequence[Entry], record: bytes) -> None:
@@ -359,14 +354,14 @@ def keys_before(index: Index, old: bytes) -> list[bytes]:
 def add(
     txn: WriteTransaction, collection: Collection, index: Index, documents: list[tuple[bytes, bytes]],
     count_max: int = UNBOUNDED,
-) -> int:  # fmt: skip
-    """Put the entries of some (record, document) into an index that is being built; returns how many.
+) -> Index:  # fmt: skip
+    """Put the entries of some (record, document) into an index that is not in the catalog yet, with their traits.
 
     Raises 11000 where another record has a unique key, 171, 16746, and 201 where one has more than `count_max`.
     """
-    items = stored_entries_of_many(index, documents, count_max)
+    items, traits = stored_entries_of_many(index, documents, count_max)
     put_new(txn, collection, index, items, documents)
-    return len(items)
+    return index.with_traits(traits)
 
 
 def rows(keys: list[bytes], record: bytes, *, unique: bool) -> list[tuple[bytes, bytes]]:
@@ -378,7 +373,7 @@ _KEY_BYTES_MIN: Final = 3
 """Of an element of an array, which may be a key."""
 
 
-def check_totals(indexes: list[Index], documents: list[tuple[bytes, bytes]], count_max: int) -> None:
+def check_totals(indexes: Sequence[Index], documents: list[tuple[bytes, bytes]], count_max: int) -> None:
     """Raise 201 for one of some (record, document) that has more keys than that in these indexes together. Ticks."""
     for _, document in documents:
         if len(indexes) > 1 and len(document) // _KEY_BYTES_MIN * len(indexes) > count_max:
@@ -393,9 +388,11 @@ def check_totals(indexes: list[Index], documents: list[tuple[bytes, bytes]], cou
 
 def stored_entries_of_many(
     index: Index, documents: list[tuple[bytes, bytes]], count_max: int = UNBOUNDED
-) -> list[tuple[bytes, bytes]]:
-    """The entries of some (record, document) as they are in the table. Raises 171, 16746, and 201 where one has
-    more than `count_max`. Ticks if they are long."""
+) -> tuple[list[tuple[bytes, bytes]], Traits]:
+    """Return the entries of some (record, document) as they are in the table, and their traits.
+
+    Raises 171, 16746, and 201 where one has more than `count_max`. Ticks if they are long.
+    """
     from headrace.store.indexes.keys_of_many import NO_KEY, plain_keys
 
     maker, unique = key_maker(index), index.unique
@@ -404,15 +401,16 @@ def stored_entries_of_many(
     else:
         plain = [None] * len(documents)
     items: list[tuple[bytes, bytes]] = []
+    all_traits = NO_TRAITS
     for (record, document), key in zip(documents, plain):
         if key is None:
             keys, traits = maker.keys(document, count_max)
-            index.traits |= traits
+            all_traits |= traits
             for some in pieces_if_many(keys):
                 items += rows(some, record, unique=unique)
         elif key is not NO_KEY:
             items.append((key, record) if unique else (key + record, b""))
-    return items
+    return items, all_traits
 
 
 def put_new(

@@ -53,15 +53,18 @@ def _give_entries(store: Store, namespace: str, index: Index) -> None:
     made: list[Index] = []
     _commit(store, lambda txn: made.append(_begin(txn, index)))
     built = made[-1]
-    number = built.number.to_bytes(4, "big")
-    store.building.add(number)
     try:
         after: bytes | None = b""
         count = 0
         while after is not None:
-            last: list[tuple[bytes | None, int]] = []
-            _commit(store, lambda txn, after=after, last=last: last.append(_fill(txn, namespace, built, after)))  # type: ignore[misc]
-            after, added = last[-1]
+            last: list[tuple[bytes | None, int, Index]] = []
+            _commit(
+                store,
+                lambda txn, after=after, last=last, built=built: last.append(  # type: ignore[misc]
+                    _fill(txn, namespace, built, after)
+                ),
+            )
+            after, added, built = last[-1]
             count += added
             if added and count % _PROGRESS_COUNT < added:
                 LOG.warning("the index %s of %s: %d documents so far", index.name, namespace, count)
@@ -70,8 +73,6 @@ def _give_entries(store: Store, namespace: str, index: Index) -> None:
         raise
     except CommandError as error:
         LOG.warning("the index %s of %s is not used: %s", index.name, namespace, error.message)
-    finally:
-        store.building.discard(number)
 
 
 def _commit(store: Store, change: Callable[[WriteTransaction], object]) -> None:
@@ -100,8 +101,9 @@ def _begin(txn: WriteTransaction, index: Index) -> Index:
     return built
 
 
-def _fill(txn: WriteTransaction, namespace: str, built: Index, after: bytes) -> tuple[bytes | None, int]:
-    """Add the entries of some documents past the record `after`: (the last of them, None if there is none, count)."""
+def _fill(txn: WriteTransaction, namespace: str, built: Index, after: bytes) -> tuple[bytes | None, int, Index]:
+    """Add the entries of some documents past the record `after`; return (the last of them, None if there is none,
+    their number, the index with their traits)."""
     collection = txn.catalog.collections[namespace]
     piece, size = [], 0
     for record, document in islice(txn.scan(collection, after=after or None), limits.CONVERT_COUNT):
@@ -109,8 +111,8 @@ def _fill(txn: WriteTransaction, namespace: str, built: Index, after: bytes) -> 
         size += len(document)
         if size >= limits.CONVERT_BYTES:
             break
-    index_entries.add(txn, collection, built, piece)
-    return (piece[-1][0] if piece else None), len(piece)
+    built = index_entries.add(txn, collection, built, piece)
+    return (piece[-1][0] if piece else None), len(piece), built
 
 
 def _replace(txn: WriteTransaction, namespace: str, built: Index) -> None:
@@ -119,5 +121,5 @@ def _replace(txn: WriteTransaction, namespace: str, built: Index) -> None:
     old = next(index for index in collection.indexes if index.name == built.name)
     catalog_changes.discard_index(txn, old)
     catalog_changes.retain_index(txn, built)
-    collection.set_indexes([built if index is old else index for index in collection.indexes])
-    txn.catalog.save(txn.kv, collection)
+    indexes = tuple(built if index is old else index for index in collection.indexes)
+    txn.catalog.save(txn.kv, collection.changed(indexes=indexes))

@@ -89,7 +89,7 @@ class PreparedChange:
     def note_traits(self, txn: WriteTransaction, collection: Collection) -> None:
         """Note what the new document brings to indexes."""
         for index, change in zip(collection.maintained, self.changes):
-            if not change.traits <= index.saved_traits:
+            if not change.traits <= index.traits:
                 index_entries.note_traits(txn, collection, index, change.traits)
 
     def make(self, txn: WriteTransaction, record: bytes) -> None:

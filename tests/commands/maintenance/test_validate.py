@@ -9,7 +9,9 @@ import pytest
 from bson import Int64
 
 from headrace.errors import CommandError
+from headrace.store.catalog import Index
 from headrace.store.indexes.index_rows import IndexRows, rows_of
+from headrace.store.state import Count
 from headrace.testing.driven import DrivenServer
 from tests.store.test_checksums import damage
 
@@ -117,7 +119,8 @@ def test_documents_that_cannot_be_read_are_named_and_removed(at: DrivenServer) -
 
 
 def test_a_wrong_count_is_set_right(at: DrivenServer) -> None:
-    at.store.catalog.collections["t.c"].document_count = 1000
+    with at.store.reading() as view:
+        view.keep_count(view.catalog.collections["t.c"], Count(1000, 0, None))
     assert validated(at)["warnings"] == [
         "The collection was counted as 1000 documents and has 200; the count is right now"
     ]
@@ -125,8 +128,11 @@ def test_a_wrong_count_is_set_right(at: DrivenServer) -> None:
 
 
 def test_what_an_index_does_not_know_of_its_documents_is_a_warning(at: DrivenServer) -> None:
-    for index in at.store.catalog.collections["t.c"].maintained:
-        index.traits = frozenset()
+    txn = at.store.begin()
+    collection = txn.catalog.collections["t.c"]
+    indexes = tuple(Index(index.number, index.spec) for index in collection.indexes)
+    txn.catalog.save(txn.kv, collection.changed(indexes=indexes))
+    at.store.commit(txn)
     assert any(text.startswith("Index a_1 lacks traits of record 1: ") for text in validated(at)["warnings"])
 
 
@@ -151,7 +157,11 @@ def test_no_repair_helps_two_documents_with_one_unique_key() -> None:
     with DrivenServer(oplog=False) as at:
         at.must("t", {"createIndexes": "c", "indexes": [{"key": {"a": 1}, "name": "a_1"}]})
         at.must("t", {"insert": "c", "documents": [{"_id": 1, "a": 7}, {"_id": 2, "a": 7}]})
-        index = at.store.catalog.collections["t.c"].maintained[0]
-        index.spec["unique"] = True
+        txn = at.store.begin()
+        collection = txn.catalog.collections["t.c"]
+        of_id, index = collection.indexes
+        unique = Index(index.number, {**index.spec, "unique": True})
+        txn.catalog.save(txn.kv, collection.changed(indexes=(of_id, unique)))
+        at.store.commit(txn)
         reply = validated(at, repair=True)
         assert not reply["valid"] and reply["indexDetails"]["a_1"]["errors"] == ["record 1 has the key of another"]

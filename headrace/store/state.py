@@ -1,0 +1,77 @@
+"""What a commit publishes: one immutable state, which a reader holds from beginning to end.
+
+The store has one current `State`. A write transaction works on drafts of what it changes (`WriteTransaction`), and
+`Store.publish` puts the next state in the place of the current one, by one assignment. Nobody changes a state, nor
+anything that can be reached from it; what its objects compute once and keep (`Index.key_maker`, `Index.fields`,
+`Collection.plan_cache`) follows from the rest.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from headrace.store.catalog import Catalog
+
+
+class Count(NamedTuple):
+    """How many documents a collection has, and of a capped one their bytes. A collection is counted when somebody asks
+    first; until all are counted, these are the documents up to the record `through`."""
+
+    documents: int
+    size: int
+    through: bytes | None
+    """The last record that is counted; None: all are."""
+
+
+NOT_COUNTED = Count(0, 0, b"")
+
+
+class State(NamedTuple):
+    """A state of the store in memory, which goes with one state of the tables."""
+
+    catalog: Catalog
+    counts: dict[int, Count]
+    """By the collection's number."""
+    last_position: int
+    """That of the newest entry of the oplog."""
+    last_wall_ms: int
+    """The wall clock of that entry."""
+    pruned_through: int
+    """The newest position that was pruned, -1: none."""
+    cluster_parameters: dict[str, Any]
+
+
+class CountChange:
+    """What a write transaction does to the count of one collection."""
+
+    __slots__ = ("base", "begins_anew", "documents", "removed", "size")
+
+    def __init__(self) -> None:
+        self.base: Count | None = None
+        """What the transaction has counted itself; None: the changes apply to the published count."""
+        self.documents = 0
+        self.size = 0
+        self.removed: list[bytes] = []
+        """The records of removed documents, while not all documents are counted."""
+        self.begins_anew = False
+        """Documents come into view that a partial count may have passed over: it begins anew."""
+
+    def reset(self, count: Count) -> None:
+        """The collection, with all that the transaction has done to it so far, has this count."""
+        self.base = count
+        self.documents = self.size = 0
+        self.removed = []
+        self.begins_anew = False
+
+    def applied(self, published: Count | None) -> Count | None:
+        """Return the count after the change; None where nothing is known."""
+        count = published if self.base is None else self.base
+        if count is None:
+            return None
+        if count.through is None:
+            return Count(count.documents + self.documents, count.size + self.size, None)
+        if self.begins_anew or (count.size and self.size):
+            return None
+        gone = sum(record <= count.through for record in self.removed)
+        return Count(count.documents - gone, count.size, count.through)
