@@ -30,7 +30,7 @@ FOREIGN = {
     "the address of a package index": re.compile(r"https?://[^\s\"')]*/simple\b|(extra-)?index-url\b", re.IGNORECASE),
     "a tool of the workplace": re.compile(r"\bfar[m]-[a-z]+"),
 }
-FOLDER_FILES_MAX = 25
+FOLDER_FILES_MAX = 30
 FAMILIES = {"headrace/query/expressions", "headrace/query/stages"}
 RETIRED_WORDS = frozenset(
     "beside disturb fact facts found hear heard hears hush kept lost meet meets obey own parts place places retell "

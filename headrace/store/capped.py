@@ -14,7 +14,7 @@ from headrace.store.catalog import CappedLimits, Collection
 from headrace.store.checksums.transaction import DamagedValue
 from headrace.store.identity import identify
 from headrace.store.indexes import index_entries
-from headrace.store.state import Count
+from headrace.store.state import DocumentCount
 from headrace.store.view import View, bounded_key
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def make_room(txn: WriteTransaction, collection: Collection) -> bool:
     return True
 
 
-def _exceeds(capped: CappedLimits, count: Count) -> bool:
+def _exceeds(capped: CappedLimits, count: DocumentCount) -> bool:
     return count.documents > 1 and (
         (capped.count_max is not None and count.documents > capped.count_max)
         or (capped.bytes_max is not None and count.size > capped.bytes_max)

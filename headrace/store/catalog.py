@@ -128,9 +128,10 @@ class Collection:
     """A collection or view. `uuid` is 16 bytes, None for a view. `plan_cache` is the planner's cache."""
 
     __slots__ = (
-        "are_plain", "building", "capped", "checks_documents", "database", "delete_head", "encoded_options", "images",
-        "index_keys_pause", "indexes", "insert_head", "is_view", "kind", "long_ids", "maintained", "name", "namespace", "number",
-        "number_key", "options", "plan_cache", "topic", "topics", "unique_indexes", "update_head", "uuid",
+        "are_plain", "building", "capped", "checks_documents", "database", "delete_head", "encoded_options",
+        "images", "index_keys_pause", "indexes", "insert_head", "is_view", "kind", "long_ids", "maintained", "name",
+        "namespace", "number", "number_key", "options", "plan_cache", "topic", "topics", "unique_indexes",
+        "update_head", "uuid",
     )  # fmt: skip
 
     def __init__(

@@ -18,12 +18,12 @@ from headrace.store.kv import Table, Transaction
 class CatalogDraft(Catalog):
     """A catalog that one write transaction changes."""
 
-    __slots__ = ("_base", "_owned", "_tables")
+    __slots__ = ("_base", "_copied", "_tables")
 
     def __init__(self, base: Catalog, tables: dict[str, Table]) -> None:
         self._base = base
         self._tables = tables
-        self._owned = False
+        self._copied = False
         self.collections = base.collections
         self.by_number = base.by_number
         self.topics = base.topics
@@ -33,7 +33,7 @@ class CatalogDraft(Catalog):
 
     def published(self) -> Catalog:
         """Return the catalog to publish: the base if nothing has changed. The draft is not used after it."""
-        if not self._owned:
+        if not self._copied:
             return self._base
         catalog = Catalog()
         catalog.collections, catalog.by_number = self.collections, self.by_number
@@ -41,14 +41,14 @@ class CatalogDraft(Catalog):
         catalog.version, catalog.changed = self.version, self.changed
         return catalog
 
-    def _own(self) -> None:
-        if not self._owned:
-            self._owned = True
+    def _copy(self) -> None:
+        if not self._copied:
+            self._copied = True
             self.collections, self.by_number = dict(self.collections), dict(self.by_number)
             self.topics, self.builds, self.changed = dict(self.topics), dict(self.builds), dict(self.changed)
 
     def _put(self, collection: Collection) -> None:
-        self._own()
+        self._copy()
         self.collections[collection.namespace] = self.by_number[collection.number] = collection
 
     def _note(self, namespace: str) -> None:
@@ -84,7 +84,7 @@ class CatalogDraft(Catalog):
 
     def remove(self, txn: Transaction, collection: Collection) -> None:
         """Remove a collection or view; its documents and keys are the caller's."""
-        self._own()
+        self._copy()
         collection = self.current(collection)
         del self.collections[collection.namespace]
         del self.by_number[collection.number]
@@ -130,13 +130,13 @@ class CatalogDraft(Catalog):
         return build
 
     def _write_build(self, txn: Transaction, build: IndexBuild) -> None:
-        self._own()
+        self._copy()
         self.builds[build.uuid] = build
         txn.put(build.key, build.record(), db=self._tables["meta"])
 
     def remove_build(self, txn: Transaction, build: IndexBuild) -> Collection:
         """Remove a build that has ended, one way or the other; return its collection."""
-        self._own()
+        self._copy()
         self.builds.pop(build.uuid, None)
         txn.delete(build.key, db=self._tables["meta"])
         numbers = {index.number for index in build.indexes}
@@ -153,7 +153,7 @@ class CatalogDraft(Catalog):
         number = self.topics.get(namespace)
         if number is None:
             number = self.new_number(txn)
-            self._own()
+            self._copy()
             self.topics[namespace] = number
             txn.put(namespace.encode(), number.to_bytes(4, "big"), db=self._tables["topics"])
         return number

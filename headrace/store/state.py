@@ -1,6 +1,6 @@
 """What a commit publishes: one immutable state, which a reader holds from beginning to end.
 
-The store has one current `State`. A write transaction works on drafts of what it changes (`WriteTransaction`), and
+The store has one current `StoreState`. A write transaction works on drafts of what it changes (`WriteTransaction`), and
 `Store.publish` puts the next state in the place of the current one, by one assignment. Nobody changes a state, nor
 anything that can be reached from it; what its objects compute once and keep (`Index.key_maker`, `Index.fields`,
 `Collection.plan_cache`) follows from the rest.
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from headrace.store.catalog import Catalog
 
 
-class Count(NamedTuple):
+class DocumentCount(NamedTuple):
     """How many documents a collection has, and of a capped one their bytes. A collection is counted when somebody asks
     first; until all are counted, these are the documents up to the record `through`."""
 
@@ -24,14 +24,14 @@ class Count(NamedTuple):
     """The last record that is counted; None: all are."""
 
 
-NOT_COUNTED = Count(0, 0, b"")
+NOT_COUNTED = DocumentCount(0, 0, b"")
 
 
-class State(NamedTuple):
+class StoreState(NamedTuple):
     """A state of the store in memory, which goes with one state of the tables."""
 
     catalog: Catalog
-    counts: dict[int, Count]
+    counts: dict[int, DocumentCount]
     """By the collection's number."""
     last_position: int
     """That of the newest entry of the oplog."""
@@ -48,7 +48,7 @@ class CountChange:
     __slots__ = ("base", "begins_anew", "documents", "removed", "size")
 
     def __init__(self) -> None:
-        self.base: Count | None = None
+        self.base: DocumentCount | None = None
         """What the transaction has counted itself; None: the changes apply to the published count."""
         self.documents = 0
         self.size = 0
@@ -57,21 +57,21 @@ class CountChange:
         self.begins_anew = False
         """Documents come into view that a partial count may have passed over: it begins anew."""
 
-    def reset(self, count: Count) -> None:
+    def reset(self, count: DocumentCount) -> None:
         """The collection, with all that the transaction has done to it so far, has this count."""
         self.base = count
         self.documents = self.size = 0
         self.removed = []
         self.begins_anew = False
 
-    def applied(self, published: Count | None) -> Count | None:
+    def applied(self, published: DocumentCount | None) -> DocumentCount | None:
         """Return the count after the change; None where nothing is known."""
         count = published if self.base is None else self.base
         if count is None:
             return None
         if count.through is None:
-            return Count(count.documents + self.documents, count.size + self.size, None)
+            return DocumentCount(count.documents + self.documents, count.size + self.size, None)
         if self.begins_anew or (count.size and self.size):
             return None
         gone = sum(record <= count.through for record in self.removed)
-        return Count(count.documents - gone, count.size, count.through)
+        return DocumentCount(count.documents - gone, count.size, count.through)

@@ -37,7 +37,7 @@ from headrace.store.entries import noop_entry
 from headrace.store.kv import Environment, SharedRead, Transaction
 from headrace.store.lmdb import LmdbEnvironment, LmdbError, MapFull
 from headrace.store.spill_file import SpillFolder
-from headrace.store.state import Count, State
+from headrace.store.state import DocumentCount, StoreState
 from headrace.store.transaction_registry import Transactions
 from headrace.store.view import View
 from headrace.store.write_transaction import WriteTransaction
@@ -76,7 +76,7 @@ class Store:
         self.environment: Environment = LmdbEnvironment(path, map_bytes=map_bytes)
         self.tables = self.environment.tables
         self.spill_folder = SpillFolder(self.environment.path)
-        self.state = State(Catalog(), {}, 0, 0, -1, {})
+        self.state = StoreState(Catalog(), {}, 0, 0, -1, {})
         """What readers see; `publish` puts another one in its place."""
         self.listeners: list[Callable[[Committed], None]] = []
         self.admin_listeners: list[Callable[[], None]] = []
@@ -208,7 +208,7 @@ class Store:
         """The cluster parameters that have been set."""
         return self.state.cluster_parameters
 
-    def keep_count(self, state: State, collection: Collection, count: Count) -> State:
+    def keep_count(self, state: StoreState, collection: Collection, count: DocumentCount) -> StoreState:
         """Keep what a reader of `state` has counted; return the state that has it."""
         counted = state._replace(counts={**state.counts, collection.number: count})
         if state is self.state:

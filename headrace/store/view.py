@@ -25,7 +25,7 @@ from headrace.store.catalog import Catalog, Collection, Index
 from headrace.store.checksums.transaction import DamagedValue
 from headrace.store.kv import Cursor, Transaction, chunk_of
 from headrace.store.overlay_cursor import Item, OverlayCursor
-from headrace.store.state import NOT_COUNTED, Count
+from headrace.store.state import NOT_COUNTED, DocumentCount
 from headrace.values import position as positions
 
 if TYPE_CHECKING:
@@ -303,7 +303,7 @@ class View:
             )
         return document
 
-    def known_count(self, collection: Collection) -> Count | None:
+    def known_count(self, collection: Collection) -> DocumentCount | None:
         """Return what is known of a collection's count; None for nothing."""
         return self.state.counts.get(collection.number)
 
@@ -321,7 +321,7 @@ class View:
         if collection.capped is not None:
             size += sum(self._size(collection, record) for record in records)
         is_last = len(records) < count_max
-        self.keep_count(collection, Count(documents + len(records), size, None if is_last else records[-1]))
+        self.keep_count(collection, DocumentCount(documents + len(records), size, None if is_last else records[-1]))
 
     def _size(self, collection: Collection, record: bytes) -> int:
         """The bytes of a document; 0 of a damaged one."""
@@ -330,7 +330,7 @@ class View:
         except DamagedValue:
             return 0
 
-    def keep_count(self, collection: Collection, count: Count) -> None:
+    def keep_count(self, collection: Collection, count: DocumentCount) -> None:
         """Keep what has been counted in this view."""
         self.state = self.store.keep_count(self.state, collection, count)
 

@@ -21,7 +21,7 @@ from headrace.store.change_log import NO_LOG, OPLOG, ChangeLog
 from headrace.store.identity import identified, identify, with_timestamps
 from headrace.store.indexes import index_entries
 from headrace.store.kv import Transaction
-from headrace.store.state import Count, CountChange, State
+from headrace.store.state import CountChange, DocumentCount, StoreState
 from headrace.store.view import View, bounded_key
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class WriteTransaction(View):
         self.ended: list[LongInsert | EntriesInPieces] = []
         """What has begun in pieces before and ends with this transaction."""
 
-    def next_state(self, published: State) -> State:
+    def next_state(self, published: StoreState) -> StoreState:
         """Return the state after its commit; `published` is the one before."""
         counts = published.counts
         if self.count_changes:
@@ -162,7 +162,7 @@ class WriteTransaction(View):
                 else:
                     counts.pop(number, None)
         entries = self.staged.entries
-        return State(
+        return StoreState(
             self.catalog.published(),
             counts,
             int.from_bytes(entries[-1][0], "big") if entries else max(published.last_position, self.clock_position),
@@ -226,12 +226,12 @@ class WriteTransaction(View):
         if removed is not None and not self.is_counted(collection):
             change.removed.append(removed)
 
-    def known_count(self, collection: Collection) -> Count | None:
+    def known_count(self, collection: Collection) -> DocumentCount | None:
         """Return what is known of a collection's count with the changes of the transaction."""
         count, change = self.state.counts.get(collection.number), self.count_changes.get(collection.number)
         return count if change is None else change.applied(count)
 
-    def keep_count(self, collection: Collection, count: Count) -> None:
+    def keep_count(self, collection: Collection, count: DocumentCount) -> None:
         """Keep what has been counted in this view."""
         self.count_change(collection).reset(count)
 

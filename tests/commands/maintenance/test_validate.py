@@ -11,7 +11,7 @@ from bson import Int64
 from headrace.errors import CommandError
 from headrace.store.catalog import Index
 from headrace.store.indexes.index_rows import IndexRows, rows_of
-from headrace.store.state import Count
+from headrace.store.state import DocumentCount
 from headrace.testing.driven import DrivenServer
 from tests.store.test_checksums import damage
 
@@ -120,7 +120,7 @@ def test_documents_that_cannot_be_read_are_named_and_removed(at: DrivenServer) -
 
 def test_a_wrong_count_is_set_right(at: DrivenServer) -> None:
     with at.store.reading() as view:
-        view.keep_count(view.catalog.collections["t.c"], Count(1000, 0, None))
+        view.keep_count(view.catalog.collections["t.c"], DocumentCount(1000, 0, None))
     assert validated(at)["warnings"] == [
         "The collection was counted as 1000 documents and has 200; the count is right now"
     ]
