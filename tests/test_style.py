@@ -33,8 +33,7 @@ FOREIGN = {
 FOLDER_FILES_MAX = 30
 FAMILIES = {"headrace/query/expressions", "headrace/query/stages"}
 RETIRED_WORDS = frozenset(
-    "beside disturb fact facts found hear heard hears hush kept lost meet meets obey own parts place places retell "
-    "standing strike strikes tally tell tells told whole written".split()
+    "disturb hear heard hears hush kept meet meets obey retell standing strike strikes tally tell tells told".split()
 )
 FOREIGN_CALLBACKS = frozenset(
     "connection_lost connection_made data_received do_GET emit getDefaultReadLimit initialOffset latestOffset "

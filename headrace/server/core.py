@@ -334,6 +334,7 @@ class Core:
         error = Interrupted(11601, "operation was interrupted")
         self.scheduler.interrupt(connection_id, error)
         self.writer.interrupt(connection_id, error)
+        self.writer.interrupt_queued(connection_id, error)
 
     def wake(self, key: str) -> None:
         self.notifier.wake_key(key)
@@ -361,7 +362,9 @@ class Core:
         return client
 
     def peer_disconnected(self, peer: Peer) -> None:
-        """A client has gone: what it waits for is forgotten, what it runs ends at its next turn.
+        """A client has gone: what it waits for is forgotten, what it runs ends at its next turn, and the cursor that it
+        is reading is closed, as in MongoDB; others stay until they have been idle for long, as another connection of
+        the client may read them.
 
         A write whose answer the client does not want goes on: such a client need not stay for it."""
         self.peers.discard(peer)
@@ -379,6 +382,9 @@ class Core:
         self.scheduler.interrupt(peer.client.connection_id, error)
         if peer.is_acknowledged:
             self.writer.interrupt(peer.client.connection_id, error)
+        request = peer.request
+        if request is not None and request.name == "getMore":
+            self.engine.cursors.kill(request.body["getMore"] if request.cursor is None else request.cursor.id)
 
 
 def _answers(path: Path) -> bool:

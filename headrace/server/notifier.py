@@ -77,13 +77,17 @@ class Notifier:
         return [parked.request for parked in (*waiting, *self._woken, *self._slow)]
 
     def interrupt(self, connection_id: int) -> None:
-        """End what a connection waits for, with error 11601."""
-        for parked in [item for here in self._parked.values() for item in here]:
-            if parked.peer.client.connection_id == connection_id:
-                self._remove(parked)
-                error = Interrupted(11601, "operation was interrupted")
-                answer = self._core.engine.failure(error, parked.request)
-                self._core.loop.call_soon(parked.peer.finish, answer)
+        """End what a connection waits for, or has been woken for, with error 11601."""
+        ended = [item for here in self._parked.values() for item in here if _is_of(item, connection_id)]
+        for parked in ended:
+            self._remove(parked)
+        for queue in (self._woken, self._slow):
+            for parked in [item for item in queue if _is_of(item, connection_id)]:
+                queue.remove(parked)
+                ended.append(parked)
+        for parked in ended:
+            answer = self._core.engine.failure(Interrupted(11601, "operation was interrupted"), parked.request)
+            self._core.loop.call_soon(parked.peer.finish, answer)
 
     def leave(self, peer: Peer) -> None:
         """Drop the parked command of a peer that disconnected."""
@@ -168,6 +172,10 @@ class Notifier:
             here.pop(parked, None)
             if not here:
                 del self._parked[parked.key]
+
+
+def _is_of(parked: Parked, connection_id: int) -> bool:
+    return bool(parked.peer.client.connection_id == connection_id)
 
 
 def _waits_for(request: Request, cursor: Any) -> bool:

@@ -45,8 +45,8 @@ class Peer(asyncio.Protocol):
     """One client's socket."""
 
     __slots__ = (
-        "_account", "_busy", "_core", "_full", "_message", "_message_bytes", "_paused", "_replies", "_request",
-        "_started", "_transport", "_wire", "client", "waiting",
+        "_account", "_busy", "_core", "_full", "_message", "_message_bytes", "_paused", "_replies", "_transport",
+        "_wire", "client", "request", "waiting",
     )  # fmt: skip
 
     def __init__(self, core: Core) -> None:
@@ -59,6 +59,8 @@ class Peer(asyncio.Protocol):
         self._full = False  # not read from, since it has sent too much ahead
         self._paused = False
         self._replies = 0
+        self.request: Request | None = None
+        """The command that is being answered."""
         self.waiting: Any = None  # the notifier's note of this peer while a command waits
 
     @property
@@ -128,7 +130,7 @@ class Peer(asyncio.Protocol):
             self._account.close()
         self._wire = Connection()
         self._core.peer_disconnected(self)
-        self._message = _NO_MESSAGE
+        self._message, self.request = _NO_MESSAGE, None
 
     def _read_on(self) -> None:
         """Everything that came ahead of its turn is served: the client may send more."""
@@ -218,7 +220,7 @@ class Peer(asyncio.Protocol):
         if message.body.startswith(repeated_getmore.BEGIN, 4):
             again = repeated_getmore.recognised(engine, message.body, self.client)
             if again is not None:
-                self._request = again
+                self.request = again
                 if again.cursor.is_slow:
                     self._busy = True
                     self._core.notifier.queue(self, GET_MORE, again)
@@ -286,7 +288,7 @@ class Peer(asyncio.Protocol):
     def _begin_request(self, request: Request) -> None:
         engine = self._core.engine
         try:
-            self._request = request
+            self.request = request
             command = engine.command(request)
             failing = engine.fail_points
             failure = failing.before_command(engine, command, request) if failing.active else None
@@ -419,7 +421,7 @@ class Peer(asyncio.Protocol):
             self._close_after(error)
 
     def _answer(self, answer: bytes) -> None:
-        message = self._message
+        message, self.request = self._message, None
         opcode, compressor = message.opcode, message.compressor
         if message.flags & MORE_TO_COME and opcode != OP_QUERY:
             return

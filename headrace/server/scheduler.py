@@ -191,13 +191,17 @@ class Scheduler:
             del answer  # whose traceback, if it is an error, has this frame: a cycle would keep what its frames hold
 
     def requests(self) -> list[Request]:
-        """The commands that have begun and not ended."""
-        return [paused.request for paused in (*self._paused, *self._aside) if paused.request is not None]
+        """The commands that are queued or have begun, and have not ended."""
+        begun = [paused.request for paused in (*self._paused, *self._aside) if paused.request is not None]
+        return [*begun, *(request for _, _, request in self._queued)]
 
     def interrupt(self, connection_id: int, error: Interrupted) -> None:
-        """End the command of a connection, by its number, at its next turn."""
+        """End the command of a connection, by its number: at its next turn, or instead of its first."""
         if (paused := self._by_connection.get(connection_id)) is not None:
             paused.turn.interruption = error
+        for queued in [item for item in self._queued if item[0].client.connection_id == connection_id]:
+            self._queued.remove(queued)
+            self._core.loop.call_soon(queued[0].finish, self._core.engine.failure(error, queued[2]))
 
     def interrupt_all(self, error: Interrupted) -> None:
         """End all commands, at once: as the server stops."""

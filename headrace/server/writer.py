@@ -67,7 +67,7 @@ class WriteGroup:
     jobs_run: int = 0
     has_resumed: bool = False
     """Whether `resumed` has had its turn, or has begun it."""
-    in_change: Request | None = None
+    in_change: PausedWrite | None = None
     """The write that has paused in the middle of a change,"""
     change_pauses: int = 0
     """and how often one has."""
@@ -88,6 +88,8 @@ class WriteGroup:
         """The writes that have paused in this group, or wait in it for their turn."""
         pairs = zip(self.all_writes(), self.answers)
         paused = [PausedWrite(write, answer) for write, answer in pairs if type(answer) is Turn]
+        if self.in_change is not None:
+            paused.append(self.in_change)
         return paused if self.resumed is None or self.has_resumed else [*paused, self.resumed]
 
 
@@ -149,17 +151,26 @@ class Writer:
             await future
 
     def requests(self) -> list[Request]:
-        """The writes that have begun and not ended."""
-        requests = [paused.write[2] for paused in self._all_paused()]
-        if self._group is not None and self._group.in_change is not None and self._group.in_change not in requests:
-            requests.append(self._group.in_change)
-        return requests
+        """The writes that are queued or have begun, and have not ended."""
+        queued = [write[2] for writes in self._queues() for write in writes]
+        return [*queued, *(paused.write[2] for paused in self._all_paused())]
+
+    def _queues(self) -> list[list[Write]]:
+        """The writes that have not begun."""
+        return [self._queue, *(group.writes for group in self._retries)]
 
     def interrupt(self, connection_id: int, error: Interrupted) -> None:
         """End the paused write of a connection, by its number, at its next turn."""
         for paused in self._all_paused():
             if paused.write[0].client.connection_id == connection_id:
                 self._interrupt(paused, error)
+
+    def interrupt_queued(self, connection_id: int, error: Interrupted) -> None:
+        """Answer the write of a connection that has not begun, instead of running it."""
+        for writes in self._queues():
+            for write in [item for item in writes if item[0].client.connection_id == connection_id]:
+                writes.remove(write)
+                self._core.loop.call_soon(write[0].finish, self._core.engine.failure(error, write[2]))
 
     def interrupt_all(self, error: Interrupted) -> None:
         """End all paused writes, each at its next turn."""
@@ -292,7 +303,7 @@ class Writer:
                 group.has_resumed = True
                 answer = self._core.scheduler.turns.resume(group.resumed.turn, txn)
                 if type(answer) is Turn and answer.keeps_transaction:
-                    answer = yield from self._changed(group, group.resumed.write[2], answer)
+                    answer = yield from self._changed(group, group.resumed.write, answer)
                 group.answers.append(answer)
                 group.take_changes(group.resumed.write[2])
             if txn.staged.entry_bytes > LONG_COMMIT_BYTES:
@@ -317,9 +328,9 @@ class Writer:
         finally:
             del failure  # whose traceback has this frame: a cycle would keep the group
 
-    def _changed(self, group: WriteGroup, request: Request, turn: Turn) -> Generator[None, None, Answer]:
+    def _changed(self, group: WriteGroup, write: Write, turn: Turn) -> Generator[None, None, Answer]:
         """Go on with a write until the change is made, in the middle of which it has paused; what it answers then."""
-        group.in_change = request
+        group.in_change = PausedWrite(write, turn)
         answer: Answer = turn
         while type(answer) is Turn and answer.keeps_transaction:
             group.change_pauses += 1
@@ -335,12 +346,13 @@ class Writer:
         engine, scheduler = self._core.engine, self._core.scheduler
         run_in_turn = scheduler.turns.run
         ends = monotonic() + limits.GROUP_SECONDS
-        for _, command, request in group.writes:
+        for write in group.writes:
+            _, command, request = write
             pauses = command.pauses
             if pauses and (pauses is True or pauses(engine, request)):
                 answer = run_in_turn(engine.run_write, command, request, txn)
                 if type(answer) is Turn and answer.keeps_transaction:
-                    answer = yield from self._changed(group, request, answer)
+                    answer = yield from self._changed(group, write, answer)
                 group.answers.append(answer)
                 if type(answer) is Turn:
                     run_in_turn = scheduler.run_shortly

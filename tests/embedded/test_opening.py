@@ -20,6 +20,7 @@ from pymongo.errors import OperationFailure
 import headrace
 from headrace.store.store import Store
 from headrace.testing.clock import FakeClock
+from tests.waiting import until
 
 
 def run(program: str, *arguments: str) -> str:
@@ -153,8 +154,7 @@ def test_a_long_read_lets_others_work() -> None:
 
         thread = threading.Thread(target=scan)
         thread.start()
-        while not running():
-            pass
+        until(running)
         for number in range(20):
             shop.orders.insert_one({"n": number})
         (operation,) = running()

@@ -19,6 +19,7 @@ from headrace.store.check.directory import check
 from headrace.store.indexes import index_builds, index_entries
 from headrace.store.write_transaction import WriteTransaction
 from headrace.turns import tick
+from tests.waiting import until
 
 from .raw import RawClient
 from .test_kill import Process
@@ -55,8 +56,7 @@ def begin_build(server: headrace.Server, client: RawClient, command: dict[str, A
     """Let the server pause at every tick, send the command, and return when the build has begun."""
     server._running.scheduler.turns.seconds = 0.0
     client.send(command)
-    while not server._running.store.catalog.builds:
-        pass
+    until(lambda: server._running.store.catalog.builds)
 
 
 def test_an_index_is_built_while_others_write(tmp_path: Path, may_end: threading.Event) -> None:
@@ -210,8 +210,7 @@ def test_a_build_goes_on_by_itself_when_its_client_has_gone(tmp_path: Path, may_
         fill(other)
         with RawClient(server.address) as builder:
             begin_build(server, builder)
-        while server._running.engine.builds_of_commands:
-            pass
+        until(lambda: not server._running.engine.builds_of_commands)
         answer = other.ask({"createIndexes": "c", "indexes": [INDEX]})  # which waits for it
         assert answer["note"] == "all indexes already exist"
         assert names(other) == ["_id_", "u", "x"]

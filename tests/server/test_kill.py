@@ -24,6 +24,7 @@ from pymongo.errors import PyMongoError
 
 from headrace.values.bson import encode
 from tests.ports import free_port
+from tests.waiting import until
 
 from .raw import RawClient
 
@@ -335,8 +336,7 @@ def _stop(process: Process) -> None:
     pid = process.process.pid
     os.kill(pid, signal.SIGSTOP)
     try:
-        while _state(pid) != "T":
-            pass
+        until(lambda: _state(pid) == "T")
         time.sleep(STOPPED_SECONDS)
     finally:
         os.kill(pid, signal.SIGCONT)

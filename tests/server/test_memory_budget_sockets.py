@@ -16,6 +16,7 @@ import headrace
 from headrace.cursors.collection_scan import ChunkedScan
 from headrace.server.scheduler import Scheduler
 from headrace.store.store import Store
+from tests.waiting import until
 
 from .raw import RawClient, message
 
@@ -46,13 +47,11 @@ def test_who_never_ends_a_message_is_cut_off_when_memory_is_short(server: headra
         other.ask({"ping": 1})
         large = stack.enter_context(RawClient(server.address))
         large.socket.sendall(struct.pack("<iiii", 40 * MEGABYTE, 1, 0, 2013) + bytes(12 * MEGABYTE))
-        while used(other) < 12 * MEGABYTE:
-            pass
+        until(lambda: used(other) >= 12 * MEGABYTE)
         small = stack.enter_context(RawClient(server.address))
         small.socket.sendall(struct.pack("<iiii", 40 * MEGABYTE, 1, 0, 2013) + bytes(10 * MEGABYTE))
         assert large.is_cut_off()
-        while used(other) < 10 * MEGABYTE:
-            pass
+        until(lambda: used(other) >= 10 * MEGABYTE)
         small.socket.close()
         until_unused(other)
 

@@ -16,6 +16,7 @@ from bson import Int64
 
 import headrace
 from headrace.values.bson import encode
+from tests.waiting import until
 
 from .raw import RawClient, message
 
@@ -223,8 +224,7 @@ def test_a_server_ends_while_clients_go_on_writing_as_fast_as_they_can() -> None
     for thread in threads:
         thread.start()
     with RawClient(running.address) as other:
-        while count(other, "c") < 2000:
-            pass
+        until(lambda: count(other, "c") >= 2000)
     running.close()
     for thread in threads:
         thread.join()

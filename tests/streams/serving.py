@@ -16,6 +16,7 @@ from bson import Binary, Int64, Timestamp
 import headrace
 from headrace.testing.clock import FakeClock
 from tests.server.raw import RawClient
+from tests.waiting import until
 
 START_MS = 1_700_000_000_000
 SESSION = {"id": Binary(bytes(range(16)), 4)}
@@ -172,8 +173,7 @@ class Served:
 
     def until_waiting(self) -> None:
         """Return when some client's command waits on the server."""
-        while not asyncio.run_coroutine_threadsafe(self._waiting(), self._core.loop).result():
-            pass
+        until(lambda: asyncio.run_coroutine_threadsafe(self._waiting(), self._core.loop).result())
 
     async def _waiting(self) -> bool:
         return bool(self._core.notifier.requests())

@@ -11,6 +11,7 @@ from bson import Int64
 
 import headrace
 from tests.server.raw import RawClient
+from tests.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -82,8 +83,7 @@ def test_a_waiting_one_is_woken_by_an_insert_into_its_collection(client: RawClie
 
 def until_waiting(client: RawClient) -> None:
     """Return when a getMore waits."""
-    while not any("getMore" in item.get("command", {}) for item in client.ask({"currentOp": 1}, "admin")["inprog"]):
-        pass
+    until(lambda: any("getMore" in item.get("command", {}) for item in client.ask({"currentOp": 1}, "admin")["inprog"]))
 
 
 @pytest.mark.parametrize("how", [{"drop": "log"}, {"dropDatabase": 1}, {"renameCollection": "t.log", "to": "t.other"}])

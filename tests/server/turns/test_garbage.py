@@ -14,6 +14,7 @@ import pytest
 import headrace
 from headrace.server.process import freed_bytes, return_freed_memory
 from tests.garbage import garbage
+from tests.waiting import until
 
 from ..raw import RawClient, message
 
@@ -53,8 +54,7 @@ def leave(server: headrace.Server, sent: Callable[[RawClient], None], *, runs: b
             core.loop.call_soon_threadsafe(leave_once_it_runs)
         sent(client)
         assert not runs or left.wait(60)
-    while core.peers or core.scheduler._paused or core.writer._paused:
-        pass
+    until(lambda: not (core.peers or core.scheduler._paused or core.writer._paused))
 
 
 LEFT: dict[str, tuple[Callable[[RawClient], None], bool]] = {

@@ -17,6 +17,7 @@ from headrace.dispatch import reply
 from headrace.dispatch.context import CommandContext
 from headrace.errors import Interrupted
 from headrace.turns import Turns
+from tests.waiting import until
 
 from ..raw import RawClient, message
 
@@ -64,8 +65,7 @@ def test_others_are_served_while_a_command_runs(server: headrace.Server) -> None
     with RawClient(server.address) as long, RawClient(server.address) as other:
         stream = other.watch("c")
         long.send(ENDLESS, "admin")
-        while not running(other, "aggregate"):
-            pass
+        until(lambda: running(other, "aggregate"))
         for key in range(20):
             assert other.ask({"ping": 1})["ok"] == 1.0
             assert other.ask({"insert": "c", "documents": [{"_id": key}]})["n"] == 1
@@ -98,8 +98,7 @@ def test_a_write_that_waits_runs_before_the_next_turn(server: headrace.Server) -
 def test_a_running_command_is_killed_by_its_number(server: headrace.Server) -> None:
     with RawClient(server.address) as long, RawClient(server.address) as other:
         long.send(ENDLESS, "admin")
-        while not (operations := running(other, "aggregate")):
-            pass
+        operations = until(lambda: running(other, "aggregate"))
         other.ask({"killOp": 1, "op": operations[0]["opid"]}, "admin")
         assert long.receive()[1]["code"] == 11601
         assert long.ask({"ping": 1})["ok"] == 1.0
@@ -137,10 +136,8 @@ def test_a_command_whose_client_has_gone_ends(server: headrace.Server) -> None:
     with RawClient(server.address) as other:
         with RawClient(server.address) as long:
             long.send(ENDLESS, "admin")
-            while not running(other, "aggregate"):
-                pass
-        while running(other, "aggregate"):
-            pass
+            until(lambda: running(other, "aggregate"))
+        until(lambda: not running(other, "aggregate"))
 
 
 def test_a_server_stops_while_commands_run() -> None:
@@ -148,8 +145,7 @@ def test_a_server_stops_while_commands_run() -> None:
         clients = [RawClient(server.address) for _ in range(5)]
         for client in clients:
             client.send(ENDLESS, "admin")
-        while len(running(other, "aggregate")) < len(clients):
-            pass
+        until(lambda: len(running(other, "aggregate")) >= len(clients))
         server.close()
         for client in clients:
             assert client.receive()[1]["code"] == 11600
@@ -165,8 +161,7 @@ def test_a_cursor_is_read_by_one_getmore_at_a_time(server: headrace.Server) -> N
         cursor = Int64(one.ask({"find": "c", "filter": slow, "batchSize": 1})["cursor"]["id"])
         get_more = {"getMore": cursor, "collection": "c", "batchSize": 900}
         one.send(get_more)
-        while not running(two, "getMore"):
-            pass
+        until(lambda: running(two, "getMore"))
         assert two.ask(get_more)["code"] == 12051
         assert two.ask({"killCursors": "c", "cursors": [cursor]})["cursorsKilled"] == [cursor]
         assert one.receive()[1]["code"] == 237

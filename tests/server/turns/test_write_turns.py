@@ -17,6 +17,7 @@ from headrace.server.writer import LONG_COMMIT_BYTES, Writer
 from headrace.store.checksums.transaction import CheckedTransaction
 from headrace.store.store import MapFull, Store
 from headrace.values.bson import encode
+from tests.waiting import until
 
 from ..raw import RawClient
 from .holding import held
@@ -58,8 +59,7 @@ def operation(client: RawClient, name: str) -> dict[str, Any] | None:
 
 
 def when_running(client: RawClient, name: str) -> dict[str, Any]:
-    while (running := operation(client, name)) is None:
-        pass
+    running = until(lambda: operation(client, name))
     return running
 
 
@@ -121,8 +121,7 @@ def test_what_ends_a_write_leaves_what_was_done(how: str, tmp_path: Any) -> None
             long.send(update_all(maxTimeMS=100) if how == "maxTimeMS" else update_all())
             if how != "maxTimeMS":
                 running = when_running(other, "update")
-                while not other.ask({"count": "c", "query": {"n": 1}})["n"]:
-                    pass
+                until(lambda: other.ask({"count": "c", "query": {"n": 1}})["n"])
             if how == "killOp":
                 other.ask({"killOp": 1, "op": running["opid"]}, "admin")
             if how == "shutdown":
@@ -135,8 +134,7 @@ def test_what_ends_a_write_leaves_what_was_done(how: str, tmp_path: Any) -> None
                 changed = [document["_id"] for document in all_of(client) if document["n"]]
                 assert changed == list(range(len(changed))) and 0 < len(changed) < COUNT
             return
-        while operation(other, "update"):
-            pass
+        until(lambda: not operation(other, "update"))
         changed = [document["_id"] for document in all_of(other) if document["n"]]
         assert changed == list(range(len(changed))) and 0 < len(changed) < COUNT
         events: list[Any] = []
@@ -241,12 +239,9 @@ def test_a_retryable_write_that_was_cut_short_goes_on_where_it_was(kind: str, tm
             with RawClient(server.address) as long:
                 long.send(retryable(command), database)
                 when_running(other, kind)
-                while not other.ask({"getMore": stream, "collection": "valid" if kind == "insert" else "c"})["cursor"][
-                    "nextBatch"
-                ]:
-                    pass
-            while operation(other, kind):
-                pass
+                watched = "valid" if kind == "insert" else "c"
+                until(lambda: other.ask({"getMore": stream, "collection": watched})["cursor"]["nextBatch"])
+            until(lambda: not operation(other, kind))
         listed = other.ask({"aggregate": 1, "pipeline": [{"$listLocalSessions": {}}], "cursor": {}}, "t")
         assert [item["_id"]["id"] for item in listed["cursor"]["firstBatch"]] == [Binary(b"\x07" * 16, 4)]
         other.send(retryable(command), database)
@@ -316,8 +311,7 @@ def test_a_write_whose_first_turn_fails_runs_again(
         arm = fail_at(monkeypatch, "prepare", error)
         long.send(update_all({"n": 0}))
         other.send({"insert": "d", "documents": [{"_id": 1}]})
-        while len(core.writer._queue) < 2:
-            pass
+        until(lambda: len(core.writer._queue) >= 2)
         arm(1)
         core.writer._schedule = schedule  # type: ignore[method-assign]
         core.loop.call_soon_threadsafe(schedule)
@@ -339,8 +333,7 @@ def test_a_write_waits_in_the_middle_for_a_lock(pausing: headrace.Server, end: s
         change = {"update": "c", "updates": [{"q": {"_id": locked}, "u": {"$set": {"n": 10}}}]}
         assert holder.ask({**change, **transaction(1, first=True)})["n"] == 1
         long.send(update_all({"_id": {"$gte": 0}}))
-        while other.ask({"count": "c", "query": {"n": 1}})["n"] < locked:
-            pass
+        until(lambda: other.ask({"count": "c", "query": {"n": 1}})["n"] >= locked)
         for _ in range(20):
             assert other.ask({"ping": 1})["ok"] == 1.0
         assert other.ask({"count": "c", "query": {"n": 1}})["n"] == locked
@@ -436,8 +429,7 @@ def test_an_unacknowledged_write_goes_on_when_its_client_has_gone(server: headra
                 when_running(other, "update")
             while len(server._running.peers) > 1:
                 other.ask({"ping": 1})
-        while operation(other, "update"):
-            pass
+        until(lambda: not operation(other, "update"))
         assert {document["n"] for document in all_of(other)} == {1}
 
 
@@ -531,8 +523,7 @@ def test_a_short_write_does_not_share_a_second_long_commit(
         long.send({"insert": "c"}, documents=[encode({"_id": key, "x": bytes(3_000_000)}) for key in range(3)])
         assert long_began.wait(30)
         other.send({"insert": "short"}, documents=[encode({"_id": 1})])
-        while not pausing._running.writer._queue:
-            pass
+        until(lambda: pausing._running.writer._queue)
         short_came.set()
         assert other.receive()[1]["n"] == 1 and long.receive()[1]["n"] == 3
     assert shared == [False]

@@ -13,6 +13,7 @@ from pymongo import MongoClient
 import headrace
 from headrace.spark.source.local_server import NOTE, NotStarted, uri_of
 from headrace.spark.source.options import parse_options
+from tests.waiting import until
 
 pytestmark = pytest.mark.process
 
@@ -25,8 +26,7 @@ def test_a_server_is_started_once_and_ends_with_its_owner(tmp_path: Path) -> Non
         assert uri_of(tmp_path, owner=owner.pid) == uri
         assert parse_options({"path": str(tmp_path)}).uri == uri
     owner.communicate(b"\n")
-    while (tmp_path / NOTE).exists():
-        pass
+    until(lambda: not (tmp_path / NOTE).exists())
     with headrace.Server(tmp_path) as server, MongoClient[dict[str, Any]](server.uri) as client:
         assert client.d.c.find_one() == {"_id": 1}
 

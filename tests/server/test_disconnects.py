@@ -1,0 +1,148 @@
+"""What a client that goes leaves behind: its command ends, and the cursor that it was reading is closed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headrace
+from headrace.dispatch.request import Request
+from headrace.store.indexes import index_builds
+from headrace.turns import tick
+from tests.waiting import until
+
+from .raw import RawClient
+
+INDEX = {"key": {"n": 1}, "name": "u", "unique": True}
+
+
+@pytest.fixture(name="server")
+def _server(tmp_path: Path) -> Iterator[headrace.Server]:
+    with headrace.Server(tmp_path) as server:
+        yield server
+
+
+def cursors(server: headrace.Server) -> int:
+    return len(server._running.engine.cursors)
+
+
+def waiting(server: headrace.Server, name: str) -> list[Request]:
+    return [request for request in server._running.waiting_requests() if request.name == name]
+
+
+def test_a_client_that_goes_in_the_middle_of_a_change_is_missed(
+    server: headrace.Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_end, put = threading.Event(), index_builds._put
+
+    def held(*arguments: Any) -> bool:
+        while not may_end.is_set():
+            tick()  # with the transaction open: others read
+        return put(*arguments)
+
+    monkeypatch.setattr(index_builds, "_put", held)
+    core = server._running
+    core.scheduler.turns.seconds = 0.0
+    with RawClient(server.address) as other:
+        assert other.ask({"insert": "c", "documents": [{"_id": key, "n": key} for key in range(100)]})["n"] == 100
+        with RawClient(server.address) as builder:
+            builder.send({"createIndexes": "c", "indexes": [INDEX]})
+            until(lambda: core.writer._group is not None and core.writer._group.in_change is not None)
+        until(lambda: len(core.peers) == 1)
+        may_end.set()
+        until(lambda: not core.engine.builds_of_commands)
+        assert other.ask({"createIndexes": "c", "indexes": [INDEX]})["note"] == "all indexes already exist"
+
+
+def test_a_stream_ends_with_the_client_that_waits_for_it(server: headrace.Server) -> None:
+    with RawClient(server.address) as other:
+        with RawClient(server.address) as watcher:
+            cursor = watcher.watch("c")
+            for _ in range(2):  # the second is recognised by its bytes
+                watcher.send({"getMore": cursor, "collection": "c", "maxTimeMS": 600_000})
+                until(lambda: waiting(server, "getMore"))
+                other.ask({"insert": "c", "documents": [{}]})
+                watcher.receive()
+            watcher.send({"getMore": cursor, "collection": "c", "maxTimeMS": 600_000})
+            until(lambda: waiting(server, "getMore"))
+            assert cursors(server) == 1
+        until(lambda: not cursors(server))
+        assert not waiting(server, "getMore")
+
+
+def test_a_cursor_that_nobody_reads_stays_for_other_connections_of_its_client(server: headrace.Server) -> None:
+    with RawClient(server.address) as other:
+        other.ask({"insert": "c", "documents": [{"_id": key} for key in range(10)]})
+        with RawClient(server.address) as reader:
+            cursor = reader.ask({"find": "c", "batchSize": 2})["cursor"]["id"]
+            stream = reader.watch("c")
+            reader.ask({"getMore": cursor, "collection": "c", "batchSize": 2})
+        until(lambda: len(server._running.peers) == 1)
+        assert len(other.ask({"getMore": cursor, "collection": "c"})["cursor"]["nextBatch"]) == 6
+        other.ask({"insert": "c", "documents": [{"_id": 10}]})
+        assert len(other.ask({"getMore": stream, "collection": "c"})["cursor"]["nextBatch"]) == 1
+
+
+@pytest.mark.parametrize("name", ["insert", "update"])
+def test_writes_that_are_queued_are_shown_and_can_be_killed(server: headrace.Server, name: str) -> None:
+    core = server._running
+    command: dict[str, Any] = {
+        "insert": {"insert": "c", "documents": [{"_id": 1}]},
+        "update": {"update": "c", "updates": [{"q": {}, "u": {"$inc": {"n": 1}}, "multi": True}]},
+    }[name]
+    with RawClient(server.address) as writer, RawClient(server.address) as other:
+        schedule, core.writer._schedule = core.writer._schedule, lambda: None  # type: ignore[method-assign]
+        writer.send(command)
+        until(lambda: waiting(server, name))
+        shown = other.ask({"currentOp": 1, "$all": True}, "admin")["inprog"]
+        (number,) = [item["opid"] for item in shown if name in item.get("command", {})]
+        other.ask({"killOp": 1, "op": number}, "admin")
+        assert writer.receive()[1]["code"] == 11601
+        core.writer._schedule = schedule  # type: ignore[method-assign]
+        assert other.ask({"count": "c"})["n"] == 0
+
+
+def test_reads_that_are_queued_or_woken_are_shown_and_can_be_killed(server: headrace.Server) -> None:
+    core = server._running
+    with RawClient(server.address) as reader, RawClient(server.address) as watcher, RawClient(server.address) as other:
+        cursor = watcher.watch("c")
+        other.ask({"insert": "c", "documents": [{"_id": 1}]})
+        watcher.send({"getMore": cursor, "collection": "c", "maxTimeMS": 600_000})
+        watcher.receive()
+        core.scheduler._begun_count = 1000  # as if many others had begun: the next one is queued
+        reader.send({"aggregate": "c", "pipeline": [], "cursor": {}})
+        until(lambda: waiting(server, "aggregate"))
+        watcher.send({"getMore": cursor, "collection": "c", "maxTimeMS": 600_000})
+        until(lambda: core.notifier._parked)
+        schedule, core.notifier._schedule = core.notifier._schedule, lambda: None  # type: ignore[method-assign]
+        other.ask({"insert": "c", "documents": [{"_id": 2}]})
+        until(lambda: core.notifier._woken)
+        numbers = {
+            next(iter(item["command"])): item["opid"]
+            for item in other.ask({"currentOp": 1, "$all": True}, "admin")["inprog"]
+            if item.get("command", {}).keys() & {"aggregate", "getMore"}
+        }
+        core.notifier._schedule = schedule  # type: ignore[method-assign]
+        for name, client in (("aggregate", reader), ("getMore", watcher)):
+            other.ask({"killOp": 1, "op": numbers[name]}, "admin")
+            assert client.receive()[1]["code"] == 11601
+        core.scheduler._begun_count = 0
+
+
+@pytest.mark.process
+def test_tail_closes_its_stream_when_it_is_terminated(server: headrace.Server) -> None:
+    command = [sys.executable, "-m", "headrace", "tail", server.uri]
+    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
+        until(lambda: waiting(server, "getMore"))
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+    until(lambda: not cursors(server))
