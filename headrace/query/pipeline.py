@@ -10,13 +10,14 @@ of their placement.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from headrace import limits
 from headrace.errors import CommandError
 from headrace.query.stages.lookup import with_unwinds
 from headrace.query.stages.placement import check_placement
-from headrace.query.stages.sort_stage import with_limits
+from headrace.query.stages.sort_stage import ONE_BY_ONE, SortedKey, key_after, with_limits, with_sort_keys
 from headrace.query.stages.stage import Document, DocumentStage, PipelineContext, Stage
 from headrace.query.stages.stage_table import STAGES
 from headrace.turns import ticking
@@ -34,18 +35,21 @@ def parse_pipeline(pipeline: Sequence[Any], *, context: PipelineContext) -> tupl
     if len(pipeline) > limits.PIPELINE_STAGE_COUNT_MAX:
         raise CommandError(7749501, f"Pipeline length must be no longer than {limits.PIPELINE_STAGE_COUNT_MAX} stages")
     stages: list[Stage] = []
+    key: SortedKey | None = None
     for element in ticking(pipeline):
         try:
-            stages.extend(_parse_stage(element, context))
+            for stage in _parse_stage(element, context, key):
+                stages.append(stage)
+                key = key_after(stage, key)
         except CommandError as error:
             if error.code == _NO_TEXT_INDEX and (stages or context.in_change_stream):
                 raise CommandError(17313, "$match with $text is only allowed as the first pipeline stage") from error
             raise
     check_placement(stages, context)
-    return with_unwinds(with_limits(stages))
+    return with_unwinds(with_limits(list(with_sort_keys(stages))))
 
 
-def _parse_stage(element: Any, context: PipelineContext) -> tuple[Stage, ...]:
+def _parse_stage(element: Any, context: PipelineContext, key: SortedKey | None) -> tuple[Stage, ...]:
     if type(element) is not dict:
         raise CommandError(14, "Each element of the 'pipeline' array must be an object")
     if len(element) != 1:
@@ -54,6 +58,8 @@ def _parse_stage(element: Any, context: PipelineContext) -> tuple[Stage, ...]:
     parse = STAGES.get(name)
     if parse is None:
         raise CommandError(40324, f"Unrecognized pipeline stage name: '{name}'")
+    if key is not None and name in ONE_BY_ONE:
+        context = replace(context, sort_key=key.reader)
     return parse(name, value, context)
 
 

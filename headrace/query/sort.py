@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from bson import Decimal128, Int64
 
@@ -24,6 +24,9 @@ from headrace.turns import ticking_if_many
 from headrace.values.bson import MISSING, decode
 from headrace.values.order import Key, number_key, sort_key
 from headrace.values.paths import array_index, split_path
+
+if TYPE_CHECKING:
+    from headrace.query.expressions.expression import Evaluate
 
 NULL: Final[Key] = (5, 0)
 
@@ -101,16 +104,43 @@ class SortKey:
             keys.append(NULL if value is MISSING else sort_key(value, self.collation))
         return keys
 
+    def values(self, document: dict[str, Any]) -> list[Any]:
+        """The values by which a document sorts, one for each path: `{$meta: "sortKey"}`.
+
+        A missing field and an empty array are null. A string under a collation is its sort key, as Latin-1.
+        """
+        values = [_plain_value(document, path) for path, _ in self.paths]
+        if any(value is ARRAY for value in values):
+            values = self._of_arrays(document)[1]
+        return [self._shown(None if value is MISSING else value) for value in values]
+
+    def reader(self) -> Evaluate:
+        """Return the expression `{$meta: "sortKey"}` for documents as they were sorted."""
+        return lambda env: self.values(env.root)
+
+    def _shown(self, value: Any) -> Any:
+        if self.collation is None or type(value) not in (str, dict, list):
+            return value
+        if type(value) is str:
+            return self.collation.key(value).decode("latin-1")
+        if type(value) is dict:
+            return {name: self._shown(item) for name, item in ticking_if_many(value.items())}
+        return [self._shown(item) for item in ticking_if_many(value)]
+
     def _array_keys(self, document: dict[str, Any]) -> list[Key]:
         """As `_keys`, for a document in which a path meets an array."""
-        first: list[Key] = []
+        return self._of_arrays(document)[0]
+
+    def _of_arrays(self, document: dict[str, Any]) -> tuple[list[Key], list[Any]]:
+        """The keys of a document in which a path meets an array, and the values that they are of."""
+        first: tuple[list[Key], list[Any]] = [], []
         least: list[Any] = []
 
-        def compare_with_first(keys: list[Key]) -> None:
+        def compare_with_first(keys: list[Key], values: list[Any]) -> None:
             nonlocal first, least
             other = [Descending(key) if down else key for key, (_, down) in zip(keys, self.paths)]
             if not least or other < least:
-                first, least = keys, other
+                first, least = (keys, values), other
 
         _expand([split_path(path) for path, _ in self.paths], document, self.collation, compare_with_first)
         return first
@@ -137,18 +167,19 @@ def _plain_value(document: dict[str, Any], path: str) -> Any:
 RemainingPath = tuple[str, ...]
 
 
-def _expand(
-    paths: list[RemainingPath], document: Any, collation: Collation | None, emit: Callable[[list[Key]], None]
-) -> None:
-    """Emits one list of keys for each way to choose an element of the array that the paths go through."""
-    fixed: list[Any] = [None] * len(paths)
-    _expand_from(paths, [document] * len(paths), fixed, collation, emit)
+Emit = Callable[[list[Key], list[Any]], None]
+"""Takes a key and a value for each path."""
+
+
+def _expand(paths: list[RemainingPath], document: Any, collation: Collation | None, emit: Emit) -> None:
+    """Emits keys and values for each way to choose an element of the array that the paths go through."""
+    _expand_from(paths, [document] * len(paths), [None] * len(paths), collation, emit)
 
 
 def _expand_from(
-    paths: list[RemainingPath], containers: list[Any], fixed: list[Any], collation: Collation | None,
-    emit: Callable[[list[Key]], None],
-) -> None:  # fmt: skip
+    paths: list[RemainingPath], containers: list[Any], fixed: list[Any], collation: Collation | None, emit: Emit
+) -> None:
+    """`containers` has the value of each path whose key is in `fixed`."""
     array: list[Any] | None = None
     through: list[int] = []
     rests, values = list(paths), list(containers)
@@ -166,7 +197,7 @@ def _expand_from(
         array = value
         through.append(number)
     if array is None:
-        emit(fixed)
+        emit(fixed, values)
         return
     for item in ticking_if_many(array or [MISSING]):
         chosen, containers = [*fixed], [*values]
@@ -174,6 +205,7 @@ def _expand_from(
             if rests[number]:
                 containers[number] = item if type(item) is dict else {}
             else:
+                containers[number] = item
                 chosen[number] = sort_key(item, collation)  # of an empty array: MISSING, which is before null
         _expand_from(rests, containers, chosen, collation, emit)
 

@@ -40,8 +40,8 @@ from headrace.query.collation import Collation
 from headrace.query.expansion import encoded
 from headrace.query.expressions.numbers import to_long
 from headrace.query.match import parse_filter
-from headrace.query.projection import parse_projection
-from headrace.query.sort import parse_sort
+from headrace.query.projection import Projection, parse_projection
+from headrace.query.sort import SortKey, parse_sort
 from headrace.query.stages.sort_stage import Sort
 from headrace.store.catalog import Collection
 from headrace.values.bson import decode
@@ -177,24 +177,15 @@ def selected(
             matches = count("SKIP", matches)
     if limit is not None:
         matches = islice(matches, limit)
-    if plan is not None and (plan.covered is not None or marked):
-        return Opened(map(_shown(body, spec, collation, let), matches) if marked else matches, plan)
-    if not projection:
+    if plan is not None and plan.covered is not None:
         return Opened(matches, plan)
-    predicate = parse_filter(spec, collation=collation, variables=let) if spec else None
-    project = _projection(projection, predicate, collation, let)
+    project = _projection(projection, spec, collation, let, order.sort) if projection else None
+    if plan is not None and marked:
+        show = shown(project, with_record=SHOW_RECORD_ID.of(body), with_key=RETURN_KEY.of(body))
+        return Opened(map(show, matches), plan)
+    if project is None:
+        return Opened(matches, plan)
     return Opened((encoded(project(decode(raw))) for raw in matches), plan)
-
-
-def _shown(
-    body: dict[str, Any], spec: dict[str, Any], collation: Collation | None, let: dict[str, Any] | None
-) -> Callable[[bytes], bytes]:
-    """What makes the answer of a marked document."""
-    project, projection = None, body.get("projection")
-    if projection:
-        predicate = parse_filter(spec, collation=collation, variables=let) if spec else None
-        project = _projection(projection, predicate, collation, let)
-    return shown(project, with_record=SHOW_RECORD_ID.of(body), with_key=RETURN_KEY.of(body))
 
 
 def covering(projection: dict[str, Any]) -> tuple[str, ...] | None:
@@ -211,10 +202,15 @@ def covering(projection: dict[str, Any]) -> tuple[str, ...] | None:
     return (*fields, "_id") if projection.get("_id", True) else tuple(fields)
 
 
-def _projection(projection: dict[str, Any], predicate: Any, collation: Any, variables: dict[str, Any] | None) -> Any:
+def _projection(
+    projection: dict[str, Any], spec: dict[str, Any], collation: Collation | None, variables: dict[str, Any] | None,
+    sort: SortKey | None = None,
+) -> Projection:  # fmt: skip
     return parse_projection(
-        projection, kind="find", predicate=predicate, collation=collation, variables=variables or {}
-    )
+        projection, kind="find", collation=collation, variables=variables or {},
+        predicate=parse_filter(spec, collation=collation, variables=variables) if spec else None,
+        sort_key=None if sort is None or not sort.paths else sort.reader,
+    )  # fmt: skip
 
 
 def as_pipeline(body: dict[str, Any]) -> list[dict[str, Any]]:
@@ -291,8 +287,7 @@ def _tailable(
         matches = Skipping(matches, skip)
     projection = body.get("projection")
     if projection:
-        predicate = parse_filter(spec, collation=collation, variables=variables) if spec else None
-        matches = Projected(matches, _projection(projection, predicate, collation, variables))
+        matches = Projected(matches, _projection(projection, spec, collation, variables))
     return matches
 
 

@@ -34,6 +34,7 @@ from headrace.query.projection import parse_projection
 from headrace.query.sort import SortKey, parse_sort
 from headrace.query.update import check_upsert_filter
 from headrace.store.catalog import Collection
+from headrace.values.bson import MISSING
 
 NEW: Final = boolean("new")
 PROJECTION: Final = document("fields")
@@ -61,14 +62,14 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
             collection, spec, collation_of(collection, body.get("collation")), variables_of(body) or None,
             body.get("hint"),
         )  # fmt: skip
-    progress = progress_of(context, last={"n": 0}, document=None)
+    progress = progress_of(context, last={"n": 0}, document=None, sorted=None)
     if not progress["next"]:
         if REMOVE.of(body):
             _remove(context, request, collection, finder, progress)
         else:
             _modify(context, request, namespace, collection, finder, progress)
     predicate = None if finder is None or "upserted" in progress["last"] else finder.predicate
-    return {"lastErrorObject": progress["last"], "value": _shown(body, progress["document"], predicate)}
+    return {"lastErrorObject": progress["last"], "value": _shown(body, collection, progress, predicate)}
 
 
 def _check(body: dict[str, Any]) -> None:
@@ -87,11 +88,19 @@ def _check(body: dict[str, Any]) -> None:
         raise CommandError(9, "Either an update or remove=true must be specified")
 
 
-def _shown(body: dict[str, Any], document: dict[str, Any] | None, predicate: Any) -> dict[str, Any] | None:
+def _shown(
+    body: dict[str, Any], collection: Collection | None, progress: dict[str, Any], predicate: Any
+) -> dict[str, Any] | None:
+    document: dict[str, Any] | None = progress["document"]
     if document is None or not body.get("fields"):
         return document
-    shown: dict[str, Any] = parse_projection(body["fields"], kind="find", predicate=predicate)(document)
-    return shown
+    sort = None if collection is None else _sort_key(body, collection)
+    key = MISSING if sort is None or progress["sorted"] is None else sort.values(progress["sorted"])
+    project = parse_projection(
+        body["fields"], kind="find", predicate=predicate, collation=collation_of(collection, body.get("collation")),
+        variables=variables_of(body), sort_key=None if sort is None else lambda: lambda env: key,
+    )  # fmt: skip
+    return project(document)
 
 
 def _sort_key(body: dict[str, Any], collection: Collection) -> SortKey | None:
@@ -110,7 +119,7 @@ def _remove(
     while (first := first_match(context, finder, key)) is not None:
         removed = remove(context, target, finder, first, retryable)
         if removed is not None:  # else it was changed meanwhile: there may be another first
-            progress |= {"last": {"n": 1}, "document": removed.document}
+            progress |= {"last": {"n": 1}, "document": removed.document, "sorted": removed.document}
             statement_done(progress, 0, retryable)
             return
 
@@ -144,7 +153,7 @@ def _modify(
             if changed is None:  # changed meanwhile: there may be another first
                 continue
             shown = (changed.after or changed.before) if new else changed.before
-            progress |= {"last": {"n": 1, "updatedExisting": True}, "document": shown}
+            progress |= {"last": {"n": 1, "updatedExisting": True}, "document": shown, "sorted": changed.before}
         elif upsert:
             try:
                 made = applier.insert(spec)

@@ -19,7 +19,7 @@ from headrace.values.index_hash import hash_of
 
 _METADATA: Final[dict[str, str]] = {
     "geoNearDistance": "$geoNear distance", "geoNearPoint": "$geoNear point", "indexKey": "", "randVal": "",
-    "recordId": "", "searchHighlights": "", "searchScore": "", "sortKey": "", "textScore": "text score",
+    "recordId": "", "searchHighlights": "", "searchScore": "", "sortKey": "sortKey", "textScore": "text score",
 }  # fmt: skip
 
 
@@ -67,6 +67,8 @@ def _parse_meta(argument: Any, context: ParseContext) -> Expression:
         raise CommandError(17307, "$meta only supports string arguments")
     if argument not in _METADATA:
         raise CommandError(17308, f"Unsupported argument to $meta: {argument}")
+    if argument == "sortKey" and context.sort_key is not None:
+        return Call(Operator("$meta", context.sort_key, folds=False), [])
     if _METADATA[argument]:
         raise CommandError(40218, f"query requires {_METADATA[argument]} metadata, but it is not available")
     return Constant(MISSING)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from bson import Regex
+from bson import Decimal128, Int64, Regex
 
 from headrace.errors import CommandError
 from headrace.query.collation import Collation
@@ -24,7 +24,7 @@ from headrace.query.match.predicate import Predicate
 from headrace.query.match.value_tests import equals, matches_regex, truncated_int64
 from headrace.turns import gathered, ticking
 from headrace.values.bson import MISSING
-from headrace.values.order import regex_options
+from headrace.values.order import number_key, regex_options
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +164,19 @@ def truthy(value: Any) -> bool:
     return type(value) in (str, list, dict) or not equals(0)(value)
 
 
+def _parse_sample_rate(name: str, value: Any, context: FilterContext) -> MatchExpression:
+    if not context.top:
+        raise CommandError(2, "$sampleRate can only be applied to the top-level document")
+    if type(value) not in (Decimal128, Int64, float, int):
+        raise CommandError(2, "argument to $sampleRate must be a numeric type")
+    rate = number_key(value)
+    if not 0 <= rate <= 1:
+        raise CommandError(2, "numeric argument to $sampleRate must be in [0, 1]")
+    if rate in (0, 1):
+        return AlwaysBoolean(rate == 1)
+    return _parse_expr("$expr", {"$lt": [{"$rand": {}}, value]}, context)
+
+
 def _parse_schema(name: str, value: Any, context: FilterContext) -> MatchExpression:
     from headrace.query.match.json_schema import parse_schema
 
@@ -181,10 +194,10 @@ TOP_LEVEL: Final[dict[str, Callable[[str, Any, FilterContext], MatchExpression |
     "$jsonSchema": _parse_schema,
     "$nor": _logical(Nor),
     "$or": _logical(Or),
+    "$sampleRate": _parse_sample_rate,
 }
 
 UNSUPPORTED: Final[dict[str, tuple[int, str]]] = {
-    "$sampleRate": (115, "$sampleRate is not supported"),
     "$text": (27, "text index required for $text query"),
     "$where": (115, "$where is not supported: there is no JavaScript here"),
 }

@@ -157,33 +157,40 @@ def _element_finder(name: str, item: ElemMatchField) -> ComputeField:
     return find
 
 
-def excluder(tree: ProjectionTree) -> Transform:
-    """The projection that returns all fields but those that `tree` excludes."""
-    dropped = frozenset(name for name, item in tree.fields.items() if isinstance(item, ExcludedField))
-    below = {name: _value_excluder(item) for name, item in tree.fields.items() if isinstance(item, ProjectionTree)}
-    finders = [
-        (name, _element_finder(name, item)) for name, item in tree.fields.items() if isinstance(item, ElemMatchField)
-    ]
-    if not below and not dropped and not finders:
+def excluder(tree: ProjectionTree, variables: Mapping[str, Any]) -> Transform:
+    """The projection that returns all fields but those that `tree` excludes, and those that it computes."""
+    take = _leaver(tree)
+    if not tree.computes:
+        return take
+    fill = _filler(tree, variables)
+
+    def apply(document: dict[str, Any]) -> dict[str, Any]:
+        result = take(document)
+        fill(document, result)
+        return result
+
+    return apply
+
+
+def _leaver(tree: ProjectionTree) -> Transform:
+    left_out = (ComputedField, ElemMatchField, ExcludedField)
+    dropped = frozenset(name for name, item in tree.fields.items() if isinstance(item, left_out))
+    below = {name: _value_leaver(item) for name, item in tree.fields.items() if isinstance(item, ProjectionTree)}
+    if not below and not dropped:
         return lambda document: document
-    dropped |= frozenset(name for name, _ in finders)
 
     def apply(document: dict[str, Any]) -> dict[str, Any]:
         result = {name: value for name, value in document.items() if name not in dropped}
         for name, exclude in below.items():
             if name in result:
                 result[name] = exclude(result[name])
-        for name, find in finders:
-            value = find(document)
-            if value is not MISSING:
-                result[name] = value
         return result
 
     return apply
 
 
-def _value_excluder(tree: ProjectionTree) -> Callable[[Any], Any]:
-    exclude = excluder(tree)
+def _value_leaver(tree: ProjectionTree) -> Callable[[Any], Any]:
+    exclude = _leaver(tree)
 
     def exclude_value(value: Any) -> Any:
         kind = type(value)

@@ -9,8 +9,8 @@ The given document is not changed; the result may share values with it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.query.collation import Collation
 from headrace.query.match import Predicate
@@ -23,6 +23,9 @@ from headrace.query.projection.specification import (
     Transform,
     read_specification,
 )
+
+if TYPE_CHECKING:
+    from headrace.query.expressions.expression import Evaluate
 
 
 class Projection:
@@ -46,18 +49,19 @@ def parse_projection(
     collation: Collation | None = None,
     variables: Mapping[str, Any] | None = None,
     bound: Mapping[str, Any] | None = None,
+    sort_key: Callable[[], Evaluate] | None = None,
 ) -> Projection:
     """The projection of a specification.
 
     `kind` decides whether `$slice`, `$elemMatch` and `a.$` have the meaning that they have in find; `predicate` is the
     filter of a find, for `a.$`. An empty specification returns the documents unchanged (raises 51272 for `aggregate`).
     `variables` are those that expressions may refer to, with their values; `bound` are more of them, read again for
-    each document. Raises 31249 and 31250 for path collisions, 31253 and 31254 for mixed inclusion and exclusion, and
-    what expressions raise.
+    each document. `sort_key` returns what evaluates `{$meta: "sortKey"}`. Raises 31249 and 31250 for path collisions,
+    31253 and 31254 for mixed inclusion and exclusion, and what expressions raise.
     """
     bound = {} if bound is None else bound
     constants = {name: value for name, value in (variables or {}).items() if name not in bound}
-    scope = ProjectionScope(collation, constants, frozenset(bound))
+    scope = ProjectionScope(collation, constants, frozenset(bound), sort_key)
     specification = read_specification(spec, is_find=kind == "find", scope=scope)
     return Projection(specification.mode, _steps(specification, predicate, collation, bound))
 
@@ -71,7 +75,7 @@ def _steps(
     if specification.mode is ProjectionType.INCLUSION:
         first = includer(specification.tree, variables)
     else:
-        first = excluder(specification.tree)
+        first = excluder(specification.tree, variables)
     slices = [slicer(path, skip, limit) for path, skip, limit in specification.slices]
     position = specification.positional
     if position is None and not slices:

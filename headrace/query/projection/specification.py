@@ -1,7 +1,7 @@
 """Parses the specification of a projection to a tree of fields and its type, inclusion or exclusion.
 
-Rule: a specification either includes or excludes; only `_id` may differ. Computed fields require inclusion. `$slice`
-alone does not decide: with no other field the projection excludes (nothing).
+Rule: a specification either includes or excludes; only `_id` may differ. Computed fields require inclusion, but for
+`$meta`, which goes with both. `$slice` alone does not decide: with no other field the projection excludes (nothing).
 
 Source of the error codes: the answers of MongoDB's projection parser.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from bson import Decimal128, Int64
 
@@ -21,6 +21,9 @@ from headrace.query.expressions.field_paths import checked_path
 from headrace.query.match import parse_filter
 from headrace.query.match.filter_parser import truthy
 from headrace.turns import TICK_COUNT, ticking
+
+if TYPE_CHECKING:
+    from headrace.query.expressions.expression import Evaluate
 
 FLAGS: Final = (bool, int, Int64, float, Decimal128)
 SLICE_SYNTAX: Final = "Invalid $slice syntax. The given syntax did not match the find() nor the expression syntax"
@@ -96,11 +99,13 @@ class ProjectionSpec:
 
 @dataclass(frozen=True, slots=True)
 class ProjectionScope:
-    """What computed fields may refer to: variables with constant values, and names bound at evaluation time."""
+    """What computed fields may refer to: variables with constant values, names bound at evaluation time, and the key
+    by which a document was sorted."""
 
     collation: Collation | None
     constants: Mapping[str, Any]
     bound: frozenset[str]
+    sort_key: Callable[[], Evaluate] | None
 
 
 def read_specification(spec: dict[str, Any], *, is_find: bool, scope: ProjectionScope) -> ProjectionSpec:
@@ -197,7 +202,7 @@ class _SpecificationReader:
         elif len(value) == 1 and self.is_find and first == "$elemMatch":
             self._read_element_match(path, value[first])
         elif len(value) == 1 and first == "$meta":
-            self._read_meta(value[first])
+            self._read_meta(path, value)
         else:
             self._read_expression(path, value)
 
@@ -230,15 +235,22 @@ class _SpecificationReader:
         inner = parse_filter({path: {"$elemMatch": argument}}, collation=self.scope.collation)
         self._add(field_path, ElemMatchField(inner))
 
-    def _read_meta(self, argument: Any) -> None:
+    def _read_meta(self, path: str, value: dict[str, Any]) -> None:
+        """Add the field without choosing between inclusion and exclusion."""
+        argument = value["$meta"]
         if type(argument) is not str:
             raise CommandError(17307, "$meta must be a string")
+        if argument == "sortKey" and self.scope.sort_key is not None:
+            self._add_computed(checked_path(path), value)
+            return
+        if argument == "sortKey" and self.is_find:
+            raise CommandError(2, "cannot use sortKey $meta projection without a sort")
         if argument in META:
             raise CommandError(40218, f"query requires {META[argument]} metadata, but it is not available")
         raise CommandError(17308, f"Unsupported argument to $meta: {argument}")
 
     def _read_expression(self, path: str, value: Any) -> None:
-        from headrace.query.expressions import ParseContext, parse_expression  # plain projections need none of it
+        # Plain projections need none of this.
         from headrace.query.expressions.operator_table import OPERATORS, UNSUPPORTED
 
         if self.mode is ProjectionType.EXCLUSION:
@@ -248,7 +260,13 @@ class _SpecificationReader:
         name = next(iter(value)) if type(value) is dict and len(value) == 1 else None
         if name is not None and name not in OPERATORS and name not in UNSUPPORTED:
             raise CommandError(31325, f"Unknown expression {name}")
-        context = ParseContext(self.scope.constants, self.scope.bound, self.scope.collation)
+        self._add_computed(field_path, value)
+
+    def _add_computed(self, field_path: tuple[str, ...], value: Any) -> None:
+        from headrace.query.expressions import ParseContext, parse_expression
+
+        scope = self.scope
+        context = ParseContext(scope.constants, scope.bound, scope.collation, sort_key=scope.sort_key)
         self._add(field_path, ComputedField(parse_expression(value, context)))
 
     def _add(self, field_path: tuple[str, ...], leaf: ProjectionLeaf) -> None:
@@ -267,7 +285,7 @@ class _SpecificationReader:
 META: Final = {
     "geoNearDistance": "$geoNear distance", "geoNearPoint": "$geoNear point", "indexKey": "index key",
     "randVal": "rand val", "recordId": "record ID", "searchHighlights": "search highlights",
-    "searchScore": "search score", "sortKey": "sort key", "textScore": "text score",
+    "searchScore": "search score", "sortKey": "sortKey", "textScore": "text score",
 }  # fmt: skip
 
 

@@ -4,15 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from headrace.errors import CommandError
 from headrace.query.expansion import encoded_between
+from headrace.query.expressions.expression import Evaluate
 from headrace.query.operation_memory import UNBOUNDED, OperationMemory
 from headrace.query.sort import SortKey, parse_sort
 from headrace.query.stages.limit import Limit, Skip
 from headrace.query.stages.stage import Document, DocumentStage, PipelineContext, Stage
 from headrace.values.bson import decode
+
+ONE_BY_ONE: Final = frozenset({
+    "$addFields", "$graphLookup", "$limit", "$lookup", "$match", "$project", "$redact", "$replaceRoot", "$replaceWith",
+    "$set", "$skip", "$unset", "$unwind",
+})  # fmt: skip
+"""Stages that read a document only once they have returned all that they make of the one before."""
+
+
+class SortedKey:
+    """The sort key of the document that has left a `$sort` last, for `{$meta: "sortKey"}` in later stages."""
+
+    __slots__ = ("_key", "_order", "is_read")
+
+    def __init__(self, order: SortKey) -> None:
+        self._order = order
+        self._key: list[Any] = []
+        self.is_read = False
+
+    def note(self, document: Document) -> Document:
+        """Note the key of a document, and return the document."""
+        self._key = self._order.values(document)
+        return document
+
+    def reader(self) -> Evaluate:
+        """Return the expression that has the key, whatever the document has become since."""
+        self.is_read = True
+        return lambda env: self._key
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +52,7 @@ class Sort(Stage):
     order: SortKey
     count_max: int | None = None
     memory: OperationMemory = UNBOUNDED
+    key: SortedKey | None = None
 
     def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
         """All documents, or the first `count_max`, in order; reads everything first. Raises 292."""
@@ -50,7 +79,21 @@ def parse_sort_stage(name: str, spec: Any, context: PipelineContext) -> tuple[St
         raise CommandError(15973, "the $sort key specification must be an object")
     if not spec:
         raise CommandError(15976, "$sort stage must have at least one sort key")
-    return (Sort(name, spec, parse_sort(spec, context.collation), memory=context.memory),)
+    order = parse_sort(spec, context.collation)
+    return (Sort(name, spec, order, memory=context.memory, key=SortedKey(order)),)
+
+
+def key_after(stage: Stage, key: SortedKey | None) -> SortedKey | None:
+    """Return the key that documents have after a stage; `key` is the one they had before it."""
+    return stage.key if isinstance(stage, Sort) else key if stage.name in ONE_BY_ONE else None
+
+
+def with_sort_keys(stages: Sequence[Stage]) -> Iterator[Stage]:
+    """Yield the stages, with one that notes the key after each `$sort` whose key is read."""
+    for stage in stages:
+        yield stage
+        if isinstance(stage, Sort) and stage.key is not None and stage.key.is_read:
+            yield DocumentStage(stage.name, stage.spec, stage.key.note)
 
 
 def with_limits(stages: Sequence[Stage]) -> tuple[Stage, ...]:

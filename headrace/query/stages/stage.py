@@ -2,7 +2,7 @@
 
 Rule: a stage is parsed once into closures and has no state between runs; `apply` may be called any number of times. The
 exception: `PipelineContext.bound` is written by an outer `$lookup` before each run of its sub-pipeline, and read by the
-expressions in it.
+expressions in it. Another is `SortedKey`, which a `$sort` writes for each document and later stages read.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from headrace import limits
 from headrace.errors import CommandError
 from headrace.query.expansion import CONTAINERS, check
 from headrace.query.expressions import Env, ParseContext, less_bound, parse_expression
+from headrace.query.expressions.expression import Evaluate
 from headrace.query.operation_memory import UNBOUNDED, OperationMemory
 from headrace.turns import tick
 
@@ -52,7 +53,8 @@ class PipelineContext:
     None for `{aggregate: 1}`. `in_change_stream`: the stages follow a `$changeStream`. `bound` has the values of
     variables that an outer stage binds for each of its documents. `inside` is the name of the outer stage of a
     sub-pipeline, or empty; `depth` counts the stages around it that read another collection. `generator` is the
-    source of random numbers of `$sample`. `memory` limits what blocking stages hold.
+    source of random numbers of `$sample`. `memory` limits what blocking stages hold. `sort_key` returns
+    what evaluates `{$meta: "sortKey"}`; None where no `$sort` comes before, and after a stage that reads ahead.
     """
 
     database: str = ""
@@ -67,11 +69,12 @@ class PipelineContext:
     depth: int = 0
     generator: random.Random = _GENERATOR
     memory: OperationMemory = UNBOUNDED
+    sort_key: Callable[[], Evaluate] | None = None
 
     def parse_context(self) -> ParseContext:
         """What an expression in a stage may refer to."""
         constants = less_bound(self.variables, self.bound)
-        return ParseContext(constants, frozenset(self.bound), self.collation)
+        return ParseContext(constants, frozenset(self.bound), self.collation, sort_key=self.sort_key)
 
     def expression(self, value: Any) -> Callable[[Document], Any]:
         """The expression of a value, as a function of a document that returns a value or MISSING."""
@@ -94,14 +97,15 @@ class PipelineContext:
         from headrace.query.projection import parse_projection
 
         return parse_projection(
-            value, kind="aggregate", collation=self.collation, variables=self.variables, bound=self.bound
-        )
+            value, kind="aggregate", collation=self.collation, variables=self.variables, bound=self.bound,
+            sort_key=self.sort_key,
+        )  # fmt: skip
 
     def subpipeline(self, value: Any, inside: str, **changes: Any) -> tuple[Stage, ...]:
         """The stages of a pipeline inside the stage `inside`; `changes` are fields of the context."""
         from headrace.query.pipeline import parse_pipeline  # the table of stages lies between
 
-        return parse_pipeline(value, context=replace(self, inside=inside, **changes))
+        return parse_pipeline(value, context=replace(self, inside=inside, sort_key=None, **changes))
 
     def joining(self) -> PipelineContext:
         """The context of the sub-pipeline of a stage that reads another collection. Raises 232 at too great a depth."""

@@ -143,6 +143,12 @@ ERRORS: list[tuple[dict[str, Any], int]] = [
     ({"a": {"$regex": "a", "$options": "q"}}, 51108),
     ({"a": {"$regex": Regex("a", "i"), "$options": "i"}}, 51075),
     ({"$alwaysTrue": 2}, 9),
+    ({"$sampleRate": "x"}, 2),
+    ({"$sampleRate": True}, 2),
+    ({"$sampleRate": 1.5}, 2),
+    ({"$sampleRate": -0.1}, 2),
+    ({"$sampleRate": math.nan}, 2),
+    ({"a": {"$elemMatch": {"$sampleRate": 0.5}}}, 2),
     ({"$where": "1"}, 115),
     ({"$text": {"$search": "x"}}, 27),
     ({"a": {"$near": [0, 0]}}, 115),
@@ -191,6 +197,14 @@ def test_equalities_are_those_that_must_hold() -> None:
 def test_fields_are_the_top_level_names_looked_at() -> None:
     assert parse_filter({"a.b": 1, "$or": [{"c": 1}, {"d": {"$not": {"$gt": 1}}}]}).fields() == {"a", "c", "d"}
     assert parse_filter({}).fields() == set()
+
+
+def test_a_sample_rate_is_the_share_of_documents_that_match() -> None:
+    assert not any(parse_filter({"$sampleRate": 0})({}) for _ in range(100))
+    assert all(parse_filter({"$sampleRate": Decimal128("1.0")})({}) for _ in range(100))
+    half = parse_filter({"$sampleRate": 0.5, "a": 1})
+    assert 4_000 < sum(half({"a": 1}) for _ in range(10_000)) < 6_000  # 20 standard deviations to each side
+    assert not any(half({"a": 2}) for _ in range(100))
 
 
 def test_conjuncts_together_say_what_the_filter_says() -> None:
