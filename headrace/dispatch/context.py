@@ -151,11 +151,16 @@ class CommandContext:
                 raise Interrupted(251, f"Transaction {self.transaction.number} has been aborted.")
             view = TransactionView(view, self.transaction)
         elif self.snapshot is not None:
-            if self.snapshot.has_ended:
-                raise _snapshot_gone()
+            self._keep_snapshot(self.snapshot)
             view = TransactionView(view, self.snapshot)
         self._view = view if self._wrap is None else self._wrap(view)
         return self._view
+
+    def _keep_snapshot(self, snapshot: ClientTransaction) -> None:
+        """Keep the snapshot for longer, because it is being read. Raises 246 where it is gone."""
+        if snapshot.has_ended:
+            raise CommandError(246, "the snapshot that the cursor reads is not kept any longer")
+        snapshot.started_ms = self.engine.clock.monotonic_ms()
 
     def _check_deadline(self) -> None:
         if self.deadline_ms is not None and self.engine.clock.monotonic_ms() > self.deadline_ms:
@@ -205,8 +210,8 @@ class CommandContext:
 
     def resume(self, lender: CommandContext, deadline_ms: float | None) -> None:
         """Read through the context of a getMore. Raises 246 where the snapshot is gone."""
-        if self.snapshot is not None and self.snapshot.has_ended:
-            raise _snapshot_gone()
+        if self.snapshot is not None:
+            self._keep_snapshot(self.snapshot)
         self._lender = lender
         lender._borrower = self
         self.deadline_ms = deadline_ms
@@ -218,10 +223,6 @@ class CommandContext:
         self._lender = self._view = None
         if self.snapshot is not None:
             self.snapshot.touched.clear()
-
-
-def _snapshot_gone() -> CommandError:
-    return CommandError(246, "the snapshot that the cursor reads is not kept any longer")
 
 
 class TrialContext(CommandContext):

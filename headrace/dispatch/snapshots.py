@@ -2,9 +2,9 @@
 
 A read without a time is answered with that of the last commit. To read at this time again, the store must retain
 what is overwritten later. It does so for open transactions, so that a snapshot is represented by a transaction that
-writes nothing and has no client. It is dropped after `transactionLifetimeLimitSeconds`, or when there are too many;
-reads at it, and at older times, are then error 246 (SnapshotUnavailable). Until something is written, every time since
-the last change is available.
+writes nothing and has no client. It is dropped when nothing has read at it for `transactionLifetimeLimitSeconds`, when
+there are too many, or when the memory for it is needed; reads at it, and at older times, are then error 246
+(SnapshotUnavailable). Until something is written, every time since the last change is available.
 
 What it does not do: block writers. Reading a collection that was dropped or changed meanwhile is error 246 as well.
 """
@@ -58,6 +58,7 @@ class Snapshots:
         position = store.last_position if position is None else position
         held = self._held.get(position)
         if held is not None:
+            held.started_ms = now_ms
             return held
         if not self.changed_position <= position <= store.last_position:
             raise CommandError(

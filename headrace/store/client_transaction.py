@@ -66,6 +66,7 @@ class ClientTransaction:
         """The session's `lsid` as others see it, where a user has begun it on a server with authorization."""
         self.state = TransactionState.IN_PROGRESS
         self.started_ms = now_ms
+        """For a snapshot: when something last read at it."""
         self.ended_ms = now_ms
         self.key = f"\x00transaction {session.hex()} {number}"
         """The wake-up key of those who wait for its end."""

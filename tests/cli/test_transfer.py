@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,9 @@ from bson.datetime_ms import DatetimeMS
 from bson.raw_bson import RawBSONDocument
 
 import headrace
+from headrace import limits
 from headrace.cli.main import main
+from headrace.cli.transfer import dump, files, formats
 
 EVERY_TYPE: list[dict[str, Any]] = [
     {"_id": 1, "int": 1, "long": Int64(2), "double": 1.0, "decimal": Decimal128("1.10"), "text": "ä\n\x00 $"},
@@ -215,3 +218,156 @@ def test_a_wrong_command_line_is_said(
     printed = capsys.readouterr()
     assert status in (1, 2) and text in printed.err
     assert "0 documents" not in printed.out
+
+
+# One moment.
+
+
+def move(client: Any, amount: int) -> None:
+    """Move an amount from one collection to another, in a transaction."""
+    with client.start_session() as session, session.start_transaction():
+        client.shop.a.update_one({"_id": 1}, {"$inc": {"n": -amount}}, session=session)
+        client.shop.b.update_one({"_id": 1}, {"$inc": {"n": amount}}, session=session)
+
+
+@contextmanager
+def between(monkeypatch: pytest.MonkeyPatch, name: str, call: Callable[[], object]) -> Iterator[None]:
+    """Call something each time when an export is about to read the collection for the file `name`."""
+    output = files.output
+
+    def opened(path: Path | None) -> Any:
+        if path is not None and path.name == name:
+            call()
+        return output(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(dump, "output", opened)
+        yield
+
+
+def total(folder: Path) -> int:
+    """The sum of `n` in the files of a dump."""
+    return sum(item["n"] for name in ("a", "b") for item in bson.decode_all((folder / f"{name}.bson").read_bytes()))
+
+
+def test_a_dump_beside_transactions_is_of_one_moment(
+    server: headrace.Server, client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        client.shop[name].insert_one({"_id": 1, "n": 10})
+    client.other.create_collection("capped", capped=True, size=4096, max=3).insert_many([{"_id": n} for n in range(3)])
+    words = ["export", server.uri, "--out", str(tmp_path)]
+
+    def interfere() -> None:
+        move(client, 1)
+        client.other.capped.insert_many([{"_id": n} for n in range(3, 5)])
+
+    with between(monkeypatch, "capped.bson", interfere), between(monkeypatch, "b.bson", lambda: move(client, 2)):
+        assert main(words) == 0
+    assert total(tmp_path / "shop") == 20
+    pushed_out = bson.decode_all((tmp_path / "other" / "capped.bson").read_bytes())
+    assert [item["_id"] for item in pushed_out] == [0, 1, 2]
+    with between(monkeypatch, "b.bson", lambda: move(client, 2)):
+        assert main([*words, "--live"]) == 0
+    assert total(tmp_path / "shop") == 22  # `a` before the transaction, `b` after it
+
+
+def test_a_dump_starts_again_when_a_collection_is_dropped_before_it_is_read(
+    server: headrace.Server, client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    client.shop.a.insert_one({"_id": 1, "n": 10})
+    client.shop.b.insert_one({"_id": 1, "n": 10})
+    with between(monkeypatch, "b.bson", client.shop.a.drop), between(monkeypatch, "a.bson", client.shop.b.drop):
+        assert main(["export", server.uri, "shop", "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr()
+    assert "the dump starts again: the server no longer has the snapshot" in printed.err
+    assert sorted(path.name for path in (tmp_path / "shop").iterdir()) == ["a.bson", "a.metadata.json"]
+
+
+def test_a_dump_that_never_gets_its_snapshot_says_so_and_leaves_no_part(
+    server: headrace.Server, client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    client.shop.a.insert_one({"_id": 1, "n": 10})
+    with between(monkeypatch, "a.bson", lambda: again(client)):
+        assert main(["export", server.uri, "shop", "--out", str(tmp_path)]) == 1
+    printed = capsys.readouterr()
+    assert "cannot be read at one time, tried 5 times" in printed.err and "--live" in printed.err
+    assert list((tmp_path / "shop").iterdir()) == []
+
+
+def again(client: Any) -> None:
+    """Drop and create the collection."""
+    client.shop.a.drop()
+    client.shop.a.insert_one({"_id": 1, "n": 10})
+
+
+def test_a_dump_starts_again_when_collections_come_while_it_begins(
+    server: headrace.Server, client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    client.shop.a.insert_one({"_id": 1, "n": 10})
+    opened = dump.snapshot_session
+    created: list[str] = []
+
+    def late(*arguments: Any) -> Any:
+        if not created:
+            created.append("b")
+            client.shop.b.insert_one({"_id": 1, "n": 10})
+        return opened(*arguments)
+
+    monkeypatch.setattr(dump, "snapshot_session", late)
+    assert main(["export", server.uri, "shop", "--out", str(tmp_path)]) == 0
+    assert "the dump starts again: collections were created" in capsys.readouterr().err
+    assert total(tmp_path / "shop") == 20
+
+
+def use_up_snapshots(client: Any) -> None:
+    """Read at so many other times that the server drops the first snapshot."""
+    for _ in range(limits.SNAPSHOT_COUNT_MAX + 1):
+        client.other.c.insert_one({})
+        with client.start_session(snapshot=True) as session:
+            client.other.c.find_one(session=session)
+
+
+def test_one_collection_is_exported_as_it_was_at_one_time(
+    server: headrace.Server, client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    client.shop.a.insert_many([{"_id": key, "n": 1} for key in range(300)])
+    path = tmp_path / "a.bson"
+    writer_of = formats.writer_of
+
+    def interrupted(change: Callable[[], object]) -> Callable[..., Any]:
+        def writer(*arguments: Any) -> Callable[[RawBSONDocument], None]:
+            write = writer_of(*arguments)
+
+            def first_changes(document: RawBSONDocument) -> None:
+                if document["_id"] == 0:
+                    change()
+                write(document)
+
+            return first_changes
+
+        return writer
+
+    monkeypatch.setattr(formats, "writer_of", interrupted(lambda: client.shop.a.delete_many({"_id": {"$gt": 5}})))
+    assert main(["export", server.uri, "shop.a", "--out", str(path)]) == 0
+    assert len(bson.decode_all(path.read_bytes())) == 300
+    client.shop.a.insert_many([{"_id": key, "n": 1} for key in range(6, 300)])
+    monkeypatch.setattr(formats, "writer_of", interrupted(lambda: use_up_snapshots(client)))
+    assert main(["export", server.uri, "shop.a", "--out", str(path)]) == 1
+    error = capsys.readouterr().err
+    assert "no longer has the snapshot of shop.a" in error and "--live" in error
+    assert len(bson.decode_all(path.read_bytes())) == 300  # the last complete one
+    assert [item.name for item in tmp_path.iterdir()] == ["a.bson"]
+
+
+def test_a_server_without_snapshots_is_exported_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with headrace.Server(oplog=False) as plain, pymongo.MongoClient[dict[str, Any]](plain.uri) as client:
+        client.shop.a.insert_one({"_id": 1, "n": 10})
+        client.shop.b.insert_one({"_id": 1, "n": 10})
+        assert main(["export", plain.uri, "shop", "--out", str(tmp_path)]) == 0
+    assert "warning: the server reads no snapshots" in capsys.readouterr().err
+    assert total(tmp_path / "shop") == 20

@@ -12,6 +12,9 @@ from pymongo.errors import OperationFailure
 from pymongo.read_concern import ReadConcern
 
 import headrace
+from headrace.dispatch.transactions import retire
+from headrace.testing.clock import FakeClock
+from headrace.testing.driven import DrivenServer
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +107,28 @@ def test_a_snapshot_holds_nobody_back_and_ends_where_its_collection_does(client:
     at = find(client)["atClusterTime"]
     client.t.c.drop()
     assert code_of(client, {"find": "c", "readConcern": {"level": "snapshot", "atClusterTime": at}}) == 246
+
+
+def test_a_snapshot_stays_while_it_is_read_and_ends_a_minute_after() -> None:
+    clock = FakeClock()
+    with DrivenServer(clock=clock) as server:
+        server.must("t", {"insert": "c", "documents": [{"_id": key} for key in range(9)]})
+        concern: dict[str, Any] = {"level": "snapshot"}
+        cursor = server.must("t", {"find": "c", "batchSize": 1, "readConcern": concern})["cursor"]
+        concern["atClusterTime"] = cursor["atClusterTime"]
+        server.must("t", {"delete": "c", "deletes": [{"q": {}, "limit": 0}]})
+        for _ in range(4):
+            clock.advance(50_000)
+            retire(server.engine, clock.monotonic_ms())
+            more = {"getMore": cursor["id"], "collection": "c", "batchSize": 1}
+            assert len(server.must("t", more)["cursor"]["nextBatch"]) == 1
+        clock.advance(50_000)
+        retire(server.engine, clock.monotonic_ms())
+        again = {"find": "c", "batchSize": 9, "readConcern": concern}
+        assert len(server.must("t", again)["cursor"]["firstBatch"]) == 9
+        clock.advance(61_000)
+        retire(server.engine, clock.monotonic_ms())
+        assert server.run("t", again)["code"] == 246  # type: ignore[index]
 
 
 def test_snapshot_reads_before_the_last_write_are_refused(client: Any) -> None:

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.cli.arguments import DEFAULT_URI, Failed, add_command, positive, split_words
 from headrace.cli.transfer import FORMATS, counted
@@ -20,11 +18,10 @@ from headrace.cli.transfer import FORMATS, counted
 if TYPE_CHECKING:
     from headrace.cli.connection import Client
 
-_INTERNAL: Final = frozenset({"admin", "config", "local"})
 _DESCRIPTION: Final = (
     "Write a collection to a file or to the standard output: a document on each line in Extended JSON, CSV, or BSON. "
     "Without a collection, write a database, or all of them, into a folder, in BSON with the collections' options and "
-    "indexes, as mongodump does; mongorestore reads it."
+    "indexes, as mongodump does; mongorestore reads it. All documents are as they were at one time."
 )
 _EXAMPLES: Final = (
     "headrace export shop.orders > orders.jsonl",
@@ -47,7 +44,12 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--query", metavar="JSON", help="only the documents that match")
     parser.add_argument("--fields", metavar="A,B.C", help="only these fields; of CSV, the columns")
     parser.add_argument("--sort", metavar="JSON", help="the order, such as '{\"at\": -1}'")
-    parser.add_argument("--limit", metavar="N", type=positive, default=0, help="so many documents at most")
+    parser.add_argument("--limit", metavar="N", type=positive, default=0, help="N documents at most")
+    parser.add_argument(
+        "--live",
+        action="store_true",
+        help="read what is there as it changes (default: all of it as it was at one time)",
+    )
     parser.add_argument(
         "--canonical",
         action="store_true",
@@ -57,6 +59,7 @@ def add_parser(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     from headrace.cli.connection import connected, split_namespace
+    from headrace.cli.transfer.dump import dump
 
     uri, given = split_words(arguments.words, 1)
     database, collection = split_namespace(given[0] if given else "")
@@ -70,96 +73,43 @@ def _run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
         else:
             if arguments.out is None or arguments.query or arguments.fields or arguments.format not in (None, "bson"):
                 raise Failed("a dump of databases is BSON in a folder: give --out, without --query and --fields", 2)
-            _dump(client, [database] if database else _databases(client), arguments.out)
+            dump(client, database, arguments.out, live=arguments.live)
     return 0
-
-
-def _databases(client: Client) -> list[str]:
-    return sorted(name for name in client.list_database_names() if name not in _INTERNAL)
 
 
 def _export(client: Client, database: str, collection: str, arguments: argparse.Namespace) -> int:
     """Write one collection; how many documents. Raises Failed, PyMongoError."""
     from bson.errors import BSONError
+    from pymongo.errors import OperationFailure
 
     from headrace.cli.tail.start import json_object
+    from headrace.cli.transfer.dump import SNAPSHOT_GONE, snapshot_session
+    from headrace.cli.transfer.files import output, raw_collection
     from headrace.cli.transfer.formats import format_of, writer_of
 
     kind = format_of(arguments.out, arguments.format)
     fields = [field.strip() for field in (arguments.fields or "").split(",") if field.strip()]
-    source = _raw(client, database, collection)
-    cursor = source.find(
-        json_object(arguments.query, "--query") if arguments.query else {},
-        fields or None,
-        limit=arguments.limit,
-    )
-    if arguments.sort:
-        cursor = cursor.sort(list(json_object(arguments.sort, "--sort").items()))
+    query = json_object(arguments.query, "--query") if arguments.query else {}
+    order = list(json_object(arguments.sort, "--sort").items()) if arguments.sort else None
+    source = raw_collection(client, database, collection)
     count = 0
-    with _output(arguments.out) as file:
+    with (
+        snapshot_session(client, database, collection, arguments.live) as session,
+        output(arguments.out) as file,
+    ):
         write = writer_of(kind, file, fields, arguments.canonical)
-        for document in cursor:
-            try:
+        try:
+            for document in source.find(query, fields or None, limit=arguments.limit, sort=order, session=session):
                 write(document)
-            except BSONError as error:
-                raise Failed(f"a document cannot be written as {kind}: {error}; --format bson writes it") from None
-            count += 1
+                count += 1
+        except BSONError as error:
+            raise Failed(f"a document cannot be written as {kind}: {error}; --format bson writes it") from None
+        except OperationFailure as error:
+            if error.code not in SNAPSHOT_GONE:
+                raise
+            text = (error.details or {}).get("errmsg") or error
+            raise Failed(
+                f"the server no longer has the snapshot of {database}.{collection} ({text}): try again, or read the "
+                "collection as it is with --live"
+            ) from None
     return count
-
-
-def _dump(client: Client, databases: Sequence[str], folder: Path) -> None:
-    """Write databases into a folder. Raises Failed, PyMongoError."""
-    from headrace.cli.transfer.formats import metadata_text
-
-    for database in databases:
-        for info in client.get_database(database).list_collections():
-            name = info["name"]
-            if name.startswith("system.") and name != "system.js":
-                continue
-            path = folder / quote(database, safe="") / f"{quote(name, safe='$&+=:@')}.bson"
-            source = _raw(client, database, name)
-            is_view = info["type"] == "view"
-            indexes = [] if is_view else list(client.get_database(database).get_collection(name).list_indexes())
-            metadata = {"options": info.get("options", {}), "indexes": indexes}
-            if "uuid" in info.get("info", {}):
-                metadata["uuid"] = bytes(getattr(info["info"]["uuid"], "bytes", info["info"]["uuid"])).hex()
-            metadata |= {"collectionName": name, "type": info["type"]}
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.with_suffix(".metadata.json").write_text(metadata_text(metadata), "utf-8")
-            except OSError as error:
-                raise Failed(f"{error.filename}: {error.strerror}") from None
-            count = 0
-            if not is_view:
-                with _output(path) as file:
-                    for document in source.find():
-                        file.write(document.raw)
-                        count += 1
-            print(f"{counted(count)} of {database}.{name}")
-
-
-def _raw(client: Client, database: str, collection: str) -> Any:
-    """The collection, its documents as they are on the wire."""
-    from bson.codec_options import CodecOptions, DatetimeConversion
-    from bson.raw_bson import RawBSONDocument
-
-    options: CodecOptions[Any] = CodecOptions(
-        document_class=RawBSONDocument, datetime_conversion=DatetimeConversion.DATETIME_AUTO, tz_aware=True
-    )
-    return client.get_database(database).get_collection(collection, options)
-
-
-@contextmanager
-def _output(path: Path | None) -> Iterator[IO[bytes]]:
-    """The file to write to, replaced when it is complete. Raises Failed."""
-    if path is None:
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
-        return
-    temporary = path.with_name(f"{path.name}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            yield file
-        temporary.replace(path)
-    except OSError as error:
-        raise Failed(f"{path} cannot be written: {error.strerror}") from None
