@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 USERS: Final = "admin.system.users"
 ROLES: Final = "admin.system.roles"
+ACCOUNTS: Final = frozenset({USERS, ROLES})
+"""The collections that have credentials and privileges. No view reads them, and no rename moves them."""
 SECRET_KEY: Final = b"login-secret"
 """In the table `meta`: what the salts of users that do not exist are made from."""
 _TOPICS: Final = frozenset({USERS, ROLES, "admin.$cmd"})

@@ -9,6 +9,7 @@ from headrace import limits
 from headrace.cursors.index_scan import IndexScan, SeenRecords
 from headrace.cursors.oplog_scan import OplogScan, pre_images, time_bounds
 from headrace.cursors.tailable_scan import Matching
+from headrace.dispatch.access import ACCOUNTS
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.namespaces import OPLOG, PRE_IMAGES
 from headrace.errors import CommandError
@@ -22,6 +23,7 @@ from headrace.execution.read_plan import ReadPlan, plan_read, read
 from headrace.execution.storage_stats import count_of
 from headrace.query.collation import Collation
 from headrace.query.match import parse_filter
+from headrace.query.stages.other_collections import other_collections
 from headrace.query.stages.stage import EqualDocuments
 from headrace.store.catalog import Collection
 from headrace.store.indexes.index_keys import CUT_KEY
@@ -31,15 +33,27 @@ from headrace.values.keystring import encode_value
 
 
 def resolve(context: CommandContext, namespace: str) -> tuple[str, list[dict[str, Any]]]:
-    """The collection under a view, and the stages of all views on the way; `[]` for a collection."""
+    """The collection under a view, and the stages of all views on the way; `[]` for a collection. Raises 73, 165."""
     pipeline: list[dict[str, Any]] = []
     for _ in range(limits.VIEW_DEPTH_MAX):
         collection = context.view.collection(namespace)
         if collection is None or not collection.is_view:
             return namespace, pipeline
-        pipeline = [*collection.options.get("pipeline", []), *pipeline]
+        own = collection.options.get("pipeline", [])
+        check_view_sources(collection.database, collection.options["viewOn"], own)
+        pipeline = [*own, *pipeline]
         namespace = f"{collection.database}.{collection.options['viewOn']}"
     raise CommandError(165, f"View depth limit exceeded; maximum depth is {limits.VIEW_DEPTH_MAX}")
+
+
+def check_view_sources(database: str, source: str, pipeline: list[Any]) -> None:
+    """Raise 73 if a view reads users or roles, which whoever reads the view could then read.
+
+    Also checked at each read: an earlier release may have stored such a view.
+    """
+    for namespace in (f"{database}.{source}", *other_collections(pipeline, database)):
+        if namespace in ACCOUNTS:
+            raise CommandError(73, f"A view may not read '{namespace}'")
 
 
 def is_virtual(context: CommandContext, namespace: str) -> bool:

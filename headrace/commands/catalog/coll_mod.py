@@ -7,14 +7,14 @@ from typing import Any, Final
 from bson import Int64
 
 from headrace.commands.catalog.create import OPTIONS as CREATE_OPTIONS
-from headrace.commands.catalog.create import check_view_pipeline
+from headrace.commands.catalog.create import check_view
 from headrace.commands.catalog.index_specification import can_be_unique
 from headrace.commands.requirements import writes
 from headrace.dispatch.arguments import Fields, boolean, document, number, string
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.lock_waits import wait_until_unused
-from headrace.dispatch.namespaces import for_changing, target
+from headrace.dispatch.namespaces import check_namespace, for_changing, target
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
 from headrace.execution.duplicate_keys import duplicates
@@ -97,7 +97,8 @@ def _view(context: CommandContext, view: Collection, change: dict[str, Any]) -> 
         if name not in ("viewOn", "pipeline"):
             raise CommandError(72, f"option not supported on a view: {name}")
         options[name] = value
-    check_view_pipeline(view.database, view.namespace, options["pipeline"])  # which may pause
+    check_namespace(f"{view.database}.{options['viewOn']}")
+    check_view(view.database, view.namespace, options["viewOn"], options["pipeline"])  # which may pause
     wait_until_unused(context, view.namespace)
     view = _existing(context, view.namespace)
     if change:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from headrace.auth.privileges import is_system
 from headrace.commands.requirements import writes
 from headrace.dispatch.arguments import Fields, array, boolean, document, number, string, unsupported
 from headrace.dispatch.command import Command
@@ -13,6 +14,7 @@ from headrace.dispatch.namespaces import check_namespace, for_changing, target
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
 from headrace.execution.image_options import IMAGES, OPTION, check_database_has_images
+from headrace.execution.sources import check_view_sources
 from headrace.query.collation import filled_collation
 from headrace.query.match import parse_filter
 from headrace.query.pipeline import PipelineContext, parse_pipeline
@@ -59,6 +61,8 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
     if _is_there(context, namespace, stored_options):
         return {}
     if "viewOn" in options:
+        if is_system(namespace):
+            raise CommandError(73, "View name cannot start with 'system.', which is reserved for system namespaces")
         check_namespace(f"{request.db}.{options['viewOn']}")
         _create_view(context, request, namespace, stored_options)
         return {}
@@ -98,7 +102,7 @@ def _create_view(context: CommandContext, request: Request, namespace: str, opti
     if unknown:
         raise CommandError(72, f"option not supported on a view: {unknown[0]}")
     pipeline = options.get("pipeline", [])
-    check_view_pipeline(request.db, namespace, pipeline)  # which may pause
+    check_view(request.db, namespace, options["viewOn"], pipeline)  # which may pause
     if _is_there(context, namespace, options):
         return
     made = {"viewOn": options["viewOn"], "pipeline": pipeline}
@@ -107,8 +111,9 @@ def _create_view(context: CommandContext, request: Request, namespace: str, opti
     catalog_changes.create_view(context.txn, namespace, made)
 
 
-def check_view_pipeline(database: str, namespace: str, pipeline: list[Any]) -> None:
-    """Refuse what a view may not be made of."""
+def check_view(database: str, namespace: str, source: str, pipeline: list[Any]) -> None:
+    """Raise 73 and 167 for a source or a pipeline that a view may not have."""
+    check_view_sources(database, source, pipeline)
     if pipeline and type(pipeline[0]) is dict and "$changeStream" in pipeline[0]:
         raise CommandError(167, "$changeStream cannot be used in a view definition")
     pipeline_context = PipelineContext(

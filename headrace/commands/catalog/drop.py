@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from headrace.commands.requirements import writes
+from headrace.dispatch.access import ACCOUNTS
 from headrace.dispatch.arguments import Fields, boolean, string, without_effect
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
@@ -66,6 +67,9 @@ def rename(context: CommandContext, request: Request) -> dict[str, Any]:
     source, goal = check_namespace(body[request.name]), check_namespace(TO.of(body))
     for namespace in (source, goal):
         for_changing(namespace)
+        if namespace in ACCOUNTS:
+            name = namespace.partition(".")[2]
+            raise CommandError(20, f"renaming {name} collection or renaming to {name} is not allowed")
     if DROP_TARGET.of(body):
         counted(context, goal)
     wait_until_unused(context, source)

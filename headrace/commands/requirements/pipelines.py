@@ -13,6 +13,7 @@ from headrace.auth.privileges import ANY_NORMAL, CLUSTER, Privilege
 from headrace.dispatch.access import Grants
 from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import Requirement, namespace_of
+from headrace.query.stages.other_collections import other_collections
 
 if TYPE_CHECKING:
     from headrace.dispatch.engine import Engine
@@ -61,8 +62,8 @@ def aggregation(engine: Engine, request: Request, grants: Grants) -> Iterator[Pr
     stages = pipeline if type(pipeline) is list else []
     yield from _pipeline(namespace_of(request), request.db, stages, grants)
     if body.get("bypassDocumentValidation"):
-        for target in _targets(request.db, stages):
-            yield target, BYPASS
+        for name, spec in _outputs(stages):
+            yield _target(name, spec, request.db), BYPASS
 
 
 def reading(namespace: str, db: str, pipeline: Any, grants: Grants) -> Iterator[Privilege]:
@@ -73,10 +74,10 @@ def reading(namespace: str, db: str, pipeline: Any, grants: Grants) -> Iterator[
 def _pipeline(namespace: str, db: str, stages: list[Any], grants: Grants) -> Iterator[Privilege]:
     first = stages[0] if stages and type(stages[0]) is dict else {}
     yield from _source(namespace, db, next(iter(first.items()), ("", None)), grants)
-    for stage in stages:
-        if type(stage) is dict:
-            for name, spec in stage.items():
-                yield from _stage(name, spec, db, grants)
+    for other in other_collections(stages, db):
+        yield other, FIND
+    for name, spec in _outputs(stages):
+        yield _target(name, spec, db), frozenset({"insert", "remove"}) if name == "$out" else _merging(spec)
 
 
 def _source(namespace: str, db: str, first: tuple[str, Any], grants: Grants) -> Iterator[Privilege]:
@@ -106,30 +107,6 @@ def _only_self(spec: dict[str, Any], grants: Grants) -> bool:
     )
 
 
-def _stage(name: str, spec: Any, db: str, grants: Grants) -> Iterator[Privilege]:
-    if name == "$facet" and type(spec) is dict:
-        for stages in spec.values():
-            for stage in stages if type(stages) is list else ():
-                for inner, value in stage.items() if type(stage) is dict else ():
-                    yield from _stage(inner, value, db, grants)
-    elif name in ("$graphLookup", "$lookup", "$unionWith"):
-        options = {"coll": spec} if type(spec) is str else spec if type(spec) is dict else {}
-        other = options.get("coll" if name == "$unionWith" else "from")
-        other_db = db
-        if type(other) is dict:
-            other_db, other = other.get("db", db), other.get("coll")
-        if type(other) is str:
-            yield f"{other_db}.{other}", FIND
-        pipeline = options.get("pipeline")
-        for stage in pipeline if type(pipeline) is list else ():
-            for inner, value in stage.items() if type(stage) is dict else ():
-                yield from _stage(inner, value, db, grants)
-    elif name == "$out":
-        yield _target(name, spec, db), frozenset({"insert", "remove"})
-    elif name == "$merge":
-        yield _target(name, spec, db), _merging(spec)
-
-
 def _merging(spec: Any) -> frozenset[str]:
     options = spec if type(spec) is dict else {}
     actions = set()
@@ -148,11 +125,12 @@ def _target(name: str, spec: Any, db: str) -> str:
     return f"{db}.{into}"
 
 
-def _targets(db: str, stages: list[Any]) -> Iterator[str]:
+def _outputs(stages: list[Any]) -> Iterator[tuple[str, Any]]:
+    """Yield name and argument of each `$out` and `$merge`. The parser refuses those inside other stages."""
     for stage in stages:
         for name in ("$merge", "$out"):
             if type(stage) is dict and name in stage:
-                yield _target(name, stage[name], db)
+                yield name, stage[name]
 
 
 AGGREGATE: Final = Requirement(

@@ -104,9 +104,12 @@ def _create(engine: Engine, request: Request, grants: Grants) -> Iterator[Privil
 
 
 def _of_view(request: Request, grants: Grants, source: Any) -> Iterator[Privilege]:
-    """Who could read a view must be allowed to read what it shows."""
-    if type(source) is str and grants.permits(namespace_of(request), FIND):
-        yield from reading(f"{request.db}.{source}", request.db, request.body.get("pipeline"), grants)
+    """Who can read a view must be allowed to read what it shows; its system collections, also who cannot."""
+    if type(source) is str:
+        reads_view = grants.permits(namespace_of(request), FIND)
+        for required in reading(f"{request.db}.{source}", request.db, request.body.get("pipeline"), grants):
+            if reads_view or is_system(required[0]):
+                yield required
 
 
 def _coll_mod(engine: Engine, request: Request, grants: Grants) -> Iterator[Privilege]:

@@ -1,0 +1,37 @@
+"""The collections that the stages of a pipeline read besides its source, found without parsing the pipeline.
+
+Rule: an invalid pipeline yields the collections of its valid part. The parser refuses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from headrace.turns import tick
+
+READING: Final = frozenset({"$graphLookup", "$lookup", "$unionWith"})
+"""The stages that read another collection."""
+
+
+def other_collections(pipeline: Any, database: str) -> Iterator[str]:
+    """Yield the namespaces that a pipeline and the pipelines inside it read. `database` is that of the pipeline."""
+    for stage in pipeline if type(pipeline) is list else ():
+        tick()
+        for name, spec in stage.items() if type(stage) is dict else ():
+            if name == "$facet" and type(spec) is dict:
+                for inner in spec.values():
+                    yield from other_collections(inner, database)
+            elif name in READING:
+                yield from _joined(name, spec, database)
+
+
+def _joined(name: str, spec: Any, database: str) -> Iterator[str]:
+    """Yield the collection that one stage names, and those of its own pipeline."""
+    options = {"coll": spec} if type(spec) is str else spec if type(spec) is dict else {}
+    collection = options.get("coll" if name == "$unionWith" else "from")
+    if type(collection) is dict:
+        yield f"{collection.get('db', database)}.{collection.get('coll')}"
+    elif type(collection) is str:
+        yield f"{database}.{collection}"
+    yield from other_collections(options.get("pipeline"), database)
