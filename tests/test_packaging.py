@@ -56,7 +56,8 @@ def test_one_list_of_supported_pythons() -> None:
     matrix = re.search(r"python: \[(.*)\]", (ROOT / ".github" / "workflows" / "ci.yml").read_text("utf-8"))
     assert matrix is not None
     assert classifiers == list(SUPPORTED) == re.findall(r"[\d.]+", matrix[1])
-    assert project()["requires-python"] == f">={SUPPORTED[0]}"
+    major, minor = SUPPORTED[-1].split(".")
+    assert project()["requires-python"] == f">={SUPPORTED[0]},<{major}.{int(minor) + 1}"
 
 
 @pytest.fixture(scope="module")

@@ -98,7 +98,7 @@ def test_the_simulation_notices_a_commit_that_is_reported_twice(monkeypatch: pyt
 def test_the_simulation_notices_history_that_went_without_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     def silently(txn: object, keep: int, count_max: int) -> int:
         removed = prune(txn, keep, count_max)  # type: ignore[arg-type]
-        txn.store.pruned_through = -1  # type: ignore[attr-defined]
+        txn.pruned_through = -1  # type: ignore[attr-defined]
         return removed
 
     monkeypatch.setattr("headrace.testing.simulator.prune", silently)
