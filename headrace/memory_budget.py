@@ -33,8 +33,8 @@ class Account:
     __slots__ = ("_error", "_memory", "_release", "bytes", "closed", "may_close", "name")
 
     def __init__(
-        self, memory: Memory, name: str, release: Callable[[], object] | None, error: CommandError | None,
-        may_close: bool,
+        self, memory: Memory, name: str, release: Callable[[], object] | None,
+        error: Callable[[], CommandError] | None, may_close: bool,
     ) -> None:  # fmt: skip
         self.may_close = may_close
         """Whether it is closed if its holder gives nothing back; otherwise it is left as it is."""
@@ -63,7 +63,8 @@ class Account:
                 raise self._failure()
 
     def _failure(self) -> CommandError:
-        return self._error or exceeded(self._memory.bytes_max)
+        """A new error for each refusal: its traceback refers to what was refused."""
+        return exceeded(self._memory.bytes_max) if self._error is None else self._error()
 
     def set(self, size: int) -> None:
         """Take or give back what is needed to hold `size` bytes. Raises as `add`."""
@@ -105,10 +106,11 @@ class Memory:
         self._line = RepeatedLine(LOG)
 
     def account(
-        self, name: str, release: Callable[[], object] | None = None, error: CommandError | None = None,
-        *, may_close: bool = True,
+        self, name: str, release: Callable[[], object] | None = None,
+        error: Callable[[], CommandError] | None = None, *, may_close: bool = True,
     ) -> Account:  # fmt: skip
-        """Open an account. `name` says whose it is, in the log; `release`: called once, when its memory is needed."""
+        """Open an account. `name` says whose it is, in the log; `release`: called once, when its memory is needed;
+        `error` makes what a closed account raises (None: 146)."""
         account = Account(self, name, release, error, may_close)
         self._accounts[account] = None
         return account

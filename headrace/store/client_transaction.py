@@ -80,7 +80,7 @@ class ClientTransaction:
         self.account = store.memory.account(
             f"transaction {number}",
             lambda: self._abort(store),
-            CommandError(257, "the transaction was aborted: it has written more than the server has memory for"),
+            _too_large,
         )
         """Counts what it has written."""
         self.empty(store)
@@ -108,6 +108,11 @@ class ClientTransaction:
     def over(self) -> bool:
         """As `has_ended`, for those who wait."""
         return self.has_ended
+
+
+def _too_large() -> CommandError:
+    """Make the error of a transaction that was aborted for its memory."""
+    return CommandError(257, "the transaction was aborted: it has written more than the server has memory for")
 
 
 class TransactionView(ProvisionalTransaction):

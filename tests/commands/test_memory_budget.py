@@ -53,7 +53,7 @@ def test_a_limit_that_is_exceeded_again_and_again_is_one_line_of_the_log(caplog:
 def test_the_largest_that_grows_gets_the_error_at_once() -> None:
     memory = Memory(100)
     memory.account("other").add(50)
-    account = memory.account("growing", error=CommandError(257, "no"))
+    account = memory.account("growing", error=lambda: CommandError(257, "no"))
     with pytest.raises(CommandError) as raised:
         account.add(51)
     assert (raised.value.code, memory.used) == (257, 50)
@@ -144,6 +144,22 @@ def test_the_transaction_with_most_writes_is_aborted(server: DrivenServer) -> No
     commit = {"lsid": {"id": Binary(bytes([1] * 16), 4)}, "txnNumber": Int64(1), "autocommit": False}
     assert server.run("admin", {"commitTransaction": 1, **commit})["ok"] == 1
     assert server.engine.memory.used == 0
+
+
+def test_a_refused_transaction_leaves_nothing_in_memory(server: DrivenServer) -> None:
+    def refused(number: int) -> None:
+        large = {"insert": "c", "documents": [{"b": Binary(bytes(3 * MEGABYTE))}]}
+        assert begin(server, number, large, True)["ok"] == 1
+        assert begin(server, number, large, False)["writeErrors"][0]["code"] == 257
+
+    refused(1)
+    tracemalloc.start()
+    try:
+        for number in range(2, 8):
+            refused(number)
+        assert tracemalloc.get_traced_memory()[0] < MEGABYTE
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_client_with_too_many_cursors_loses_the_oldest(server: DrivenServer) -> None:
