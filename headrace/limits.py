@@ -75,6 +75,7 @@ HANDSHAKE_BYTES_MAX: Final = 128 * 1024  # that a client may send before its han
 TLS_WRITE_BYTES_MAX: Final = 256 * 1024  # encrypted at once: a tenth of a millisecond; the rest in later iterations
 AUDIT_EVENT_COUNT_MAX: Final = 10_000  # of the audit log that wait to be written: some megabytes; others are dropped
 AUDIT_CLOSE_SECONDS: Final = 5.0  # for these at the end of the server
+USER_FILTER_SECONDS_MAX: Final = 0.05  # an audit or profile filter on one event, up to twice: it holds others up
 REPEATED_LOG_SECONDS: Final = 10.0  # between two lines of the log that strangers can cause as often as they like
 CONNECTION_COUNT_MAX: Final = 65536  # what serverStatus reports as available; the operating system's limit is lower
 CLOCK_SKEW_SECONDS_MAX: Final = 1  # how far a client's time may be ahead of the clock, as the oplog's times may be

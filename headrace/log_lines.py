@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import Final
+import traceback
+from contextlib import suppress
+from typing import Any, Final
 
 from headrace import limits
 from headrace.clock import monotonic
@@ -17,6 +19,17 @@ def printable(text: object) -> str:
     line = str(text)[: limits.LOG_TEXT_LENGTH_MAX + 1]
     shown = "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in line)
     return shown if len(line) <= limits.LOG_TEXT_LENGTH_MAX else shown[: limits.LOG_TEXT_LENGTH_MAX] + "..."
+
+
+def emit(log: logging.Logger, level: int, text: str, *arguments: object, extra: dict[str, Any] | None = None) -> None:
+    """Log a line. Raises nothing: a handler or a filter of the program's own that fails is told of on stderr, as
+    logging's own handlers do it, and costs the line."""
+    try:
+        log.log(level, text, *arguments, extra=extra)
+    except Exception:
+        if logging.raiseExceptions:
+            with suppress(Exception):
+                traceback.print_exc()
 
 
 class RepeatedLine:
@@ -35,4 +48,4 @@ class RepeatedLine:
             return
         more = f" (and {self._omitted} more like it since the last such line)" if self._omitted else ""
         self._logged_at, self._omitted = now, 0
-        self._log.warning("%s%s", printable(text), more)
+        emit(self._log, logging.WARNING, "%s%s", printable(text), more)

@@ -6,7 +6,9 @@
      "param": {"ns": "shop.orders"}, "result": 0}
 
 Rule: the audit log holds up nobody. A thread writes it; what it cannot write (a full disk, a pipe that nobody reads)
-waits in memory up to a limit, is dropped then, and the server's log says so. No event has a document or a credential.
+waits in memory up to a limit, is dropped then, and the server's log says so. Nor does it fail a command: no method
+raises but for `rotate`, and an event on which the filter fails is logged (`user_filter.py`). No event has a document or
+a credential.
 
 Source: MongoDB's "System Event Audit Messages", schema `mongo`.
 """
@@ -23,8 +25,9 @@ import uuid
 from base64 import b64encode
 from collections.abc import Callable
 from datetime import datetime
+from functools import wraps
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
 from bson import json_util
 
@@ -38,8 +41,10 @@ from headrace.errors import CommandError
 from headrace.log_lines import RepeatedLine
 from headrace.query.match import parse_filter
 from headrace.server.audit_events import NOT_THERE, events
+from headrace.server.failures import shown
 from headrace.server.log.files import name_aside
 from headrace.store.write_transaction import CatalogChange
+from headrace.user_filter import UserFilter
 from headrace.values.bson import decode
 
 _WRITES: Final = frozenset({"bulkWrite", "delete", "findAndModify", "findandmodify", "insert", "update"})
@@ -49,6 +54,22 @@ _HIDDEN: Final = frozenset({"customData", "pwd"})
 
 class AuditError(Exception):
     """The audit options make no audit log."""
+
+
+Method = TypeVar("Method", bound=Callable[..., None])
+
+
+def _never_raises(method: Method) -> Method:
+    """A method of `Audit` that is called beside a command, which is done: an event that cannot be made is dropped."""
+
+    @wraps(method)
+    def call(audit: Audit, *arguments: Any) -> None:
+        try:
+            method(audit, *arguments)
+        except Exception as error:
+            audit.drop(shown(error))
+
+    return cast("Method", call)
 
 
 class Audit:
@@ -67,21 +88,25 @@ class Audit:
         self._thread = threading.Thread(target=self._run, name="headrace-audit", daemon=True)
         self._thread.start()
 
+    @_never_raises
     def system(self, action: str, details: dict[str, Any], code: int = 0) -> None:
         """Log what the server does by itself: its start and its end, the rest of an index build."""
         nobody = {"isSystemUser": True}
         self._log(action, nobody, nobody, None, self._process, details, code)
 
+    @_never_raises
     def access(self, event: AccessEvent) -> None:
         """Log a login, a refusal, or a change of users and roles: a listener of `Access`."""
         action, client, details, code = event
         self._of_client(action, client, details, code)
 
+    @_never_raises
     def introduced(self, client: ClientInfo) -> None:
         """Log who a client says it is."""
         details = {"localEndpoint": _local(client), "clientMetadata": client.metadata}
         self._of_client("clientMetadata", client, details, 0)
 
+    @_never_raises
     def changed(self, request: Request | None, changes: list[CatalogChange]) -> None:
         """Log what a request, None: the server by itself, has done to collections, views and indexes, which is
         committed."""
@@ -96,6 +121,7 @@ class Audit:
         """Whether a write is one that `wrote` may log."""
         return request.name == "drop" or (request.db == "admin" and request.name in _WRITES)
 
+    @_never_raises
     def wrote(self, request: Request, answer: bytes) -> None:
         """Log that users or roles were changed by other commands than theirs, and drops of what is not there."""
         reply = decode(answer)
@@ -135,6 +161,10 @@ class Audit:
             self._queue.put(None, timeout=1.0)
         self._thread.join(limits.AUDIT_CLOSE_SECONDS)
 
+    def drop(self, reason: str) -> None:
+        """Say that an event is not logged."""
+        self._dropped.log(f"an event of the audit log is dropped: {reason}")
+
     def _of_client(self, action: str, client: ClientInfo, details: dict[str, Any], code: int) -> None:
         identity = uuid.uuid5(self._process, str(client.connection_id))
         shown = {name: value for name, value in details.items() if name not in _HIDDEN}
@@ -155,13 +185,8 @@ class Audit:
         }  # fmt: skip
         if not self._matches(event):
             return
-        shown = {
-            **event,
-            "ts": {"$date": moment.isoformat(timespec="milliseconds")},
-            "uuid": {"$binary": b64encode(identity.bytes).decode(), "$type": "04"},
-        }
         try:
-            self._queue.put_nowait(json.dumps(shown, default=_plain, separators=(",", ":")) + "\n")
+            self._queue.put_nowait(_line(event))
         except queue.Full:
             self._dropped.log("the audit log cannot be written as quickly as events come: they are dropped")
 
@@ -172,10 +197,19 @@ class Audit:
                     line()
                 else:
                     self._destination.write(line)
-            except OSError as error:
-                self._dropped.log(f"an event of the audit log is dropped: {error}")
+            except Exception as error:
+                self.drop(shown(error))
         with contextlib.suppress(OSError):
             self._destination.close()
+
+
+def _line(event: dict[str, Any]) -> str:
+    shown = {
+        **event,
+        "ts": {"$date": event["ts"].isoformat(timespec="milliseconds")},
+        "uuid": {"$binary": b64encode(event["uuid"].bytes).decode(), "$type": "04"},
+    }
+    return json.dumps(shown, default=_plain, separators=(",", ":")) + "\n"
 
 
 def _plain(value: Any) -> Any:
@@ -189,7 +223,8 @@ def _filter(text: str | None) -> Callable[[dict[str, Any]], bool]:
         document = json_util.loads(text)
         if not isinstance(document, dict):
             raise AuditError("--auditFilter is no document")
-        return parse_filter(document).test
+        result = "the event is logged as if it matched"
+        return UserFilter(parse_filter(document).test, "the audit filter", otherwise=True, result=result)
     except (CommandError, ValueError, TypeError) as error:
         reason = error.message if isinstance(error, CommandError) else str(error)
         raise AuditError(f"--auditFilter cannot be used: {reason}") from None

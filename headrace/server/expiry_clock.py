@@ -11,6 +11,7 @@ from typing import Final
 
 from headrace import limits
 from headrace.clock import Clock
+from headrace.log_lines import emit
 
 LOG = logging.getLogger("headrace.server")
 _SLEW_MS: Final = 60_000
@@ -33,7 +34,12 @@ class ExpiryClock:
             self._offset_ms, self._ahead_since_ms = offset_ms, None
         elif self._ahead_since_ms is None:
             self._ahead_since_ms = monotonic_ms
-            LOG.warning("documents expire by the new time once the clock has shown it for %d s", limits.JUMP_SECONDS)
+            emit(
+                LOG,
+                logging.WARNING,
+                "documents expire by the new time once the clock has shown it for %d s",
+                limits.JUMP_SECONDS,
+            )
         elif monotonic_ms - self._ahead_since_ms >= limits.JUMP_SECONDS * 1000:
             self._offset_ms, self._ahead_since_ms = offset_ms, None
         return int(monotonic_ms + self._offset_ms)

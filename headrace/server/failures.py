@@ -10,7 +10,7 @@ from typing import Any, Final
 from headrace import limits
 from headrace.clock import monotonic
 from headrace.errors import CommandError
-from headrace.log_lines import RepeatedLine, printable
+from headrace.log_lines import RepeatedLine, emit, printable
 from headrace.store.checksums.transaction import DAMAGED
 from headrace.store.lmdb import LmdbError, is_damage, is_disk_failure
 
@@ -32,13 +32,13 @@ def log_failure(what: str, error: BaseException, *, level: int = logging.ERROR) 
     if is_disk_failure(error) and level == logging.ERROR:
         if monotonic() - _DiskFailure.logged_at > limits.LOG_DISK_SECONDS:
             _DiskFailure.logged_at = monotonic()
-            LOG.error("%s, since the disk is full or fails: %s", printable(what), printable(error))
+            emit(LOG, level, "%s, since the disk is full or fails: %s", printable(what), printable(error))
         return
     if isinstance(error, RecursionError) and level == logging.ERROR:  # by what a client sent, who is answered error 15
         _TOO_DEEP.log(f"{what}: {shown(error)}")
         return
     frames = traceback.format_tb(error.__traceback__, -limits.LOG_FRAME_COUNT_MAX)
-    LOG.log(level, "%s: %s\n%s", printable(what), shown(error), "".join(frames).rstrip())
+    emit(LOG, level, "%s: %s\n%s", printable(what), shown(error), "".join(frames).rstrip())
 
 
 def log_of_loop(loop: object, context: dict[str, Any]) -> None:
@@ -48,7 +48,7 @@ def log_of_loop(loop: object, context: dict[str, Any]) -> None:
     if isinstance(error, BaseException):
         log_failure("a callback of the event loop failed", error)
     else:
-        LOG.error("%s", printable(context.get("message")))
+        emit(LOG, logging.ERROR, "%s", printable(context.get("message")))
 
 
 def shown(error: BaseException) -> str:

@@ -20,6 +20,7 @@ from headrace.commands.table_static import STATIC_COMMANDS
 from headrace.dispatch.access import AccessEvent, shortened
 from headrace.dispatch.profiling.profile_document import answer_counts
 from headrace.dispatch.request import ClientInfo, Request
+from headrace.log_lines import emit
 from headrace.turns import Work
 
 LOG = logging.getLogger("headrace.events")
@@ -36,7 +37,7 @@ def log_event(
     """Log an event of MongoDB's, with its number. `context`: the connection or thread."""
     if LOG.isEnabledFor(level):
         event = {"attr": attributes, "c": component, "ctx": context, "id": number, "msg": message}
-        LOG.log(level, "%s %s", message, _Lazily(attributes), extra={"event": event})
+        emit(LOG, level, "%s %s", message, _Lazily(attributes), extra={"event": event})
 
 
 class _Lazily:

@@ -21,7 +21,7 @@ from headrace.dispatch.fail_points import Failure
 from headrace.dispatch.request import Request, UnreadRequest, parse_legacy_query, parse_message
 from headrace.dispatch.wait import Wait
 from headrace.errors import AnsweredError, CommandError
-from headrace.log_lines import printable
+from headrace.log_lines import emit, printable
 from headrace.memory_budget import Account
 from headrace.server.failures import log_failure, read_error
 from headrace.server.listener import has_left, pending_bytes
@@ -201,8 +201,12 @@ class Peer(asyncio.Protocol):
         if isinstance(error, TlsOnPlainSocket):
             self._core.tls_on_plain_socket.log(f"{self.client.address} is cut off: {error}")
         else:
-            LOG.warning(
-                "%s sent an invalid message; its connection is closed: %s", self.client.address, printable(error)
+            emit(
+                LOG,
+                logging.WARNING,
+                "%s sent an invalid message; its connection is closed: %s",
+                self.client.address,
+                printable(error),
             )
         self._busy = True
         self._transport.close()

@@ -13,6 +13,7 @@ from typing import Final
 
 from headrace import limits
 from headrace.clock import Clock
+from headrace.log_lines import emit
 
 LOG = logging.getLogger("headrace.server")
 JUMP_MS: Final = 60_000
@@ -36,7 +37,9 @@ class RetentionClock:
         jump_ms = wall_ms - self._wall_ms - elapsed_ms
         self._wall_ms, self._monotonic_ms = wall_ms, monotonic_ms
         if abs(jump_ms) >= JUMP_MS:
-            LOG.warning(
+            emit(
+                LOG,
+                logging.WARNING,
                 "the wall clock went %s by %d s at once; history ages at its own pace, and cluster times never go back",
                 "forward" if jump_ms > 0 else "back",
                 abs(jump_ms) // 1000,

@@ -12,6 +12,7 @@ from typing import Final
 
 from headrace import limits
 from headrace.clock import Clock
+from headrace.log_lines import emit
 
 LOG = logging.getLogger("headrace.server")
 _STOPPED_MS: Final = limits.STOPPED_SECONDS * 1000
@@ -39,4 +40,9 @@ class RunningClock(Clock):
 
     def _leave_out(self, passed_ms: float) -> None:
         self._stopped_ms += passed_ms
-        LOG.warning("the process was stopped, or had no time, for %d s; nothing expires for that", passed_ms // 1000)
+        emit(
+            LOG,
+            logging.WARNING,
+            "the process was stopped, or had no time, for %d s; nothing expires for that",
+            passed_ms // 1000,
+        )

@@ -16,6 +16,7 @@ from headrace.dispatch.profiling.profiler import COLLECTION, Profile
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
 from headrace.query.match import parse_filter
+from headrace.user_filter import UserFilter
 
 FILTER: Final[Field[Any]] = Field("filter", FieldType(("object", "string")), None)
 LEVEL: Final = number("profile", required=True)
@@ -64,7 +65,8 @@ def _filter(given: Any, was: Profile) -> tuple[Any, Any]:
         return None, None
     if isinstance(given, str):
         raise CommandError(2, "Expected an object, or the string 'unset'")
-    return given, parse_filter(given)
+    result = "the command is not profiled"
+    return given, UserFilter(parse_filter(given).test, "the profile filter", otherwise=False, result=result)
 
 
 COMMANDS: Final = (Command("profile", profile, Fields(FILTER, LEVEL, SAMPLE_RATE, SLOW_MS), requires=others.PROFILE),)

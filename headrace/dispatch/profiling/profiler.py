@@ -22,7 +22,8 @@ from headrace.dispatch.context import CommandContext
 from headrace.dispatch.profiling.profile_document import profile_document
 from headrace.dispatch.request import Request
 from headrace.dispatch.wait import Wait
-from headrace.errors import AnsweredError, CommandError
+from headrace.errors import AnsweredError
+from headrace.log_lines import RepeatedLine
 from headrace.turns import TURN_SECONDS, current_turn
 from headrace.values.bson import encode
 
@@ -36,14 +37,7 @@ class Profile:
     level: int
     filter: dict[str, Any] | None = None
     matches: Callable[[dict[str, Any]], bool] | None = None
-    """The filter, parsed: it stands for `slow_ms` and `sample_rate`."""
-
-    def selects(self, document: dict[str, Any]) -> bool:
-        """Whether a command is one of the filter's; one that the filter fails on is not, and does not fail for it."""
-        try:
-            return self.matches is None or self.matches(document)
-        except CommandError:
-            return False
+    """The filter, parsed, as a `UserFilter`: it stands for `slow_ms` and `sample_rate`."""
 
 
 OFF: Final = Profile(0)
@@ -58,6 +52,7 @@ class Profiler:
         self.sample_rate = sample_rate
         self.profiles: dict[str, Profile] = {}
         self.default = Profile(level) if level else OFF
+        self._unrecorded = RepeatedLine()
         self._share = 0.0  # of a document, that the slow commands so far have earned
         self.active = False
         self._look()
@@ -114,7 +109,13 @@ class Profiler:
         return run
 
     def _record(self, context: CommandContext, request: Request, began_ms: float, answer: Any) -> None:
-        """The command has ended: with an answer, or an error."""
+        """The command has ended: with an answer, or an error. That stays so, whatever becomes of the record."""
+        try:
+            self._note(context, request, began_ms, answer)
+        except Exception as error:
+            self._unrecorded.log(f"a command is not profiled, since that failed with {type(error).__name__}")
+
+    def _note(self, context: CommandContext, request: Request, began_ms: float, answer: Any) -> None:
         profile = self.of(request.db)
         duration_ms = context.clock.monotonic_ms() - began_ms
         turn = current_turn()
@@ -127,5 +128,5 @@ class Profiler:
         elif not profile.level:
             return
         document = profile_document(context.engine, request, duration_ms, answer, context.pause_count)
-        if profile.level == 2 or profile.selects(document):
+        if profile.level == 2 or profile.matches is None or profile.matches(document):
             context.engine.shell.profiled(f"{request.db}.{COLLECTION}", encode(document))

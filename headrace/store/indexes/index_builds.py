@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace import limits
 from headrace.errors import CommandError, code_name
+from headrace.log_lines import emit
 from headrace.store import catalog_changes
 from headrace.store.catalog import Collection, Index, IndexBuild
 from headrace.store.indexes import index_entries
@@ -251,10 +252,12 @@ def resume(txn: WriteTransaction, uuid: bytes) -> bool:
             return True
         if txn.store.transactions.holder_of(namespace, txn) is None:
             commit(txn, txn.catalog.builds[uuid])
-            LOG.info("the indexes %s of %s are built: %d documents", _names(build), namespace, build.done)
+            emit(
+                LOG, logging.INFO, "the indexes %s of %s are built: %d documents", _names(build), namespace, build.done
+            )
     except CommandError as error:
         abort(txn, build, error)
-        LOG.warning("the indexes %s of %s are not built: %s", _names(build), namespace, error.message)
+        emit(LOG, logging.WARNING, "the indexes %s of %s are not built: %s", _names(build), namespace, error.message)
     return False
 
 
