@@ -74,8 +74,8 @@ def run_pipeline_on(
     pipeline_context = pipeline_context_of(context, namespace, body)
     stages = parse_pipeline(pipeline, context=pipeline_context)
     if request is not None and stages and isinstance(stages[0], ServerStage):
-        made = run_pipeline(stages[1:], server_stages.documents(context, request, namespace, stages[0]))
-        return map(encoded, made)
+        made = server_stages.documents(context, request, namespace, stages[0])
+        return _finish(context, namespace, stages[1:], made)
     base, _ = resolve(context, namespace)
     spec: dict[str, Any] = {}
     rest = pipeline
@@ -96,13 +96,21 @@ def run_pipeline_on(
     if sort is not None and plan is not None and plan.is_sorted:
         limit = sort.count_max
         results, stages = results if limit is None else islice(results, limit), stages[1:]
+    if not (stages and _writes(stages[-1])):
+        if stages and isinstance(stages[0], Sort):
+            results, stages = stages[0].apply_raw(results), stages[1:]
+        if not stages:
+            return results
+    return _finish(context, namespace, stages, map(decode, results))
+
+
+def _finish(
+    context: CommandContext, namespace: str, stages: Sequence[Stage], documents: Iterator[dict[str, Any]]
+) -> Iterator[bytes]:  # fmt: skip
+    """Run the stages over the documents. If the last one writes, write now, and return no documents."""
     if stages and _writes(stages[-1]):
-        return write_output(context, namespace, stages[-1], run_pipeline(stages[:-1], map(decode, results)))
-    if stages and isinstance(stages[0], Sort):
-        results, stages = stages[0].apply_raw(results), stages[1:]
-    if not stages:
-        return results
-    return map(encoded, run_pipeline(stages, map(decode, results)))
+        return write_output(context, namespace, stages[-1], run_pipeline(stages[:-1], documents))
+    return map(encoded, run_pipeline(stages, documents))
 
 
 class FirstDocuments(NamedTuple):

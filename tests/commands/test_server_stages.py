@@ -190,3 +190,36 @@ def test_kill_op_wants_a_number(client: Any, command: dict[str, Any], code: int)
     with pytest.raises(OperationFailure) as caught:
         client.admin.command(command)
     assert caught.value.code == code
+
+
+SOURCES = {
+    "$collStats": ("t", "c", {"$collStats": {"count": {}}}),
+    "$currentOp": ("admin", 1, {"$currentOp": {}}),
+    "$indexStats": ("t", "c", {"$indexStats": {}}),
+    "$listLocalSessions": ("t", 1, {"$listLocalSessions": {}}),
+    "$listSessions": ("config", "system.sessions", {"$listSessions": {}}),
+    "$planCacheStats": ("t", "cached", {"$planCacheStats": {}}),
+}
+OUTPUTS = {
+    "$merge": {"$merge": {"into": {"db": "copies", "coll": "made"}}},
+    "$out": {"$out": {"db": "copies", "coll": "made"}},
+}
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+@pytest.mark.parametrize("source", SOURCES)
+def test_the_documents_of_a_server_stage_are_written(client: Any, source: str, output: str) -> None:
+    database, collection, stage = SOURCES[source]
+    client.drop_database("copies")
+    client.t.cached.drop()
+    with client.start_session() as session:
+        client.t.cached.insert_many([{"x": number, "y": -number} for number in range(10)], session=session)
+    client.t.cached.create_index("x")
+    client.t.cached.create_index("y")
+    assert len(list(client.t.cached.find({"x": {"$gt": 5}, "y": {"$lt": 0}}))) == 4
+    body = {"aggregate": collection, "cursor": {}}
+    kept = [stage, {"$limit": 1}, {"$set": {"_id": 7}}, {"$project": {"_id": 1}}]
+    read = client[database].command(body | {"pipeline": kept})["cursor"]["firstBatch"]
+    written = client[database].command(body | {"pipeline": [*kept, OUTPUTS[output]]})["cursor"]
+    assert written["firstBatch"] == [] and written["id"] == 0
+    assert list(client.copies.made.find()) == read == [{"_id": 7}]
