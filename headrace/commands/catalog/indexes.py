@@ -30,6 +30,7 @@ from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
 from headrace.execution.batches import open_cursor
 from headrace.execution.index_builds import build_indexes
+from headrace.execution.writes.matches import missing
 from headrace.query.expressions.numbers import to_long
 from headrace.store import catalog_changes
 from headrace.store.catalog import Collection, Index
@@ -58,16 +59,10 @@ def create(context: CommandContext, request: Request) -> dict[str, Any] | Wait:
     quorum = _commit_quorum(context, request.body)
     collection = writable(context, namespace)
     made_now = collection is None
+    wanted = _wanted(missing(namespace) if collection is None else collection, specs)
     if collection is None:
         collection = catalog_changes.create(context.txn, namespace, {})
-    specs = [with_collation(spec, collection.options.get("collation")) for spec in specs]
     before = len(collection.indexes)
-    wanted: list[dict[str, Any]] = []
-    for spec in specs:
-        if not is_there(collection, spec, wanted):
-            wanted.append(spec)
-    if len(collection.indexes) + len(wanted) > limits.INDEX_COUNT_MAX:
-        raise CommandError(67, f"add index fails, too many indexes for {namespace}")
     wait = None if context.transaction is not None else _wait_for_builds(context, request, collection, wanted)
     if wait is not None:
         return wait
@@ -81,6 +76,21 @@ def create(context: CommandContext, request: Request) -> dict[str, Any] | Wait:
     if not wanted:
         return {**reply, "note": "all indexes already exist"}
     return {"createdCollectionAutomatically": made_now, **reply, "commitQuorum": quorum}
+
+
+def _wanted(collection: Collection, specs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the specifications of the indexes that are not there yet.
+
+    Raises 85 and 86 for indexes too much like another one, and 67 for too many.
+    """
+    wanted: list[dict[str, Any]] = []
+    for spec in specs:
+        spec = with_collation(spec, collection.options.get("collation"))
+        if not is_there(collection, spec, wanted):
+            wanted.append(spec)
+    if len(collection.indexes) + len(wanted) > limits.INDEX_COUNT_MAX:
+        raise CommandError(67, f"add index fails, too many indexes for {collection.namespace}")
+    return wanted
 
 
 def _commit_quorum(context: CommandContext, body: dict[str, Any]) -> int | str:

@@ -28,9 +28,9 @@ from headrace.dispatch.retryable_writes import progress_of, retryable_of, statem
 from headrace.errors import CommandError
 from headrace.execution.let import variables_of
 from headrace.execution.plan import Finder, check_hint, collation_of
-from headrace.execution.writes.matches import Target, created, first_match
-from headrace.execution.writes.updates import Applier, parsed
-from headrace.query.projection import parse_projection
+from headrace.execution.writes.matches import Target, created, first_match, missing
+from headrace.execution.writes.updates import Applier, check_upsert, parsed
+from headrace.query.projection import Projection, parse_projection
 from headrace.query.sort import SortKey, parse_sort
 from headrace.query.update import check_upsert_filter
 from headrace.store.catalog import Collection
@@ -63,6 +63,8 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
             body.get("hint"),
         )  # fmt: skip
     progress = progress_of(context, last={"n": 0}, document=None, sorted=None)
+    if body.get("fields"):
+        _projection(body, collection, None if finder is None else finder.predicate, None)  # raises before a change
     if not progress["next"]:
         if REMOVE.of(body):
             _remove(context, request, collection, finder, progress)
@@ -94,13 +96,19 @@ def _shown(
     document: dict[str, Any] | None = progress["document"]
     if document is None or not body.get("fields"):
         return document
+    return _projection(body, collection, predicate, progress["sorted"])(document)
+
+
+def _projection(
+    body: dict[str, Any], collection: Collection | None, predicate: Any, document: dict[str, Any] | None
+) -> Projection:
+    """The projection of the answer; `document`: the one of whose sort key it may tell. Raises what is wrong with it."""
     sort = None if collection is None else _sort_key(body, collection)
-    key = MISSING if sort is None or progress["sorted"] is None else sort.values(progress["sorted"])
-    project = parse_projection(
+    key = MISSING if sort is None or document is None else sort.values(document)
+    return parse_projection(
         body["fields"], kind="find", predicate=predicate, collation=collation_of(collection, body.get("collation")),
         variables=variables_of(body), sort_key=None if sort is None else lambda: lambda env: key,
     )  # fmt: skip
-    return project(document)
 
 
 def _sort_key(body: dict[str, Any], collection: Collection) -> SortKey | None:
@@ -141,6 +149,10 @@ def _modify(
     if collection is None or finder is None:
         if not upsert:
             return
+        absent = missing(namespace)
+        Finder(absent, spec, collation_of(absent, body.get("collation")), let, body.get("hint"))
+        _sort_key(body, absent)
+        check_upsert(update, spec, context.txn.wall_ms)
         collection = created(context, namespace)
         finder = Finder(collection, spec, collation_of(collection, body.get("collation")), let)
     retryable = retryable_of(context, request)

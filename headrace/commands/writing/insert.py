@@ -60,7 +60,7 @@ def run(context: CommandContext, request: Request) -> bytes | dict[str, Any]:
         return {"n": 0, "writeErrors": errors}
     retryable = retryable_of(context, request)
     if len(documents) == 1 and (collection is None or not collection.checks_documents):
-        return _one(context, collection or created(context, namespace), documents[0], retryable)
+        return _one(context, collection, namespace, documents[0], retryable)
     ordered = ORDERED.of(request.body)
     progress = progress_of(context, n=0, writeErrors=[])
 
@@ -83,11 +83,15 @@ _ONE_INSERTED: Final = _N + _INT32(1)
 
 
 def _one(
-    context: CommandContext, collection: Collection, document: bytes, retryable: RetryableWrite | None
-) -> bytes | dict[str, Any]:
+    context: CommandContext, collection: Collection | None, namespace: str, document: bytes,
+    retryable: RetryableWrite | None,
+) -> bytes | dict[str, Any]:  # fmt: skip
     """One document, into a collection that takes any: the commonest insert."""
     context.count("operations.insert")
     try:
+        if collection is None:
+            with_id_first(document)  # a document that is refused makes no collection
+            collection = created(context, namespace)
         if len(document) > limits.PREPARED_BYTES:
             insert(context, Target(context, collection), document, retryable)
         else:
@@ -212,6 +216,13 @@ class Inserts:
                     return False
             return True
         context = self.context
+        if context.txn.collection(self.namespace) is None:
+            refused_count = self._refused_count(documents, number)
+            if refused_count and self.ordered:
+                return False
+            number, documents = number + refused_count, documents[refused_count:]
+            if not documents:
+                return True
         collection = created(context, self.namespace)
         if self.retryable is not None:
             self.retryable.statement = number
@@ -234,6 +245,28 @@ class Inserts:
         while not plain and capped.make_room(context.txn, target.collection):
             tick()
         return goes_on
+
+    def _refused_count(self, documents: list[bytes], number: int) -> int:
+        """Refuse documents up to the first that may be stored; return their number, 1 at most where `ordered`.
+
+        For a collection that is not there: documents that are refused do not make it.
+        """
+        for index, document in enumerate(documents):
+            tick()
+            try:
+                with_id_first(document)
+                return index
+            except CommandError as error:
+                self.context.count("operations.insert")
+                self._refuse(number + index, error)
+                if self.ordered:
+                    return 1
+        return len(documents)
+
+    def _refuse(self, number: int, error: CommandError) -> None:
+        if self.retryable is not None:
+            self.retryable.statement = number
+        self.failed(number, error)
 
     def _at_once(self, collection: Collection, documents: list[bytes]) -> bool:
         if self.context.has_locks:

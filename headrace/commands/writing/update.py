@@ -33,11 +33,10 @@ from headrace.dispatch.retryable_writes import progress_of, retryable_of, statem
 from headrace.errors import CommandError
 from headrace.execution.let import variables_of
 from headrace.execution.plan import Finder, check_hint, collation_of
-from headrace.execution.writes.matches import MatchedDocument, Target, created, first_match, matches
-from headrace.execution.writes.updates import Applier, Changed, parsed
+from headrace.execution.writes.matches import MatchedDocument, Target, created, first_match, matches, missing
+from headrace.execution.writes.updates import Applier, Changed, check_upsert, parsed
 from headrace.query.sort import parse_sort
 from headrace.query.update import Update, check_upsert_filter, parse_update
-from headrace.store.catalog import Collection
 from headrace.store.write_transaction import RetryableWrite
 from headrace.turns import gathered, ticking
 from headrace.values.bson import decode, encode, find_element
@@ -196,9 +195,10 @@ def _run_statement(
     check_hint(collection, statement.get("hint"))
     collation = collation_of(collection, statement.get("collation"))
     if collection is None:
+        Finder(missing(namespace), statement["q"], collation, let, statement.get("hint") if upsert else None)
         if not upsert:
-            Finder(_nowhere(namespace), statement["q"], collation, let)
             return Outcome()
+        check_upsert(update, statement["q"], context.txn.wall_ms)
         collection = created(context, namespace)
         collation = collation_of(collection, statement.get("collation"))
     finder = Finder(collection, statement["q"], collation, let, statement.get("hint"))
@@ -233,11 +233,6 @@ def _changes(
         if changed is not None:  # else it was changed meanwhile: there may be another first
             yield changed
             return
-
-
-def _nowhere(namespace: str) -> Collection:
-    """A collection that is not there, for checking a filter against nothing."""
-    return Collection(namespace, 0, None, "collection", {}, ())
 
 
 COMMAND: Final = Command("update", run, FIELDS, pauses=True, writes=True, requires=writes.UPDATE)

@@ -27,7 +27,7 @@ from headrace.execution.plan import Finder
 from headrace.execution.planner.query import Order
 from headrace.query.sort import SortKey
 from headrace.store import capped, catalog_changes
-from headrace.store.catalog import Collection
+from headrace.store.catalog import Collection, Index
 from headrace.store.view import LEFT_OUT
 from headrace.turns import current_turn, tick
 from headrace.values.bson import decode
@@ -133,6 +133,11 @@ def measure(context: CommandContext, target: Target) -> None:
     """Measure a capped collection before something is inserted, so that it makes room."""
     while not capped.measure_on(context.txn, target.collection):
         tick()
+
+
+def missing(namespace: str) -> Collection:
+    """A collection that is not there, to check a filter, a hint or indexes against."""
+    return Collection(namespace, 0, None, "collection", {}, (Index(0, catalog_changes.ID_INDEX),))
 
 
 def created(context: CommandContext, namespace: str) -> Collection:

@@ -18,12 +18,21 @@ from headrace.errors import AnsweredError, CommandError
 from headrace.execution.command_memory import memory_of
 from headrace.execution.plan import Finder
 from headrace.execution.writes.inserts import insert
-from headrace.execution.writes.matches import MatchedDocument, Target, created, first_match, is_unchanged, measure
+from headrace.execution.writes.matches import (
+    MatchedDocument,
+    Target,
+    created,
+    first_match,
+    is_unchanged,
+    measure,
+    missing,
+)
 from headrace.query.expansion import encoded_for_storage
 from headrace.query.tape import Tape
 from headrace.query.update import Diff, Update, UpdateContext, parse_update
 from headrace.store import catalog_changes
 from headrace.store.catalog import Collection
+from headrace.store.identity import with_id_first
 from headrace.store.write_transaction import WriteTransaction
 from headrace.turns import tick
 from headrace.values.bson import encode
@@ -114,7 +123,9 @@ def _merge(context: CommandContext, goal: str, writes: Any, document: dict[str, 
         document = {"_id": ObjectId(), **document}
     tried = False
     while True:
-        collection = created(context, goal)
+        collection = context.txn.collection(goal) or _created(context, goal, writes, document)
+        if collection is None:
+            return
         _check_on(collection, writes.on)
         target = Target(context, collection)
         finder = Finder(collection, {path: document.get(path) for path in writes.on}, None)
@@ -130,6 +141,16 @@ def _merge(context: CommandContext, goal: str, writes: Any, document: dict[str, 
             if error.code != 11000 or match is not None or pause_count == context.pause_count or tried:
                 raise
             tried = True  # somebody else has inserted what was missing
+
+
+def _created(context: CommandContext, goal: str, writes: Any, document: dict[str, Any]) -> Collection | None:
+    """Make the collection for a document that is inserted; return None where `whenNotMatched` discards the document."""
+    _check_on(missing(goal), writes.on)
+    result = writes.decide(None, document)
+    if result is None:
+        return None
+    with_id_first(encoded_for_storage(result))
+    return created(context, goal)
 
 
 Write = Callable[[Target, CommandContext], bool]
