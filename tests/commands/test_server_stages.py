@@ -218,8 +218,8 @@ def test_the_documents_of_a_server_stage_are_written(client: Any, source: str, o
     client.t.cached.create_index("y")
     assert len(list(client.t.cached.find({"x": {"$gt": 5}, "y": {"$lt": 0}}))) == 4
     body = {"aggregate": collection, "cursor": {}}
-    kept = [stage, {"$limit": 1}, {"$set": {"_id": 7}}, {"$project": {"_id": 1}}]
-    read = client[database].command(body | {"pipeline": kept})["cursor"]["firstBatch"]
-    written = client[database].command(body | {"pipeline": [*kept, OUTPUTS[output]]})["cursor"]
+    stages = [stage, {"$limit": 1}, {"$set": {"_id": 7}}, {"$project": {"_id": 1}}]
+    read = client[database].command(body | {"pipeline": stages})["cursor"]["firstBatch"]
+    written = client[database].command(body | {"pipeline": [*stages, OUTPUTS[output]]})["cursor"]
     assert written["firstBatch"] == [] and written["id"] == 0
     assert list(client.copies.made.find()) == read == [{"_id": 7}]
