@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bson import Binary
 
+from headrace import limits
 from headrace.errors import CommandError
 from headrace.store import capped
 from headrace.store.catalog import Collection, Index
@@ -33,6 +34,19 @@ if TYPE_CHECKING:
 ID_INDEX: Final[dict[str, Any]] = {"v": 2, "key": {"_id": 1}, "name": "_id_"}
 _GARBAGE: Final = b"garbage"
 ABORTED_BY_DROP: Final = CommandError(276, "collection dropped")
+
+
+def require_room(txn: WriteTransaction, size: int) -> None:
+    """Raise 146 where the catalog, which is in memory, has no room for a definition of `size` bytes of BSON."""
+    if size <= limits.DEFINITION_BYTES_FREE:
+        return
+    most = int(txn.store.memory.bytes_max * limits.DEFINITIONS_SHARE)
+    if txn.catalog.definition_bytes(txn.kv) + size > most:
+        raise CommandError(
+            146,
+            f"long definitions of collections, views and indexes may have {most} bytes in all, a fortieth of the "
+            f"server's memory limit, and there is no room for {size} more",
+        )
 
 
 def create(txn: WriteTransaction, namespace: str, options: dict[str, Any]) -> Collection:
@@ -177,6 +191,7 @@ def move(txn: WriteTransaction, source: Collection, namespace: str, target: Coll
 def copy_as_capped(txn: WriteTransaction, source: Collection, namespace: str, bytes_max: int) -> Collection:
     """A new capped collection with the options of a collection, no index but that of `_id`, and as many of its newest
     documents as there is room for. In one piece: what is written meanwhile must not be missing."""
+    require_room(txn, len(source.record()))
     copy = create(txn, namespace, {**source.options, "capped": True, "size": bytes_max})
     capped.measure_on(txn, copy)
     records: list[bytes] = []

@@ -54,6 +54,7 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
     dry_run = bool(change.pop("dryRun", False))
     if dry_run and not change.get("index", {}).get("unique"):
         raise CommandError(72, "'dryRun' is only supported with {index: {unique: true}}")
+    catalog_changes.require_room(context.txn, len(request.raw))
     if collection.is_view:
         return _view(context, collection, change)
     if "viewOn" in change or "pipeline" in change:

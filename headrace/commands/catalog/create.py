@@ -60,6 +60,7 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
     stored_options = {name: value for name, value in options.items() if name not in ("idIndex", "autoIndexId")}
     if _is_there(context, namespace, stored_options):
         return {}
+    catalog_changes.require_room(context.txn, len(request.raw))
     if "viewOn" in options:
         if is_system(namespace):
             raise CommandError(73, "View name cannot start with 'system.', which is reserved for system namespaces")

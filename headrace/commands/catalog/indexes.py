@@ -57,6 +57,7 @@ def create(context: CommandContext, request: Request) -> dict[str, Any] | Wait:
     if not specs:
         raise CommandError(2, "Must specify at least one index to create")
     quorum = _commit_quorum(context, request.body)
+    catalog_changes.require_room(context.txn, len(request.raw))
     collection = writable(context, namespace)
     made_now = collection is None
     wanted = _wanted(missing(namespace) if collection is None else collection, specs)
