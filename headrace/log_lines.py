@@ -21,11 +21,14 @@ def printable(text: object) -> str:
     return shown if len(line) <= limits.LOG_TEXT_LENGTH_MAX else shown[: limits.LOG_TEXT_LENGTH_MAX] + "..."
 
 
-def emit(log: logging.Logger, level: int, text: str, *arguments: object, extra: dict[str, Any] | None = None) -> None:
+def emit(
+    log: logging.Logger, level: int, text: str, *arguments: object, extra: dict[str, Any] | None = None,
+    exc_info: bool = False,
+) -> None:  # fmt: skip
     """Log a line. Raises nothing: a handler or a filter of the program's own that fails is told of on stderr, as
     logging's own handlers do it, and costs the line."""
     try:
-        log.log(level, text, *arguments, extra=extra)
+        log.log(level, text, *arguments, extra=extra, exc_info=exc_info)
     except Exception:
         if logging.raiseExceptions:
             with suppress(Exception):

@@ -70,6 +70,9 @@ class AsyncEmbeddedChangeStream:
     async def next(self, timeout: float | None = None) -> ChangeEvent:
         """The next event, waited for. Raises `Timeout` after `timeout` seconds (None: never), `Closed`,
         `StreamInvalidated`, `HistoryLost`."""
+        if self._stream._local.is_forked:
+            self._pending = None
+            return self._stream.next()  # which raises: the thread is the parent's
         if self._pending is None:
             event = self._stream._taken()
             if event is not None:
@@ -86,7 +89,7 @@ class AsyncEmbeddedChangeStream:
 
     async def try_next(self) -> ChangeEvent | None:
         """The next event if there is one, else None."""
-        if self._pending is not None:
+        if self._pending is not None and not self._stream._local.is_forked:
             return await self.next() if self._pending.done() else None
         event = self._stream._taken()
         if event is not None or self._stream.has_read_all:

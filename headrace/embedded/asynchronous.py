@@ -10,8 +10,9 @@ Calls run in threads of the store's. A stream that is waited for has a thread of
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial, wraps
 from types import TracebackType
 from typing import Any, Final, Generic, TypeVar
@@ -46,6 +47,26 @@ class Opening(Generic[Opened]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._opened.close()
+
+
+class _Threads(ThreadPoolExecutor):
+    """The threads in which a store's calls run. The child of a fork has none of them: there a call, which raises
+    `Closed` at once, runs in the caller's."""
+
+    def __init__(self) -> None:
+        super().__init__(THREAD_COUNT_MAX, thread_name_prefix="headrace-call")
+        self._process = os.getpid()
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """As any executor."""
+        if os.getpid() == self._process:
+            return super().submit(function, *args, **kwargs)
+        future: Future[Any] = Future()
+        try:
+            future.set_result(function(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
 
 
 class _Wrapper:
@@ -370,7 +391,7 @@ def open_async(*args: Any, **kwargs: Any) -> Opening[AsyncEmbeddedStore]:
     """As `headrace.open`, for asyncio: `async with headrace.open_async("data") as store`, or awaited."""
 
     async def open_it() -> AsyncEmbeddedStore:
-        threads = ThreadPoolExecutor(THREAD_COUNT_MAX, thread_name_prefix="headrace-call")
+        threads = _Threads()
         loop = asyncio.get_running_loop()
         return AsyncEmbeddedStore(await loop.run_in_executor(threads, partial(open_store, *args, **kwargs)), threads)
 

@@ -8,6 +8,7 @@ Rule: no event is dropped. Whoever is slow holds back the reader of the oplog, w
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -20,8 +21,10 @@ from headrace.clock import monotonic
 from headrace.embedded.calls import Closing, options_of, pipeline_of
 from headrace.embedded.change_event import ChangeEvent
 from headrace.embedded.error_types import Closed, StreamInvalidated, Timeout
+from headrace.embedded.errors_raised import raise_closed
 from headrace.embedded.event_queue import EventBuffer, EventQueue
 from headrace.embedded.stream_pipeline import check_operations, stages
+from headrace.log_lines import emit
 from headrace.values.bson import decode, encode
 
 if TYPE_CHECKING:
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 
     from headrace.embedded.calls import Calls
 
+LOG = logging.getLogger("headrace.embedded")
 _REOPENED_CODES: Final = frozenset({43, 237})
 """CursorNotFound, CursorKilled: nothing is wrong with the position."""
 
@@ -90,6 +94,7 @@ class EmbeddedChangeStream(Closing):
         self._buffers: list[EventBuffer] = []
         self._functions: list[tuple[frozenset[str] | None, Callable[[ChangeEvent], object]]] = []
         self._open()
+        self._local.streams.add(self)
 
     # Reading.
 
@@ -191,19 +196,23 @@ class EmbeddedChangeStream(Closing):
         self, operation: str | Sequence[str] | None, function: Callable[[ChangeEvent], object] | None = None
     ) -> Callable[..., Any]:
         """Have `function` called with each event of an operation (of several; None: of all), one after the other, on a
-        thread of the stream's. Without a function, a decorator. A function that raises ends the stream: `join` raises
-        what it raised."""
+        thread of the stream's. Without a function, a decorator.
+
+        A function that raises an `Exception` has had its event: the logger `headrace.embedded` has the error with its
+        traceback, and the next function or event follows. Have the function call `close` to end the stream. Raises
+        `Closed` and `StreamInvalidated` where there is no further event."""
         if function is None:
             return lambda decorated: self.on(operation, decorated)
         names = None if operation is None else frozenset(check_operations(operation))
+        self._check()
         self._functions.append((names, function))
         if len(self._functions) == 1:
             self._start(self._call_functions)
         return function
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until the threads of the stream have ended. Raises what a function of `on` raised, or what ended the
-        stream but for `close` and `invalidate`; `Timeout` if they have not ended in time."""
+        """Wait until the threads of the stream have ended. Raises what ended the stream but for `close` and
+        `invalidate`: `HistoryLost`, or a SystemExit of a function of `on`; `Timeout` if they have not ended in time."""
         ends = None if timeout is None else monotonic() + timeout
         for thread in self._threads:
             thread.join(None if ends is None else max(0.0, ends - monotonic()))
@@ -219,10 +228,18 @@ class EmbeddedChangeStream(Closing):
                 operation = event.operation_type
                 for names, function in tuple(self._functions):
                     if names is None or operation in names:
-                        function(event)
+                        self._call(function, event)
         except BaseException as error:
             self._failure = error
             self.close()
+
+    def _call(self, function: Callable[[ChangeEvent], object], event: ChangeEvent) -> None:
+        """Call a function of the program's. Its failure is that of one event, and is logged."""
+        try:
+            function(event)
+        except Exception:
+            name = getattr(function, "__qualname__", repr(function))
+            emit(LOG, logging.ERROR, "%s failed on a change event; the stream goes on", name, exc_info=True)
 
     def _start(self, run: Callable[[], None]) -> None:
         thread = threading.Thread(target=run, name="headrace-stream", daemon=True)
@@ -251,6 +268,13 @@ class EmbeddedChangeStream(Closing):
             buffer.end(Closed("the stream is closed"))
         self._events.clear()
 
+    def leave_to_parent(self, reason: str) -> None:
+        """End it in the child of a fork, where a thread that is not there may hold the lock."""
+        self._reading = threading.Lock()
+        self._events.clear()
+        for buffer in self._buffers:
+            buffer.leave_to_parent(Closed(reason))
+
     def _forget(self) -> None:
         """Close it soon: a finalizer, which must not wait, says that nobody will read it."""
         if not self._is_closed:
@@ -263,6 +287,8 @@ class EmbeddedChangeStream(Closing):
 
     def _check(self) -> None:
         """Raise why there is no next event."""
+        if self._local.is_forked:
+            raise_closed(self._local.unusable)
         if self._is_closed:
             raise Closed("the stream is closed")
         if self._is_invalidated and not self._events:

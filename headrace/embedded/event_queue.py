@@ -43,6 +43,11 @@ class EventBuffer:
                 self._events.clear()
             self._changed.notify_all()
 
+    def leave_to_parent(self, error: BaseException) -> None:
+        """End it in the child of a fork, where a thread that is not there may hold the lock."""
+        self._changed = threading.Condition()
+        self.end(error)
+
     def get(self, block: bool, timeout: float | None) -> ChangeEvent:
         """The next event; see `EventQueue.get`."""
         ends = None if timeout is None else monotonic() + timeout

@@ -8,6 +8,7 @@ from types import coroutine
 from typing import TYPE_CHECKING, Any
 
 from headrace.clock import monotonic
+from headrace.embedded.errors_raised import raise_closed
 
 if TYPE_CHECKING:
     from headrace.embedded.local_engine import LocalEngine
@@ -92,7 +93,9 @@ class Jobs:
             self._thread.join()
 
     def prune(self, now_ms: int | None) -> int:
-        """Prune the oplog to its limits; returns how many entries went."""
+        """Prune the oplog to its limits; returns how many entries went. Raises `Closed`."""
+        if self._local.unusable is not None:
+            raise_closed(self._local.unusable)
         job = _Job(self._local, self._jobs().prune(self._local.engine.clock.now_ms() if now_ms is None else now_ms))
         while not job.step():
             pass

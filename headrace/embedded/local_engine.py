@@ -37,6 +37,7 @@ from headrace.store.store import Store
 from headrace.turns import Turn, Turns
 
 if TYPE_CHECKING:
+    from headrace.embedded.change_stream import EmbeddedChangeStream
     from headrace.embedded.serving import ServedStore
     from headrace.server.core import Core
 
@@ -91,6 +92,8 @@ class LocalEngine:
         self._waiting: set[int] = set()  # threads that wait for the lock
         self._forgotten: deque[int] = deque()  # cursors that nothing refers to any more
         self._callers = threading.local()
+        self.streams: weakref.WeakSet[EmbeddedChangeStream] = weakref.WeakSet()
+        """The change streams that have not been closed, for the child of a fork."""
         _engines.add(self)
 
     # Running commands.
@@ -250,7 +253,7 @@ class LocalEngine:
 
     def close(self) -> None:
         """End what waits, finish the write that is being committed, and close the directory. Again: nothing."""
-        if self.unusable == _FORKED or not self.writes.gate.enter():
+        if self.is_forked or not self.writes.gate.enter():
             return
         with self.lock:
             if self.unusable is None:
@@ -261,6 +264,23 @@ class LocalEngine:
                 self.store.close()
         self.writes.gate.leave()
 
+    @property
+    def is_forked(self) -> bool:
+        """Whether this is the child of a fork, whose parent has the store."""
+        return self.unusable is _FORKED
+
+    def leave_to_parent(self) -> None:
+        """Be unusable in the child of a fork, which has none of its parent's threads: a lock that one of them held is
+        never released, so that each is made anew. Every call looks at `unusable` behind its first lock, and raises."""
+        self.unusable = _FORKED
+        self.lock = threading.Lock()
+        self.serving = threading.RLock()
+        self.core = self.served = None
+        self.writes = LocalWrites(self)
+        self._waiting.clear()
+        for stream in list(self.streams):
+            stream.leave_to_parent(_FORKED)
+
 
 _FORKED: Final = (
     "the store was opened before this process was forked, and belongs to its parent: open it after the fork, or reach "
@@ -269,10 +289,8 @@ _FORKED: Final = (
 
 
 def _after_fork() -> None:
-    """In the child: its parent has the directory, and may have held the locks."""
     for engine in list(_engines):
-        engine.unusable = _FORKED
-        engine.lock = threading.Lock()
+        engine.leave_to_parent()
 
 
 os.register_at_fork(after_in_child=_after_fork)

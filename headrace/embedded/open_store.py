@@ -187,6 +187,8 @@ NOT_THERE = frozenset({
 
 
 def _close(jobs: Jobs, local: LocalEngine) -> None:
+    if local.is_forked:
+        return
     jobs.stop()
     if local.served is not None:
         local.served.close()

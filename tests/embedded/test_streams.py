@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -11,6 +12,7 @@ from pymongo import MongoClient
 
 import headrace
 from headrace.testing.clock import FakeClock
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -26,8 +28,7 @@ def waiting(store: Any) -> int:
 
 def until_parked(store: Any, count: int = 1) -> None:
     """Return when so many threads wait for a commit."""
-    while waiting(store) < count:
-        threading.Event().wait(0.001)
+    until(lambda: waiting(store) >= count)
 
 
 def read(stream: Any) -> list[Any]:
@@ -276,13 +277,37 @@ def test_functions_are_called_on_a_thread_of_the_streams(store: Any) -> None:
     assert seen == [(1, "headrace-stream"), (2, "headrace-stream")]
 
 
-def test_a_function_that_raises_ends_the_stream(store: Any) -> None:
+def test_a_function_that_raises_is_logged_and_the_next_event_follows(
+    store: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream, seen = store.shop.orders.watch(), []
+
+    def fail_once(event: Any) -> None:
+        seen.append(event.document_id)
+        if event.document_id == 1:
+            raise ZeroDivisionError("a canary")
+        if event.document_id == 3:
+            stream.close()
+
+    stream.on(None, fail_once)
+    stream.on("insert", lambda event: seen.append(-event.document_id))
+    store.shop.orders.insert_many([{"_id": number} for number in (1, 2, 3)])
+    stream.join(timeout=60)
+    assert seen == [1, -1, 2, -2, 3, -3] and not stream.alive
+    (record,) = [record for record in caplog.records if record.name == "headrace.embedded"]
+    assert "fail_once failed on a change event" in record.getMessage() and record.levelname == "ERROR"
+    assert record.exc_info is not None and "a canary" in str(record.exc_info[1])
+
+
+def test_a_function_that_ends_its_thread_ends_the_stream(store: Any) -> None:
     stream = store.shop.orders.watch()
-    stream.on(None, lambda event: 1 / 0)
+    stream.on(None, lambda event: sys.exit(3))
     store.shop.orders.insert_one({"_id": 1})
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(SystemExit):
         stream.join(timeout=60)
     assert not stream.alive
+    with pytest.raises(headrace.Closed):
+        stream.on(None, print)
 
 
 def test_tokens_are_the_same_embedded_and_by_wire_and_each_resumes_the_others(store: Any) -> None:
