@@ -147,6 +147,12 @@ STAGE_ORDERS: dict[str, tuple[Any, str, list[dict[str, Any]], int, str]] = {
     "a collection of config": (
         "c", "config", CHANGES, 73, "$changeStream may not be opened on the internal config database",
     ),
+    "a collection named as what has none": (
+        "$cmd.aggregate", "t", CHANGES, 73, "Invalid namespace specified 't.$cmd.aggregate'",
+    ),
+    "a collection of admin named as what has none": (
+        "$cmd.aggregate", "admin", ALL, 73, "Invalid namespace specified 'admin.$cmd.aggregate'",
+    ),
     "a collection of local": (
         "c", "local", CHANGES, 73, "$changeStream may not be opened on the internal local database",
     ),

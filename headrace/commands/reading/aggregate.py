@@ -53,6 +53,8 @@ def run(context: CommandContext, request: Request) -> Any:
     body = request.body
     pipeline = PIPELINE.of(body)
     name = body[request.name]
+    if name == "$cmd.aggregate":  # the name of what has no collection
+        raise CommandError(73, f"Invalid namespace specified '{request.db}.{name}'")
     if "explain" not in body and change_streams.opens_a_stream(pipeline):
         return change_streams.open_stream(context, request, pipeline)
     if EXPLAIN.of(body):

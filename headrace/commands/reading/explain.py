@@ -62,6 +62,7 @@ from headrace.values.bson import decode, encode
 VERBOSITIES: Final = ("queryPlanner", "executionStats", "allPlansExecution")
 
 EXPLAIN: Final = document("explain", required=True)
+_INNER_DATABASE: Final = string("$db")
 FIELDS: Final = Fields(EXPLAIN, string("verbosity", choices=VERBOSITIES))
 
 
@@ -77,8 +78,14 @@ class Plan:
 
 
 def run(context: CommandContext, request: Request) -> dict[str, Any]:
-    """explain: the plan of the command inside, at the `verbosity` asked for. Raises 2, 14, 20, 59."""
+    """explain: the plan of the command inside, at the `verbosity` asked for.
+
+    Raises 2, 14, 20, 59, and 73 where the command inside names another database as its `$db`.
+    """
     inner = EXPLAIN.of(request.body)
+    _INNER_DATABASE.examine("explain.$db", inner.get("$db"))
+    if inner.get("$db", request.db) != request.db:
+        raise CommandError(73, f"Mismatched $db in explain command. Expected {request.db} but got {inner['$db']}")
     name = next(iter(inner), "")
     asked = Request(name, request.db, encode(inner), {}, request.client, inner)
     return explain(context, asked, request.body.get("verbosity", "allPlansExecution"))

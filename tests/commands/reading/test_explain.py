@@ -228,3 +228,29 @@ def test_a_lookup_shows_what_it_has_examined_itself(indexed: Any) -> None:
     joined = explain(indexed, {**command, "pipeline": [lookup]})["stages"][1]
     assert (joined["totalDocsExamined"], joined["totalKeysExamined"], joined["indexesUsed"]) == (3, 0, [])
     assert joined["collectionScans"] == 1
+
+
+EXPLAINED: dict[str, dict[str, Any]] = {
+    "aggregate": {"aggregate": "c", "pipeline": [{"$match": {"x": 1}}], "cursor": {}},
+    "count": {"count": "c"},
+    "delete": {"delete": "c", "deletes": [{"q": {}, "limit": 1}]},
+    "distinct": {"distinct": "c", "key": "x"},
+    "find": {"find": "c"},
+    "findAndModify": {"findAndModify": "c", "query": {}, "update": {"x": 1}},
+    "update": {"update": "c", "updates": [{"q": {}, "u": {"x": 1}}]},
+}
+
+
+@pytest.mark.parametrize("name", EXPLAINED)
+def test_the_command_inside_names_the_database_of_the_explain_or_none(client: Any, name: str) -> None:
+    with pytest.raises(OperationFailure) as refused:
+        explain(client, {**EXPLAINED[name], "$db": "other"})
+    message = "Mismatched $db in explain command. Expected t but got other"
+    assert (refused.value.code, refused.value.details["errmsg"]) == (73, message)  # type: ignore[index]
+    with pytest.raises(OperationFailure) as refused:
+        explain(client, {**EXPLAINED[name], "$db": 1})
+    assert refused.value.code == 14
+    named, unnamed = explain(client, {**EXPLAINED[name], "$db": "t"}), explain(client, EXPLAINED[name])
+    for reply in (named, unnamed):
+        assert reply["command"]["$db"] == "t"
+        assert "t.c" in str(reply.get("queryPlanner") or reply["stages"][0]["$cursor"]["queryPlanner"])
