@@ -5,6 +5,7 @@
     topics    namespace (UTF-8)            → number, 4 bytes big-endian
     meta      "next-number"                → 4 bytes big-endian
               "build" + UUID of a build    → {collection, after, done, failure, indexes}   (BSON)
+              "views" + database (UTF-8)   → UUID of the database's `system.views`, which the first view makes
 
 A collection's *number* begins the keys of its documents and ids and never changes; a rename moves the name, not the
 documents. A *topic* is a name as the oplog's index knows it; it outlives the collection.
@@ -16,6 +17,7 @@ up its number (`Catalog.current`).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -30,6 +32,7 @@ from headrace.store.kv import Table, Transaction
 from headrace.values.bson import decode, encode, encode_in_order
 
 BUILD_PREFIX: Final = b"build"
+VIEWS_PREFIX: Final = b"views"
 _CHECKED: Final = frozenset({"capped", "validator"})
 
 
@@ -227,7 +230,7 @@ class Collection:
 class Catalog:
     """All collections and views, topics and index builds of one state. Nobody changes it or its dicts."""
 
-    __slots__ = ("builds", "by_number", "changed", "collections", "topics", "version")
+    __slots__ = ("builds", "by_number", "changed", "collections", "topics", "version", "views")
 
     def __init__(self) -> None:
         self.collections: dict[str, Collection] = {}
@@ -237,6 +240,8 @@ class Catalog:
         self.topics: dict[str, int] = {}
         self.builds: dict[bytes, IndexBuild] = {}
         """The builds that have begun and not ended, by UUID."""
+        self.views: dict[str, bytes] = {}
+        """The UUIDs of the collections `system.views`, by database. A database has none before its first view."""
         self.version = 0
         """Counts the changes, so that what is derived from the catalog knows when it is stale."""
         self.changed: dict[str, int] = {}
@@ -269,7 +274,7 @@ class Catalog:
 
     def databases(self) -> list[str]:
         """Return the names of the databases that hold something, sorted."""
-        return sorted({collection.database for collection in self.collections.values()})
+        return sorted({*self.views, *(collection.database for collection in self.collections.values())})
 
 
 def load(txn: Transaction, tables: dict[str, Table]) -> Catalog:
@@ -282,17 +287,24 @@ def load(txn: Transaction, tables: dict[str, Table]) -> Catalog:
         collection = _collection(key.decode(), decode(value), catalog.topics)
         catalog.collections[collection.namespace] = collection
         catalog.by_number[collection.number] = collection
-    with txn.cursor(tables["meta"]) as cursor:
-        moved = cursor.set_range(BUILD_PREFIX)
-        while moved and cursor.key().startswith(BUILD_PREFIX):
-            key, value = cursor.item()
-            build = _build(key[len(BUILD_PREFIX) :], decode(value))
-            catalog.builds[build.uuid] = build
-            collection = catalog.by_number[build.collection_number]
-            collection = collection.changed(building=(*collection.building, *build.indexes))
-            catalog.collections[collection.namespace] = catalog.by_number[collection.number] = collection
-            moved = cursor.next()
+    for key, value in _rows_of(txn, tables, BUILD_PREFIX):
+        build = _build(key, decode(value))
+        catalog.builds[build.uuid] = build
+        collection = catalog.by_number[build.collection_number]
+        collection = collection.changed(building=(*collection.building, *build.indexes))
+        catalog.collections[collection.namespace] = catalog.by_number[collection.number] = collection
+    catalog.views = {database.decode(): uuid for database, uuid in _rows_of(txn, tables, VIEWS_PREFIX)}
     return catalog
+
+
+def _rows_of(txn: Transaction, tables: dict[str, Table], prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """The rows of `meta` whose keys begin with `prefix`, without it."""
+    with txn.cursor(tables["meta"]) as cursor:
+        moved = cursor.set_range(prefix)
+        while moved and cursor.key().startswith(prefix):
+            key, value = cursor.item()
+            yield bytes(key[len(prefix) :]), bytes(value)
+            moved = cursor.next()
 
 
 def _collection(namespace: str, record: dict[str, Any], topics: dict[str, int]) -> Collection:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     pass
 
 ID_INDEX: Final[dict[str, Any]] = {"v": 2, "key": {"_id": 1}, "name": "_id_"}
+VIEWS: Final = "system.views"
 _GARBAGE: Final = b"garbage"
 ABORTED_BY_DROP: Final = CommandError(276, "collection dropped")
 
@@ -60,7 +61,7 @@ def create(txn: WriteTransaction, namespace: str, options: dict[str, Any]) -> Co
 
 
 def create_view(txn: WriteTransaction, namespace: str, options: dict[str, Any]) -> Collection:
-    """Create a view; the oplog shows it as an insert into `<database>.system.views`."""
+    """Create a view; the oplog shows it as an insert into `<database>.system.views`, which the first view creates."""
     view = txn.catalog.create(txn.kv, namespace, "view", options, None)
     _note_view(txn, "create", view)
     _log_view(txn, view, "i", {"_id": namespace, **options}, None)
@@ -82,16 +83,26 @@ def _log_view(
     txn: WriteTransaction, view: Collection, operation: str, o: dict[str, Any], o2: dict[str, Any] | None
 ) -> None:
     namespace = f"{view.database}.system.views"
+    uuid = txn.catalog.views.get(view.database) or _create_views(txn, view.database)
     position = txn.reserve(1)
-    head = crud_head(operation, namespace, views_uuid(view.database))
+    head = crud_head(operation, namespace, uuid)
     second = {"_id": view.namespace} if operation == "i" else o2
     made = entry(head, encode(o), None if second is None else encode(second), tail(position, txn.wall_ms))
     txn.log(position, made, (namespace, f"{view.database}.$cmd"))
 
 
-def views_uuid(database: str) -> bytes:
-    """A stable UUID for `<database>.system.views`, which is a name here and not a collection."""
-    return uuids.uuid5(uuids.NAMESPACE_URL, f"headrace:{database}.system.views").bytes
+def _create_views(txn: WriteTransaction, database: str) -> bytes:
+    """Create `<database>.system.views`, which is a name here and not a collection; return its UUID."""
+    uuid = txn.catalog.add_views(txn.kv, database)
+    txn.log_command(database, uuid, {"create": VIEWS, "idIndex": ID_INDEX})
+    return uuid
+
+
+def drop_views(txn: WriteTransaction, database: str) -> None:
+    """Drop `<database>.system.views`, if it is there, after the views; one entry."""
+    uuid = txn.catalog.remove_views(txn.kv, database)
+    if uuid is not None:
+        txn.log_command(database, uuid, {"drop": VIEWS}, {"numRecords": 0})
 
 
 def drop(txn: WriteTransaction, collection: Collection) -> None:

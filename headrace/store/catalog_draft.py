@@ -10,7 +10,7 @@ import uuid as uuids
 from dataclasses import replace
 from typing import Any
 
-from headrace.store.catalog import Catalog, Collection, Index, IndexBuild
+from headrace.store.catalog import VIEWS_PREFIX, Catalog, Collection, Index, IndexBuild
 from headrace.store.indexes.index_keys import Traits
 from headrace.store.kv import Table, Transaction
 
@@ -28,6 +28,7 @@ class CatalogDraft(Catalog):
         self.by_number = base.by_number
         self.topics = base.topics
         self.builds = base.builds
+        self.views = base.views
         self.version = base.version
         self.changed = base.changed
 
@@ -37,7 +38,7 @@ class CatalogDraft(Catalog):
             return self._base
         catalog = Catalog()
         catalog.collections, catalog.by_number = self.collections, self.by_number
-        catalog.topics, catalog.builds = self.topics, self.builds
+        catalog.topics, catalog.builds, catalog.views = self.topics, self.builds, self.views
         catalog.version, catalog.changed = self.version, self.changed
         return catalog
 
@@ -46,6 +47,7 @@ class CatalogDraft(Catalog):
             self._copied = True
             self.collections, self.by_number = dict(self.collections), dict(self.by_number)
             self.topics, self.builds, self.changed = dict(self.topics), dict(self.builds), dict(self.changed)
+            self.views = dict(self.views)
 
     def _put(self, collection: Collection) -> None:
         self._copy()
@@ -122,6 +124,21 @@ class CatalogDraft(Catalog):
         numbers = {item.number for item in build.indexes}
         indexes = tuple(item for item in grown.building if item.number in numbers)
         self._write_build(txn, replace(build, indexes=indexes))
+
+    # Views.
+
+    def add_views(self, txn: Transaction, database: str) -> bytes:
+        """Add a database's `system.views`; return its UUID."""
+        self._copy()
+        uuid = self.views[database] = uuids.uuid4().bytes
+        txn.put(VIEWS_PREFIX + database.encode(), uuid, db=self._tables["meta"])
+        return uuid
+
+    def remove_views(self, txn: Transaction, database: str) -> bytes | None:
+        """Remove a database's `system.views`; return its UUID, None if there is none."""
+        self._copy()
+        txn.delete(VIEWS_PREFIX + database.encode(), db=self._tables["meta"])
+        return self.views.pop(database, None)
 
     # Index builds.
 

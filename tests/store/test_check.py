@@ -74,7 +74,7 @@ def test_a_sound_directory_has_no_problems_and_is_left_as_it_is(
     before = {item: (item.read_bytes(), item.stat().st_mtime_ns) for item in directory.iterdir()}
     assert main(["check", str(directory)]) == 0
     assert capsys.readouterr().out == (
-        f"{directory}: no problems; documents 247, collections and views 4, oplog entries 259, pre-images 1\n"
+        f"{directory}: no problems; documents 247, collections and views 4, oplog entries 260, pre-images 1\n"
     )
     assert {item: (item.read_bytes(), item.stat().st_mtime_ns) for item in directory.iterdir()} == before
 

@@ -483,3 +483,30 @@ def test_everything_decodes_as_a_driver_would(at: Served, db: str) -> None:
     at.must({"create": "c"}, db)
     (event,) = stream.read()
     assert decode(encode(event)) == event
+
+
+@pytest.mark.parametrize("where", ["database", "deployment"])
+def test_the_first_view_creates_system_views_for_streams_of_system_events(at: Served, db: str, where: str) -> None:
+    opened = db if where == "database" else "admin"
+    system = at.watch(1, db=opened, showExpandedEvents=True, showSystemEvents=True)
+    others = [
+        at.watch(1, db=opened, showExpandedEvents=True),
+        at.watch("c", db=db, showExpandedEvents=True, showSystemEvents=True),
+    ]
+    at.must({"create": "c"}, db)
+    at.must(VIEW, db)
+    at.must({**VIEW, "create": "w"}, db)
+    first, views, *rest = system.read()
+    assert kinds(rest) == ["create", "create"] and [event["ns"]["coll"] for event in rest] == ["v", "w"]
+    assert head_of(views) == HEAD_UUID and views["collectionUUID"] == at.uuid_of("system.views", db)
+    assert rest_of(views) == [ns(db, "system.views"), described(idIndex=ID_INDEX), ("nsType", "collection")]
+    assert [[event["ns"]["coll"] for event in stream.read()] for stream in others] == [["c", "v", "w"], ["c"]]
+    at.must({"drop": "v"}, db)
+    at.must({"drop": "w"}, db)
+    at.must(VIEW, db)  # `system.views` has stayed
+    at.must({"dropDatabase": 1}, db)
+    events = without_invalidate(system.read())
+    assert [(event["operationType"], event["ns"].get("coll")) for event in events] == [
+        ("drop", "v"), ("drop", "w"), ("create", "v"),
+        ("drop", "c"), ("drop", "v"), ("drop", "system.views"), ("dropDatabase", None),
+    ]  # fmt: skip

@@ -134,8 +134,15 @@ SCHEMA: dict[str, tuple[list[dict[str, Any]], dict[str, Any], list[dict[str, Any
     ),
     "create": ([], {"create": "e"}, [command({"create": "e", "idIndex": ID_INDEX}, ui="E")]),
     "create of a view": (
-        [], {"create": "v", "viewOn": "c", "pipeline": []},
+        [{"create": "w", "viewOn": "c", "pipeline": []}], {"create": "v", "viewOn": "c", "pipeline": []},
         [view("i", {"_id": "D.v", "viewOn": "c", "pipeline": []}, {"_id": "D.v"})],
+    ),
+    "create of the first view": (
+        [], {"create": "v", "viewOn": "c", "pipeline": []},
+        [
+            command({"create": "system.views", "idIndex": ID_INDEX}, ui="V"),
+            view("i", {"_id": "D.v", "viewOn": "c", "pipeline": []}, {"_id": "D.v"}),
+        ],
     ),
     "create with options": (
         [], {"create": "e", "capped": True, "size": 4096},
@@ -159,6 +166,13 @@ SCHEMA: dict[str, tuple[list[dict[str, Any]], dict[str, Any], list[dict[str, Any
         [
             command({"drop": "e"}, {"numRecords": 0}, ui="E"), command({"drop": "c"}, {"numRecords": 1}),
             command({"dropDatabase": 1}, ui=None),
+        ],
+    ),
+    "dropDatabase with a view": (
+        [{"create": "v", "viewOn": "c", "pipeline": []}], {"dropDatabase": 1},
+        [
+            command({"drop": "c"}, {"numRecords": 1}), view("d", {"_id": "D.v"}, None),
+            command({"drop": "system.views"}, {"numRecords": 0}, ui="V"), command({"dropDatabase": 1}, ui=None),
         ],
     ),
     "dropIndexes": (

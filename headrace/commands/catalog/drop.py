@@ -41,14 +41,16 @@ def drop(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def drop_database(context: CommandContext, request: Request) -> dict[str, Any]:
-    """dropDatabase: all collections, the newest first, then the views: one entry each, then `dropDatabase`.
+    """dropDatabase: all collections, the newest first, then the views and `system.views`: one entry each, then
+    `dropDatabase`.
 
     It may pause between two of them: what is created meanwhile goes, too, and a crash leaves those that were left.
     """
     database = check_database(request.db)
     if database in ("admin", "config", "local"):
         raise CommandError(20, f"Dropping the '{database}' database is prohibited.")
-    if not context.txn.catalog.in_database(database):
+    catalog = context.txn.catalog
+    if not catalog.in_database(database) and database not in catalog.views:
         return {}
     while left := context.txn.catalog.in_database(database):
         for namespace in [item.namespace for item in sorted(left, key=lambda item: (item.is_view, -item.number))]:
@@ -57,6 +59,7 @@ def drop_database(context: CommandContext, request: Request) -> dict[str, Any]:
             if collection is not None:
                 catalog_changes.drop(context.txn, collection)
                 context.engine.usage.forget(namespace)
+    catalog_changes.drop_views(context.txn, database)
     context.txn.log_command(database, None, {"dropDatabase": 1})
     return {"dropped": database}
 

@@ -62,8 +62,8 @@ def list_collections(context: CommandContext, request: Request) -> bytes:
     shown = [_shown(collection) for collection in ticking(context.view.catalog.in_database(database))]
     if database == "local" and context.store.oplog_enabled:
         shown.append(_oplog(context))
-    if any(item["type"] == "view" for item in ticking(shown)):
-        shown.append(_system_views(database))
+    if (uuid := context.view.catalog.views.get(database)) is not None:
+        shown.append(_system_views(uuid))
     if context.engine.restricts(request.client) and AUTHORIZED_COLLECTIONS.of(request.body):
         privileges = _privileges(request)
         shown = [item for item in ticking(shown) if concern_collection(privileges, f"{database}.{item['name']}")]
@@ -89,12 +89,10 @@ def _oplog(context: CommandContext) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _system_views(database: str) -> dict[str, Any]:
-    from headrace.store.catalog_changes import views_uuid
-
+def _system_views(uuid: bytes) -> dict[str, Any]:
     return {
         "name": "system.views", "type": "collection", "options": {},
-        "info": {"readOnly": False, "uuid": Binary(views_uuid(database), 4)},
+        "info": {"readOnly": False, "uuid": Binary(uuid, 4)},
         "idIndex": {"v": 2, "key": {"_id": 1}, "name": "_id_"},
     }  # fmt: skip
 
