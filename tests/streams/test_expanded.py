@@ -496,7 +496,7 @@ def test_the_first_view_creates_system_views_for_streams_of_system_events(at: Se
     at.must({"create": "c"}, db)
     at.must(VIEW, db)
     at.must({**VIEW, "create": "w"}, db)
-    first, views, *rest = system.read()
+    _, views, *rest = system.read()
     assert kinds(rest) == ["create", "create"] and [event["ns"]["coll"] for event in rest] == ["v", "w"]
     assert head_of(views) == HEAD_UUID and views["collectionUUID"] == at.uuid_of("system.views", db)
     assert rest_of(views) == [ns(db, "system.views"), described(idIndex=ID_INDEX), ("nsType", "collection")]
