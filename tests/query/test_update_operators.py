@@ -10,7 +10,7 @@ from bson.datetime_ms import DatetimeMS
 
 from headrace.errors import CommandError
 from headrace.query.diff import identical
-from headrace.query.update import Applied, Diff, Replaced, UpdateContext, parse_update
+from headrace.query.update import Applied, Diff, Replaced, UpdateContext, parse_update, upsert_document
 
 Document = dict[str, Any]
 
@@ -258,3 +258,40 @@ def test_an_update_may_be_used_again() -> None:
     for _ in range(2):
         result = update.apply({"x": 1}, UpdateContext(0, Timestamp(1, 1)))
         assert result.document == {"a": {"b": [1]}, "c": {"d": []}, "y": {"z": 1}}
+
+
+DOLLAR_NAMED: list[tuple[Any, Document, Document | int]] = [
+    ({"$inc": {"p.$n": 1}}, {"p": {}}, {"p": {"$n": 1}}),
+    ({"$rename": {"$k": "p.$each"}}, {"$k": 1}, {"p": {"$each": 1}}),
+    ({"$set": {"$k.a": 2}}, {"$k": {"a": 1}}, {"$k": {"a": 2}}),
+    ({"$set": {"$k": 1}}, {"$k": 1}, {"$k": 1}),
+    ({"$set": {"a.$[].$x": 1}}, {"a": [{}]}, {"a": [{"$x": 1}]}),
+    ({"$set": {"p.$each": 2}}, {"p": {"$each": 1}}, {"p": {"$each": 2}}),
+    ({"$set": {"p.$x.y": 2}}, {}, {"p": {"$x": {"y": 2}}}),
+    ({"$setOnInsert": {"$k": 1}}, {}, {}),
+    ({"$unset": {"$k": 1, "p.$n": 1}}, {"$k": 1, "p": {"$n": 1}}, {"p": {}}),
+    ({"$inc": {"$k": 1}}, {"$k": 1}, 52),
+    ({"$push": {"$k": 1}}, {}, 52),
+    ({"$rename": {"p": "$k"}}, {"p": 1}, 52),
+    ({"$set": {"$k.a": 1}}, {}, 52),
+    ({"$set": {"$k": 1}}, {}, 52),
+    ({"$set": {"$k": 2}}, {"$k": 1}, 52),
+    ({"$set": {"_id.$k": 2}}, {"_id": {}}, 52),
+    ({"$set": {"a.$x": 2}}, {"a": [1]}, 28),
+]
+
+
+@pytest.mark.parametrize(("update", "before", "after"), DOLLAR_NAMED)
+def test_an_update_sets_names_with_a_dollar_sign_below_the_top_level_only(
+    update: Any, before: Document, after: Document | int
+) -> None:
+    if type(after) is int:
+        assert code(update, before) == after
+    else:
+        assert applied(update, before).document == after
+
+
+@pytest.mark.parametrize("operator", ["$inc", "$max", "$set", "$setOnInsert"])
+def test_an_upsert_inserts_names_with_a_dollar_sign(operator: str) -> None:
+    update, context = parse_update({operator: {"$k": 1, "p.$n": 2}}), UpdateContext(5, Timestamp(9, 1), inserting=True)
+    assert upsert_document(update, {"_id": 3}, context) == {"_id": 3, "$k": 1, "p": {"$n": 2}}

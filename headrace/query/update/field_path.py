@@ -1,7 +1,7 @@
 """Paths in updates: `a.b.0`, positional `a.$`, `a.$[]` and `a.$[identifier]`.
 
-Rule: no component is empty; none begins with a dollar sign unless it is positional or a field of a DBRef; there is at
-most one `$`; the first component is not positional.
+Rule: no component is empty; none inside `_id` begins with a dollar sign; there is at most one `$`; the first component
+is not positional.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headrace.query.expressions.field_paths import DBREF_FIELDS
 def parse_field_path(path: str) -> tuple[str, ...]:
     """The components of a path.
 
-    Raises 56 for an empty one, 52 for a dollar sign, 2 for a misplaced positional one, 15 for a path longer than any
+    Raises 56 for an empty one, 52 for a dollar sign inside `_id`, 2 for a misplaced positional one, 15 for a path longer than any
     document is deep.
     """
     if not path:
@@ -28,15 +28,8 @@ def parse_field_path(path: str) -> tuple[str, ...]:
     for component in components:
         if not component:
             raise CommandError(56, f"The update path '{path}' contains an empty field name, which is not allowed.")
-        if (
-            component[0] == "$"
-            and component != "$"
-            and not is_array_component(component)
-            and component not in DBREF_FIELDS
-        ):
+        if components[0] == "_id" and component[0] == "$" and component not in DBREF_FIELDS:
             raise CommandError(52, f"The dollar ($) prefixed field '{component}' in '{path}' is not valid for storage.")
-    if components[0] in DBREF_FIELDS:
-        raise CommandError(52, f"The dollar ($) prefixed field '{components[0]}' in '{path}' is not valid for storage.")
     if components.count("$") > 1:
         raise CommandError(2, f"Too many positional (i.e. '$') elements found in path '{path}'")
     if components[0] == "$":

@@ -12,6 +12,7 @@ from headrace.query.update.leaf_node import NO_OP, Appended, ApplyParams, Update
 from headrace.query.update.message_text import element_text, value_text
 from headrace.query.update.modifiers import MODIFIERS
 from headrace.query.update.rename import RenameNode, parse_rename
+from headrace.query.update.replacement_update import dollar_prefixed
 from headrace.query.update.update import Applied, Diff, Update, UpdateContext
 from headrace.query.update.update_tree import ArrayFilters, UpdateObjectNode, add
 from headrace.query.update.walk import Walk
@@ -24,7 +25,7 @@ TopLevelLeaves = tuple[tuple[str, UpdateLeafNode, tuple[str]], ...]
 class OperatorUpdate(Update):
     """An update tree. `_flat` lists its leaves if all are top-level fields that `_apply_flat` can handle; else None."""
 
-    __slots__ = ("_flat", "_has_rename", "_needs_position", "_tree")
+    __slots__ = ("_flat", "_has_dollar", "_has_rename", "_needs_position", "_tree")
     kind = "operators"
 
     def __init__(
@@ -34,6 +35,8 @@ class OperatorUpdate(Update):
         self._flat = flat
         self._has_rename = has_rename
         self._needs_position = needs_position
+        self._has_dollar = any(name.startswith("$") for name in tree.children)
+        """Whether it changes top-level fields whose names begin with a dollar sign."""
 
     @property
     def needs_position(self) -> bool:
@@ -41,6 +44,12 @@ class OperatorUpdate(Update):
         return self._needs_position
 
     def apply(self, document: dict[str, Any], context: UpdateContext) -> Applied:
+        applied = self._applied(document, context)
+        if self._has_dollar and not context.inserting and type(applied.change) is Diff:
+            _check_names(applied.change.entry["diff"])
+        return applied
+
+    def _applied(self, document: dict[str, Any], context: UpdateContext) -> Applied:
         params = ApplyParams(document, context)
         if self._flat is not None:
             return _apply_flat(self._flat, document, params)
@@ -48,6 +57,16 @@ class OperatorUpdate(Update):
         if not walk.fields(self._tree, walk.document, ()):
             return Applied(document, None)
         return Applied(walk.document, Diff({"$v": 2, "diff": walk.log.diff() if walk.log is not None else {}}))
+
+
+def _check_names(diff: dict[str, Any]) -> None:
+    """Raise 52 if an update sets a top-level field whose name begins with a dollar sign. An upsert may insert one.
+
+    Source: MongoDB's documentation of dollar-prefixed field names, and its message.
+    """
+    for name in (*diff.get("u", ()), *diff.get("i", ())):
+        if name.startswith("$"):
+            raise dollar_prefixed(name)
 
 
 def _apply_flat(flat: TopLevelLeaves, document: dict[str, Any], params: ApplyParams) -> Applied:

@@ -46,13 +46,18 @@ def parse_replacement(document: dict[str, Any]) -> Replacement:
     """The replacement. Raises 52 for a top-level name with a dollar sign, 15 for a document nested too deeply."""
     for name in document:
         if name.startswith("$"):
-            raise CommandError(
-                52,
-                f"The dollar ($) prefixed field '{name}' in '{name}' is not allowed in the context of an update's "
-                "replacement document. Consider using an aggregation pipeline with $replaceWith.",
-            )
+            raise dollar_prefixed(name)
     check_depth(document)
     return Replacement(document)
+
+
+def dollar_prefixed(name: str) -> CommandError:
+    """The error of a top-level field that an update may not set."""
+    return CommandError(
+        52,
+        f"The dollar ($) prefixed field '{name}' in '{name}' is not allowed in the context of an update's "
+        "replacement document. Consider using an aggregation pipeline with $replaceWith.",
+    )
 
 
 def check_depth(document: dict[str, Any]) -> None:
