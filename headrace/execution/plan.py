@@ -17,14 +17,14 @@ from headrace.errors import CommandError
 from headrace.execution.planner.choice import NO_INDEX, Choice, choose, distinct_access, key_count
 from headrace.execution.planner.id_ranges import IdRange, id_ranges
 from headrace.execution.planner.index_access import IndexAccess
-from headrace.execution.planner.key_range import IndexRange, ends_of
+from headrace.execution.planner.key_range import IndexRange, range_test
 from headrace.execution.planner.query import ANY_ORDER, Order, Query, Shape, shape_of
 from headrace.execution.planner.several_accesses import Access
 from headrace.execution.planner.trial import RESULT_COUNT
 from headrace.query.collation import Collation, parse_collation
 from headrace.query.match import parse_filter
 from headrace.store.catalog import Collection, Index
-from headrace.store.view import KEY_CUT, LEFT_OUT, View, id_bounds
+from headrace.store.view import LEFT_OUT, View, id_bounds
 from headrace.turns import LARGE_COUNT, examined, freed_in_pieces, sorted_in_pieces, tick, ticking_if_many
 from headrace.values.bson import decode
 from headrace.values.keystring import encode_value
@@ -44,7 +44,7 @@ class Finder:
 
     __slots__ = (
         "_between", "_choice", "_collation", "_collection", "_hint", "_id_direction", "_id_key", "_id_keys",
-        "_id_range", "_large", "_spec", "is_backward", "predicate", "uses_cache",
+        "_id_range", "_large", "_spec", "_within", "is_backward", "predicate", "uses_cache",
     )  # fmt: skip
 
     def __init__(
@@ -70,13 +70,16 @@ class Finder:
         self.predicate: Any = None
         self._id_key: bytes | None = None
         self._between = between
-        if len(spec) == 1 and between is None and "_id" in spec and _is_plain(spec["_id"], collation):
+        self._within: Callable[[bytes], bool] | None = None
+        is_free = between is None and (not hint or hinted_index(collection, hint) in (None, collection.indexes[0]))
+        if is_free and len(spec) == 1 and "_id" in spec and _is_plain(spec["_id"], collation):
             self._id_key = encode_value(spec["_id"])
             return
         if spec:
             self.predicate = parse_filter(spec, collation=collation, variables=variables)
-            self._id_keys = _keys_of(self.predicate.equality("_id"), spec.get("_id"), collation)
-            self._id_range = _range_of(spec.get("_id"), collation)
+            if hint not in _NATURAL:
+                self._id_keys = _keys_of(self.predicate.equality("_id"), spec.get("_id"), collation)
+                self._id_range = _range_of(spec.get("_id"), collation)
         if between is not None:
             self._bound(between)
 
@@ -89,14 +92,14 @@ class Finder:
                 "error processing query: planner returned error :: caused by :: "
                 "When using min()/max() a hint of which index to use must be provided",
             )
-        ends_of(index, between, self._collation)
+        self._within = range_test(index, between, self._collation)
         if index.has_entries:
             self._id_keys = self._id_range = None
             return
         least, limit = between.least.get("_id", _ABSENT), between.limit.get("_id", _ABSENT)
         low, high = id_bounds(None if least is _ABSENT else encode_value(least), None)
         if limit is not _ABSENT:
-            high = encode_value(limit)[:KEY_CUT]
+            high = id_bounds(None, encode_value(limit))[1]
         self._id_keys, self._id_range = None, (low, high)
 
     def by_id(self, view: View) -> tuple[bytes, bytes] | None:
@@ -293,13 +296,13 @@ class Finder:
 
     def narrowed(self, documents: Callable[[], Iterator[bytes]]) -> Iterator[bytes]:
         """Raw documents of `documents` that match; nothing is decoded where everything does."""
-        if self.predicate is None:
+        predicate, within = self.predicate, self._within
+        if predicate is None and within is None:
             yield from documents()
             return
-        predicate = self.predicate
         for raw in documents():
             tick()
-            if predicate(decode(raw)):
+            if (predicate is None or predicate(decode(raw))) and (within is None or within(raw)):
                 yield raw
 
 
@@ -313,6 +316,8 @@ def _large_of(access: Access | None) -> list[list[Any]]:
 
 
 _ABSENT: Final = object()
+_NATURAL: Final = ({"$natural": 1}, {"$natural": -1})
+"""Hints at the collection itself."""
 _SORTED_COUNT: Final = 1000
 """Keys of an index whose documents are fetched and sorted rather than that the collection is read in order of `_id`."""
 
@@ -373,7 +378,7 @@ def hinted_index(collection: Collection | None, hint: Any) -> Index | None:
 
 def check_hint(collection: Collection | None, hint: Any) -> None:
     """Refuse a hint that names no index, as MongoDB's planner does."""
-    if not hint or collection is None or hint in ({"$natural": 1}, {"$natural": -1}):
+    if not hint or collection is None or hint in _NATURAL:
         return
     if hinted_index(collection, hint) is not None:
         return

@@ -6,45 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from headrace.query.collation import parse_collation
-from headrace.query.sort import parse_sort
 from headrace.store.check.directory import check
 from headrace.store.indexes import collated_keys
 from headrace.testing.clock import FakeClock
 from headrace.testing.driven import DrivenServer
 
 SWEDISH = {"locale": "sv", "strength": 2}
-COLLATIONS: list[dict[str, Any] | None] = [None, SWEDISH, {"locale": "en", "strength": 1}, {"locale": "sv"}]
-collations = st.sampled_from(COLLATIONS)
-texts = st.sampled_from(
-    ["", "a", "A", "á", "å", "Å", "b", "z", "Z", "ab", "aB", "10", "9", "a\0", "x" * 300, "X" * 300]
-)
-scalars = texts | st.sampled_from([None, 1, 2.5, True])
-inner = st.dictionaries(st.sampled_from(["b", "c"]), scalars | st.lists(texts, max_size=2), max_size=2)
-values = scalars | inner | st.lists(scalars | inner, max_size=3)
-documents = st.lists(st.dictionaries(st.sampled_from(["a", "b"]), values, max_size=2), min_size=1, max_size=12)
-paths = st.sampled_from(["a", "b", "a.b"])
-operators = st.one_of(
-    st.tuples(st.sampled_from(["$eq", "$ne", "$gt", "$gte", "$lt", "$lte"]), scalars | inner),
-    st.tuples(st.sampled_from(["$in", "$nin"]), st.lists(scalars, max_size=4)),
-    st.tuples(st.just("$regex"), st.sampled_from(["^a", "b", "^A"])),
-    st.tuples(st.just("$exists"), st.booleans()),
-)
-filters = st.dictionaries(paths, st.lists(operators, min_size=1, max_size=2).map(dict) | values, max_size=2)
-filters = filters | st.lists(filters, min_size=1, max_size=2).map(lambda branches: {"$or": branches})
-sorts = st.dictionaries(paths, st.sampled_from([1, -1]), max_size=2)
-indexes = st.lists(
-    st.tuples(
-        st.dictionaries(paths, st.sampled_from([1, -1]), min_size=1, max_size=2),
-        collations,
-        st.sampled_from([{}, {"sparse": True}, {"partialFilterExpression": {"a": {"$gte": "a"}}}]),
-    ),
-    min_size=1,
-    max_size=3,
-)
 
 
 def results(at: DrivenServer, name: str, spec: Any, sort: Any, collation: Any) -> Any:
@@ -52,34 +20,6 @@ def results(at: DrivenServer, name: str, spec: Any, sort: Any, collation: Any) -
     reply = at.run("t", body if collation is None else {**body, "collation": collation})
     assert isinstance(reply, dict)
     return reply["cursor"]["firstBatch"] if "cursor" in reply else reply["code"]
-
-
-@settings(max_examples=150, deadline=None)
-@given(documents, indexes, st.lists(st.tuples(filters, sorts, collations), min_size=2, max_size=6))
-def test_an_index_with_a_collation_never_changes_a_result(
-    made: list[dict[str, Any]], specs: list[Any], queries: list[Any]
-) -> None:
-    with DrivenServer(clock=FakeClock()) as at:
-        for number, (key, collation, options) in enumerate(specs):
-            spec = {"key": key, "name": f"i{number}", **options}
-            at.run(
-                "t", {"createIndexes": "indexed", "indexes": [{**spec, "collation": collation or {"locale": "simple"}}]}
-            )
-        for number, document in enumerate(made):
-            reply = at.run("t", {"insert": "indexed", "documents": [{"_id": number, **document}]})
-            if isinstance(reply, dict) and reply["n"]:
-                at.must("t", {"insert": "plain", "documents": [{"_id": number, **document}]})
-        for spec, sort, collation in queries:
-            expected, got = (results(at, name, spec, sort, collation) for name in ("plain", "indexed"))
-            if type(expected) is int or type(got) is int:
-                assert expected == got or 2 in (expected, got)
-                continue
-            assert sorted(item["_id"] for item in got) == sorted(item["_id"] for item in expected)
-            order = parse_sort(sort, parse_collation(collation))
-            assert [order.key(item) for item in got] == [order.key(item) for item in expected]
-            count = {"count": "indexed", "query": spec}
-            reply = at.run("t", count if collation is None else {**count, "collation": collation})
-            assert isinstance(reply, dict) and reply["n"] == len(expected)
 
 
 def winning(at: DrivenServer, command: dict[str, Any]) -> dict[str, Any]:

@@ -6,112 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bson import Decimal128, Int64, ObjectId, Regex
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from bson import Decimal128, Int64
 
-from headrace.query.sort import parse_sort
 from headrace.store.catalog import Index
 from headrace.store.check.directory import check
 from headrace.testing.clock import FakeClock
 from headrace.testing.driven import DrivenServer
 from headrace.values.index_hash import hash_of
 
-SCALARS: list[Any] = [
-    None, 0, 1, 2, 1.5, Int64(2), -1, Decimal128("1.5"), float("nan"), float("inf"), 1e300, Decimal128("1E+400"), "",
-    "a", "ab", "b", "x" * 600, "x" * 600 + "y", True, ObjectId("0" * 24), b"\x00", Regex("a"),
-]  # fmt: skip
-scalars = st.sampled_from([1, 2, "a", None]) | st.sampled_from(SCALARS)
-inner = st.dictionaries(st.sampled_from(["b", "c", "0"]), scalars | st.lists(scalars, max_size=2), max_size=2)
-values = scalars | inner | st.lists(scalars | inner | st.lists(scalars, max_size=2), max_size=3)
-documents = st.lists(st.dictionaries(st.sampled_from(["a", "b", "c"]), values, max_size=3), min_size=1, max_size=12)
-paths = st.sampled_from(["a", "b", "a.b", "a.c", "b.b", "a.0", "c", "_id"])
-operands = scalars | inner | st.lists(scalars, max_size=2)
-operators = st.one_of(
-    st.tuples(
-        st.sampled_from(["$eq", "$ne", "$gt", "$gte", "$lt", "$lte"]), operands.filter(lambda v: type(v) is not Regex)
-    ),
-    st.tuples(st.sampled_from(["$in", "$nin"]), st.lists(operands, max_size=4)),
-    st.tuples(st.just("$exists"), st.booleans()),
-    st.tuples(st.just("$regex"), st.sampled_from(["^a", "b"])),
-    st.tuples(st.just("$size"), st.integers(0, 2)),
-    st.tuples(st.just("$type"), st.sampled_from(["number", "string", "null", "array", "object"])),
-)
-conditions = st.lists(operators, min_size=1, max_size=2).map(dict)
-elements = (
-    conditions | st.dictionaries(st.sampled_from(["b", "c"]), conditions | scalars, min_size=1, max_size=2)
-).map(lambda inside: {"$elemMatch": inside})
-simple = st.dictionaries(paths, operands | conditions | elements | conditions.map(lambda c: {"$not": c}), max_size=3)
-filters = simple | st.lists(simple, min_size=1, max_size=3).map(lambda branches: {"$or": branches})
-sorts = st.dictionaries(paths, st.sampled_from([1, -1]), max_size=2)
-KINDS: list[dict[str, Any]] = [
-    {"key": {"a": "hashed"}}, {"key": {"a.b": "hashed"}}, {"key": {"a": "hashed", "b": 1}},
-    {"key": {"b": -1, "a": "hashed"}}, {"key": {"a": "hashed"}, "sparse": True},
-    {"key": {"a": "hashed"}, "partialFilterExpression": {"b": {"$gt": 0}}},
-    {"key": {"$**": 1}}, {"key": {"$**": -1}}, {"key": {"a.$**": 1}},
-    {"key": {"$**": 1}, "wildcardProjection": {"a": 1, "_id": 1}},
-    {"key": {"$**": 1}, "wildcardProjection": {"a.b": 0}},
-    {"key": {"b": 1, "a.$**": 1}}, {"key": {"a.$**": -1, "b": 1}}, {"key": {"b": 1, "a.$**": 1, "c": -1}},
-    {"key": {"c": -1, "$**": 1}, "wildcardProjection": {"c": 0}},
-    {"key": {"$**": 1}, "partialFilterExpression": {"a": {"$exists": True}}},
-]  # fmt: skip
-indexes = st.lists(st.sampled_from(KINDS), min_size=1, max_size=3)
-
 
 def results(at: DrivenServer, name: str, spec: Any, sort: Any) -> Any:
     reply = at.run("t", {"find": name, "filter": spec, "sort": sort, "batchSize": 1000})
     assert isinstance(reply, dict)
     return reply["cursor"]["firstBatch"] if "cursor" in reply else reply["code"]
-
-
-@settings(max_examples=250, deadline=None)
-@given(documents, indexes, st.lists(st.tuples(filters, sorts), min_size=3, max_size=8), st.booleans())
-def test_an_index_of_these_kinds_never_changes_a_result(
-    made: list[dict[str, Any]], specs: list[Any], queries: list[Any], built_last: bool
-) -> None:
-    with DrivenServer(clock=FakeClock()) as at:
-        wanted = [{**spec, "name": f"i{number}"} for number, spec in enumerate(specs)]
-
-        def build() -> None:
-            for spec in wanted:
-                at.run("t", {"createIndexes": "indexed", "indexes": [spec]})
-
-        if not built_last:
-            build()
-        for number, document in enumerate(made):
-            reply = at.run("t", {"insert": "indexed", "documents": [{"_id": number, **document}]})
-            if isinstance(reply, dict) and reply["n"]:
-                at.must("t", {"insert": "plain", "documents": [{"_id": number, **document}]})
-        if built_last:
-            build()
-        for spec, sort in queries:
-            expected, got = results(at, "plain", spec, sort), results(at, "indexed", spec, sort)
-            if type(expected) is int or type(got) is int:
-                assert expected == got or 2 in (expected, got), (spec, sort)
-                continue
-            assert sorted(item["_id"] for item in got) == sorted(item["_id"] for item in expected), (spec, sort)
-            order = parse_sort(sort)
-            assert [order.key(item) for item in got] == [order.key(item) for item in expected], (spec, sort)
-            count = at.run("t", {"count": "indexed", "query": spec})
-            assert isinstance(count, dict) and count["n"] == len(expected)
-
-
-@settings(max_examples=60, deadline=None)
-@given(documents, indexes, st.lists(st.tuples(paths, scalars | inner), max_size=6))
-def test_entries_are_those_of_the_documents(
-    tmp_path_factory: pytest.TempPathFactory, made: list[dict[str, Any]], specs: list[Any], updates: list[Any]
-) -> None:
-    path = tmp_path_factory.mktemp("kinds")
-    with DrivenServer(path, clock=FakeClock()) as at:
-        for number, spec in enumerate(specs):
-            at.run("t", {"createIndexes": "c", "indexes": [{**spec, "name": f"i{number}"}]})
-        for number, document in enumerate(made):
-            at.run("t", {"insert": "c", "documents": [{"_id": number, **document}]})
-        for target, value in updates:
-            if target != "_id":
-                at.run("t", {"update": "c", "updates": [{"q": {}, "u": {"$set": {target: value}}, "multi": True}]})
-        at.run("t", {"delete": "c", "deletes": [{"q": {"_id": {"$gt": 5}}, "limit": 0}]})
-    assert check(path).problems == []
 
 
 def winning(at: DrivenServer, command: dict[str, Any]) -> dict[str, Any]:

@@ -151,7 +151,8 @@ def selected(
     body = request.body
     collation = collation_of(collection, body.get("collation"))
     sort = body.get("sort") or {}
-    backward = sort.get("$natural") == -1 or body.get("hint") == {"$natural": -1}
+    hint = sort if "$natural" in sort else body.get("hint")
+    backward = hint == {"$natural": -1}
     let = variables_of(body) or None
     projection = body.get("projection")
     wanted = None if limit is None else skip + limit
@@ -162,7 +163,7 @@ def selected(
     if between is not None:
         between.check()
     matches, plan = in_order(
-        context, namespace, spec, collation, order, backward=backward, variables=let, hint=body.get("hint"),
+        context, namespace, spec, collation, order, backward=backward, variables=let, hint=hint,
         between=between, marked=marked, explained=count is not None,
     )  # fmt: skip
     if count is not None:

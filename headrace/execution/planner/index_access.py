@@ -242,11 +242,13 @@ def ranges_of(index: Index, bounds: Sequence[Intervals | None]) -> list[Range]:
         if len(prefixes) > 1 and len(prefixes) * len(ordered) > _PAIR_COUNT_MAX:
             break  # what the ranges do not say, the filter does
         positions = [interval.positions(field.descending) for interval in ticking_if_many(ordered)]
-        return _cut([(prefix + low, prefix + high) for prefix in prefixes for low, high in ticking_if_many(positions)])
-    return _cut([(prefix + b"\x01", prefix + b"\xff") for prefix in ticking_if_many(prefixes)])
+        return cut_ranges(
+            [(prefix + low, prefix + high) for prefix in prefixes for low, high in ticking_if_many(positions)]
+        )
+    return cut_ranges([(prefix + b"\x01", prefix + b"\xff") for prefix in ticking_if_many(prefixes)])
 
 
-def _cut(ranges: list[Range]) -> list[Range]:
+def cut_ranges(ranges: list[Range]) -> list[Range]:
     """The ranges for keys that are cut where they are too long; what then overlaps is joined."""
     longest = CUT_BYTES + 4
     if all(len(low) <= longest and len(high) <= longest for low, high in ticking_if_many(ranges)):

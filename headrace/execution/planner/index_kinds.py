@@ -111,7 +111,8 @@ def _variant(index: Index, fields: dict[str, Any], path: str | None, *, repeats:
     names = [] if path is None else path.split(".")
     prefixes = {".".join(names[:count]) for count in range(1, len(names) + 1)}
     arrays = prefixes if ANY_ARRAY in index.traits else prefixes & index.traits
-    made.traits = frozenset(arrays | (index.traits & {CUT_KEY}) | ({ANY_ARRAY} if repeats else set()))
+    cut = index.traits & {CUT_KEY}  # such a key counts as one of any path, so that a document may come again
+    made.traits = frozenset(arrays | cut | ({ANY_ARRAY} if repeats or cut else set()))
     return made
 
 

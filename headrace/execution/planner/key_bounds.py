@@ -27,6 +27,8 @@ from headrace.turns import ticking_if_many
 from headrace.values.keystring import value_end
 
 _NUMBER_BYTES: Final = 4
+_CUT: Final = CUT_BYTES + _NUMBER_BYTES
+"""The length from which on a key, or a position to go on at, may have been cut."""
 _STRING: Final = 0x3C
 _INTEGERS: Final = range(0x2B, 0x33)
 _QUICK_PATTERN: Final = re.compile(r"(\^?\.\*)?[^*+?{(]{1,100}(\.\*\$?)?")
@@ -87,7 +89,7 @@ class _KeyBounds:
         self._fields = fields
 
     def __call__(self, key: bytes, backward: bool) -> bytes | None:
-        if len(key) >= CUT_BYTES + _NUMBER_BYTES:
+        if len(key) >= _CUT:
             return None  # perhaps it was cut
         plain = {False: key}
         at = _NUMBER_BYTES
@@ -98,8 +100,8 @@ class _KeyBounds:
                 interval = bisect_right(highs, rest)
                 if interval == len(highs) or rest < lows[interval]:
                     if backward:
-                        return key[:at] + (highs[interval - 1] if interval else b"\x01")
-                    return key[:at] + (b"\xff" if interval == len(highs) else lows[interval])
+                        return _cut_high(key[:at] + (highs[interval - 1] if interval else b"\x01"))
+                    return (key[:at] + (b"\xff" if interval == len(highs) else lows[interval]))[:_CUT]
             if number == last and not tests:
                 break
             if down and True not in plain:
@@ -113,6 +115,11 @@ class _KeyBounds:
             except CommandError:
                 return None  # nested too deeply to be taken apart: the filter decides
         return None
+
+
+def _cut_high(position: bytes) -> bytes:
+    """A position behind all keys that begin with this one as far as keys that are cut do."""
+    return position if len(position) <= _CUT else position[:_CUT] + b"\xff" * 40
 
 
 def end_of_value(key: bytes, at: int) -> int:

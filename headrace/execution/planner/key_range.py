@@ -5,16 +5,18 @@ Source: MongoDB's documentation of `cursor.min` and `cursor.max`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from headrace.errors import CommandError
 from headrace.execution.planner.collated_bounds import has_order_of
-from headrace.execution.planner.index_access import IndexAccess, direction_of
+from headrace.execution.planner.index_access import IndexAccess, cut_ranges, direction_of
 from headrace.execution.planner.index_kinds import is_ordered
 from headrace.query.collation import Collation
 from headrace.query.sort import SortKey
 from headrace.store.catalog import Index
 from headrace.store.indexes.collated_keys import collated_key
+from headrace.store.indexes.index_entries import key_maker
 from headrace.store.indexes.index_keys import INVERTED, descends
 from headrace.values.keystring import encode_value
 
@@ -39,14 +41,23 @@ def range_access(index: Index, wanted: IndexRange, collation: Collation | None, 
     low, high = ends_of(index, wanted, collation)
     bounds = [None] * len(pattern)
     direction = direction_of(index, bounds, sort) if sort is not None and sort.paths else None
+    ranges = tuple(cut_ranges([(low, high)]))
     return IndexAccess(
-        index, tuple(bounds), ((low, high),), direction == -1, direction is not None, is_exact=False, point_count=0,
+        index, tuple(bounds), ranges, direction == -1, direction is not None, is_exact=False, point_count=0,
         between=wanted,
     )  # fmt: skip
 
 
+def range_test(index: Index, wanted: IndexRange, collation: Collation | None) -> Callable[[bytes], bool]:
+    """Return the test whether a raw document has a key in the range: a key that is cut does not tell. Raises as
+    `ends_of`."""
+    low, high = ends_of(index, wanted, collation)
+    maker: Any = key_maker(index)
+    return lambda document: any(low <= key < high for key in maker.whole_keys(document))
+
+
 def ends_of(index: Index, wanted: IndexRange, collation: Collation | None) -> tuple[bytes, bytes]:
-    """[low, high) of the keys."""
+    """[low, high) of the keys, as they are before they are cut."""
     pattern = index.spec["key"]
     if not is_ordered(index) or not has_order_of(index, collation):
         raise CommandError(51174, _PREFIX + "The index chosen is not compatible with min/max")

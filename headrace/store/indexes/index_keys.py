@@ -274,20 +274,27 @@ class KeyMaker:
                 for array in sorted(_array_paths(decoded, path)):
                     raise _array_in_hashed(array)
         rows: dict[bytes, Row] = {}
-        for row in iter_rows(decoded, self._pattern):
-            if self._sparse and all(item is MISSING for item in row):
-                continue
-            plain = tuple(None if item is MISSING or item is UNDEFINED else item for item in row)
-            key = b"".join([
-                _key(field, item).translate(INVERTED) if field.descending else _key(field, item)
-                for item, field in zip(row, self._fields)
-            ])  # fmt: skip
-            key += END
-            rows[self._bounded(key)] = plain
+        for key, row in self._whole_rows(decoded):
+            rows[self._cut(key)] = tuple(None if item is MISSING or item is UNDEFINED else item for item in row)
             if len(rows) > count_max:
                 freed_in_pieces(rows)
                 raise too_many_keys()
         return rows
+
+    def whole_keys(self, document: bytes) -> Iterator[bytes]:
+        """Yield the keys of a raw document with the index's number, not cut to the length that LMDB can hold."""
+        for key, _ in self._whole_rows(self._decoded(document)):
+            yield key
+
+    def _whole_rows(self, decoded: dict[str, Any]) -> Iterator[tuple[bytes, Row]]:
+        for row in iter_rows(decoded, self._pattern):
+            if self._sparse and all(item is MISSING for item in row):
+                continue
+            key = b"".join([
+                _key(field, item).translate(INVERTED) if field.descending else _key(field, item)
+                for item, field in zip(row, self._fields)
+            ])  # fmt: skip
+            yield self._prefix + key + END, row
 
     def _only_key(
         self, document: bytes, count_max: int, name: bytes, wanted: bytes, of_element: Callable[[int, bytes], bytes]
@@ -383,10 +390,6 @@ class KeyMaker:
         if CUT_KEY in traits:
             return list(freed_in_pieces(dict.fromkeys(ticking_all(freed_in_pieces(made))))), traits
         return made, traits
-
-    def _bounded(self, key: bytes) -> bytes:
-        """The key with the index's number; cut where it is too long for LMDB."""
-        return self._cut(self._prefix + key)
 
     def _cut(self, key: bytes) -> bytes:
         """A key, which begins with the index's number, cut where it is too long for LMDB."""

@@ -1,0 +1,273 @@
+"""The comparison: a case is a list of steps, and each question is asked by every path and of the list in memory.
+
+{"do": command}                          a write, or a change of the indexes; the collection is compared after it
+{"outside": command}                     a write of another client, while a transaction is open
+{"ask": question}                        a question (`queries.question`)
+{"paged": question, "between": [...]}    a find that goes on after each of these writes
+{"begin": 1}, {"commit": 1}, {"abort": 1}   a transaction, in which the steps between are run
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.errors import CommandError
+from tests.differential.documents import raw
+from tests.differential.model import Difference, changed, collation_of, order_of, test_of
+from tests.differential.paths import Paths, checked, small_limits
+from tests.differential.questions import Asking
+
+Document = dict[str, Any]
+READS_ALL: Document = {"find": "c", "hint": {"$natural": 1}}
+
+
+@dataclass
+class Case:
+    """Steps, and the limits that are lowered."""
+
+    steps: list[Document] = field(default_factory=list)
+    limits: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class Finding:
+    """A wrong answer, and the commands that led to it."""
+
+    message: str
+    commands: list[Document]
+
+
+def run_case(case: Case) -> Finding | None:
+    """Run all steps. Return the first difference, or the first exception, which ends them."""
+    with small_limits(case.limits):
+        run = _Run()
+        try:
+            for step in case.steps:
+                run.step(step)
+            run.close()
+        except Difference as difference:
+            return Finding(str(difference), run.commands())
+        except Exception:
+            return Finding(traceback.format_exc(limit=-6), run.commands())
+        finally:
+            run.paths.at.close()
+    return None
+
+
+class _Run:
+    def __init__(self) -> None:
+        self.paths = Paths()
+        self.documents: list[Document] = []
+        """All documents in natural order, as clients outside of transactions see them."""
+        self.inside: list[Document] | None = None
+        """As the open transaction sees them."""
+        self._began: list[Document] = []
+        self._has_written = False
+        self._done: list[Document] = []
+
+    def commands(self) -> list[Document]:
+        """Return the changes, then the command that showed the difference."""
+        return [*self._done, self.paths.last]
+
+    def step(self, step: Document) -> None:
+        if "ask" in step:
+            seen = self.documents if self.inside is None else self.inside
+            Asking(self.paths, seen, step["ask"]).check()
+        elif "paged" in step and self.inside is None:
+            self._paged(step)
+        elif "do" in step:
+            self._change(step["do"])
+        elif "outside" in step and self.inside is not None and not self._has_written:
+            fields, self.paths.open, inside = self.paths.open, None, self.inside
+            self.inside = None
+            self._change(step["outside"])
+            self.paths.open, self.inside = fields, inside
+        elif "begin" in step and self.inside is None and self.documents:
+            self.paths.begin()
+            self._began = self.inside = self.documents
+            self._has_written = False
+        elif ("commit" in step or "abort" in step) and self.inside is not None:
+            self._end("commitTransaction" if "commit" in step else "abortTransaction")
+
+    def close(self) -> None:
+        """End what is open, and validate: indexes, documents and counts must agree."""
+        if self.inside is not None:
+            self._end("abortTransaction")
+        reply = self.paths.send({"validate": "c"})
+        if reply["ok"] == 1.0 and not reply["valid"]:
+            raise Difference(f"validate: {reply['errors']}")
+
+    def _end(self, command: str) -> None:
+        reply, inside, self.inside = self.paths.end(command), self.inside, None
+        if command == "commitTransaction" and inside is not None:
+            checked(reply)
+            self.documents = _merged(self._began, inside, self.documents)
+        self._compare(self._present(), self.documents)
+
+    def _present(self) -> list[Document]:
+        """Return the collection as it is."""
+        try:
+            return self.paths.rows(READS_ALL, None)
+        except CommandError as error:
+            raise Difference(f"the collection cannot be read: {error}") from error
+
+    def _compare(self, got: list[Document], expected: list[Document]) -> None:
+        if [raw(document) for document in got] != [raw(document) for document in expected]:
+            raise Difference(f"the collection is {got}, expected {expected}")
+
+    def _change(self, command: Document) -> None:
+        """Run a write or a change of indexes, and compare the collection with the change made in memory."""
+        before = self.documents if self.inside is None else self.inside
+        name = next(iter(command))
+        if self.inside is not None:
+            if name in ("createIndexes", "dropIndexes", "collMod"):
+                return
+            self._has_written = True
+        reply = self.paths.ask(command)
+        last = self.paths.last
+        self._done.append(last)
+        if (self.inside is not None and reply["ok"] != 1.0) or reply.get("code") == 0:
+            self.inside = self.paths.open = None  # an error ends the transaction
+            self._compare(self._present(), self.documents)
+            return
+        if self.inside is not None and reply.get("writeErrors"):
+            self._end("abortTransaction")
+            return
+        after = self._present()
+        self.paths.last = last
+        now_ms = self.paths.at.clock.now_ms()
+        if name == "insert":
+            self._inserted(command, reply, before, after)
+        elif name in ("createIndexes", "dropIndexes", "collMod"):
+            self._compare(after, before)
+        else:
+            _check_change(command, reply, before, after, now_ms)
+        if self.inside is None:
+            self.documents = after
+        else:
+            self.inside = after
+
+    def _inserted(self, command: Document, reply: Document, before: list[Document], after: list[Document]) -> None:
+        if reply["ok"] != 1.0:
+            return self._compare(after, before)
+        failed = {error["index"] for error in reply.get("writeErrors", ())}
+        new = [document for at, document in enumerate(command["documents"]) if at not in failed]
+        if reply.get("n") != len(new):
+            raise Difference(f"{reply} for {len(new)} documents")
+        self._compare(after, [*before, *new])
+
+    def _paged(self, step: Document) -> None:
+        """Read while others write: what does not change is there exactly once, or never."""
+        asked, before = step["paged"], self.documents
+        versions: dict[bytes, set[bytes]] = {}
+        changed_ids: set[bytes] = set()
+        between = list(step["between"])
+
+        def note(documents: list[Document]) -> None:
+            for document in documents:
+                versions.setdefault(_identity(document), set()).add(raw(document))
+
+        def write() -> None:
+            if not between:
+                return
+            command, last = between.pop(0), self.paths.last
+            old = {_identity(document): raw(document) for document in self.documents}
+            self._change(command)
+            new = {_identity(document): raw(document) for document in self.documents}
+            changed_ids.update(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
+            note(self.documents)
+            self.paths.last = last
+
+        note(before)
+        body = {"find": "c", "filter": asked["filter"]}
+        body.update({name: asked[name] for name in ("sort", "collation", "hint") if name in asked})
+        try:
+            matches = test_of(asked["filter"], collation_of(asked))
+            if step.get("turns"):
+                got = self.paths.in_turns({**body, "batchSize": 1000}, write)
+            else:
+                got = self.paths.rows(body, asked.get("batch", 2), write)
+        except CommandError:
+            return
+        constant = [document for document in before if _identity(document) not in changed_ids]
+        expected = Counter(raw(document) for document in constant if matches(document))
+        found = Counter(raw(document) for document in got if _identity(document) not in changed_ids)
+        if found != expected:
+            raise Difference(f"unchanged documents {list(found.elements())}, expected {list(expected.elements())}")
+        if any(raw(document) not in versions.get(_identity(document), ()) for document in got):
+            raise Difference("a version of a document that there has never been")
+        order = order_of(asked)
+        if order is not None:
+            keys = [order.key(document) for document in got if _identity(document) not in changed_ids]
+            if keys != sorted(keys):
+                raise Difference("the documents are not in order")
+
+
+def _identity(document: Document) -> bytes:
+    return raw({"": document["_id"]})
+
+
+def _merged(began: list[Document], inside: list[Document], outside: list[Document]) -> list[Document]:
+    """Return what a commit makes of a collection that others have changed since the transaction began."""
+    first = {_identity(document): raw(document) for document in began}
+    last = {_identity(document): document for document in inside}
+    made = []
+    for document in outside:
+        key = _identity(document)
+        if key not in first or key in last:
+            made.append(last[key] if key in last and raw(last[key]) != first.get(key) else document)
+    there = {_identity(document) for document in outside}
+    return made + [document for key, document in last.items() if key not in first and key not in there]
+
+
+def _check_change(
+    command: Document, reply: Document, before: list[Document], after: list[Document], now_ms: int
+) -> None:  # fmt: skip
+    """Raise `Difference` unless an update, delete or findAndModify did as it says, to the documents that match."""
+    statement = command["updates"][0] if "update" in command and "updates" in command else (
+        command["deletes"][0] if "deletes" in command else command
+    )  # fmt: skip
+    removes = "deletes" in command or command.get("remove", False)
+    many = statement.get("multi", False) or statement.get("limit") == 0
+    update = statement.get("u", statement.get("update"))
+    failed = reply["ok"] != 1.0 or bool(reply.get("writeErrors"))
+    try:
+        matches = test_of(statement.get("q", statement.get("query", {})), collation_of(statement))
+    except CommandError:
+        matches = lambda document: False  # noqa: E731
+    matched = [_identity(document) for document in before if matches(document)]
+    old = {_identity(document): document for document in before}
+    new = {_identity(document): document for document in after}
+    if [key for key in old if key in new] != list(new) or len(new) != len(after):
+        raise Difference(f"documents that were not there: {after}")
+    touched = [key for key in old if key not in new or raw(old[key]) != raw(new[key])]
+    if not set(touched) <= set(matched):
+        raise Difference(f"changed documents that do not match: {[old[key] for key in touched]}")
+    for key in touched:
+        if removes != (key not in new):
+            raise Difference(f"{old[key]} was changed or removed, not the other")
+        if not removes and raw(changed(old[key], update, now_ms=now_ms)) != raw(new[key]):
+            raise Difference(f"{old[key]} became {new[key]}")
+    if failed:
+        return
+    wanted = len(matched) if many else min(1, len(matched))
+    reported = reply["n"] if "n" in reply else reply["lastErrorObject"]["n"]
+    if reported != wanted or len(touched) != wanted:
+        raise Difference(f"{reply}: {len(touched)} changed, expected {wanted}")
+    if "findAndModify" in command:
+        _check_taken(command, reply, [old[key] for key in matched], [old[key] for key in touched])
+
+
+def _check_taken(command: Document, reply: Document, matched: list[Document], touched: list[Document]) -> None:
+    if not touched:
+        if reply["value"] is not None:
+            raise Difference(f"{reply['value']} where nothing matches")
+        return
+    if raw(reply["value"]) != raw(touched[0]):
+        raise Difference(f"{reply['value']} was returned, {touched[0]} was taken")
+    order = order_of(command)
+    if order is not None and order.key(touched[0]) != min(order.key(document) for document in matched):
+        raise Difference(f"{touched[0]} is not first in the order")

@@ -1,0 +1,140 @@
+"""Ways to the same answer: a server, and one question asked through each of its indexes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final
+from unittest import mock
+
+from bson import Binary, Int64
+
+from headrace import limits
+from headrace.cursors import index_scan
+from headrace.dispatch.wait import Wait
+from headrace.errors import CommandError
+from headrace.execution import read_plan
+from headrace.execution.planner import index_access, plan_cache, several_accesses, skip_scan, trial
+from headrace.query.stages import joins
+from headrace.testing.clock import FakeClock
+from headrace.testing.driven import DrivenServer
+from headrace.turns import Turn, Turns
+from headrace.values.bson import decode
+
+Document = dict[str, Any]
+
+LIMITS: Final[dict[str, tuple[Any, str, list[int]]]] = {
+    "build": (limits, "BUILD_COUNT", [1, 2]),
+    "count": (limits, "COUNT_COUNT", [1, 2, 3]),
+    "distinct": (limits, "DISTINCT_VALUE_COUNT", [1, 2]),
+    "growth": (plan_cache, "_EXCESS", [1]),
+    "ids": (limits, "ID_LOOKUP_COUNT_MAX", [1]),
+    "lookup": (joins, "_LOOKUP_WEIGHT", [0]),
+    "merged": (read_plan, "MERGED_COUNT", [1, 2]),
+    "ranges": (index_access, "RANGE_COUNT_MAX", [1, 2]),
+    "results": (trial, "RESULT_COUNT", [1, 2]),
+    "scan": (index_scan, "RANGE_COUNT", [1, 2]),
+    "scans": (several_accesses, "SCAN_COUNT_MAX", [2]),
+    "skip": (skip_scan, "_DOCUMENT_COUNT", [1]),
+    "stage": (limits, "STAGE_BYTES_MAX", [3000]),
+    "transaction": (limits, "TRANSACTION_COUNT_COUNT", [1, 2]),
+    "view": (limits, "VIEW_CHUNK_COUNT", [1, 2, 3]),
+    "works": (trial, "WORK_COUNT", [2, 5]),
+}
+"""Limits by name, with the small values that make few documents reach them."""
+
+
+@contextmanager
+def small_limits(chosen: dict[str, int]) -> Iterator[None]:
+    """Lower limits, by their names in `LIMITS`; trials never end because of the time that they take."""
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(trial, "TRIAL_SECONDS", 1e9))
+        for name, value in chosen.items():
+            module, attribute, _ = LIMITS[name]
+            stack.enter_context(mock.patch.object(module, attribute, value))
+        yield
+
+
+class Paths:
+    """A server with a collection `c`, whose commands are sent inside a transaction where one is open."""
+
+    def __init__(self) -> None:
+        self.at = DrivenServer(clock=FakeClock())
+        self.open: Document | None = None
+        """The fields that make a command one of the open transaction."""
+        self.last: Document = {}
+        """The command that was sent last."""
+        self._number = 0
+
+    def begin(self) -> None:
+        """Begin a transaction, which reads as of now."""
+        self._number += 1
+        self.open = {"lsid": {"id": Binary(b"d" * 16, 4)}, "txnNumber": Int64(self._number), "autocommit": False}
+        self.ask({"find": "c", "limit": 1}, first=True)
+
+    def end(self, command: str) -> Document:
+        """Commit or abort the open transaction."""
+        fields, self.open = self.open or {}, None
+        return self.send({command: 1, **fields}, database="admin")
+
+    def ask(self, body: Document, *, first: bool = False) -> Document:
+        """Return the reply to a command of the open transaction, if one is open."""
+        if self.open is not None:
+            body = {**body, **self.open, **({"startTransaction": True} if first else {})}
+        return self.send(body)
+
+    def send(self, body: Document, *, database: str = "t") -> Document:
+        """Return the reply to a command outside of the transaction, also to one that failed."""
+        self.last = body
+        reply = self.at.run(database, body)
+        if isinstance(reply, Wait):
+            return {"ok": 0.0, "code": 0, "errmsg": "it would wait"}
+        return reply
+
+    def rows(self, body: Document, batch: int | None, between: Callable[[], None] = lambda: None) -> list[Document]:
+        """Return all documents of a cursor, read in batches; `between` is called before each but the first.
+
+        Raises the `CommandError` of a command that fails.
+        """
+        size = {"batchSize": batch or 1000}
+        reply = checked(self.ask({**body, **({"cursor": size} if "aggregate" in body else size)}))["cursor"]
+        found: list[Document] = reply["firstBatch"]
+        command = self.last
+        while reply["id"]:
+            between()
+            more = {"getMore": reply["id"], "collection": reply["ns"].partition(".")[2], "batchSize": batch or 1000}
+            reply = checked(self.ask(more))["cursor"]
+            found += reply["nextBatch"]
+        self.last = command
+        return found
+
+    def in_turns(self, body: Document, between: Callable[[], None]) -> list[Document]:
+        """Return the first batch of a read that pauses at each tick; `between` is called at each pause."""
+        turns, request = Turns(seconds=0.0), self.at.request("t", body)
+        self.last = body
+        engine = self.at.engine
+        try:
+            result = turns.run(engine.run_read, engine.command(request), request)
+            while isinstance(result, Turn):
+                between()
+                result = turns.resume(result)
+        except CommandError as error:
+            result = engine.failure(error, request)
+        self.last = body
+        found: list[Document] = checked(decode(result))["cursor"]["firstBatch"]
+        return found
+
+    def indexes(self) -> list[Document]:
+        """Return the specifications of all indexes."""
+        reply = self.send({"listIndexes": "c", "cursor": {"batchSize": 1000}})
+        return reply["cursor"]["firstBatch"] if "cursor" in reply else []
+
+
+def checked(reply: Document) -> Document:
+    """Return a reply. Raises the `CommandError` of one that failed, also of its first statement that did."""
+    if reply["ok"] != 1.0:
+        raise CommandError(reply["code"], reply["errmsg"])
+    if reply.get("writeErrors"):
+        first = reply["writeErrors"][0]
+        raise CommandError(first["code"], first["errmsg"])
+    return reply
