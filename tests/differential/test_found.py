@@ -58,7 +58,7 @@ def test_natural_order_is_that_of_insertion_also_with_a_range_of_ids() -> None:
     check(insert({"_id": 3}, {"_id": 2}), {"ask": {"kind": "find", "filter": {"_id": {"$lte": 4}}}})
 
 
-def test_min_and_max_tell_long_values_apart() -> None:
+def test_min_and_max_distinguish_long_values() -> None:
     documents = [{"_id": 0, "a": LONG + "y"}, {"_id": LONG, "a": LONG}, {"_id": LONG + "y", "a": "x"}]
     for low, high in ((LONG, "z"), (LONG + "x", "z"), ("x", LONG), ("x", LONG + "y"), (LONG, LONG + "y")):
         check(
