@@ -87,6 +87,9 @@ class LocalEngine:
         """Why nothing can be done any more; None: it is open."""
         self.paused: dict[Request, Turn] = {}
         """The commands that have paused and go on in their own threads."""
+        self.held: dict[Request, Interrupted | None] = {}
+        """The commands that have not begun, since a thread computes for them or a long write waits for the gate; and
+        what ends them instead."""
         self.profiles: list[tuple[str, bytes | None]] = []
         """What the profiler has measured: documents by their collection, which a job stores (`jobs.py`)."""
         self._waiting: set[int] = set()  # threads that wait for the lock
@@ -122,7 +125,7 @@ class LocalEngine:
                 if self.engine.fail_points.active:
                     self._before(command, request)
                 if command.prepare is not None and (work := command.prepare(request)) is not None:
-                    request.prepared = self._aside(work)
+                    request.prepared = self._aside(request, work)
             except AnsweredError as error:
                 return self.engine.failure(error, request)
             if not (command.writes and (command.writes is True or command.writes(request))):
@@ -188,17 +191,22 @@ class LocalEngine:
         if failure is None:
             return
         if failure.block_ms:
-            self._aside(lambda: time.sleep(failure.block_ms / 1000))
+            self._aside(request, lambda: time.sleep(failure.block_ms / 1000))
         if failure.error is not None:
             raise failure.error
 
-    def _aside(self, work: Any) -> Any:
-        """What `work` returns, which runs without the lock."""
+    def _aside(self, request: Request, work: Any) -> Any:
+        """What `work` returns, which runs without the lock. Raises what has ended the command meanwhile."""
+        self.held[request] = None
         self.lock.release()
         try:
-            return work()
+            result = work()
         finally:
             self.lock.acquire()
+            killed = self.held.pop(request)
+        if killed is not None:
+            raise killed
+        return result
 
     def _read(self, caller: Caller, command: Command, request: Request) -> bytes:
         """Run a command that changes nothing, as often as it takes. The lock is the caller's, between turns too."""

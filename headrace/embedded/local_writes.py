@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 from headrace import limits
 from headrace.commands.writing.insert import insert_plain
 from headrace.dispatch.command import Command
-from headrace.dispatch.request import Request
+from headrace.dispatch.request import ClientInfo, Request
 from headrace.dispatch.wait import Wait
-from headrace.embedded.errors_raised import raise_closed
+from headrace.embedded.errors_raised import raise_closed, raise_failure
 from headrace.errors import Interrupted
 from headrace.server.failures import log_failure, write_error
 from headrace.store.store import MapFull
@@ -38,15 +38,19 @@ Job = Callable[[WriteTransaction], object]
 class QueuedWrite:
     """A write, and what became of it."""
 
-    __slots__ = ("answer", "command", "request")
+    __slots__ = ("answer", "command", "interruption", "request")
 
     def __init__(self, command: Command, request: Request) -> None:
         self.command = command
         self.request = request
         self.answer: Any = None
+        self.interruption: Interrupted | None = None
+        """What ends it instead of its run."""
 
     def run(self, engine: Engine, txn: WriteTransaction) -> bytes | Wait:
         """Its answer, which counts once `txn` is committed."""
+        if self.interruption is not None:
+            return engine.failure(self.interruption, self.request)
         return engine.run_write(self.command, self.request, txn)
 
     def failed(self, local: LocalEngine, error: Exception) -> bytes:
@@ -57,16 +61,26 @@ class QueuedWrite:
 class QueuedInsert:
     """One document to insert, without a command. The answer is whether it was: else the command has to be run."""
 
-    __slots__ = ("answer", "document", "is_sound", "namespace")
+    __slots__ = ("answer", "client", "document", "interruption", "is_sound", "namespace")
 
-    def __init__(self, namespace: str, document: bytes, is_sound: bool) -> None:
+    def __init__(self, namespace: str, document: bytes, is_sound: bool, client: ClientInfo) -> None:
         self.namespace = namespace
         self.document = document
         self.is_sound = is_sound
+        self.client = client
         self.answer: Any = None
+        self.interruption: Interrupted | None = None
+
+    @property
+    def request(self) -> Request:
+        """The command that it stands for."""
+        database, _, name = self.namespace.partition(".")
+        return Request("insert", database, b"", {}, self.client, {"insert": name, "$db": database})
 
     def run(self, engine: Engine, txn: WriteTransaction) -> bool:
         """Insert it, if nothing about that is special."""
+        if self.interruption is not None:
+            return False
         return insert_plain(engine, txn, self.namespace, self.document, is_sound=self.is_sound)
 
     def failed(self, local: LocalEngine, error: Exception) -> bool:
@@ -112,6 +126,7 @@ class LocalWrites:
     def __init__(self, local: LocalEngine) -> None:
         self._local = local
         self._queue: deque[QueuedWrite | QueuedInsert] = deque()
+        self._group: list[QueuedWrite | QueuedInsert] = []  # that is being run or committed
         self.gate = WriteGate()
 
     def execute(self, caller: Caller, command: Command, request: Request, *, pauses: bool) -> bytes:
@@ -133,8 +148,24 @@ class LocalWrites:
     def insert(self, namespace: str, document: bytes, is_sound: bool) -> bool:
         """Whether a document was inserted, and is on disk; if not, nothing has happened, and the command says why.
 
-        `is_sound`: it is known to decode."""
-        return self._in_group(QueuedInsert(namespace, document, is_sound))  # type: ignore[no-any-return]
+        `is_sound`: it is known to decode. Raises the `OperationFailure` of one that was killed."""
+        write = QueuedInsert(namespace, document, is_sound, self._local.caller().client)
+        inserted: bool = self._in_group(write)
+        if write.interruption is not None and not inserted:
+            error = write.interruption
+            raise_failure({"ok": 0.0, "errmsg": error.message, "code": error.code, "codeName": error.code_name})
+        return inserted
+
+    def requests(self) -> list[Request]:
+        """The writes that wait for the gate, and those that are being committed. The engine's lock is held."""
+        return [write.request for write in (*self._queue.copy(), *self._group)]
+
+    def interrupt(self, connection_id: int, error: Interrupted) -> None:
+        """End the write of a thread, by its number, instead of its run: when it has come through the gate."""
+        for write in self._queue.copy():
+            client = write.client if type(write) is QueuedInsert else write.request.client
+            if client.connection_id == connection_id:
+                write.interruption = error
 
     def run_job(self, job: Job) -> None:
         """Commit a write of the store's own. Raises what it raises."""
@@ -171,6 +202,7 @@ class LocalWrites:
     def _run(self, group: list[QueuedWrite | QueuedInsert]) -> None:
         """Run and commit a group; if a write fails inside, each alone, to find out whose fault it is."""
         engine = self._local.engine
+        self._group = group
 
         def run(txn: WriteTransaction) -> list[Any]:
             return [write.run(engine, txn) for write in group]
@@ -190,6 +222,7 @@ class LocalWrites:
             raise
         else:
             self._count(len(group))
+        self._group = []
         for write, answer in zip(group, answers):
             write.answer = answer
 
@@ -271,6 +304,8 @@ class LocalWrites:
         turn: Turn | None = None
         try:
             while True:
+                if turn is None:
+                    local.held[request] = None
                 self._enter()
                 try:
                     answer = self._one_turn(caller, command, request, turn)
@@ -288,6 +323,7 @@ class LocalWrites:
                 turn = answer
                 self._between(caller, request, turn)
         finally:
+            local.held.pop(request, None)
             if turn is not None or request in local.paused:
                 self._give_up(caller, request, turn)
 
@@ -305,6 +341,9 @@ class LocalWrites:
 
         def run(txn: WriteTransaction) -> Any:
             if turn is None:
+                killed = local.held.pop(request, None)
+                if killed is not None:
+                    return local.engine.failure(killed, request)
                 answer = caller.turns.run(local.engine.run_write, command, request, txn)
             else:
                 answer = caller.turns.resume(turn, txn)

@@ -140,7 +140,9 @@ class ParkedThreads(NoShell):
 
     def waiting_requests(self) -> Sequence[Request]:
         parked = [parked.request for waiting in self._parked.values() for parked in waiting]
-        return [*parked, *self._local.paused, *self._server.waiting_requests()]
+        local = self._local
+        begun = dict.fromkeys([*parked, *local.paused])  # a paused write that waits for a lock is parked as well
+        return [*begun, *local.held, *local.writes.requests(), *self._server.waiting_requests()]
 
     def interrupt(self, connection_id: int) -> None:
         error = Interrupted(11601, "operation was interrupted")
@@ -152,6 +154,10 @@ class ParkedThreads(NoShell):
         for request, turn in self._local.paused.items():
             if request.client.connection_id == connection_id:
                 turn.interruption = error
+        for request in self._local.held:
+            if request.client.connection_id == connection_id:
+                self._local.held[request] = error
+        self._local.writes.interrupt(connection_id, error)
         self._server.interrupt(connection_id)
 
     def wake(self, key: str) -> None:

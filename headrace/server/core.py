@@ -327,7 +327,10 @@ class Core:
         return self._log.lines
 
     def waiting_requests(self) -> Sequence[Request]:
-        return [*self.notifier.requests(), *self.scheduler.requests(), *self.writer.requests()]
+        """The commands that connections have sent and that are not answered, wherever they wait; and the writes of
+        those that have sent one without wanting an answer, and left."""
+        asked = [peer.request for peer in self.peers if peer.request is not None]
+        return list(dict.fromkeys([*asked, *self.writer.requests()]))
 
     def interrupt(self, connection_id: int) -> None:
         self.notifier.interrupt(connection_id)
@@ -335,6 +338,9 @@ class Core:
         self.scheduler.interrupt(connection_id, error)
         self.writer.interrupt(connection_id, error)
         self.writer.interrupt_queued(connection_id, error)
+        for peer in self.peers:
+            if peer.client.connection_id == connection_id:
+                peer.interrupt(error)
 
     def wake(self, key: str) -> None:
         self.notifier.wake_key(key)

@@ -71,11 +71,6 @@ class Notifier:
             here = self._parked[wait.scope] = {}
         here[parked] = None
 
-    def requests(self) -> list[Request]:
-        """All that wait, or have just been woken."""
-        waiting = [parked for here in self._parked.values() for parked in here]
-        return [parked.request for parked in (*waiting, *self._woken, *self._slow)]
-
     def interrupt(self, connection_id: int) -> None:
         """End what a connection waits for, or has been woken for, with error 11601."""
         ended = [item for here in self._parked.values() for item in here if _is_of(item, connection_id)]
@@ -96,16 +91,20 @@ class Notifier:
 
     def wake_key(self, key: Any) -> None:
         """Run again what waits for `key` (a killed cursor, a transaction that ended)."""
-        for parked in list(self._parked.get(key, ())):
-            self._remove(parked)
-            self._core.loop.call_soon(parked.peer.wake, parked.command, parked.request)
+        self._run_first(list(self._parked.get(key, ())))
 
     def cursor_killed(self, cursor: Any) -> None:
         """Run again the getMore that waits for this cursor, if there is one, so that it can say so."""
         here = self._parked.get(cursor.key, ())
-        for parked in [item for item in here if _waits_for(item.request, cursor)]:
-            self._remove(parked)
-            self._core.loop.call_soon(parked.peer.wake, parked.command, parked.request)
+        self._run_first([item for item in here if _waits_for(item.request, cursor)])
+
+    def _run_first(self, waiting: list[Parked]) -> None:
+        """Run commands again in the next iteration of the loop, before what was woken earlier."""
+        if waiting:
+            self._schedule()
+            for parked in waiting:
+                self._remove(parked)
+            self._woken.extendleft(reversed(waiting))
 
     def committed(self, committed: Committed) -> None:
         """A listener of the store: wake whoever waits for a scope that this commit touched."""

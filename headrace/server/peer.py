@@ -20,7 +20,7 @@ from headrace.dispatch.command import Command
 from headrace.dispatch.fail_points import Failure
 from headrace.dispatch.request import Request, UnreadRequest, parse_legacy_query, parse_message
 from headrace.dispatch.wait import Wait
-from headrace.errors import AnsweredError, CommandError
+from headrace.errors import AnsweredError, CommandError, Interrupted
 from headrace.log_lines import emit, printable
 from headrace.memory_budget import Account
 from headrace.server.failures import log_failure, read_error
@@ -45,8 +45,8 @@ class Peer(asyncio.Protocol):
     """One client's socket."""
 
     __slots__ = (
-        "_account", "_busy", "_core", "_full", "_message", "_message_bytes", "_paused", "_replies", "_transport",
-        "_wire", "client", "request", "waiting",
+        "_account", "_busy", "_core", "_full", "_interruption", "_is_held", "_message", "_message_bytes", "_paused",
+        "_replies", "_transport", "_wire", "client", "request", "waiting",
     )  # fmt: skip
 
     def __init__(self, core: Core) -> None:
@@ -59,6 +59,8 @@ class Peer(asyncio.Protocol):
         self._full = False  # not read from, since it has sent too much ahead
         self._paused = False
         self._replies = 0
+        self._is_held = False  # its command has not begun: a thread computes for it, or a fail point has blocked it
+        self._interruption: Interrupted | None = None  # what ends that command instead
         self.request: Request | None = None
         """The command that is being answered."""
         self.waiting: Any = None  # the notifier's note of this peer while a command waits
@@ -307,7 +309,7 @@ class Peer(asyncio.Protocol):
     def _fail(self, failure: Failure, command: Command, request: Request) -> None:
         """Do what a fail point wants before the command is run, or instead."""
         if failure.block_ms:
-            self._busy = True
+            self._busy = self._is_held = True
             unblocked = replace(failure, block_ms=0.0)
             self._core.loop.call_later(failure.block_ms / 1000, self._unblock, unblocked, command, request)
         elif failure.closes:
@@ -317,12 +319,25 @@ class Peer(asyncio.Protocol):
         else:
             self.start(command, request)
 
+    def interrupt(self, error: Interrupted) -> None:
+        """End a command that waits before its start: when that is over."""
+        if self._is_held:
+            self._interruption = error
+
+    def _has_ended(self, request: Request) -> bool:
+        """Whether the command that has waited was interrupted, and is answered that."""
+        error, self._interruption, self._is_held = self._interruption, None, False
+        if error is not None:
+            self._answer(self._core.engine.failure(error, request))
+        return error is not None
+
     def _unblock(self, failure: Failure, command: Command, request: Request) -> None:
         try:
             self._busy = False
             if self._transport.is_closing():
                 return
-            self._fail(failure, command, request)
+            if not self._has_ended(request):
+                self._fail(failure, command, request)
             if not self._busy:
                 self._serve()
         except Exception as error:
@@ -348,7 +363,7 @@ class Peer(asyncio.Protocol):
             return True
         if work is None:
             return False
-        self._busy = True
+        self._busy = self._is_held = True
         future = self._core.loop.run_in_executor(self._core.derivation_thread, work)
         future.add_done_callback(partial(self._prepared, command, request))
         return True
@@ -359,19 +374,23 @@ class Peer(asyncio.Protocol):
             self._busy = False
             if future.cancelled() or self._transport.is_closing():
                 return
-            engine = self._core.engine
-            try:
-                request.prepared = future.result()
-                if engine.restricts(self.client):  # whose privileges may have gone meanwhile, as the first user's do
-                    engine.access.require_again(engine, command, request)
-            except CommandError as error:
-                self._answer(engine.failure(error, request))
-            else:
-                self.start(command, request)
+            if not self._has_ended(request):
+                self._start_prepared(command, request, future)
             if not self._busy:
                 self._serve()
         except Exception as error:
             self._close_after(error)
+
+    def _start_prepared(self, command: Command, request: Request, future: asyncio.Future[Any]) -> None:
+        engine = self._core.engine
+        try:
+            request.prepared = future.result()
+            if engine.restricts(self.client):  # whose privileges may have gone meanwhile, as the first user's do
+                engine.access.require_again(engine, command, request)
+        except CommandError as error:
+            self._answer(engine.failure(error, request))
+        else:
+            self.start(command, request)
 
     def run(self, command: Command, request: Request) -> None:
         """Run a reading command, now or again after a wait."""

@@ -190,11 +190,6 @@ class Scheduler:
         finally:
             del answer  # whose traceback, if it is an error, has this frame: a cycle would keep what its frames hold
 
-    def requests(self) -> list[Request]:
-        """The commands that are queued or have begun, and have not ended."""
-        begun = [paused.request for paused in (*self._paused, *self._aside) if paused.request is not None]
-        return [*begun, *(request for _, _, request in self._queued)]
-
     def interrupt(self, connection_id: int, error: Interrupted) -> None:
         """End the command of a connection, by its number: at its next turn, or instead of its first."""
         if (paused := self._by_connection.get(connection_id)) is not None:

@@ -151,13 +151,10 @@ class Writer:
             await future
 
     def requests(self) -> list[Request]:
-        """The writes that are queued or have begun, and have not ended."""
-        queued = [write[2] for writes in self._queues() for write in writes]
-        return [*queued, *(paused.write[2] for paused in self._all_paused())]
-
-    def _queues(self) -> list[list[Write]]:
-        """The writes that have not begun."""
-        return [self._queue, *(group.writes for group in self._retries)]
+        """The writes that are queued or have begun, and have not ended: also those whose commit has begun."""
+        group = [] if self._group is None else self._group.all_writes()
+        writes = [*self._queue, *(write for retry in self._retries for write in retry.writes), *group]
+        return list(dict.fromkeys([*(write[2] for write in writes), *(each.write[2] for each in self._all_paused())]))
 
     def interrupt(self, connection_id: int, error: Interrupted) -> None:
         """End the paused write of a connection, by its number, at its next turn."""
@@ -167,8 +164,11 @@ class Writer:
 
     def interrupt_queued(self, connection_id: int, error: Interrupted) -> None:
         """Answer the write of a connection that has not begun, instead of running it."""
-        for writes in self._queues():
-            for write in [item for item in writes if item[0].client.connection_id == connection_id]:
+        queues = [(self._queue, 0), *((retry.writes, 0) for retry in self._retries)]
+        if self._group is not None:  # which has paused in the middle of a change, or is being committed
+            queues.append((self._group.writes, len(self._group.answers) + 1))
+        for writes, begun in queues:
+            for write in [item for item in writes[begun:] if item[0].client.connection_id == connection_id]:
                 writes.remove(write)
                 self._core.loop.call_soon(write[0].finish, self._core.engine.failure(error, write[2]))
 

@@ -363,7 +363,7 @@ def test_a_client_that_waits_gets_the_programs_events() -> None:
             thread = threading.Thread(target=lambda: seen.append(stream.next()))
             thread.start()
             assert store._local.core is not None
-            while not store._local.core.notifier.requests():
+            while not store._local.core.notifier._parked:
                 threading.Event().wait(0.001)
             store.shop.orders.insert_one({"_id": 1})
             thread.join()

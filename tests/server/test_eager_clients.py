@@ -200,7 +200,7 @@ def test_a_queued_command_of_a_client_that_has_gone_is_not_run(server: headrace.
             with RawClient(server.address) as client:
                 client.send({"find": "c", "filter": {"n": {"$lt": 0}}})
         go_on.set()
-        while len(server._running.peers) > 1 or server._running.scheduler.requests():
+        while len(server._running.peers) > 1 or server._running.waiting_requests():
             other.ask({"ping": 1})
         assert not server._running.scheduler._queued
         assert not server._running.scheduler._by_connection

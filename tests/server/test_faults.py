@@ -115,7 +115,7 @@ def test_an_exception_in_one_clients_turn_is_that_clients_alone(
         watcher.socket.sendall(waiting_get_more("c", second))
         attacker.ask({"create": "x"}, "another")
         fault = Fault(monkeypatch, owner, method, RuntimeError)
-        while not server._running.notifier.requests():
+        while not server._running.notifier._parked:
             other.ask({"ping": 1})
         fault.armed = True
         attacker.send({

@@ -176,7 +176,7 @@ class Served:
         until(lambda: asyncio.run_coroutine_threadsafe(self._waiting(), self._core.loop).result())
 
     async def _waiting(self) -> bool:
-        return bool(self._core.notifier.requests())
+        return bool(self._core.notifier._parked)
 
     def uuid_of(self, coll: str, db: str = "t") -> Binary:
         reply = self.must({"listCollections": 1, "filter": {"name": coll}}, db)
