@@ -137,6 +137,7 @@ CODE_NAMES: dict[int, str] = {
     323: "APIStrictError",
     352: "UnsupportedOpQueryCommand",
     359: "CannotConvertIndexToUnique",
+    361: "CollectionUUIDMismatch",
     5446: "Location5446",
     9001: "SocketException",
     10003: "CannotGrowDocumentInCappedNamespace",

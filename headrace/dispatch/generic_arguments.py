@@ -84,7 +84,6 @@ UPDATE: Final = FieldType(("object", "array"))
 NOT_AN_UPDATE: Final = (9, "Update argument must be either an object or an array")
 UPSERT: Final = boolean("upsert")
 ARRAY_FILTERS: Final = array("arrayFilters", "object")
-COLLECTION_UUID: Final = without_effect("binData", "collectionUUID")
 ENCRYPTION: Final = without_effect("object", "encryptionInformation")
 QUERY_STATS: Final = without_effect("bool", "includeQueryStatsMetrics")
 

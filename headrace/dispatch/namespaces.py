@@ -10,8 +10,9 @@ from typing import Any, Final
 
 from headrace import limits
 from headrace.dispatch.arguments import Fields, missing, number, raw_documents, string
+from headrace.dispatch.collection_uuid import COLLECTION_UUID
 from headrace.dispatch.context import CommandContext
-from headrace.dispatch.generic_arguments import COLLECTION_UUID, ENCRYPTION
+from headrace.dispatch.generic_arguments import ENCRYPTION
 from headrace.dispatch.reply import write_errors
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
@@ -120,14 +121,19 @@ def operation_target(raw: bytes) -> tuple[str, int]:
     return kind, to_long(value)
 
 
-_NAMESPACE_INFO: Final = Fields(string("ns", required=True), *COLLECTION_UUID, *ENCRYPTION)
+_NAMESPACE_INFO: Final = Fields(string("ns", required=True), COLLECTION_UUID, *ENCRYPTION)
 
 
 def namespaces_of(request: Request) -> list[str]:
-    """The `nsInfo` of a request, checked. Raises 14, 73, 40414, 40415."""
+    """The namespaces of a request's `nsInfo`, checked. Raises 14, 73, 40414, 40415."""
+    return [namespace for namespace, _ in expected_namespaces_of(request)]
+
+
+def expected_namespaces_of(request: Request) -> list[tuple[str, bytes | None]]:
+    """The `nsInfo` of a request, checked: (namespace, its `collectionUUID`). Raises what `namespaces_of` raises."""
     namespaces = []
     for raw in raw_documents(request, "nsInfo"):
         info = decode(raw)
         _NAMESPACE_INFO.check("bulkWrite.nsInfo", info)
-        namespaces.append(check_namespace(info["ns"]))
+        namespaces.append((check_namespace(info["ns"]), COLLECTION_UUID.of(info)))
     return namespaces

@@ -11,6 +11,7 @@ from headrace.commands.catalog.create import check_view
 from headrace.commands.catalog.index_specification import can_be_unique
 from headrace.commands.requirements import writes
 from headrace.dispatch.arguments import Fields, boolean, document, number, string
+from headrace.dispatch.collection_uuid import COLLECTION_UUID, with_expected_uuid
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.lock_waits import wait_until_unused
@@ -42,8 +43,10 @@ CHANGES: Final = Fields(
     )),
 )  # fmt: skip
 """What can be changed."""
+FIELDS: Final = Fields(COLLECTION_UUID, *CHANGES.by_name.values())
 
 
+@with_expected_uuid
 def run(context: CommandContext, request: Request) -> dict[str, Any]:
     """collMod: change a collection's options, a view, or one index; answers old and new values."""
     namespace = target(request)
@@ -208,4 +211,4 @@ def _find(collection: Collection, change: dict[str, Any]) -> Index:
     raise CommandError(27, f"cannot find index {change} for ns {collection.namespace}")
 
 
-COMMAND: Final = Command("collMod", run, CHANGES, pauses=True, writes=True, requires=writes.COLL_MOD)
+COMMAND: Final = Command("collMod", run, FIELDS, pauses=True, writes=True, requires=writes.COLL_MOD)

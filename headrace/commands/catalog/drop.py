@@ -7,9 +7,10 @@ from typing import Any, Final
 from headrace.commands.requirements import writes
 from headrace.dispatch.access import ACCOUNTS
 from headrace.dispatch.arguments import Fields, boolean, string, without_effect
+from headrace.dispatch.collection_uuid import COLLECTION_UUID, with_expected_uuid
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
-from headrace.dispatch.generic_arguments import COLLECTION_UUID, ENCRYPTION
+from headrace.dispatch.generic_arguments import ENCRYPTION
 from headrace.dispatch.lock_waits import wait_until_unused
 from headrace.dispatch.namespaces import check_database, check_namespace, for_changing, target
 from headrace.dispatch.request import Request
@@ -25,6 +26,7 @@ DROP_TARGET: Final = boolean("dropTarget")
 TO: Final = string("to", required=True)
 
 
+@with_expected_uuid
 def drop(context: CommandContext, request: Request) -> dict[str, Any]:
     """drop: a collection or a view; one that does not exist is no error."""
     namespace = target(request)
@@ -64,6 +66,7 @@ def drop_database(context: CommandContext, request: Request) -> dict[str, Any]:
     return {"dropped": database}
 
 
+@with_expected_uuid
 def rename(context: CommandContext, request: Request) -> dict[str, Any]:
     """renameCollection: raises 26 without a source, 48 where the target exists and `dropTarget` is not set."""
     body = request.body
@@ -105,9 +108,9 @@ def counted(context: CommandContext, namespace: str) -> Collection | None:
     return context.txn.collection(namespace)
 
 
-_DROP: Final = Fields(*COLLECTION_UUID, *ENCRYPTION)
+_DROP: Final = Fields(COLLECTION_UUID, *ENCRYPTION)
 _RENAME: Final = Fields(
-    string("renameCollection", required=True), TO, DROP_TARGET, *COLLECTION_UUID, *ENCRYPTION,
+    string("renameCollection", required=True), TO, DROP_TARGET, COLLECTION_UUID, *ENCRYPTION,
     *without_effect("bool", "stayTemp"),
 )  # fmt: skip
 

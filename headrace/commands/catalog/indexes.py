@@ -19,9 +19,10 @@ from headrace.dispatch.arguments import (
     boolean,
     without_effect,
 )
+from headrace.dispatch.collection_uuid import COLLECTION_UUID, with_expected_uuid
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
-from headrace.dispatch.generic_arguments import BATCH_SIZE, COLLECTION_UUID, CURSOR
+from headrace.dispatch.generic_arguments import BATCH_SIZE, CURSOR
 from headrace.dispatch.namespaces import target, writable
 from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import on_collection
@@ -46,6 +47,7 @@ _MEMBER_COUNT_MAX: Final = 50  # MongoDB's of a replica set
 INDEX: Final[Field[Any]] = Field("index", FieldType(("string", "object", "array")), None, required=True)
 
 
+@with_expected_uuid
 def create(context: CommandContext, request: Request) -> dict[str, Any] | Wait:
     """createIndexes: creates the collection where it is missing; existing equal indexes are no error.
 
@@ -165,6 +167,7 @@ def list_indexes(context: CommandContext, request: Request) -> bytes:
     return open_cursor(context, request, namespace, iter(map(encode, shown)), size, id_first=True)
 
 
+@with_expected_uuid
 def drop(context: CommandContext, request: Request) -> dict[str, Any]:
     """dropIndexes: by name, by key, or all but that on `_id`. Raises 26, 27, 72."""
     namespace = target(request)
@@ -225,10 +228,10 @@ def _named(collection: Collection, wanted: Any) -> Any:
 
 
 _CREATE: Final = Fields(
-    IGNORE_UNKNOWN, INDEXES, any_type("commitQuorum"),
+    IGNORE_UNKNOWN, INDEXES, any_type("commitQuorum"), COLLECTION_UUID,
     *without_effect("bool", "isTimeseriesNamespace", "returnOnStart"),
 )  # fmt: skip
-_DROP: Final = Fields(INDEX, *COLLECTION_UUID, *without_effect("bool", "isTimeseriesNamespace"))
+_DROP: Final = Fields(INDEX, COLLECTION_UUID, *without_effect("bool", "isTimeseriesNamespace"))
 _LIST: Final = Fields(BUILD_INFO, BUILD_UUIDS, CURSOR, *without_effect("bool", "isTimeseriesNamespace"))
 
 COMMANDS: Final = (

@@ -6,12 +6,12 @@ from typing import Any, Final
 
 from headrace.commands.requirements import pipelines
 from headrace.dispatch.arguments import Fields, array, boolean, document, without_effect
+from headrace.dispatch.collection_uuid import COLLECTION_UUID, with_expected_uuid
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import (
     BATCH_SIZE,
     COLLATION,
-    COLLECTION_UUID,
     ENCRYPTION,
     HINT,
     LET,
@@ -39,7 +39,7 @@ PIPELINE: Final = array(
     items_error=(14, "Each element of the 'pipeline' array must be an object"),
 )  # fmt: skip
 FIELDS: Final = Fields(
-    ALLOW_DISK_USE, COLLATION, _CURSOR, EXPLAIN, HINT, LET, PIPELINE, *COLLECTION_UUID, *ENCRYPTION, *QUERY_STATS,
+    ALLOW_DISK_USE, COLLATION, _CURSOR, EXPLAIN, HINT, LET, PIPELINE, COLLECTION_UUID, *ENCRYPTION, *QUERY_STATS,
     *without_effect(
         "bool", "bypassDocumentValidation", "fromMongos", "fromRouter", "isMapReduceCommand",
         "needsMerge",
@@ -48,6 +48,7 @@ FIELDS: Final = Fields(
 )  # fmt: skip
 
 
+@with_expected_uuid
 def run(context: CommandContext, request: Request) -> Any:
     """aggregate: the first batch of the pipeline's results, or of a change stream."""
     body = request.body

@@ -10,9 +10,10 @@ from typing import Any, Final
 from headrace import limits
 from headrace.commands.reading.find import negative
 from headrace.dispatch.arguments import Fields, document, number, string, without_effect
+from headrace.dispatch.collection_uuid import COLLECTION_UUID, with_expected_uuid
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
-from headrace.dispatch.generic_arguments import COLLATION, COLLECTION_UUID, HINT, QUERY_STATS
+from headrace.dispatch.generic_arguments import COLLATION, HINT, QUERY_STATS
 from headrace.dispatch.namespaces import target
 from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import on_collection
@@ -36,6 +37,7 @@ QUERY: Final = document("query")
 SKIP: Final = number("skip", least=0, check=negative)
 
 
+@with_expected_uuid
 def count(context: CommandContext, request: Request) -> dict[str, Any]:
     """count: the matches after `skip`, at most `limit`."""
     namespace = target(request)
@@ -71,6 +73,7 @@ def _matches(
     return documents(context, namespace, spec, collation, hint=body.get("hint"))
 
 
+@with_expected_uuid
 def distinct(context: CommandContext, request: Request) -> dict[str, Any]:
     """distinct: the values of `key` in the matches, each once. Raises 17217 for more than a document holds."""
     namespace = target(request)
@@ -112,11 +115,11 @@ def _all_values(
 
 
 _COUNT: Final = Fields(
-    COLLATION, HINT, LIMIT, QUERY, SKIP, *COLLECTION_UUID, *QUERY_STATS,
+    COLLATION, HINT, LIMIT, QUERY, SKIP, COLLECTION_UUID, *QUERY_STATS,
     *without_effect("object", "fields", "queryOptions"),
 )  # fmt: skip
 _DISTINCT: Final = Fields(
-    COLLATION, HINT, KEY, QUERY, *COLLECTION_UUID, *QUERY_STATS, *without_effect("object", "queryOptions")
+    COLLATION, HINT, KEY, QUERY, COLLECTION_UUID, *QUERY_STATS, *without_effect("object", "queryOptions")
 )
 
 COMMANDS: Final = (

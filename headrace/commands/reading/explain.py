@@ -21,6 +21,7 @@ from headrace.commands.reading.aggregate import PIPELINE
 from headrace.commands.requirements import others
 from headrace.commands.writing import delete, find_and_modify, update
 from headrace.dispatch.arguments import Fields, document, raw_documents, string
+from headrace.dispatch.collection_uuid import check_collection_uuid
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import MULTI, UPSERT
@@ -100,6 +101,8 @@ def explain(context: CommandContext, request: Request, verbosity: str) -> dict[s
         raise CommandError(59, f"Explain failed due to unknown command: {request.name}")
     command = context.engine.commands[request.name]
     command.arguments.check(command.name, request.body)
+    if (uuid := request.body.get("collectionUUID")) is not None:
+        check_collection_uuid(context, f"{request.db}.{request.body[request.name]}", uuid)
     examined = Examined()
     context.wrap(examined.counting)
     reply: dict[str, Any] = {"explainVersion": "1"}

@@ -13,6 +13,7 @@ from headrace.cursors.document_cursor import DocumentCursor
 from headrace.cursors.tailable_scan import Matching, Projected, Skipping, TailableScan
 from headrace.dispatch import reply
 from headrace.dispatch.arguments import Fields, boolean, document, number, without_effect
+from headrace.dispatch.collection_uuid import COLLECTION_UUID, with_expected_uuid
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import (
@@ -69,8 +70,8 @@ SKIP: Final = number("skip", least=0, check=negative)
 SORT: Final = document("sort")
 TAILABLE: Final = boolean("tailable")
 FIELDS: Final = Fields(
-    ALLOW_DISK_USE, AWAIT_DATA, BATCH_SIZE, COLLATION, FILTER, HINT, LET, LIMIT, MAX, MIN, NO_CURSOR_TIMEOUT,
-    PROJECTION, RETURN_KEY, SHOW_RECORD_ID, SINGLE_BATCH, SKIP, SORT, TAILABLE,
+    ALLOW_DISK_USE, AWAIT_DATA, BATCH_SIZE, COLLATION, COLLECTION_UUID, FILTER, HINT, LET, LIMIT, MAX, MIN,
+    NO_CURSOR_TIMEOUT, PROJECTION, RETURN_KEY, SHOW_RECORD_ID, SINGLE_BATCH, SKIP, SORT, TAILABLE,
     *ENCRYPTION, *QUERY_STATS,
     *without_effect(
         "bool", "allowPartialResults", "allowSpeculativeMajorityRead", "oplogReplay", "readOnce"
@@ -79,6 +80,7 @@ FIELDS: Final = Fields(
 )  # fmt: skip
 
 
+@with_expected_uuid
 def run(context: CommandContext, request: Request) -> bytes:
     """find: the first batch; the cursor stays open if more may come."""
     body = request.body

@@ -16,6 +16,7 @@ from typing import Any, Final
 from headrace.commands.requirements import writes
 from headrace.commands.writing import delete, insert, update
 from headrace.dispatch.arguments import Field, Fields, array, boolean, document, number, raw_documents
+from headrace.dispatch.collection_uuid import check_collection_uuid
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import (
@@ -32,7 +33,7 @@ from headrace.dispatch.generic_arguments import (
     UPDATE,
     UPSERT,
 )
-from headrace.dispatch.namespaces import namespaces_of, operation_target, writable
+from headrace.dispatch.namespaces import expected_namespaces_of, operation_target, writable
 from headrace.dispatch.reply import ERROR_VALUE_COUNT
 from headrace.dispatch.request import Request
 from headrace.dispatch.retryable_writes import progress_of, retryable_of, statement_done
@@ -68,6 +69,13 @@ class BulkOperation:
     namespace: str
     document: bytes = b""
     statement: dict[str, Any] = field(default_factory=dict)
+    uuid: bytes | None = None
+    """The UUID that the client expects the collection to have."""
+
+    def check_collection(self, context: CommandContext) -> None:
+        """Raise what speaks against a write to the collection: 13, 73, 166, 361."""
+        check_collection_uuid(context, self.namespace, self.uuid)
+        writable(context, self.namespace)
 
 
 class BulkTotals:
@@ -132,7 +140,7 @@ def run(context: CommandContext, request: Request) -> bytes:
 
 def _operations(request: Request) -> list[BulkOperation]:
     raw = raw_documents(request, "ops")
-    namespaces = namespaces_of(request)
+    namespaces = expected_namespaces_of(request)
     operations = gathered(_operation(item, namespaces) for item in ticking(raw))
     inserts = [at for at, operation in enumerate(ticking(operations)) if operation.document]
     checked = [operations[at].document for at in ticking(inserts)]
@@ -147,7 +155,7 @@ def _operations(request: Request) -> list[BulkOperation]:
     return operations
 
 
-def _operation(raw: bytes, namespaces: list[str]) -> BulkOperation:
+def _operation(raw: bytes, namespaces: list[tuple[str, bytes | None]]) -> BulkOperation:
     kind, index = operation_target(raw)
     element = find_element(raw, b"document") if kind == "insert" else None
     if element is not None and element[0] == 3:
@@ -157,8 +165,10 @@ def _operation(raw: bytes, namespaces: list[str]) -> BulkOperation:
     OPERATIONS[kind].check("bulkWrite.ops", spec)
     if not 0 <= index < len(namespaces):
         raise CommandError(2, f"BulkWrite ops entry has an invalid nsInfo index: {index}")
-    namespace = namespaces[index]
-    return BulkOperation(kind, namespace, document) if kind == "insert" else _STATEMENTS[kind](namespace, spec)
+    namespace, uuid = namespaces[index]
+    if kind == "insert":
+        return BulkOperation(kind, namespace, document, uuid=uuid)
+    return replace(_STATEMENTS[kind](namespace, spec), uuid=uuid)
 
 
 def _without(raw: bytes, element: tuple[int, int, int]) -> dict[str, Any]:
@@ -200,6 +210,7 @@ def _groups(operations: list[BulkOperation], first: int) -> Iterator[tuple[int, 
                 end < len(operations)
                 and operations[end].kind == "insert"
                 and operations[end].namespace == begin.namespace
+                and operations[end].uuid == begin.uuid
             ):
                 end += 1
         yield first, operations[first:end]
@@ -211,7 +222,7 @@ def _insert(
 ) -> None:
     namespace = group[0].namespace
     try:
-        writable(context, namespace)
+        group[0].check_collection(context)
     except CommandError as error:
         for index in range(1 if totals.ordered else len(group)):
             totals.failed(first + index, "insert", error)
@@ -235,7 +246,7 @@ def _update(
 ) -> None:
     operation = group[0]
     try:
-        writable(context, operation.namespace)
+        operation.check_collection(context)
         outcome = update.run_statement(
             context, request, operation.namespace, operation.statement, totals.retryable_at(index)
         )
@@ -254,7 +265,7 @@ def _delete(
 ) -> None:
     operation = group[0]
     try:
-        writable(context, operation.namespace)
+        operation.check_collection(context)
         let, retryable = variables_of(request.body) or None, totals.retryable_at(index)
         removed = delete.run_statement(context, operation.namespace, operation.statement, let, retryable)
     except CommandError as error:

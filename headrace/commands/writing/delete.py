@@ -6,9 +6,10 @@ from functools import partial
 from typing import Any, Final
 
 from headrace.dispatch.arguments import Fields, array, document, number, raw_documents, without_effect
+from headrace.dispatch.collection_uuid import COLLECTION_UUID, with_expected_uuid
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
-from headrace.dispatch.generic_arguments import COLLATION, COLLECTION_UUID, ENCRYPTION, HINT, LET, ORDERED
+from headrace.dispatch.generic_arguments import COLLATION, ENCRYPTION, HINT, LET, ORDERED
 from headrace.dispatch.lock_waits import wait_until_unlocked
 from headrace.dispatch.namespaces import for_writing, refused
 from headrace.dispatch.namespaces import target as target_of
@@ -37,12 +38,13 @@ def _one_or_all(path: str, value: Any) -> None:
 
 LIMIT: Final = number("limit", 0, required=True, check=_one_or_all)
 FIELDS: Final = Fields(
-    LET, ORDERED, array("deletes"), *COLLECTION_UUID, *ENCRYPTION, *without_effect("bool", "bypassDocumentValidation"),
+    LET, ORDERED, array("deletes"), COLLECTION_UUID, *ENCRYPTION, *without_effect("bool", "bypassDocumentValidation"),
     *without_effect("object", "runtimeConstants"),
 )  # fmt: skip
 STATEMENT: Final = Fields(COLLATION, HINT, LIMIT, document("q", required=True), *without_effect("binData", "sampleId"))
 
 
+@with_expected_uuid
 def run(context: CommandContext, request: Request) -> dict[str, Any]:
     """delete: `n`, and `writeErrors` by index of the statement."""
     namespace = target_of(request)

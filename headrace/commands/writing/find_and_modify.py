@@ -7,13 +7,13 @@ from typing import Any, Final
 from headrace.commands.requirements import writes
 from headrace.commands.writing.delete import remove
 from headrace.dispatch.arguments import Field, Fields, boolean, document, without_effect
+from headrace.dispatch.collection_uuid import COLLECTION_UUID, with_expected_uuid
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import (
     ARRAY_FILTERS,
     BYPASS,
     COLLATION,
-    COLLECTION_UUID,
     ENCRYPTION,
     HINT,
     LET,
@@ -43,11 +43,12 @@ REMOVE: Final = boolean("remove")
 SORT: Final = document("sort")
 FIELDS: Final = Fields(
     ARRAY_FILTERS, BYPASS, COLLATION, HINT, LET, NEW, PROJECTION, QUERY, REMOVE, SORT, UPSERT,
-    Field("update", UPDATE, None, error=NOT_AN_UPDATE), *COLLECTION_UUID, *ENCRYPTION,
+    Field("update", UPDATE, None, error=NOT_AN_UPDATE), COLLECTION_UUID, *ENCRYPTION,
     *without_effect("object", "runtimeConstants"),
 )  # fmt: skip
 
 
+@with_expected_uuid
 def run(context: CommandContext, request: Request) -> dict[str, Any]:
     """findAndModify: the document before or after the change as `value`, and `lastErrorObject`."""
     body = request.body

@@ -19,9 +19,10 @@ from headrace import limits
 from headrace.clock import monotonic
 from headrace.commands.requirements import writes
 from headrace.dispatch.arguments import Fields, array, raw_documents
+from headrace.dispatch.collection_uuid import COLLECTION_UUID, with_expected_uuid
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
-from headrace.dispatch.generic_arguments import BYPASS, COLLECTION_UUID, ENCRYPTION, ORDERED
+from headrace.dispatch.generic_arguments import BYPASS, ENCRYPTION, ORDERED
 from headrace.dispatch.lock_waits import wait_until_unlocked
 from headrace.dispatch.namespaces import check_writable, for_writing, refused, target
 from headrace.dispatch.reply import write_errors
@@ -45,9 +46,10 @@ if TYPE_CHECKING:
 _INT32 = Struct("<i").pack
 _N: Final = b"\x10n\x00"
 
-FIELDS: Final = Fields(BYPASS, ORDERED, array("documents"), *COLLECTION_UUID, *ENCRYPTION)
+FIELDS: Final = Fields(BYPASS, ORDERED, array("documents"), COLLECTION_UUID, *ENCRYPTION)
 
 
+@with_expected_uuid
 def run(context: CommandContext, request: Request) -> bytes | dict[str, Any]:
     """insert: `n` documents inserted, and `writeErrors` by index of the document."""
     namespace = target(request)

@@ -9,13 +9,13 @@ from typing import Any, Final
 from headrace import limits
 from headrace.commands.requirements import writes
 from headrace.dispatch.arguments import Field, Fields, array, document, raw_documents, without_effect
+from headrace.dispatch.collection_uuid import COLLECTION_UUID, with_expected_uuid
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import (
     ARRAY_FILTERS,
     BYPASS,
     COLLATION,
-    COLLECTION_UUID,
     ENCRYPTION,
     HINT,
     LET,
@@ -42,7 +42,7 @@ from headrace.turns import gathered, ticking
 from headrace.values.bson import decode, encode, find_element
 
 FIELDS: Final = Fields(
-    BYPASS, LET, ORDERED, array("updates"), *COLLECTION_UUID, *ENCRYPTION, *without_effect("object", "runtimeConstants")
+    BYPASS, LET, ORDERED, array("updates"), COLLECTION_UUID, *ENCRYPTION, *without_effect("object", "runtimeConstants")
 )
 SORT: Final = document("sort")
 STATEMENT: Final = Fields(
@@ -61,6 +61,7 @@ class Outcome:
     upserted: Any = None  # {_id} of the inserted document, if there was one
 
 
+@with_expected_uuid
 def run(context: CommandContext, request: Request) -> bytes | dict[str, Any]:
     """update: `n` matched, `nModified`, `upserted`, and `writeErrors` by index of the statement."""
     namespace = target_of(request)

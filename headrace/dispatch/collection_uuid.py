@@ -1,0 +1,68 @@
+"""`collectionUUID`: a command runs only if its collection has the UUID that the client expects.
+
+Source: the documentation of the field in MongoDB's commands; the fields of its error 361.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Final, TypeVar
+
+from bson import Binary
+
+from headrace.dispatch.arguments import Field, FieldType
+from headrace.dispatch.context import CommandContext
+from headrace.dispatch.request import Request
+from headrace.errors import CommandError
+from headrace.values.bson import type_name
+
+R = TypeVar("R")
+
+
+def _check_subtype(path: str, value: Any) -> None:
+    if type(value) is not Binary or value.subtype != 4 or len(value) != 16:
+        raise CommandError(14, f"BSON field '{path}' is the wrong type '{type_name(value)}', expected type 'UUID'")
+
+
+COLLECTION_UUID: Final[Field[Any]] = Field("collectionUUID", FieldType(("binData",)), None, check=_check_subtype)
+
+
+def with_expected_uuid(run: Callable[[CommandContext, Request], R]) -> Callable[[CommandContext, Request], R]:
+    """Have a command begin with the check of its `collectionUUID`."""
+
+    @wraps(run)
+    def checked(context: CommandContext, request: Request) -> R:
+        if (uuid := request.body.get("collectionUUID")) is not None:
+            check_collection_uuid(context, _namespace(request), uuid)
+        return run(context, request)
+
+    return checked
+
+
+def _namespace(request: Request) -> str:
+    name = request.body[request.name]
+    return str(name) if request.name == "renameCollection" else f"{request.db}.{name}"
+
+
+def check_collection_uuid(context: CommandContext, namespace: str, uuid: bytes | None) -> None:
+    """Raise 361 unless the namespace is a collection with this UUID; None: any will do.
+
+    `actualCollection` is the collection of the same database that has the UUID, null if there is none.
+    """
+    if uuid is None:
+        return
+    uuid = bytes(uuid)  # a Binary is equal to no bytes
+    collection = context.view.collection(namespace)
+    if collection is not None and collection.uuid == uuid:
+        return
+    database, _, expected = namespace.partition(".")
+    collections = context.view.catalog.in_database(database)
+    actual = next((item.name for item in collections if item.uuid == uuid), None)
+    raise CommandError(
+        361, "Collection UUID does not match that specified",
+        extra={
+            "db": database, "collectionUUID": Binary(uuid, 4), "expectedCollection": expected,
+            "actualCollection": actual,
+        },
+    )  # fmt: skip
