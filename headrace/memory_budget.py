@@ -136,14 +136,27 @@ class Memory:
                 return
             largest = max(candidates, key=lambda account: (account.bytes, account is growing))
             stuck.add(largest)
-            self.used_max = max(self.used_max, self.used)
-            self.released += 1
-            self._line.log(
-                f"memory: {self.used} bytes are in use and {self.bytes_max} allowed (--memoryLimit); most, "
-                f"{largest.bytes} bytes, are of: {largest.name}. It is cut off"
-            )
-            largest.release()
+            self._cut_off(largest, self.used)
         self.tries_above = 0
+
+    def release_largest(self, resident: int) -> None:
+        """Release the account that holds most, or the next that gives something back: the process has `resident` bytes,
+        which are too many."""
+        before = self.used
+        for account in self.largest(len(self._accounts)):
+            self._cut_off(account, resident)
+            if self.used < before:
+                return
+
+    def _cut_off(self, account: Account, used: int) -> None:
+        self.note_cut_off(used, f"most, {account.bytes} bytes, are of: {account.name}. It is cut off")
+        account.release()
+
+    def note_cut_off(self, used: int, consequence: str) -> None:
+        """Count and log that somebody is cut off, because `used` bytes are in use."""
+        self.used_max = max(self.used_max, used)
+        self.released += 1
+        self._line.log(f"memory: {used} bytes are in use and {self.bytes_max} allowed (--memoryLimit); {consequence}")
 
 
 def default_bytes_max() -> int:

@@ -32,6 +32,7 @@ import headrace.execution
 import headrace.query
 from headrace import limits
 from headrace.clock import monotonic
+from headrace.server.measured_memory import resident_bytes
 from headrace.values import collator
 
 if TYPE_CHECKING:
@@ -63,12 +64,15 @@ async def tend(core: Core) -> None:
             await asyncio.sleep(0)
     collator.read_ahead()
     activity, garbage, freed = Activity(core.scheduler.turns), Garbage(), FreedMemory()
+    measured = core.scheduler.measured
+    measured.resident, measured.return_freed = resident_bytes, return_freed_memory
     while True:
         await asyncio.sleep(limits.COLLECTION_SECONDS)
         activity.look()
         garbage.look(is_quiet=activity.is_quiet, has_been_quiet=activity.has_been_quiet)
         await asyncio.sleep(0)  # clients have their turn: each of the two may take long
         freed.look(has_been_quiet=activity.has_been_quiet)
+        core.scheduler.look_at_memory()
 
 
 class Activity:

@@ -6,6 +6,8 @@ iteration of the loop has for all such clients, some of one and then some of the
 Many clients may send a long command at the same moment. Behind the first that has paused in an iteration of the loop,
 the others begin with a short turn, and behind some of these the rest is queued for the next iterations.
 
+While the process is short of memory (`measured_memory.py`), only the oldest of the paused commands goes on.
+
 Rule: who sends a short command waits for one turn of a long one at most, however many long ones there are; those share
 the time that is left.
 """
@@ -18,6 +20,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace import limits
@@ -27,6 +30,7 @@ from headrace.dispatch.command import Command
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError, Interrupted
 from headrace.memory_budget import exceeded
+from headrace.server.measured_memory import MeasuredMemory, Paused, is_ending, oldest
 from headrace.turns import TURN_SECONDS, Turn, Turns, free
 
 if TYPE_CHECKING:
@@ -53,6 +57,8 @@ class _Paused:
     turn: Turn
     done: Callable[[Any], None]
     """Called with what it answers, or with the exception that it raises."""
+    since: float = 0.0
+    """When it has first paused, or the reading of its message, in seconds of the monotonic clock."""
 
 
 class Scheduler:
@@ -62,11 +68,13 @@ class Scheduler:
         self.turns = Turns()
         self.turns.can_keep = True
         self._core = core
+        self.measured = MeasuredMemory(core.store.memory)
         self._paused: deque[_Paused] = deque()
         self._aside: dict[_Paused, None] = {}  # whose calls run in the thread
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-aside")
         self._by_connection: dict[int, _Paused] = {}
         self._scheduled = False
+        self._message_since = 0.0  # `since` of the message whose command begins now; 0: it has not paused
         self._begun_count = 0  # commands that have begun in this iteration of the loop and have paused
         self._queued: deque[tuple[Peer, Command, Request]] = deque()  # that have not begun
         self.eager_seconds = EAGER_SECONDS
@@ -107,6 +115,7 @@ class Scheduler:
             self._begun()
             self.count_memory(answer, request)
             self._add(_Paused(peer, request, answer, partial(_go_on, peer, command, request)))
+            self.look_at_memory()
         return answer
 
     def run_shortly(self, function: Callable[..., Any], *args: Any) -> Any:
@@ -132,6 +141,24 @@ class Scheduler:
             turn.account.set(size)
         except CommandError:
             self._out_of_memory(turn)
+
+    def look_at_memory(self) -> None:
+        """Make room where the process has more memory than it may: the account that holds most is released while
+        accounts count more than half of the limit; otherwise the youngest of the paused commands ends."""
+        excess = self.measured.excess()
+        if not excess:
+            return
+        commands: list[Paused] = [paused for paused in self._paused if paused.peer is not None]
+        commands += self._core.writer.waiting()
+        if any(map(is_ending, commands)):
+            return
+        memory = self._core.store.memory
+        commands = [paused for paused in commands if paused.turn.interruptible]
+        if memory.used > memory.bytes_max // 2 or not commands:
+            memory.release_largest(excess)
+        else:
+            memory.note_cut_off(excess, "the youngest of the long commands ends")
+            self._out_of_memory(max(commands, key=attrgetter("since")).turn)
 
     def _out_of_memory(self, turn: Turn) -> None:
         error = exceeded(self._core.store.memory.bytes_max)
@@ -184,6 +211,7 @@ class Scheduler:
         if type(answer) is Turn:
             self._begun()
             self._add(_Paused(peer, None, answer, done))
+            self.look_at_memory()
             return
         try:
             done(answer)
@@ -209,6 +237,7 @@ class Scheduler:
             self._resume()
 
     def _add(self, paused: _Paused) -> None:
+        paused.since = self._message_since or monotonic()
         if paused.peer is not None:
             self._by_connection[paused.peer.client.connection_id] = paused
         self._append(paused)
@@ -248,9 +277,17 @@ class Scheduler:
             if self._paused:
                 self._schedule()
 
+    def _take(self) -> _Paused:
+        """Remove from the queue what goes on: the first; while memory is short, what frees some, or the oldest."""
+        if len(self._paused) == 1 or not self.measured.is_short():
+            return self._paused.popleft()
+        taken = next((paused for paused in self._paused if paused.peer is None), None) or oldest(self._paused)
+        self._paused.remove(taken)
+        return taken
+
     def _resume(self) -> bool:
         """Whether the command whose turn it was has ended."""
-        paused = self._paused.popleft()
+        paused = self._take()
         try:
             answer = self.turns.resume(paused.turn)
         except Exception as error:
@@ -259,14 +296,17 @@ class Scheduler:
             if paused.request is not None:
                 self.count_memory(answer, paused.request)
             self._append(paused)
+            self.look_at_memory()
             return False
         if paused.peer is not None:
             del self._by_connection[paused.peer.client.connection_id]
             if paused.request is None:  # the command of a long message begins behind a turn that was its own, too
                 self._begun()
+                self._message_since = paused.since
         try:
             paused.done(answer)
         finally:
+            self._message_since = 0.0
             del answer  # as above
         return True
 

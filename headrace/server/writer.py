@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -31,6 +31,7 @@ from headrace.dispatch.request import Request
 from headrace.dispatch.wait import Wait
 from headrace.errors import Interrupted
 from headrace.server.failures import log_failure, write_error
+from headrace.server.measured_memory import oldest
 from headrace.store.store import MapFull
 from headrace.store.write_transaction import CatalogChange, WriteTransaction
 from headrace.turns import Turn
@@ -52,6 +53,11 @@ class PausedWrite(NamedTuple):
 
     write: Write
     turn: Turn
+
+    @property
+    def since(self) -> float:
+        """When it has first paused, in seconds of the monotonic clock."""
+        return self.turn.paused_at or 0.0
 
 
 @dataclass(slots=True)
@@ -183,6 +189,10 @@ class Writer:
             self._paused.append(paused)
             self._schedule()
 
+    def waiting(self) -> Iterable[PausedWrite]:
+        """The paused writes that wait for nothing but their turn."""
+        return self._paused
+
     def _all_paused(self) -> list[PausedWrite]:
         """Also those whose turn is being committed."""
         blocked = [paused for waiting in self._blocked.values() for paused in waiting]
@@ -216,6 +226,7 @@ class Writer:
                 self._core.loop.call_later(max(0.0, left_ms + 1.0) / 1000, self._unblock, paused)
             return
         self._paused.append(paused)
+        self._core.scheduler.look_at_memory()
 
     def _schedule(self) -> None:
         if not self._scheduled:
@@ -271,10 +282,18 @@ class Writer:
             group = WriteGroup(self._queue[: limits.COMMIT_COMMAND_COUNT_MAX], self._jobs)
             self._queue, self._jobs = self._queue[limits.COMMIT_COMMAND_COUNT_MAX :], []
             if self._paused and not (self._commit_was_long and group.writes):
-                group.resumed = self._paused.popleft()
+                group.resumed = self._take_paused()
         self._group = group
         self._steps = self._run(group)
         self._go_on()
+
+    def _take_paused(self) -> PausedWrite:
+        """Remove from the queue the write that goes on: the first, or the oldest while memory is short."""
+        if len(self._paused) == 1 or not self._core.scheduler.measured.is_short():
+            return self._paused.popleft()
+        taken = oldest(self._paused)
+        self._paused.remove(taken)
+        return taken
 
     def _go_on(self) -> None:
         """Run the group up to its end, or to the next pause in the middle of a change."""

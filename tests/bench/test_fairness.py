@@ -32,6 +32,15 @@ QUICK = {
     "a filter of 16 MB: $in of 1,200,000 numbers",
 }
 """Those that run in `make test`."""
+HEAVY = (
+    "30 aggregates of ranges of 3,900,000",
+    "60 aggregates of three such ranges in a $let",
+    "40 aggregates of arrays of 1,000,000 texts",
+    "60 open transactions of 15 MB",
+    "60 views with pipelines of 14 MB",
+    "40 filters with $in of 150,000 documents",
+)
+"""Those that took gigabytes while only accounts bounded the memory of the process."""
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +65,15 @@ def test_an_attack_is_answered_and_others_go_on(attack: Attack, idle: Any) -> No
     before, most, _ = result.memory
     assert not math.isnan(most)
     assert most - before < MEMORY_MIB_MAX, result
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("name", HEAVY)
+def test_a_server_with_a_memory_limit_takes_half_more_at_most(name: str, idle: Any) -> None:
+    attack = next(attack for attack in ALL if attack.name == name)
+    result = measure(attack, idle, SECONDS, flags=("--memoryLimit", "512M"))
+    assert result.alive
+    assert result.peak <= 768, result
 
 
 def test_names_of_attacks_differ() -> None:

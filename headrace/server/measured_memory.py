@@ -1,0 +1,96 @@
+"""The memory of the process, as the system measures it. It includes what no account counts (`memory_budget.py`): values
+that expressions make on the way, parsed filters, copies of messages.
+
+    plenty      up to three quarters of the limit: all commands that have paused take turns
+    short       one read and one write go on, the oldest ones; the others wait for their next turn
+    exceeded    an eighth above the limit: something must end (`Scheduler.look_at_memory`)
+
+Only `headrace serve` measures. The memory of a program with a server inside is the program's.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection
+from functools import cache
+from operator import attrgetter
+from typing import Protocol, TypeVar
+
+from headrace import limits
+from headrace.clock import monotonic
+from headrace.memory_budget import Memory
+from headrace.turns import Turn
+
+
+class MeasuredMemory:
+    """Compares the memory of the process with its limit."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self.resident: Callable[[], int] | None = None
+        """Returns the bytes that the process has for itself; None: nothing is measured."""
+        self.return_freed: Callable[[], object] = bool
+        """Returns freed blocks to the system."""
+        self._returns_at = 0.0
+
+    def is_short(self) -> bool:
+        """Whether only the oldest commands may go on."""
+        return self._used() > self._memory.bytes_max * limits.MEMORY_SHORT_SHARE
+
+    def excess(self) -> int:
+        """Return how many bytes the process has where these are so many that something must end; otherwise 0."""
+        used = self._used()
+        return used if used > self._memory.bytes_max * limits.MEMORY_EXCEEDED_SHARE else 0
+
+    def _used(self) -> int:
+        """Return how many bytes the process has; freed blocks are returned first where these are many."""
+        if self.resident is None:
+            return 0
+        used, most = self.resident(), self._memory.bytes_max
+        if used <= most * limits.MEMORY_SHORT_SHARE:
+            return used
+        if used <= most * limits.MEMORY_EXCEEDED_SHARE and monotonic() < self._returns_at:
+            return used
+        self.return_freed()
+        self._returns_at = monotonic() + limits.MEMORY_RETURN_SECONDS
+        return self.resident()
+
+
+class Paused(Protocol):
+    """A command that has paused."""
+
+    @property
+    def turn(self) -> Turn:
+        """Its turn."""
+
+    @property
+    def since(self) -> float:
+        """When it has first paused, in seconds of the monotonic clock."""
+
+
+AnyPaused = TypeVar("AnyPaused", bound=Paused)
+
+
+def oldest(paused: Collection[AnyPaused]) -> AnyPaused:
+    """Return which command goes on while memory is short: one that is about to end, or the oldest."""
+    ending = (item for item in paused if is_ending(item))
+    return next(ending, None) or min(paused, key=attrgetter("since"))
+
+
+def is_ending(paused: Paused) -> bool:
+    """Whether the command ends at its next turn."""
+    return paused.turn.goes_first or paused.turn.interruption is not None
+
+
+@cache
+def _statm() -> int:
+    return os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def resident_bytes() -> int:
+    """Return the resident memory of the process without pages of files, 4 µs; 0 where the system is not Linux."""
+    try:
+        _, resident, shared, _ = os.pread(_statm(), 128, 0).split(b" ", 3)
+    except OSError:
+        return 0
+    return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,156 @@
+"""A server whose process has more memory than it may: the oldest command goes on alone, or the youngest ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from bson import Binary, Int64
+
+import headrace
+from headrace import limits
+from headrace.memory_budget import Memory
+from headrace.server.measured_memory import MeasuredMemory, resident_bytes
+from headrace.turns import Turn
+from tests.waiting import until
+
+from ..raw import RawClient
+from .test_turns import ENDLESS, running
+
+MEGABYTE = 1024 * 1024
+LIMIT = 20 * MEGABYTE
+SHORT = int(LIMIT * limits.MEMORY_SHORT_SHARE) + 1
+EXCEEDED = int(LIMIT * limits.MEMORY_EXCEEDED_SHARE) + 1
+
+
+@pytest.fixture
+def server() -> Iterator[headrace.Server]:
+    with headrace.Server(memory_bytes_max=LIMIT) as running:
+        yield running
+
+
+@pytest.fixture
+def other(server: headrace.Server) -> Iterator[RawClient]:
+    with RawClient(server.address) as client:
+        client.ask({"insert": "c", "documents": [{"_id": 1}]})
+        yield client
+
+
+@pytest.fixture
+def clients(server: headrace.Server) -> Iterator[tuple[RawClient, RawClient]]:
+    with RawClient(server.address) as first, RawClient(server.address) as second:
+        yield first, second
+
+
+def begin(clients: tuple[RawClient, RawClient], other: RawClient) -> None:
+    """Have the first client and then the second begin a command that does not end by itself."""
+    for number, client in enumerate(clients, 1):
+        client.send(ENDLESS, "admin")
+        until(lambda: len(running(other, "aggregate")) == number)  # noqa: B023  (called at once)
+
+
+def end(clients: tuple[RawClient, ...], other: RawClient) -> list[int]:
+    """Kill all commands; the codes of their answers."""
+    for operation in running(other, "aggregate"):
+        other.ask({"killOp": 1, "op": operation["opid"]}, "admin")
+    return [client.receive()[1]["code"] for client in clients]
+
+
+def test_memory_is_short_from_three_quarters_on_and_exceeded_from_nine_eighths_on() -> None:
+    measured = MeasuredMemory(Memory(LIMIT))
+    assert (measured.is_short(), measured.excess()) == (False, 0)
+    for used, expected in ((SHORT - 1, (False, 0)), (SHORT, (True, 0)), (EXCEEDED, (True, EXCEEDED))):
+        measured.resident = lambda used=used: used  # type: ignore[misc]
+        assert (measured.is_short(), measured.excess()) == expected
+
+
+def test_freed_memory_is_returned_before_anything_ends() -> None:
+    measured, resident = MeasuredMemory(Memory(LIMIT)), [EXCEEDED]
+    measured.resident, measured.return_freed = lambda: resident[0], resident.reverse
+    resident.append(0)
+    assert measured.excess() == 0
+    assert resident == [0, EXCEEDED]
+
+
+def test_the_memory_of_this_process_is_measured() -> None:
+    before = resident_bytes()
+    held = bytes(range(256)) * (64 * MEGABYTE // 256)
+    assert resident_bytes() - before > 32 * MEGABYTE
+    del held
+
+
+def test_only_the_oldest_command_goes_on_while_memory_is_short(
+    server: headrace.Server, other: RawClient, clients: tuple[RawClient, RawClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler = server._running.scheduler
+    begin(clients, other)
+    resumed: list[Turn] = []
+    resume = scheduler.turns.resume
+
+    def noted(turn: Turn, given: Any = None) -> Any:
+        resumed.append(turn)
+        return resume(turn, given)
+
+    scheduler.measured.resident = lambda: SHORT
+    monkeypatch.setattr(scheduler.turns, "resume", noted)
+    until(lambda: resumed)
+    resumed.clear()  # the first may have been chosen before
+    until(lambda: len(resumed) > 20)
+    assert set(resumed) == {min(list(scheduler._by_connection.values()), key=lambda paused: paused.since).turn}
+    assert other.ask({"insert": "c", "documents": [{"_id": 2}]})["n"] == 1
+    clients[0].socket.close()
+    until(lambda: len(set(resumed)) == 2)
+    assert end(clients[1:], other) == [11601]
+
+
+def test_the_youngest_command_ends_where_memory_is_exceeded(
+    server: headrace.Server, other: RawClient, clients: tuple[RawClient, RawClient]
+) -> None:
+    scheduler = server._running.scheduler
+    begin(clients, other)
+    scheduler.measured.resident = lambda: EXCEEDED if len(scheduler._by_connection) > 1 else 0
+    assert clients[1].receive()[1]["code"] == 146
+    assert end(clients[:1], other) == [11601]
+    assert other.ask({"serverStatus": 1}, "admin")["mem"]["cutOff"] == 1
+
+
+def test_a_long_write_ends_too(server: headrace.Server, other: RawClient, clients: tuple[RawClient, RawClient]) -> None:
+    core = server._running
+    slow = {"$reduce": {"input": {"$range": [0, 3_000_000]}, "initialValue": 0, "in": {"$add": ["$$value", 1]}}}
+    clients[0].send({"update": "c", "updates": [{"q": {"_id": 1}, "u": [{"$set": {"n": slow}}]}]})
+    until(lambda: running(other, "update"))
+    core.scheduler.measured.resident = lambda: EXCEEDED
+    assert clients[0].receive()[1]["code"] == 146
+    core.scheduler.measured.resident = None
+    assert other.ask({"find": "c"})["cursor"]["firstBatch"] == [{"_id": 1}]
+
+
+def test_the_largest_account_is_released_where_accounts_count_most(
+    server: headrace.Server, other: RawClient, clients: tuple[RawClient, RawClient]
+) -> None:
+    core = server._running
+    fields = {"lsid": {"id": Binary(bytes(16), 4)}, "txnNumber": Int64(1), "autocommit": False}
+    insert = {"insert": "c", "documents": [{"b": Binary(bytes(3 * MEGABYTE))}]}
+    assert clients[0].ask({**insert, **fields, "startTransaction": True})["ok"] == 1.0
+    assert clients[0].ask({**insert, **fields})["ok"] == 1.0
+    clients[1].send(ENDLESS, "admin")
+    until(lambda: running(other, "aggregate"))
+    core.scheduler.measured.resident = lambda: EXCEEDED if core.store.memory.used else 0
+    until(lambda: not core.store.memory.used)
+    assert clients[0].ask({"commitTransaction": 1, **fields}, "admin")["code"] == 251
+    assert end(clients[1:], other) == [11601]
+
+
+def test_a_command_is_as_old_as_its_message(server: headrace.Server, other: RawClient) -> None:
+    scheduler = server._running.scheduler
+    scheduler.turns.seconds, began = 0.0, dict[str, float]()
+    add = scheduler._add
+
+    def noted(paused: Any) -> None:
+        add(paused)
+        began["message" if paused.request is None else "command"] = paused.since
+
+    scheduler._add = noted  # type: ignore[method-assign]
+    assert other.ask({"find": "c", "filter": {"a": [[[0] * 10] * 10] * 2000}})["ok"] == 1.0
+    assert began["command"] == began["message"]
