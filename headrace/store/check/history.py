@@ -14,13 +14,14 @@ from bson import Timestamp
 from headrace.store.check.rows import Rows
 from headrace.values.position import from_key, from_timestamp, to_key
 
+_NONE: Final = Timestamp(0, 0)
 _VIEWS: Final = ".system.views"
 
 
 def check_history(rows: Rows) -> None:
     """Add to `rows.problems` what is wrong with the oplog, its index and the images."""
-    expected = _check_entries(rows)
-    reached = _check_runs(rows)
+    expected, unknown = _check_entries(rows)
+    reached = _check_runs(rows, unknown)
     names = {number: name for name, number in rows.catalog.topics.items()}
     for topic in sorted(reached.keys() | expected.keys()):
         if reached[topic] > expected[topic] and not rows.problems:
@@ -29,11 +30,12 @@ def check_history(rows: Rows) -> None:
     _check_images(rows)
 
 
-def _check_entries(rows: Rows) -> Counter[int]:
-    """How many entries there are of each topic."""
+def _check_entries(rows: Rows) -> tuple[Counter[int], set[bytes]]:
+    """Count the entries of each topic; return also the keys of the last entries of chains whose first ones are pruned:
+    they are in the index under names that nothing says any more."""
     topics = rows.catalog.topics
     counts: Counter[int] = Counter()
-    chain: dict[str, None] = {}  # namespaces of a transaction's entries before its last
+    chains, unknown = _Chains(), set()
     last_runs: dict[int, tuple[int, int]] = {}
     pruned = rows.get("meta", b"pruned")
     for key, value in rows.walk("oplog"):
@@ -46,19 +48,41 @@ def _check_entries(rows: Rows) -> Counter[int]:
             continue
         if pruned is not None and key <= pruned:
             rows.problems.append(f"{rows.name('oplog', key)} is there, though history before {pruned.hex()} is removed")
-        names = _namespaces(entry)
         if entry["o"].get("partialTxn"):
-            chain.update(dict.fromkeys(names))
+            chains.add(entry)
             continue
-        if "applyOps" in entry["o"]:
-            names, chain = list(dict.fromkeys([*chain, *names])), {}
+        names = chains.names(entry)
+        if names is None:
+            unknown.add(key)
+            names = _namespaces(entry)
         for name in names:
             topic = topics.get(name)
             if topic is None or not _is_covered(rows, topic, position, last_runs):
                 rows.problems.append(f"the oplog's index of {name} does not lead to {rows.name('oplog', key)}")
-            else:
+            elif key not in unknown:
                 counts[topic] += 1
-    return counts
+    return counts, unknown
+
+
+class _Chains:
+    """The namespaces of transactions whose entries alternate, by the time of the last entry of each."""
+
+    def __init__(self) -> None:
+        self._names: dict[Timestamp, dict[str, None]] = {_NONE: {}}
+
+    def add(self, entry: dict[str, Any]) -> None:
+        """Go on with a chain; that of a commit that was cut short stays."""
+        names = self.names(entry)
+        if names is not None:
+            self._names[entry["ts"]] = dict.fromkeys(names)
+
+    def names(self, entry: dict[str, Any]) -> list[str] | None:
+        """The namespaces of an entry and of those before it in its chain; None where some of these are pruned."""
+        own = _namespaces(entry)
+        before = entry.get("prevOpTime", {}).get("ts", _NONE) if "applyOps" in entry["o"] else _NONE
+        if before not in self._names:
+            return None
+        return list(dict.fromkeys([*(self._names[before] if before == _NONE else self._names.pop(before)), *own]))
 
 
 def _namespaces(entry: dict[str, Any]) -> list[str]:
@@ -89,8 +113,8 @@ def _is_covered(rows: Rows, topic: int, position: int, last_runs: dict[int, tupl
     return True
 
 
-def _check_runs(rows: Rows) -> Counter[int]:
-    """How many entries the runs of each topic lead to."""
+def _check_runs(rows: Rows, unknown: set[bytes]) -> Counter[int]:
+    """How many entries the runs of each topic lead to, without these."""
     topics = set(rows.catalog.topics.values())
     reached: Counter[int] = Counter()
     before = (0, -1)
@@ -99,7 +123,7 @@ def _check_runs(rows: Rows) -> Counter[int]:
         if topic not in topics or last < first or (before[0] == topic and first <= before[1]):
             rows.problems.append(f"{rows.name('runs', key)} is no run that follows the one before it")
         before = topic, last
-        reached[topic] += sum(1 for _ in rows.keys("oplog", to_key(first), to_key(last)))
+        reached[topic] += sum(key not in unknown for key in rows.keys("oplog", to_key(first), to_key(last)))
     return reached
 
 
