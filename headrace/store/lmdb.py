@@ -6,7 +6,9 @@ Rules:
 - LMDB's own lock table is off: every transaction begins on one thread, one write transaction at a time,
   and no read transaction outlives the function that opened it. Under these rules a commit may finish
   on another thread while the first one reads.
-- A commit at default settings has reached the disk when it returns.
+- A commit at default settings has reached the disk when it returns, and so has all that an opened directory shows: a
+  process that was killed may have left a commit in the system's memory.
+- A directory has a complete data file or none, whenever the process or the machine ends.
 
 This is the only module that imports lmdb.
 """
@@ -37,6 +39,9 @@ TABLES: Final = ("catalog", "documents", "ids", "images", "indexes", "meta", "op
 MapFull = lmdb.MapFullError
 LmdbError = lmdb.Error
 LOCK_FILE: Final = "headrace.lock"
+NEW_FILE: Final = "data.mdb.new"
+"""A data file that is being made."""
+_NEW_FILE_BYTES: Final = 1 << 20
 _DISK_ERRORS: Final = frozenset({errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC})
 
 
@@ -74,9 +79,14 @@ class LmdbEnvironment:
         self.path = pathlib.Path(tempfile.mkdtemp(prefix="headrace-") if path is None else path)
         if path is None:  # also where nobody closes it: at the end of the process
             self._remove = weakref.finalize(self, _remove_directory, self.path, os.getpid())
+        made = [folder.parent for folder in (self.path, *self.path.parents) if not folder.exists()]
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock_file: int | None = _lock(self.path)
         try:
+            if not self.temporary and not self._file_bytes():
+                _make_data_file(self.path)
+                for folder in (self.path, *made):
+                    _sync_directory(folder)
             self._open(map_bytes)
         except lmdb.Error as error:
             self._release()
@@ -93,6 +103,8 @@ class LmdbEnvironment:
             str(self.path), map_size=map_bytes, max_dbs=len(TABLES), lock=False, sync=not self.temporary,
             metasync=not self.temporary, readahead=False, max_spare_txns=8, mode=0o600,
         )  # fmt: skip
+        if not self.temporary:
+            self._lmdb.sync(True)
         self._begin = self._lmdb.begin
         with contextlib.suppress(PermissionError):  # another user's files, which this one may write
             (self.path / DATA_FILE).chmod(0o600)
@@ -172,6 +184,32 @@ class LmdbEnvironment:
             self._lock_file = None
         if self.temporary:
             self._remove()
+
+
+def _make_data_file(path: pathlib.Path) -> None:
+    """Make a data file with empty tables under another name, sync it, and give it its name."""
+    new = path / NEW_FILE
+    new.unlink(missing_ok=True)
+    environment = lmdb.open(
+        str(new), subdir=False, map_size=_NEW_FILE_BYTES, max_dbs=len(TABLES), lock=False, mode=0o600
+    )
+    try:
+        with environment.begin(write=True) as transaction:
+            for name in TABLES:
+                environment.open_db(name.encode(), transaction)
+    finally:
+        environment.close()
+    new.rename(path / DATA_FILE)
+
+
+def _sync_directory(path: pathlib.Path) -> None:
+    """Sync the names in a directory, where its file system can."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _remove_directory(path: pathlib.Path, process: int) -> None:

@@ -1,0 +1,56 @@
+"""Half a minute of kills and as much of losses of power, and that both find what is planted.
+
+`python -m tests.crashes` runs for as long as one likes.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the calls are seen on Linux"),
+]
+RUN = "from tests.crashes.__main__ import run\nimport sys\nsys.exit(run(sys.argv[1:]))"
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def crashes(kind: str, path: Path, minutes: float, planted: str = "") -> subprocess.CompletedProcess[str]:
+    words = [kind, "--count", "400", "--minutes", str(minutes), "--seed", "1", "--dir", str(path)]
+    return subprocess.run(
+        [sys.executable, "-c", f"{planted}\n{RUN}", *words], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize(("kind", "counted"), [("kills", "kills"), ("power", "power losses")])
+def test_crashes_lose_nothing_that_was_acknowledged(kind: str, counted: str, tmp_path: Path) -> None:
+    done = crashes(kind, tmp_path, 0.4)
+    assert done.returncode == 0, done.stdout + done.stderr
+    figures = re.search(rf"(\d+) {counted}[,;]", done.stdout)
+    assert figures and int(figures[1]) > 10, done.stdout
+    assert "0 lost, 0 skipped or repeated" in done.stdout
+
+
+UNSYNCED = """
+import lmdb
+open_environment = lmdb.open
+lmdb.open = lambda *words, **options: open_environment(*words, **options | {"sync": False})
+"""
+ONE_COMMIT_OF_MANY_IS_LOST = """
+import itertools
+from headrace.store.store import Store
+sync, numbers = Store.sync, itertools.count()
+Store.sync = lambda self, txn: sync(self, txn) if next(numbers) % 9 else txn.kv.abort()
+"""
+
+
+@pytest.mark.parametrize(("kind", "planted"), [("kills", ONE_COMMIT_OF_MANY_IS_LOST), ("power", UNSYNCED)])
+def test_a_planted_loss_is_found(kind: str, planted: str, tmp_path: Path) -> None:
+    done = crashes(kind, tmp_path, 1.0, planted)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "FOUND in" in done.stdout
