@@ -299,6 +299,11 @@ def test_server_status_counts_commands_under_mongodbs_names() -> None:
     assert reply["connections"]["current"] == 3 and reply["uptime"] == 100.0
 
 
+def test_the_uptime_is_in_whole_seconds() -> None:
+    reply = ask({"serverStatus": 1}, FakeServer(started_ms=1_699_999_999_001))
+    assert (reply["uptime"], type(reply["uptime"]), reply["uptimeMillis"]) == (100.0, float, 100_999)
+
+
 def test_sections_of_server_status_can_be_left_out() -> None:
     reply = ask({"serverStatus": 1, "metrics": 0, "repl": False}, FakeServer(metrics={"network.bytesIn": 1}))
     assert "metrics" not in reply and "repl" not in reply and "network" in reply

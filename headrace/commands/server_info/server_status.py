@@ -49,7 +49,7 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
         "process": "headrace",
         "headraceVersion": headrace_version(),
         "pid": Int64(os.getpid()),
-        "uptime": uptime_ms / 1000.0,
+        "uptime": float(uptime_ms // 1000),  # whole, as tools read it as an integer
         "uptimeMillis": Int64(uptime_ms),
         "uptimeEstimate": Int64(uptime_ms // 1000),
         "localTime": DatetimeMS(now_ms),
