@@ -266,7 +266,7 @@ class Engine:
             free_held(error)
             if began:
                 self.usage.note(command.usage, request, monotonic() - began)
-            return self.failure(error, request)
+            return self.failure(error, request, concern=True)
         except (BSONError, UnicodeDecodeError) as error:
             return self.failure(CommandError(22, f"invalid bson: {error}"), request)
         finally:
@@ -285,8 +285,13 @@ class Engine:
         end = reply.closing(position)
         return reply.document(reply.answer_elements(answer), end if "ok" not in answer else end[len(reply.OK) :])
 
-    def failure(self, error: AnsweredError, request: Request, labels: Sequence[str] | None = None) -> bytes:
-        """The reply to a failed command, with the labels that drivers act on, or with those given."""
+    def failure(
+        self, error: AnsweredError, request: Request, labels: Sequence[str] | None = None, *, concern: bool = False
+    ) -> bytes:  # fmt: skip
+        """The reply to a failed command, with the labels that drivers act on, or with those given.
+
+        `concern`: the command has run, and its `writeConcern` has an error, too, if it cannot be met.
+        """
         command = self.commands.get(request.name)
         if command is not None:
             self.count(command.total)
@@ -295,4 +300,6 @@ class Engine:
             all_labels = (*error.labels, *retryable_writes.labels_of(self, request, error))
             labels = tuple(dict.fromkeys(all_labels))
         with uninterrupted():  # a command that has failed does not fail again, as its time is up
-            return reply.error_reply(error, labels, self.store.last_position if self.store.oplog_enabled else None)
+            element = generic_arguments.unsatisfied(request.body) if concern else b""
+            position = self.store.last_position if self.store.oplog_enabled else None
+            return reply.error_reply(error, labels, position, element)

@@ -92,13 +92,13 @@ def _array_of_errors(errors: list[dict[str, Any]]) -> bytes:
     return array(pieces)
 
 
-def error_reply(error: AnsweredError, labels: Sequence[str], position: int | None) -> bytes:
-    """The reply to a command that failed."""
+def error_reply(error: AnsweredError, labels: Sequence[str], position: int | None, element: bytes = b"") -> bytes:
+    """The reply to a command that failed. `element`: one more raw element."""
     fields: dict[str, Any] = {"ok": 0.0, "errmsg": error.message, "code": error.code, "codeName": error.code_name}
     fields.update(error.extra)
     if labels:
         fields["errorLabels"] = list(labels)
-    body = encode(fields)[4:-1]
+    body = encode(fields)[4:-1] + element
     return document(body, b"\x00" if position is None else times(position))
 
 

@@ -49,15 +49,26 @@ def parse_pipeline(pipeline: Sequence[Any], *, context: PipelineContext) -> tupl
     return with_unwinds(with_limits(list(with_sort_keys(stages))))
 
 
-def _parse_stage(element: Any, context: PipelineContext, key: SortedKey | None) -> tuple[Stage, ...]:
+def check_stage_names(pipeline: Sequence[Any]) -> None:
+    """Raise 14, 40323 and 40324 for elements that are no stages."""
+    for element in ticking(pipeline):
+        _stage_name(element)
+
+
+def _stage_name(element: Any) -> str:
     if type(element) is not dict:
         raise CommandError(14, "Each element of the 'pipeline' array must be an object")
     if len(element) != 1:
         raise CommandError(40323, "A pipeline stage specification object must contain exactly one field.")
-    ((name, value),) = element.items()
-    parse = STAGES.get(name)
-    if parse is None:
+    name: str = next(iter(element))
+    if name not in STAGES:
         raise CommandError(40324, f"Unrecognized pipeline stage name: '{name}'")
+    return name
+
+
+def _parse_stage(element: Any, context: PipelineContext, key: SortedKey | None) -> tuple[Stage, ...]:
+    name = _stage_name(element)
+    parse, value = STAGES[name], element[name]
     if key is not None and name in ONE_BY_ONE:
         context = replace(context, sort_key=key.reader)
     return parse(name, value, context)

@@ -52,7 +52,7 @@ def options_of(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def run(context: CommandContext, request: Request) -> dict[str, Any]:
-    """create: raises 48 where the namespace exists with other options."""
+    """create: raises 48 where the namespace exists with other options, in a transaction also with the same."""
     namespace = target(request)
     for_changing(namespace)
     body = request.body
@@ -74,10 +74,12 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def _is_there(context: CommandContext, namespace: str, options: dict[str, Any]) -> bool:
-    """Whether the namespace exists with the same options; raises 48 where it has others."""
+    """Whether the namespace exists with the same options; raises 48 where it has others, or in a transaction."""
     existing = context.txn.collection(namespace)
     if existing is None:
         return False
+    if context.transaction is not None:
+        raise CommandError(48, f"Collection {namespace} already exists.")
     if existing.is_view == ("viewOn" in options) and existing.options == options:
         return True
     kind = "view" if existing.is_view else "collection"

@@ -35,6 +35,7 @@ from headrace.execution.let import variables_of
 from headrace.execution.plan import Finder, check_hint, collation_of
 from headrace.execution.writes.matches import MatchedDocument, Target, created, first_match, matches, missing
 from headrace.execution.writes.updates import Applier, Changed, check_upsert, parsed
+from headrace.query.pipeline import check_stage_names
 from headrace.query.sort import parse_sort
 from headrace.query.update import Update, check_upsert_filter, parse_update
 from headrace.store.write_transaction import RetryableWrite
@@ -75,6 +76,8 @@ def run(context: CommandContext, request: Request) -> bytes | dict[str, Any]:
             return answer
     for statement in ticking(statements):
         check(statement)
+        if type(statement["u"]) is list:
+            check_stage_names(statement["u"])
     ordered = ORDERED.of(request.body)
     errors = refused(context.txn.collection(namespace), len(statements), ordered=ordered)
     if errors is not None:

@@ -1,0 +1,75 @@
+"""The replies to writes that fail: whether the command fails or a statement of it, and its `writeConcernError`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from bson import Binary, Int64
+
+from headrace.testing.clock import FakeClock
+from headrace.testing.driven import DrivenServer
+
+SESSION = {"lsid": {"id": Binary(b"s" * 16, 4)}, "txnNumber": Int64(1), "autocommit": False}
+
+
+@pytest.fixture
+def at() -> Iterator[DrivenServer]:
+    with DrivenServer(clock=FakeClock()) as server:
+        server.must("t", {"insert": "c", "documents": [{"_id": 1}]})
+        yield server
+
+
+FAILING: dict[str, tuple[dict[str, Any], int]] = {
+    "aggregate": ({"aggregate": "c", "pipeline": [{"$out": "a$b"}], "cursor": {}}, 73),
+    "collMod": ({"collMod": "d"}, 26),
+    "create": ({"create": "c", "capped": True, "size": 10}, 48),
+    "createIndexes": ({"createIndexes": "c", "indexes": [{"key": {"a": 1}, "name": ""}]}, 67),
+    "dropIndexes": ({"dropIndexes": "c", "index": "a"}, 27),
+    "findAndModify": ({"findAndModify": "c", "update": {"$set": {"_id": 2}}}, 66),
+    "renameCollection": ({"renameCollection": "t.d", "to": "t.e"}, 26),
+}
+
+
+@pytest.mark.parametrize("name", FAILING)
+@pytest.mark.parametrize(("w", "code"), [(2, 100), ("nowhere", 79)])
+def test_a_command_that_fails_has_the_error_of_its_write_concern(
+    at: DrivenServer, name: str, w: Any, code: int
+) -> None:
+    command, expected = FAILING[name]
+    database = "admin" if name == "renameCollection" else "t"
+    reply: Any = at.run(database, {**command, "writeConcern": {"w": w}})
+    assert (reply["code"], reply["writeConcernError"]["code"]) == (expected, code)
+    reply = at.run(database, {**command, "writeConcern": {"w": 1}})
+    assert reply["code"] == expected and "writeConcernError" not in reply
+
+
+@pytest.mark.parametrize("command", [{"drop": "c", "unknown": 1}, {"find": "c", "filter": {"$no": 1}}, {"no": 1}])
+def test_a_command_that_did_not_run_as_a_write_has_none(at: DrivenServer, command: dict[str, Any]) -> None:
+    reply: Any = at.run("t", {**command, "writeConcern": {"w": 2}})
+    assert not reply["ok"] and "writeConcernError" not in reply
+
+
+@pytest.mark.parametrize(("pipeline", "code"), [([{"$no": 1}], 40324), ([{}], 40323), ([1], 14)])
+def test_an_update_with_an_unknown_stage_fails_as_a_command(at: DrivenServer, pipeline: list[Any], code: int) -> None:
+    good = {"q": {}, "u": {"$set": {"a": 1}}}
+    for name in ("c", "missing"):
+        reply: Any = at.run("t", {"update": name, "updates": [good, {"q": {}, "u": pipeline}]})
+        assert (reply["ok"], reply["code"]) == (0.0, code)
+    assert at.must("t", {"find": "c"})["cursor"]["firstBatch"] == [{"_id": 1}]
+    reply = at.run("t", {"update": "c", "updates": [{"q": {}, "u": [{"$match": {}}]}]})
+    assert (reply["ok"], reply["writeErrors"][0]["code"]) == (1.0, 72)
+
+
+def test_a_transaction_does_not_create_what_is_there(at: DrivenServer) -> None:
+    assert at.must("t", {"create": "c"})["ok"] == 1.0
+    asked = {"create": "c", **SESSION}
+    reply: Any = at.run("t", {**asked, "startTransaction": True})
+    assert (reply["code"], reply.get("errorLabels", [])) == (48, [])
+    session = {**SESSION, "txnNumber": Int64(2)}
+    assert at.must("t", {"create": "e", **session, "startTransaction": True})["ok"] == 1.0
+    reply = at.run("t", {"create": "e", **session})
+    assert reply["code"] == 48
+    reply = at.run("admin", {"commitTransaction": 1, **session})
+    assert reply["code"] == 251
