@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Sequence
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, NoReturn
 
 DEFAULT_URI: Final = "mongodb://localhost:27017"
@@ -29,6 +32,35 @@ class Failed(Exception):
     def __init__(self, reason: str, status: int = EXIT_FAILED) -> None:
         super().__init__(reason)
         self.status = status
+
+
+class Terminated(BaseException):
+    """A signal ends the command, which clears up as behind Ctrl-C."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.status = 128 + number
+
+
+@contextmanager
+def terminated_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP raise `Terminated` in the `with`, once: the second one ends the process. A signal that is
+    ignored, as SIGHUP is under nohup, stays so. Elsewhere than in the main thread nothing changes."""
+
+    def terminate(number: int, frame: object) -> NoReturn:
+        signal.signal(number, signal.SIG_DFL)
+        raise Terminated(number)
+
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                before[number] = signal.signal(number, terminate)
+    try:
+        yield
+    finally:
+        for changed, handler in before.items():
+            signal.signal(changed, handler)
 
 
 def add_command(

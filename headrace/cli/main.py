@@ -20,6 +20,7 @@ from headrace.cli.arguments import (
     ExamplesHelp,
     Failed,
     Parser,
+    Terminated,
     add_command,
     epilog_of,
 )  # fmt: skip
@@ -55,6 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return failure.status
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+    except Terminated as ended:
+        return ended.status
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to flush at exit
         return EXIT_PIPE_CLOSED

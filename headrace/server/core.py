@@ -26,7 +26,7 @@ from headrace.server.audit import Audit
 from headrace.server.background import Background
 from headrace.server.exposure import UnprotectedAddress, exposure_warning, make_directory_private, require_consent
 from headrace.server.failures import log_failure, log_of_loop, shown
-from headrace.server.listener import Listener, bound_sockets, bound_unix_socket
+from headrace.server.listener import Listener, bound_sockets, bound_unix_socket, set_socket_options
 from headrace.server.log.rate import LogRates
 from headrace.server.log.tail import LogTail
 from headrace.server.notifier import Notifier
@@ -358,7 +358,7 @@ class Core:
         self.engine.connections_created += 1
         remote, local = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
         if isinstance(remote, tuple):
-            transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            set_socket_options(transport.get_extra_info("socket"))
             name = f"{remote[0]}:{remote[1]}"
             tls = transport.get_extra_info("tls")
             client = ClientInfo(self.engine.connections_created, name, (local[0], local[1]), tls)

@@ -25,7 +25,7 @@ import termios
 from collections import deque
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from headrace import limits
 from headrace.clock import monotonic
@@ -158,6 +158,18 @@ class Listener:
             connection.close()
         self._accepted.clear()
         self._eager.clear()
+
+
+def set_socket_options(connection: Any) -> None:
+    """Send small replies at once, and have the kernel find out when a client has vanished without a word: its machine
+    has lost power, or its network. Shorter times of the system's own stay."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    idle = getattr(socket, "TCP_KEEPIDLE", None) or getattr(socket, "TCP_KEEPALIVE", None)  # macOS has the latter
+    times = ((idle, limits.KEEPALIVE_SECONDS_MAX), (socket.TCP_KEEPINTVL, limits.KEEPALIVE_ANSWER_SECONDS_MAX))
+    for option, seconds_max in times:
+        if option is not None and connection.getsockopt(socket.IPPROTO_TCP, option) > seconds_max:
+            connection.setsockopt(socket.IPPROTO_TCP, option, seconds_max)
 
 
 def has_left(descriptor: int) -> bool:

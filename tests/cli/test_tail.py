@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import queue
+import signal
+import subprocess
 import sys
 import threading
 import time
@@ -27,6 +29,7 @@ from headrace.cli.terminal import Painter
 from headrace.values.bson import encode
 from headrace.values.token import make_event_token
 from tests.ports import free_port
+from tests.waiting import until
 
 LARGE = 9 * 1024 * 1024
 
@@ -295,3 +298,60 @@ def test_what_would_control_a_terminal_is_escaped_and_long_lines_are_cut() -> No
     assert head == 'insert    d.c  {"_id": "\\x9b31m"}' and len(body) == 40 and body.endswith("…")
     coloured = list(EventLines(Painter(enabled=True), 40).of(event))
     assert coloured[1].startswith("\x1b[32m") and coloured[1].endswith("\x1b[0m")
+
+
+def _ends(server: headrace.Server, tmp_path: Path, end: Any, *words: str, **options: Any) -> tuple[int, str]:
+    """The exit status of a process that has printed an event, and what its state file has; all cursors are closed."""
+    state = tmp_path / "state.json"
+    command = [sys.executable, "-m", "headrace", "tail", server.uri, "shop", "--state", str(state), "--json", *words]
+    core = server._running
+    with (
+        pymongo.MongoClient[dict[str, Any]](server.uri) as client,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, **options) as process,
+    ):
+        assert process.stdout is not None
+        line = ""
+        for key in ("first", "second"):
+            until(lambda: any(request.name == "getMore" for request in core.waiting_requests()))
+            client.shop.c.insert_one({"_id": key})
+            line = process.stdout.readline()
+            assert key in line
+        until(lambda: any(request.name == "getMore" for request in core.waiting_requests()))
+        end(process)
+        status = process.wait(60)
+        assert len(core.engine.cursors) == 0, "the cursor is closed by the time that the process has ended"
+    stored: str = json.loads(state.read_text())["resumeToken"]["_data"]
+    assert stored >= json.loads(line)["_id"]["_data"]
+    return status, stored
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name)
+def test_a_signal_closes_the_cursor_and_stores_the_position(
+    server: headrace.Server, shop: Any, tmp_path: Path, number: signal.Signals
+) -> None:
+    status, _ = _ends(server, tmp_path, lambda process: process.send_signal(number))
+    assert status == 128 + number
+
+
+@pytest.mark.process
+def test_a_pipe_that_nobody_reads_ends_it_without_a_further_event(
+    server: headrace.Server, shop: Any, tmp_path: Path
+) -> None:
+    status, _ = _ends(server, tmp_path, lambda process: process.stdout.close())
+    assert status == 141
+
+
+@pytest.mark.process
+def test_a_hangup_that_is_ignored_stays_so(server: headrace.Server, shop: Any, tmp_path: Path) -> None:
+    """As under nohup."""
+
+    def end(process: Any) -> None:
+        process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGTERM)
+
+    def ignore() -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    status, _ = _ends(server, tmp_path, end, preexec_fn=ignore)
+    assert status == 128 + signal.SIGTERM

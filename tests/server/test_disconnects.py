@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 import headrace
+from headrace import limits
 from headrace.dispatch.request import Request
 from headrace.store.indexes import index_builds
 from headrace.turns import tick
@@ -146,3 +148,40 @@ def test_tail_closes_its_stream_when_it_is_terminated(server: headrace.Server) -
         process.send_signal(signal.SIGTERM)
         process.wait(60)
     until(lambda: not cursors(server))
+
+
+TCP_REPAIR = 19
+
+
+def vanish(client: RawClient) -> None:
+    """Close a socket without a word to the other side, as a machine does that loses its power."""
+    try:
+        client.socket.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, 1)
+    except OSError as error:
+        pytest.skip(f"needs Linux and CAP_NET_ADMIN: {error}")
+    client.socket.close()
+
+
+@pytest.mark.long
+def test_a_client_that_has_vanished_is_noticed_by_the_kernel(
+    server: headrace.Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "KEEPALIVE_SECONDS_MAX", 1)
+    watcher = RawClient(server.address)
+    cursor = watcher.watch("c")
+    watcher.send({"getMore": cursor, "collection": "c", "maxTimeMS": 600_000})
+    until(lambda: waiting(server, "getMore"))
+    vanish(watcher)
+    assert waiting(server, "getMore") and cursors(server) == 1
+    until(lambda: not cursors(server))
+    assert not waiting(server, "getMore") and not server._running.peers
+
+
+def test_sockets_have_mongods_keepalive(server: headrace.Server) -> None:
+    with RawClient(server.address) as client:
+        client.ask({"ping": 1})
+        (peer,) = server._running.peers
+        connection = peer._transport.get_extra_info("socket")
+        assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert 0 < connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) <= 300
+        assert 0 < connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL) <= 10

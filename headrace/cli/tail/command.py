@@ -50,7 +50,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--showExpandedEvents", action="store_true", help="also events such as createIndexes and modify"
     )
-    parser.add_argument("--count", metavar="N", type=positive, help="end behind so many events")
+    parser.add_argument("--count", metavar="N", type=positive, help="exit after N events")
     add_json(parser, "print each event as a line of Extended JSON")
     parser.add_argument(
         "--exec", dest="program", metavar="COMMAND",
@@ -60,15 +60,16 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
-    """Follow until interrupted, or until `--count` events were handled."""
+    """Follow until a signal ends it, its output is closed, or `--count` events were handled."""
     follow = follow_of(arguments)
+    from headrace.cli.arguments import terminated_by_signals
     from headrace.cli.connection import connected
     from headrace.cli.tail.handling import EventHandler
 
     handler = EventHandler(
         follow, as_json=arguments.json, program=arguments.program, fields=fields_of(arguments.fields)
     )
-    with connected(follow.uri) as client:
+    with terminated_by_signals(), connected(follow.uri) as client:
         return handler.run(client, arguments.count)
 
 

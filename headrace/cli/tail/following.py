@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -42,8 +42,9 @@ class Follow:
     _has_images: bool = True
     """Whether it knows `fullDocumentBeforeChange`: MongoDB from 6.0 on."""
 
-    def events(self, client: Client) -> Iterator[tuple[Document | None, Document | None]]:
-        """(event, resume token behind it), and (None, token) when everything is read. Does not end.
+    def events(self, client: Client) -> Generator[tuple[Document | None, Document | None]]:
+        """(event, resume token behind it), and (None, token) when everything is read. Does not end: `close` does, and
+        closes the cursor.
 
         An event with an unfinished predecessor, of more than 16 MB, is assembled. Raises PyMongoError for what a
         later attempt would not mend.

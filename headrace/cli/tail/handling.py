@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
 from typing import Any, Final
 
 from headrace.cli.arguments import Failed
@@ -31,22 +33,36 @@ class EventHandler:
         self._stored_at = 0.0
 
     def run(self, client: Client, count_max: int | None) -> int:
-        """Handle events until `count_max` are done or the user interrupts. Raises Failed."""
+        """Handle events until `count_max` are done. Raises Failed, and BrokenPipeError when the reader of the output
+        has gone; whatever ends it, the cursor is closed and the position stored."""
         count, position = 0, None
         try:
-            for event, token in self._follow.events(client):
-                if event is not None:
-                    self._handle(event)
-                    count += 1
-                position = token or position
-                is_last = count == count_max
-                self._store(position, now=is_last or event is None or self._program is not None)
-                if is_last:
-                    break
-        except (Failed, KeyboardInterrupt):
+            with closing(self._follow.events(client)) as events:
+                for event, token in events:
+                    if event is None:
+                        self._look_at_output()
+                    else:
+                        self._handle(event)
+                        count += 1
+                    position = token or position
+                    is_last = count == count_max
+                    self._store(position, now=is_last or event is None or self._program is not None)
+                    if is_last:
+                        break
+        except BaseException:
             self._store(position, now=True)
             raise
         return 0
+
+    def _look_at_output(self) -> None:
+        """Raise BrokenPipeError where the output is a pipe that is no longer read: without events nothing is written
+        that would show it."""
+        if self._program is None or self._as_json:
+            poll = select.poll()
+            with suppress(OSError, ValueError):  # no file, as in a test or a notebook
+                poll.register(sys.stdout.fileno(), 0)
+            if any(happened & select.POLLERR for _, happened in poll.poll(0)):
+                raise BrokenPipeError
 
     def _handle(self, event: Mapping[str, Any]) -> None:
         if self._program is not None:
