@@ -36,6 +36,7 @@ class CommandContext:
         "_wrap",
         "deadline_ms",
         "engine",
+        "keeps_empty_timestamps",
         "memory",
         "outlives_command",
         "pause_count",
@@ -62,6 +63,8 @@ class CommandContext:
         """What a command of many statements has done: `next`, the number of the next one, and what it will answer."""
         self.save_progress: Callable[[], None] | None = None
         """Called before each pause while the write transaction is there: notes what the pause will commit."""
+        self.keeps_empty_timestamps = False
+        """Whether top-level timestamps of 0 are stored as they are, and not replaced by the time of the write."""
         self._wrap: Callable[[View], View] | None = None
         self.memory: OperationMemory | None = None
         """What its stages may hold in memory; see `execution/command_memory.py`."""

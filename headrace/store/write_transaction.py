@@ -243,6 +243,7 @@ class WriteTransaction(View):
     def insert(
         self, collection: Collection, document: bytes, retryable: RetryableWrite | None = None,
         made: PreparedChange | None = None, ahead: LongInsert | None = None, entries: EntriesInPieces | None = None,
+        *, keeps_empty_timestamps: bool = False,
     ) -> bytes:  # fmt: skip
         """Store one new document and its entry; returns it as stored. Raises 11000 and what `_id` rules raise.
 
@@ -254,7 +255,7 @@ class WriteTransaction(View):
         position = self.reserve(1)
         try:
             document, key, key_document = identified(document)
-            if 0x11 in document:
+            if 0x11 in document and not keeps_empty_timestamps:
                 document = with_timestamps(document, position)
             full_key = bounded_key(collection.number_key, key)
             added: list[index_entries.Entry] = []
@@ -295,8 +296,9 @@ class WriteTransaction(View):
         return document
 
     def insert_many(
-        self, collection: Collection, documents: Sequence[bytes], retryable: RetryableWrite | None = None
-    ) -> int | None:
+        self, collection: Collection, documents: Sequence[bytes], retryable: RetryableWrite | None = None,
+        *, keeps_empty_timestamps: bool = False,
+    ) -> int | None:  # fmt: skip
         """Store all documents at once, or none and answer None where one of them would be refused.
 
         The fast path of bulk inserts: no unique index but `_id`, no over-long one, not capped. The caller falls back to
@@ -313,7 +315,9 @@ class WriteTransaction(View):
             return None
         before = self.clock_position
         first = self.reserve(len(ready))
-        if any(0x11 in document and _EMPTY_TIMESTAMP in document for document in ready):  # the first is quick
+        if not keeps_empty_timestamps and any(  # the first condition is quick
+            0x11 in document and _EMPTY_TIMESTAMP in document for document in ready
+        ):
             ready = [with_timestamps(document, position) for position, document in enumerate(ready, first)]
         if max(map(len, keys)) > limits.KEY_BYTES_MAX:
             self.clock_position = before

@@ -14,6 +14,7 @@ from headrace.dispatch.generic_arguments import (
     COLLATION,
     ENCRYPTION,
     HINT,
+    KEEPS_EMPTY_TIMESTAMPS,
     LET,
     QUERY_STATS,
 )
@@ -39,7 +40,8 @@ PIPELINE: Final = array(
     items_error=(14, "Each element of the 'pipeline' array must be an object"),
 )  # fmt: skip
 FIELDS: Final = Fields(
-    ALLOW_DISK_USE, COLLATION, _CURSOR, EXPLAIN, HINT, LET, PIPELINE, COLLECTION_UUID, *ENCRYPTION, *QUERY_STATS,
+    ALLOW_DISK_USE, COLLATION, COLLECTION_UUID, _CURSOR, EXPLAIN, HINT, KEEPS_EMPTY_TIMESTAMPS, LET, PIPELINE,
+    *ENCRYPTION, *QUERY_STATS,
     *without_effect(
         "bool", "bypassDocumentValidation", "fromMongos", "fromRouter", "isMapReduceCommand",
         "needsMerge",
@@ -65,6 +67,7 @@ def run(context: CommandContext, request: Request) -> Any:
     if body.get("cursor") is None:
         raise CommandError(9, "The 'cursor' option is required, except for aggregate with the explain argument")
     size = BATCH_SIZE.of(body["cursor"])
+    context.keeps_empty_timestamps = KEEPS_EMPTY_TIMESTAMPS.of(body)
     if type(name) is not str:
         namespace = f"{check_database(request.db)}.$cmd.aggregate"
         _check_without_collection(name, pipeline)

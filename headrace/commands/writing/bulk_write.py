@@ -26,6 +26,7 @@ from headrace.dispatch.generic_arguments import (
     COLLATION,
     CURSOR,
     HINT,
+    KEEPS_EMPTY_TIMESTAMPS,
     LET,
     MULTI,
     NOT_AN_UPDATE,
@@ -47,7 +48,7 @@ from headrace.values.bson import decode, encode, find_element
 NAMESPACE: Final = "admin.$cmd.bulkWrite"
 UNBOUNDED: Final = 1 << 30
 ERRORS_ONLY: Final = boolean("errorsOnly")
-FIELDS: Final = Fields(BYPASS, CURSOR, ERRORS_ONLY, LET, ORDERED, array("nsInfo"), array("ops"))
+FIELDS: Final = Fields(BYPASS, CURSOR, ERRORS_ONLY, KEEPS_EMPTY_TIMESTAMPS, LET, ORDERED, array("nsInfo"), array("ops"))
 _CONSTANTS: Final = document("constants")
 _FILTER: Final = document("filter", required=True)
 OPERATIONS: Final = {
@@ -123,6 +124,7 @@ def run(context: CommandContext, request: Request) -> bytes:
     """bulkWrite: the totals, and a cursor over the results of the operations."""
     body = request.body
     operations = _operations(request)
+    context.keeps_empty_timestamps = KEEPS_EMPTY_TIMESTAMPS.of(body)
     size = BATCH_SIZE.of(CURSOR.of(body))
     totals = BulkTotals(context, request)
     for first, group in _groups(operations, totals.progress["next"]):

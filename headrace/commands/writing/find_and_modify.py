@@ -16,6 +16,7 @@ from headrace.dispatch.generic_arguments import (
     COLLATION,
     ENCRYPTION,
     HINT,
+    KEEPS_EMPTY_TIMESTAMPS,
     LET,
     NOT_AN_UPDATE,
     UPDATE,
@@ -42,7 +43,7 @@ QUERY: Final = document("query")
 REMOVE: Final = boolean("remove")
 SORT: Final = document("sort")
 FIELDS: Final = Fields(
-    ARRAY_FILTERS, BYPASS, COLLATION, HINT, LET, NEW, PROJECTION, QUERY, REMOVE, SORT, UPSERT,
+    ARRAY_FILTERS, BYPASS, COLLATION, HINT, KEEPS_EMPTY_TIMESTAMPS, LET, NEW, PROJECTION, QUERY, REMOVE, SORT, UPSERT,
     Field("update", UPDATE, None, error=NOT_AN_UPDATE), COLLECTION_UUID, *ENCRYPTION,
     *without_effect("object", "runtimeConstants"),
 )  # fmt: skip
@@ -54,6 +55,7 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
     body = request.body
     namespace = target_of(request)
     _check(body)
+    context.keeps_empty_timestamps = KEEPS_EMPTY_TIMESTAMPS.of(body)
     collection = writable(context, namespace)
     check_hint(collection, body.get("hint"))
     spec = QUERY.of(body)

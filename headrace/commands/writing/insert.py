@@ -22,7 +22,7 @@ from headrace.dispatch.arguments import Fields, array, raw_documents
 from headrace.dispatch.collection_uuid import COLLECTION_UUID, with_expected_uuid
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
-from headrace.dispatch.generic_arguments import BYPASS, ENCRYPTION, ORDERED
+from headrace.dispatch.generic_arguments import BYPASS, ENCRYPTION, KEEPS_EMPTY_TIMESTAMPS, ORDERED
 from headrace.dispatch.lock_waits import wait_until_unlocked
 from headrace.dispatch.namespaces import check_writable, for_writing, refused, target
 from headrace.dispatch.reply import write_errors
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 _INT32 = Struct("<i").pack
 _N: Final = b"\x10n\x00"
 
-FIELDS: Final = Fields(BYPASS, ORDERED, array("documents"), COLLECTION_UUID, *ENCRYPTION)
+FIELDS: Final = Fields(BYPASS, KEEPS_EMPTY_TIMESTAMPS, ORDERED, array("documents"), COLLECTION_UUID, *ENCRYPTION)
 
 
 @with_expected_uuid
@@ -56,6 +56,7 @@ def run(context: CommandContext, request: Request) -> bytes | dict[str, Any]:
     documents = raw_documents(request, "documents")
     check_documents(documents)
     for_writing(context, namespace)
+    context.keeps_empty_timestamps = KEEPS_EMPTY_TIMESTAMPS.of(request.body)
     collection = context.txn.collection(namespace)
     if collection is not None and collection.is_view:
         errors = refused(collection, len(documents), ordered=ORDERED.of(request.body))
@@ -99,7 +100,7 @@ def _one(
         else:
             while context.has_locks and not wait_until_unlocked(context, partial(_try, collection, document)):
                 collection = created(context, collection.namespace)
-            context.txn.insert(collection, document, retryable)
+            context.txn.insert(collection, document, retryable, keeps_empty_timestamps=context.keeps_empty_timestamps)
     except CommandError as error:
         return {"n": 0, "writeErrors": write_errors([(0, error)])}
     context.count("document.inserted")
@@ -275,7 +276,9 @@ class Inserts:
             return False
         if collection.maintained and max(map(len, documents)) > limits.PREPARED_BYTES:
             return False
-        return self.context.txn.insert_many(collection, documents, self.retryable) is not None
+        context = self.context
+        keeps = context.keeps_empty_timestamps
+        return context.txn.insert_many(collection, documents, self.retryable, keeps_empty_timestamps=keeps) is not None
 
     def _one(self, target: Target, number: int, document: bytes) -> bool:
         """Insert one; False if it is refused and that ends the command."""

@@ -18,6 +18,7 @@ from headrace.dispatch.generic_arguments import (
     COLLATION,
     ENCRYPTION,
     HINT,
+    KEEPS_EMPTY_TIMESTAMPS,
     LET,
     MULTI,
     NOT_AN_UPDATE,
@@ -43,7 +44,14 @@ from headrace.turns import gathered, ticking
 from headrace.values.bson import decode, encode, find_element
 
 FIELDS: Final = Fields(
-    BYPASS, LET, ORDERED, array("updates"), COLLECTION_UUID, *ENCRYPTION, *without_effect("object", "runtimeConstants")
+    BYPASS,
+    KEEPS_EMPTY_TIMESTAMPS,
+    LET,
+    ORDERED,
+    array("updates"),
+    COLLECTION_UUID,
+    *ENCRYPTION,
+    *without_effect("object", "runtimeConstants"),
 )
 SORT: Final = document("sort")
 STATEMENT: Final = Fields(
@@ -69,6 +77,7 @@ def run(context: CommandContext, request: Request) -> bytes | dict[str, Any]:
     raw = raw_documents(request, "updates")
     statements = [decode(raw[0])] if len(raw) == 1 else gathered(decode(item) for item in ticking(raw))
     for_writing(context, namespace)
+    context.keeps_empty_timestamps = KEEPS_EMPTY_TIMESTAMPS.of(request.body)
     retryable = retryable_of(context, request)
     if len(statements) == 1:
         answer = _by_id(context, request, namespace, raw[0], statements[0], retryable)

@@ -25,6 +25,7 @@ def insert(context: CommandContext, target: Target, document: bytes, retryable: 
     many = are_many(context, target.collection, made, None, document)
     ahead: LongInsert | None = None
     entries: EntriesInPieces | None = None
+    keeps = context.keeps_empty_timestamps
     if many or (len(document) > limits.LONG_DOCUMENT_BYTES and not context.has_locks):
         ahead = _put_ahead(context, target, document, None if many else made)
     if ahead is not None and made is not None and many:
@@ -35,9 +36,11 @@ def insert(context: CommandContext, target: Target, document: bytes, retryable: 
             context, lambda txn: txn.insert(target.collection, document, made=made)
         ):
             pass
-        return context.txn.insert(target.collection, document, retryable, made)
+        return context.txn.insert(target.collection, document, retryable, made, keeps_empty_timestamps=keeps)
     try:
-        return context.txn.insert(target.collection, document, retryable, made, ahead, entries)
+        return context.txn.insert(
+            target.collection, document, retryable, made, ahead, entries, keeps_empty_timestamps=keeps
+        )
     except BaseException as error:
         _give_up(context, ahead, entries, error)
         raise
@@ -51,7 +54,8 @@ def _put_ahead(
     turn = current_turn()
     if (
         turn is None or context.transaction is not None or not context.store.oplog_enabled
-        or target.collection.capped is not None or with_timestamps(document, 1) is not document
+        or target.collection.capped is not None
+        or (not context.keeps_empty_timestamps and with_timestamps(document, 1) is not document)
     ):  # fmt: skip
         return None
     turn.pause()  # from here on the write is the last of its group

@@ -184,7 +184,7 @@ def _insert(raw: bytes, target: Target, context: CommandContext) -> bool:
         return True
     if context.has_locks and not wait_until_unlocked(context, lambda txn: txn.insert(target.collection, raw)):
         return False
-    context.txn.insert(target.collection, raw)
+    context.txn.insert(target.collection, raw, keeps_empty_timestamps=context.keeps_empty_timestamps)
     return True
 
 

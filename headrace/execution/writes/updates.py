@@ -86,7 +86,8 @@ class Applier:
     ) -> None:  # fmt: skip
         self._context = context
         spec = statement["u"]
-        self._takes_time = type(spec) is dict and ("$currentDate" in spec or _has_no_time(spec))
+        keeps = context.keeps_empty_timestamps
+        self._takes_time = type(spec) is dict and ("$currentDate" in spec or (not keeps and _has_no_time(spec)))
         self._target = target
         self._update = update
         self._finder = finder
