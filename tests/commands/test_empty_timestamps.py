@@ -61,7 +61,7 @@ def test_an_empty_timestamp_becomes_the_time_of_the_write(at: DrivenServer, name
 
 
 @pytest.mark.parametrize("name", WRITES)
-def test_it_is_kept_where_the_client_says_so(at: DrivenServer, name: str) -> None:
+def test_it_stays_where_the_client_says_so(at: DrivenServer, name: str) -> None:
     run(at, name, **BYPASS)
     assert times(at) and set(times(at)) == {EMPTY}
     (entry,) = at.must("local", {"find": "oplog.rs", "sort": {"$natural": -1}, "limit": 1})["cursor"]["firstBatch"]
@@ -69,7 +69,7 @@ def test_it_is_kept_where_the_client_says_so(at: DrivenServer, name: str) -> Non
 
 
 @pytest.mark.parametrize("name", sorted(WRITES.keys() - {"aggregate", "insert, long"}))
-def test_it_is_kept_in_a_transaction(at: DrivenServer, name: str) -> None:
+def test_it_stays_in_a_transaction(at: DrivenServer, name: str) -> None:
     run(at, name, **BYPASS, **SESSION, autocommit=False, startTransaction=True)
     at.must("admin", {"commitTransaction": 1, **SESSION, "autocommit": False})
     assert times(at) and set(times(at)) == {EMPTY}
