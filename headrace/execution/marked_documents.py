@@ -48,12 +48,14 @@ def _key(plan: ReadPlan, match: MatchedDocument) -> dict[str, Any]:
 def shown(
     project: Callable[[dict[str, Any]], dict[str, Any]] | None, *, with_record: bool, with_key: bool
 ) -> Callable[[bytes], bytes]:  # fmt: skip
-    """What makes the answer of a marked document: its key alone, or the document, projected; and its record."""
+    """What makes the answer of a marked document: its key alone, or the document, projected, and its record."""
 
     def show(raw: bytes) -> bytes:
         document = decode(raw)
         key, record = document.pop(_KEY), document.pop(RECORD)
-        answer = key if with_key else document if project is None else project(document)
+        if with_key:
+            return encode_in_order(key)
+        answer = document if project is None else project(document)
         return encode_in_order({**answer, RECORD: record} if with_record else answer)
 
     return show

@@ -72,7 +72,7 @@ def test_explain_shows_the_ends_of_the_range(at: DrivenServer) -> None:
         ({"filter": {"b": 0}, "sort": {"a": -1}, "limit": 1, "showRecordId": True, "projection": {"a": 1}},
          [{"_id": 8, "a": 4, "$recordId": 9}]),
         ({"filter": {"a": 0}, "returnKey": True, "showRecordId": True},
-         [{"a": 0, "b": 1, "$recordId": 2}, {"a": 0, "b": 0, "$recordId": 1}]),
+         [{"a": 0, "b": 1}, {"a": 0, "b": 0}]),
     ],
 )  # fmt: skip
 def test_keys_and_records_are_shown(at: DrivenServer, find: dict[str, Any], expected: list[dict[str, Any]]) -> None:
@@ -145,3 +145,18 @@ def test_there_are_no_query_settings(at: DrivenServer) -> None:
     assert batch(answer) == []
     at.must("admin", {"removeQuerySettings": "0" * 64})
     assert batch(at.run("admin", {"setQuerySettings": "0" * 64, "settings": {}})) == 115
+
+
+@pytest.mark.parametrize("of_index", [None, {"locale": "en", "strength": 2}])
+def test_values_without_strings_bound_an_index_of_another_collation(of_index: dict[str, Any] | None) -> None:
+    other = {"locale": "de"} if of_index is None else {"locale": "simple"}
+    with DrivenServer(clock=FakeClock()) as at:
+        documents = [{"_id": number, "a": value} for number, value in enumerate([3, None, 1, "b", "A", 2])]
+        at.must("t", {"insert": "c", "documents": documents})
+        index = {"key": {"a": 1}, "name": "a"} | ({} if of_index is None else {"collation": of_index})
+        at.must("t", {"createIndexes": "c", "indexes": [index]})
+        asked = {"hint": "a", "collation": other}
+        assert ids(at, min={"a": 2}, max={"a": 4}, **asked) == [5, 0]
+        assert ids(at, max={"a": True}, min={"a": 3}, sort={"a": -1}, **asked) == [3, 4, 0]  # b before A and before 3
+        for value in ("s", ["s"], {"b": 1}):
+            assert ids(at, min={"a": value}, **asked) == ids(at, max={"a": value}, **asked) == 51174

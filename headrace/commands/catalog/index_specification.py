@@ -82,7 +82,7 @@ def checked(spec: Any, *, ignore_unknown: bool = False) -> dict[str, Any]:
     _check_partial(spec)
     rest = {
         name: value for name, value in spec.items()
-        if name not in ("v", "key", "name", "ns", "background", "dropDups")
+        if name not in ("v", "key", "name", "ns", "dropDups")
     }  # fmt: skip
     for flag in ("hidden", "prepareUnique", "sparse", "unique"):
         if flag in rest and not rest[flag]:

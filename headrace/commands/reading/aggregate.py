@@ -61,6 +61,8 @@ def run(context: CommandContext, request: Request) -> Any:
     if "explain" not in body and change_streams.opens_a_stream(pipeline):
         return change_streams.open_stream(context, request, pipeline)
     if EXPLAIN.of(body):
+        if "writeConcern" in body:
+            raise CommandError(9, "Aggregation explain does not support the'writeConcern' option")
         from headrace.commands.reading.explain import explain  # which knows every command that finds
 
         return explain(context, request, "queryPlanner")

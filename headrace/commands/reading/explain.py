@@ -81,8 +81,10 @@ class Plan:
 def run(context: CommandContext, request: Request) -> dict[str, Any]:
     """explain: the plan of the command inside, at the `verbosity` asked for.
 
-    Raises 2, 14, 20, 59, and 73 where the command inside names another database as its `$db`.
+    Raises 2, 14, 20, 59, 72 for a `writeConcern`, and 73 where the command inside names another database as its `$db`.
     """
+    if "writeConcern" in request.body:
+        raise CommandError(72, "Command does not support writeConcern")
     inner = EXPLAIN.of(request.body)
     _INNER_DATABASE.examine("explain.$db", inner.get("$db"))
     if inner.get("$db", request.db) != request.db:

@@ -21,7 +21,8 @@ from headrace.store.catalog import Index
 from headrace.store.indexes.collated_keys import collated_key
 from headrace.store.indexes.index_entries import collation_of_index
 
-_COLLATED: Final = frozenset({dict, list, str})
+COLLATED: Final = frozenset({dict, list, str})
+"""The types of values that a collation compares, or that hold strings."""
 _STRINGS: Final = b"<"
 
 
@@ -44,7 +45,7 @@ def has_order_of(index: Index, collation: Collation | None) -> bool:
 
 def _is_collated(end: End) -> bool:
     """Whether the end is at a value whose key depends on the collation: not where all of a type begin or end."""
-    return (not end.is_prefix and type(end.value) in _COLLATED) or (end.key[:1] == _STRINGS and len(end.key) > 1)
+    return (not end.is_prefix and type(end.value) in COLLATED) or (end.key[:1] == _STRINGS and len(end.key) > 1)
 
 
 def _without_strings(condition: PathCondition) -> PathCondition:

@@ -9,14 +9,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from headrace.errors import CommandError
-from headrace.execution.planner.collated_bounds import has_order_of
+from headrace.execution.planner.collated_bounds import COLLATED, has_order_of
 from headrace.execution.planner.index_access import IndexAccess, cut_ranges, direction_of
 from headrace.execution.planner.index_kinds import is_ordered
 from headrace.query.collation import Collation
 from headrace.query.sort import SortKey
 from headrace.store.catalog import Index
 from headrace.store.indexes.collated_keys import collated_key
-from headrace.store.indexes.index_entries import key_maker
+from headrace.store.indexes.index_entries import collation_of_index, key_maker
 from headrace.store.indexes.index_keys import INVERTED, descends
 from headrace.values.keystring import encode_value
 
@@ -40,7 +40,8 @@ def range_access(index: Index, wanted: IndexRange, collation: Collation | None, 
     pattern = index.spec["key"]
     low, high = ends_of(index, wanted, collation)
     bounds = [None] * len(pattern)
-    direction = direction_of(index, bounds, sort) if sort is not None and sort.paths else None
+    has_order = sort is not None and sort.paths and has_order_of(index, collation)
+    direction = direction_of(index, bounds, sort) if sort is not None and has_order else None
     ranges = tuple(cut_ranges([(low, high)]))
     return IndexAccess(
         index, tuple(bounds), ranges, direction == -1, direction is not None, is_exact=False, point_count=0,
@@ -57,9 +58,13 @@ def range_test(index: Index, wanted: IndexRange, collation: Collation | None) ->
 
 
 def ends_of(index: Index, wanted: IndexRange, collation: Collation | None) -> tuple[bytes, bytes]:
-    """[low, high) of the keys, as they are before they are cut."""
-    pattern = index.spec["key"]
-    if not is_ordered(index) or not has_order_of(index, collation):
+    """[low, high) of the keys, as they are before they are cut.
+
+    An index with another collation than the operation's has such a range if none of the values is compared by it.
+    """
+    pattern, own = index.spec["key"], collation_of_index(index)
+    is_collated = any(type(value) in COLLATED for values in wanted for value in values.values())
+    if not is_ordered(index) or (own != collation and is_collated):
         raise CommandError(51174, _PREFIX + "The index chosen is not compatible with min/max")
     number = index.number.to_bytes(4, "big")
     positions = []
@@ -70,7 +75,7 @@ def ends_of(index: Index, wanted: IndexRange, collation: Collation | None) -> tu
             positions.append(number + missing)
             continue
         pieces = [
-            encode_value(value) if collation is None else collated_key(collation.key, value)
+            encode_value(value) if own is None else collated_key(own.key, value)
             for value in values.values()
         ]  # fmt: skip
         inverted = [

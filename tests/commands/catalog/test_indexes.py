@@ -194,7 +194,8 @@ def test_partial_filters_may_be_what_mongodb_allows(at: DrivenServer) -> None:
 def test_unknown_options_are_ignored_where_the_client_says_so(at: DrivenServer) -> None:
     index = {"key": {"z": 1}, "name": "z", "strange": 1, "background": True, "dropDups": True}
     at.must("t", {"createIndexes": "d", "indexes": [index], "ignoreUnknownIndexOptions": True})
-    assert at.must("t", {"listIndexes": "d"})["cursor"]["firstBatch"][1] == {"v": 2, "key": {"z": 1}, "name": "z"}
+    shown = at.must("t", {"listIndexes": "d"})["cursor"]["firstBatch"][1]
+    assert shown == {"v": 2, "key": {"z": 1}, "name": "z", "background": True}
 
 
 def test_indexes_on_one_key_may_differ_in_what_they_hold(at: DrivenServer) -> None:
@@ -248,3 +249,12 @@ def test_a_commit_quorum_is_answered(at: DrivenServer) -> None:
         command = {"createIndexes": "q", "indexes": [index], "commitQuorum": 1}
         refused = alone.run("t", command)
         assert isinstance(refused, dict) and refused["code"] == 2
+
+
+def test_an_index_shows_that_it_was_asked_for_in_the_background(at: DrivenServer) -> None:
+    spec = {"key": {"z": 1}, "name": "z", "background": True}
+    at.must("t", {"createIndexes": "c", "indexes": [spec]})
+    for again in (spec, {"key": {"z": 1}, "name": "z"}):
+        assert "note" in at.must("t", {"createIndexes": "c", "indexes": [again]})
+    shown = at.must("t", {"listIndexes": "c"})["cursor"]["firstBatch"]
+    assert [list(index.items()) for index in shown if index["name"] == "z"] == [list({"v": 2, **spec}.items())]

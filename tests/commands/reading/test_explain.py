@@ -254,3 +254,13 @@ def test_the_command_inside_names_the_database_of_the_explain_or_none(client: An
     for reply in (named, unnamed):
         assert reply["command"]["$db"] == "t"
         assert "t.c" in str(reply.get("queryPlanner") or reply["stages"][0]["$cursor"]["queryPlanner"])
+
+
+def test_explain_takes_no_write_concern(client: Any) -> None:
+    for command, code in (
+        ({"explain": EXPLAINED["find"], "writeConcern": {"w": 1}}, 72),
+        ({"aggregate": "c", "pipeline": [], "explain": True, "writeConcern": {"w": 1}}, 9),
+    ):
+        with pytest.raises(OperationFailure) as refused:
+            client.t.command(command)
+        assert refused.value.code == code
