@@ -259,6 +259,9 @@ class LocalWrites:
                     local.lock.acquire()
             except Exception:
                 self._abandon(txn, answer)
+                if not store.environment.is_usable():
+                    local.fail("the disk has failed in the middle of a commit: open the store again")
+                    raise_closed(local.unusable)
                 raise
             except BaseException:
                 local.fail("a commit was interrupted: open the store again")

@@ -147,6 +147,9 @@ class Environment(Protocol):
     def file_bytes(self) -> int:
         """Bytes of the data file on disk."""
 
+    def is_usable(self) -> bool:
+        """Return whether transactions can begin, which none can after the disk has failed in the middle of a commit."""
+
     describe: Callable[[Table, bytes], str]
     """Says in an error what a damaged value is, by its table and key."""
 

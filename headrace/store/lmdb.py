@@ -104,7 +104,11 @@ class LmdbEnvironment:
             metasync=not self.temporary, readahead=False, max_spare_txns=8, mode=0o600,
         )  # fmt: skip
         if not self.temporary:
-            self._lmdb.sync(True)
+            try:
+                self._lmdb.sync(True)
+            except lmdb.Error:
+                self._lmdb.close()
+                raise
         self._begin = self._lmdb.begin
         with contextlib.suppress(PermissionError):  # another user's files, which this one may write
             (self.path / DATA_FILE).chmod(0o600)
@@ -138,6 +142,15 @@ class LmdbEnvironment:
     def begin_write(self) -> Transaction:
         """The write transaction. The caller sees to it that there is one at a time."""
         return CheckedTransaction(self._begin(None, None, True, False), self.describe)
+
+    def is_usable(self) -> bool:
+        """Return whether transactions can begin: LMDB begins none after it has failed to write a meta page, since
+        nobody knows whether that is on the disk."""
+        try:
+            self._lmdb.begin().abort()
+        except lmdb.PanicError:
+            return False
+        return True
 
     def begin_plain(self, *, write: bool = False) -> Transaction:
         """A transaction that shows values as they are stored, checksums included."""

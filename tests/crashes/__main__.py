@@ -2,6 +2,7 @@
 
     python -m tests.crashes kills --count 10000 --seed 1
     python -m tests.crashes power --count 10000 --dir /dev/shm
+    python -m tests.crashes full --minutes 2
 
 The exit status is 1 if something acknowledged is lost, or anything else is wrong. The directory is then kept, and the
 seed is printed; threads make that no two runs are the same.
@@ -10,6 +11,7 @@ seed is printed; threads make that no two runs are the same.
 from __future__ import annotations
 
 import argparse
+import logging
 import shutil
 import sys
 import tempfile
@@ -17,14 +19,20 @@ import time
 import traceback
 from pathlib import Path
 
-from tests.crashes.kills import Kills
+from tests.crashes.kills import Kills, KillsOnFailingDisk, KillsOnFullDisk
 from tests.crashes.power import PowerLosses
 
-KINDS = {"kills": (Kills, "kills"), "power": (PowerLosses, "power losses")}
+KINDS = {
+    "errors": (KillsOnFailingDisk, "kills"),
+    "full": (KillsOnFullDisk, "kills"),
+    "kills": (Kills, "kills"),
+    "power": (PowerLosses, "power losses"),
+}
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Run until there have been enough crashes, or the time is up; print the figures."""
+    logging.disable()
     path = Path(tempfile.mkdtemp(prefix="crashes-", dir=arguments.dir))
     kind, counted = KINDS[arguments.kind]
     crashes, start = kind(path / "data", arguments.seed), time.monotonic()
@@ -45,6 +53,7 @@ def figures(crashes: Kills | PowerLosses) -> str:
     counts = {
         **crashes.counts,
         "events": crashes.checker.event_count,
+        "tokens pruned": crashes.checker.pruned_count,
         "writes sent again": crashes.checker.resent_count,
     }
     return ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))

@@ -19,6 +19,7 @@ from headrace.dispatch.wait import Wait
 from headrace.store.check.directory import check
 from headrace.testing.driven import DrivenServer
 from headrace.values.position import from_timestamp
+from headrace.values.token import decode_token
 from tests.crashes.history import INTERNAL, DueEvent, History
 from tests.crashes.model import CollectionModel, Document, Model, Operation, differences
 from tests.crashes.workload import SHARED, Ask, CommandFailed, commands_of, must
@@ -31,6 +32,7 @@ STREAMS: Final[dict[str, tuple[str, str | int, Document]]] = {
 """(database, collection, options) of the streams that are watched."""
 
 
+HISTORY_LOST: Final = 286
 TEMPORARY: Final = ".renameCollection"
 """The end of a name: a rename into another database was cut short, and a job drops its copy."""
 
@@ -55,6 +57,9 @@ class Checker:
         self.models = [Model() for _ in range(worker_count)]
         self.history = History()
         self.streams = Streams()
+        self._first_token: Document = {}
+        self.pruned_count = 0
+        """How often the history of a token was pruned."""
         self.event_count = 0
         self.resent_count = 0
 
@@ -63,6 +68,7 @@ class Checker:
         made = Checker(path or self.path, 0)
         made.models = [model.copy() for model in self.models]
         made.history = self.history.copy()
+        made._first_token = self._first_token
         made.streams.tokens = dict(self.streams.tokens)
         made.streams.delivered = dict(self.streams.delivered)
         return made
@@ -74,6 +80,7 @@ class Checker:
             must(at.ask, "s", {"createIndexes": "shared", "indexes": [{"key": {"n": 1}, "name": "n_1"}]})
             for name in STREAMS:
                 self.streams.tokens[name] = open_stream(at.ask, name, None)["postBatchResumeToken"]
+            self._first_token = self.streams.tokens["all"]
             self.history.read(entries_of(at, 0))
         for model in self.models:
             model.collections[SHARED] = CollectionModel()
@@ -103,6 +110,7 @@ class Checker:
             self._check_replay(contents)
             self._check_streams(at, due, random)
             self._check_counts(at, contents, random)
+            self._check_retention(at)
         if thorough and (problems := check(self.path).problems):
             raise Finding("headrace check: " + "; ".join(problems[:5]))
 
@@ -160,6 +168,23 @@ class Checker:
         reply = must(at.ask, database, {"validate": name})
         if not reply["valid"]:
             raise Finding(f"validate of {namespace}: {reply}")
+
+    def _check_retention(self, at: Opened) -> None:
+        """A token whose history is pruned is refused, and one that has it is not."""
+        token = self._first_token
+        with at.store.reading() as view:
+            oldest = view.oldest_position() or 0
+        is_pruned = at.store.pruned_through >= 0 and decode_token(token).position < oldest
+        try:
+            open_stream(at.ask, "all", token)
+            code = 0
+        except CommandFailed as error:
+            code = error.code
+        if code != (HISTORY_LOST if is_pruned else 0):
+            raise Finding(f"resuming the first token gives error {code}; the oplog begins at {oldest}")
+        if is_pruned:
+            self._first_token = self.streams.tokens["all"]
+            self.pruned_count += 1
 
     def _resend(self, at: Opened, under_way: dict[int, Operation], last: dict[int, Operation]) -> None:
         """Send retryable writes once more: each is then done, and once."""

@@ -2,7 +2,7 @@
 
     {w: worker, o: operation}          an operation begins
     {w: worker}                        it is acknowledged;  {w: worker, e: code}: it is refused
-    {s: stream, e: events, t: token}   events were delivered
+    {s: stream, e: events, t: token}   events were delivered;  {s: stream, m: message}: it has failed
 
 Each has the time in `at`, by the clock of the record of the disk.
 
@@ -11,14 +11,16 @@ A report is written behind what it says, so that the parent knows of nothing tha
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 import signal
 import struct
 import threading
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -28,8 +30,10 @@ from bson import Int64
 
 import headrace
 from headrace import limits, turns
+from headrace.embedded.error_types import Closed
 from headrace.embedded.jobs import _Job
 from headrace.server import background
+from headrace.store.data_file import DATA_FILE, UnusableDirectory
 from headrace.store.store import Store
 from headrace.values.bson import decode, encode
 from tests.crashes.checks import open_stream
@@ -41,8 +45,8 @@ from tests.server.raw import RawClient
 
 STORE_POINTS: Final = ("begin", "prepare", "sync", "publish")
 DISK_POINTS: Final = ("write", "written", "syncing", "synced", "meta")
-REFUSALS: Final = frozenset({112, 251})
-"""Errors that an operation may have: a transaction's conflict."""
+CONFLICT: Final = 112
+DISK_FULL: Final = 14031
 _LENGTH: Final = struct.Struct("<I")
 
 
@@ -62,8 +66,10 @@ class Task:
     """How often the point is passed before."""
     sync_ms: int = 0
     """How slow the disk is."""
-    write_bytes_max: int = 0
-    """The size that no file may exceed; 0: any."""
+    error_share: float = 0.0
+    """Of the calls to the disk, those that fail: before they are made, or after."""
+    free_bytes: int | None = None
+    """How much the data file may grow before the disk is full; None: without a limit."""
     count_max: int = 1 << 30
     """Operations of each worker."""
     records: bool = False
@@ -126,6 +132,12 @@ class KillAt(DiskObserver):
         self._point = task.point
         self._left = task.count
         self._sync_seconds = task.sync_ms / 1000
+        self._error_share = task.error_share
+        self._random = Random(task.seed)
+
+    def _fail(self) -> None:
+        if self._error_share and self._random.random() < self._error_share:
+            raise OSError(errno.EIO, "the disk fails")
 
     def reached(self, point: str) -> None:
         """The process is at a point."""
@@ -135,18 +147,22 @@ class KillAt(DiskObserver):
                 kill_self()
 
     def before_write(self, descriptor: int, offset: int, data: bytes) -> None:
+        self._fail()
         self.reached("meta" if writes_through(descriptor) else "write")
 
     def after_write(self, descriptor: int, offset: int, data: bytes) -> None:
         if not writes_through(descriptor):
             self.reached("written")
+        self._fail()
 
     def before_sync(self, descriptor: int) -> None:
+        self._fail()
         self.reached("syncing")
         if self._sync_seconds:
             time.sleep(self._sync_seconds)
 
     def after_sync(self, descriptor: int) -> None:
+        self._fail()
         self.reached("synced")
 
     def watch_store(self) -> None:
@@ -174,11 +190,12 @@ def run_embedded(task: Task, reports: Reports) -> None:
         return decode(local.execute(database, next(iter(body)), decode(raw), raw))
 
     def run_jobs() -> None:
-        while True:
+        while local.unusable is None:
             for job in store._jobs._jobs().jobs():
-                run = _Job(local, job())
-                while not run.step():
-                    pass
+                with suppress(Exception):  # the disk is full or fails, and the next round tries again
+                    run = _Job(local, job())
+                    while not run.step():
+                        pass
             time.sleep(0.005)
 
     threading.Thread(target=run_jobs, daemon=True).start()
@@ -236,8 +253,12 @@ def work(task: Task, worker: Worker, ask: Ask, reports: Reports) -> None:
         reports.send({"w": worker.number, "o": operation})
         try:
             perform(ask, operation, worker.number)
+        except Closed:
+            return
         except CommandFailed as error:
             reports.send({"w": worker.number, "e": error.code, "m": str(error)})
+            if not operation["whole"]:  # nobody knows how much of it is done
+                return
             if operation["do"] == "transaction":
                 abort(ask, operation, worker.number)
         else:
@@ -252,6 +273,16 @@ def abort(ask: Ask, operation: Operation, worker: int) -> None:
 
 
 def watch(name: str, token: Document, ask: Ask, reports: Reports) -> None:
+    """Report what a stream delivers, until the store is closed, and how it fails."""
+    try:
+        follow(name, token, ask, reports)
+    except Closed:
+        return
+    except CommandFailed as error:
+        reports.send({"s": name, "m": str(error)})
+
+
+def follow(name: str, token: Document, ask: Ask, reports: Reports) -> None:
     """Report what a stream delivers."""
     cursor = open_stream(ask, name, token)
     database, _, collection = cursor["ns"].partition(".")
@@ -267,13 +298,18 @@ def watch(name: str, token: Document, ask: Ask, reports: Reports) -> None:
 def run_watched(task: Task, run: Callable[[], None], disk: int | None) -> None:
     """Run something in this process, a fork, which ends with it; the record of the disk goes into a pipe."""
     try:
+        if task.free_bytes is not None:
+            size = (task.path / DATA_FILE).stat().st_size + task.free_bytes
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
         killer = KillAt(task)
         if task.point in STORE_POINTS:
             killer.watch_store()
         observer = killer if disk is None else Recorder(lambda data: write_all(disk, data), task.sync_ms)
-        needs_disk = task.point in DISK_POINTS or task.sync_ms or task.records
+        needs_disk = task.point in DISK_POINTS or task.sync_ms or task.records or task.error_share
         with observed(observer) if needs_disk else nullcontext():
             run()
+    except UnusableDirectory:  # a disk that fails already when the store is opened
+        os._exit(0 if task.error_share else 70)
     except BaseException:
         traceback.print_exc()
         os._exit(70)

@@ -10,6 +10,7 @@ as before. It works where the package is an ELF library of 64 bits.
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 import struct
@@ -34,7 +35,7 @@ _FDATASYNC: Final = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, use_errno=True)
 
 
 class DiskObserver:
-    """Is called around each call. It may end the process."""
+    """Is called around each call. It may end the process, or raise OSError, with which the call then fails."""
 
     def before_write(self, descriptor: int, offset: int, data: bytes) -> None:
         """Before bytes are written at an offset of the file."""
@@ -71,13 +72,25 @@ def observed(observer: DiskObserver) -> Iterator[None]:
             slot.value = before[name]
 
 
+@contextmanager
+def failing() -> Iterator[list[OSError]]:
+    """Give LMDB the error that an observer raises; the list has it then."""
+    failure: list[OSError] = []
+    try:
+        yield failure
+    except OSError as error:
+        failure.append(error)
+        ctypes.set_errno(error.errno or errno.EIO)
+
+
 def _pwrite(observer: DiskObserver) -> Any:
     def pwrite(descriptor: int, buffer: int, size: int, offset: int) -> int:
         data = ctypes.string_at(buffer, size)
-        observer.before_write(descriptor, offset, data)
-        written: int = _libc.pwrite(descriptor, buffer, size, offset)
-        observer.after_write(descriptor, offset, data[: max(written, 0)])
-        return written
+        with failing() as failure:
+            observer.before_write(descriptor, offset, data)
+            written: int = _libc.pwrite(descriptor, buffer, size, offset)
+            observer.after_write(descriptor, offset, data[: max(written, 0)])
+        return -1 if failure else written
 
     return _PWRITE(pwrite)
 
@@ -87,20 +100,22 @@ def _writev(observer: DiskObserver) -> Any:
         pieces = struct.iter_unpack("@PN", ctypes.string_at(vectors, count * struct.calcsize("@PN")))
         data = b"".join(ctypes.string_at(at, size) for at, size in pieces)
         offset = os.lseek(descriptor, 0, os.SEEK_CUR)
-        observer.before_write(descriptor, offset, data)
-        written: int = _libc.writev(descriptor, vectors, count)
-        observer.after_write(descriptor, offset, data[: max(written, 0)])
-        return written
+        with failing() as failure:
+            observer.before_write(descriptor, offset, data)
+            written: int = _libc.writev(descriptor, vectors, count)
+            observer.after_write(descriptor, offset, data[: max(written, 0)])
+        return -1 if failure else written
 
     return _WRITEV(writev)
 
 
 def _fdatasync(observer: DiskObserver) -> Any:
     def fdatasync(descriptor: int) -> int:
-        observer.before_sync(descriptor)
-        result: int = _libc.fdatasync(descriptor)
-        observer.after_sync(descriptor)
-        return result
+        with failing() as failure:
+            observer.before_sync(descriptor)
+            result: int = _libc.fdatasync(descriptor)
+            observer.after_sync(descriptor)
+        return -1 if failure else result
 
     return _FDATASYNC(fdatasync)
 

@@ -23,6 +23,9 @@ NEW_SHARE: Final = 0.05
 class Kills:
     """A directory and what must be in it."""
 
+    disk_is_full = False
+    error_share = 0.0
+
     def __init__(self, path: Path, seed: int) -> None:
         warm_up()
         use_small_limits()
@@ -36,7 +39,7 @@ class Kills:
         """Work until killed, perhaps get killed again while it recovers, and check. Raises `Finding`."""
         if self.random.random() < NEW_SHARE:
             self._first_life()
-        known = Acknowledged(self.checker)
+        known = Acknowledged(self.checker, disk_is_full=self.disk_is_full or bool(self.error_share))
         self._one_life(known, works=True)
         while self.random.random() < 0.3:
             self._one_life(known, works=False)
@@ -67,9 +70,23 @@ class Kills:
         task = Task(
             checker.path, self._life, self.random.randrange(1 << 30), checker.models, checker.streams.tokens, works,
             point=point, count=count, sync_ms=self.random.choice((0, 0, 0, 5)),
+            error_share=self.error_share,
+            free_bytes=self.random.choice((0, 8192, 65536)) if self.disk_is_full else None,
         )  # fmt: skip
         is_server = self.random.random() < SERVER_SHARE
         for report in live(task, after_ms / 1000, is_server=is_server).reports:
             known.take(report)
         self.counts["kills"] += 1
         self.counts["kills of a server"] += is_server
+
+
+class KillsOnFullDisk(Kills):
+    """The same while the disk is full or fills up; each check has room again."""
+
+    disk_is_full = True
+
+
+class KillsOnFailingDisk(Kills):
+    """The same while some writes and syncs fail with an error."""
+
+    error_share = 0.02

@@ -21,7 +21,8 @@ from typing import Final
 import headrace
 from tests.crashes.checks import Checker, Finding
 from tests.crashes.child import (
-    REFUSALS,
+    CONFLICT,
+    DISK_FULL,
     Reports,
     Task,
     connect,
@@ -36,6 +37,8 @@ from tests.server.raw import RawClient
 
 WORKER_COUNT: Final = 3
 CHILD_SECONDS_MAX: Final = 60
+EXIT_STORE_FAILED: Final = 14
+"""The status of a server that cannot go on from a failed commit."""
 ADDRESS: Final = re.compile(r"127\.0\.0\.1:\d+")
 
 
@@ -72,34 +75,38 @@ def live(task: Task, seconds: float, *, is_server: bool) -> Life:
 
 
 def _embed(task: Task, seconds: float) -> Life:
-    pipes = Pipes(task.records)
+    pipes = Pipes(task)
     store = forked(task, lambda: run_embedded(task, Reports(pipes.reports[1])), pipes, {*pipes.writing})
     return pipes.reap(store, [store], seconds)
 
 
 def _serve(task: Task, seconds: float) -> Life:
-    pipes, started = Pipes(task.records), time.monotonic()
+    pipes, started = Pipes(task), time.monotonic()
     ready, announce = os.pipe()
-    server = forked(task, lambda: run_server(task, announce), pipes, {*pipes.writing} - {pipes.reports[1]})
+    has_clients = bool(task.works or task.tokens)
+    theirs = {pipes.reports[1]} if has_clients else set()
+    server = forked(task, lambda: run_server(task, announce), pipes, {*pipes.writing} - theirs)
     os.close(announce)
     address = ADDRESS.search(_read_line(ready))
     os.close(ready)
-    if address is None:
-        return pipes.reap(server, [server], 0.0)
+    left = max(0.0, seconds - (time.monotonic() - started))
+    if address is None or not has_clients:
+        return pipes.reap(server, [server], left)
     clients = Task(task.path, task.life, task.seed, task.models, task.tokens, task.works, count_max=task.count_max)
     client = forked(
         clients, lambda: run_clients(clients, Reports(pipes.reports[1]), lambda: connect(address[0])), pipes,
         {pipes.reports[1]},
     )  # fmt: skip
-    return pipes.reap(server, [server, client], max(0.0, seconds - (time.monotonic() - started)))
+    return pipes.reap(server, [server, client], left)
 
 
 class Pipes:
     """The pipes to a life: one for its reports, and one for the record of its disk."""
 
-    def __init__(self, records: bool) -> None:
+    def __init__(self, task: Task) -> None:
+        self._statuses = {0, signal.SIGKILL, EXIT_STORE_FAILED << 8} if task.error_share else {0, signal.SIGKILL}
         self.reports = os.pipe()
-        self.disk = os.pipe() if records else None
+        self.disk = os.pipe() if task.records else None
         self.writing = (self.reports[1],) if self.disk is None else (self.reports[1], self.disk[1])
 
     def reap(self, store: int, processes: list[int], seconds: float) -> Life:
@@ -125,18 +132,18 @@ class Pipes:
                 else:
                     waiting.discard(descriptor)
                     os.close(descriptor)
-        _wait(store, processes)
+        os.kill(store, signal.SIGKILL)  # whose clients may have ended before it; one that has ended keeps its status
+        self._wait(store, processes)
         return Life(parse_reports(bytes(data[self.reports[0]])), bytes(data[self.disk[0]]) if self.disk else b"")
 
-
-def _wait(store: int, processes: list[int]) -> None:
-    _, status = os.waitpid(store, 0)
-    for other in processes:
-        if other != store:
-            os.kill(other, signal.SIGKILL)
-            os.waitpid(other, 0)
-    if status not in (0, signal.SIGKILL):
-        raise Finding(f"a child has ended by itself, with status {status}")
+    def _wait(self, store: int, processes: list[int]) -> None:
+        _, status = os.waitpid(store, 0)
+        for other in processes:
+            if other != store:
+                os.kill(other, signal.SIGKILL)
+                os.waitpid(other, 0)
+        if status not in self._statuses:
+            raise Finding(f"a child has ended by itself, with status {status}")
 
 
 def forked(task: Task, run: Callable[[], None], pipes: Pipes, keeps: set[int]) -> int:
@@ -164,8 +171,9 @@ def _read_line(descriptor: int) -> str:
 class Acknowledged:
     """What the reports say: the models go on, and so does what streams have delivered."""
 
-    def __init__(self, checker: Checker) -> None:
+    def __init__(self, checker: Checker, *, disk_is_full: bool = False) -> None:
         self.checker = checker
+        self.refusals = {CONFLICT, DISK_FULL} if disk_is_full else {CONFLICT}
         self.under_way: dict[int, Operation] = {}
         self.last: dict[int, Operation] = {}
         """The operations that were acknowledged last, by worker."""
@@ -179,6 +187,10 @@ class Acknowledged:
 
     def take(self, report: Document) -> None:
         """Take over a report. Raises `Finding` for an operation that was refused."""
+        if "s" in report and "m" in report:
+            if DISK_FULL not in self.refusals:
+                raise Finding(f"the stream {report['s']!r} has failed: {report['m']}")
+            return
         if "s" in report:
             streams = self.checker.streams
             streams.delivered[report["s"]] = [*streams.delivered[report["s"]], *report["e"]]
@@ -196,5 +208,7 @@ class Acknowledged:
             self.counts["writes"] += 1
             return
         self.counts[f"refused with {report['e']}"] += 1
-        if report["e"] not in REFUSALS or not operation["whole"]:
+        if report["e"] not in self.refusals or not (operation["whole"] or report["e"] == DISK_FULL):
             raise Finding(f"{operation} was refused: {report['m']}")
+        if not operation["whole"]:
+            self.under_way[worker] = operation

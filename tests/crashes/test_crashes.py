@@ -1,4 +1,4 @@
-"""Half a minute of kills and as much of losses of power, and that both find what is planted.
+"""A minute of kills and losses of power, some on a disk that is full or fails; losses that are planted are found.
 
 `python -m tests.crashes` runs for as long as one likes.
 """
@@ -27,9 +27,12 @@ def crashes(kind: str, path: Path, minutes: float, planted: str = "") -> subproc
     )
 
 
-@pytest.mark.parametrize(("kind", "counted"), [("kills", "kills"), ("power", "power losses")])
-def test_crashes_lose_nothing_that_was_acknowledged(kind: str, counted: str, tmp_path: Path) -> None:
-    done = crashes(kind, tmp_path, 0.4)
+@pytest.mark.parametrize(
+    ("kind", "counted", "minutes"),
+    [("errors", "kills", 0.15), ("full", "kills", 0.15), ("kills", "kills", 0.3), ("power", "power losses", 0.3)],
+)
+def test_crashes_lose_nothing_that_was_acknowledged(kind: str, counted: str, minutes: float, tmp_path: Path) -> None:
+    done = crashes(kind, tmp_path, minutes)
     assert done.returncode == 0, done.stdout + done.stderr
     figures = re.search(rf"(\d+) {counted}[,;]", done.stdout)
     assert figures and int(figures[1]) > 10, done.stdout

@@ -1,0 +1,81 @@
+"""A disk that fails in the middle of a commit: what LMDB cannot go on from ends the store, and no write is lost."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+from pymongo.errors import OperationFailure
+
+import headrace
+from headrace.embedded.error_types import Closed
+from tests import waiting
+from tests.crashes.disk_calls import DiskObserver, observed, writes_through
+from tests.server.raw import RawClient
+
+
+class Failing(DiskObserver):
+    """Fails the writes of pages or of meta pages, before they are done or after, or syncs."""
+
+    def __init__(self) -> None:
+        self.point = ""
+
+    def _fail(self, point: str) -> None:
+        if self.point == point:
+            raise OSError(errno.EIO, "the disk fails")
+
+    def before_write(self, descriptor: int, offset: int, data: bytes) -> None:
+        self._fail("meta" if writes_through(descriptor) else "page")
+
+    def after_write(self, descriptor: int, offset: int, data: bytes) -> None:
+        if writes_through(descriptor):
+            self._fail("meta written")
+
+    def before_sync(self, descriptor: int) -> None:
+        self._fail("sync")
+
+
+@pytest.mark.parametrize("point", ["page", "sync"])
+def test_a_commit_that_fails_before_it_counts_is_refused_and_the_next_is_done(tmp_path: Path, point: str) -> None:
+    disk = Failing()
+    with observed(disk), headrace.open(tmp_path) as store:
+        store.t.c.insert_one({"_id": 1})
+        disk.point = point
+        with pytest.raises(OperationFailure) as refused:
+            store.t.c.insert_one({"_id": 2})
+        assert refused.value.code == 14031
+        disk.point = ""
+        store.t.c.insert_one({"_id": 3})
+        assert [item["_id"] for item in store.t.c.find()] == [1, 3]
+    with headrace.open(tmp_path) as store:
+        assert [item["_id"] for item in store.t.c.find()] == [1, 3]
+
+
+@pytest.mark.parametrize("point", ["meta", "meta written"])
+def test_a_meta_page_that_cannot_be_written_closes_the_store(tmp_path: Path, point: str) -> None:
+    disk = Failing()
+    with observed(disk), headrace.open(tmp_path) as store:
+        store.t.c.insert_one({"_id": 1})
+        disk.point = point
+        for _ in range(2):
+            with pytest.raises(Closed, match="the disk has failed in the middle of a commit: open the store again"):
+                store.t.c.insert_one({"_id": 2})
+        with pytest.raises(Closed):
+            store.t.c.find_one({})
+        disk.point = ""
+    with headrace.open(tmp_path) as store:
+        assert {item["_id"] for item in store.t.c.find()} in ({1}, {1, 2})
+        store.t.c.insert_one({"_id": 3})
+
+
+def test_a_meta_page_that_cannot_be_written_ends_the_server(tmp_path: Path) -> None:
+    disk = Failing()
+    with observed(disk), headrace.Server(tmp_path) as server, RawClient(server.address) as client:
+        assert client.ask({"insert": "c", "documents": [{"_id": 1}]})["ok"] == 1.0
+        disk.point = "meta"
+        client.send({"insert": "c", "documents": [{"_id": 2}]})
+        assert waiting.until(lambda: server.failure)
+        disk.point = ""
+    with headrace.open(tmp_path) as store:
+        assert {item["_id"] for item in store.t.c.find()} in ({1}, {1, 2})
