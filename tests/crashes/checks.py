@@ -174,7 +174,7 @@ class Checker:
         token = self._first_token
         with at.store.reading() as view:
             oldest = view.oldest_position() or 0
-        is_pruned = at.store.pruned_through >= 0 and decode_token(token).position < oldest
+        is_pruned = at.store.pruned_through >= 0 and decode_token(token).cluster_time < oldest
         try:
             open_stream(at.ask, "all", token)
             code = 0

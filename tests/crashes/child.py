@@ -182,7 +182,7 @@ class KillAt(DiskObserver):
 
 def run_embedded(task: Task, reports: Reports) -> None:
     """Open the store, work until killed; the disk is watched already."""
-    store = headrace.open(task.path, oplog_entries_max=2000)
+    store = headrace.open(task.path, oplog_entries_max=1000)
     local = store._local
 
     def ask(database: str, body: Document) -> Document:
@@ -207,7 +207,7 @@ def run_server(task: Task, ready: int) -> None:
     from headrace.cli.main import main
 
     os.dup2(ready, 1)
-    main(["serve", "--port", "0", "--nounixsocket", "--quiet", "--oplogEntriesMax", "2000", "--dbpath", str(task.path)])
+    main(["serve", "--port", "0", "--nounixsocket", "--quiet", "--oplogEntriesMax", "1000", "--dbpath", str(task.path)])
 
 
 def connect(address: str) -> Ask:
