@@ -155,6 +155,7 @@ CODE_NAMES: dict[int, str] = {
     13435: "NotPrimaryNoSecondaryOk",
     13436: "NotPrimaryOrSecondary",
     14031: "OutOfDiskSpace",
+    31082: "SearchNotEnabled",
     31249: "Location31249",
 }
 

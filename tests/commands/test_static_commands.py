@@ -288,6 +288,11 @@ def test_a_command_of_the_refused_says_why(name: str) -> None:
     assert refused({name: 1}) == REFUSED[name][0]
 
 
+@pytest.mark.parametrize("name", ["createSearchIndexes", "dropSearchIndex", "updateSearchIndex"])
+def test_commands_of_search_indexes_name_atlas(name: str) -> None:
+    assert REFUSED[name][0] == 31082 and "Atlas" in REFUSED[name][1]
+
+
 def test_server_status_counts_commands_under_mongodbs_names() -> None:
     counts = {"commands.find.total": 5, "commands.find.failed": 1, "commands.ping.total": 2, "document.inserted": 7}
     counts["operations.insert"] = 7

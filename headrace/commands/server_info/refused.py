@@ -16,8 +16,11 @@ from headrace.dispatch.requirement import on_cluster, on_collection
 from headrace.errors import CommandError
 
 _ONE_MEMBER: Final = "Headrace is a set of one member"
+_NO_SEARCH: Final = (31082, "Search indexes need Atlas Search, which Headrace does not have")
 
 REFUSED: Final[dict[str, tuple[int, str]]] = {
+    "createSearchIndexes": _NO_SEARCH,
+    "dropSearchIndex": _NO_SEARCH,
     "fsyncUnlock": (20, "fsyncUnlock called when not locked"),
     "mapReduce": (115, "mapReduce is not supported: Headrace runs no JavaScript; use an aggregation"),
     "replSetHeartbeat": (115, _ONE_MEMBER),
@@ -25,6 +28,7 @@ REFUSED: Final[dict[str, tuple[int, str]]] = {
     "replSetStepUp": (125, "Election failed."),
     "replSetUpdatePosition": (115, _ONE_MEMBER),
     "setDefaultRWConcern": (115, "The default read and write concerns cannot be changed"),
+    "updateSearchIndex": _NO_SEARCH,
 }
 
 
@@ -37,6 +41,8 @@ def _refuse(code: int, message: str) -> Any:
 
 
 _REQUIRES: Final = {
+    "createSearchIndexes": on_collection("createSearchIndexes"),
+    "dropSearchIndex": on_collection("dropSearchIndex"),
     "fsyncUnlock": on_cluster("unlock"),
     "mapReduce": on_collection("find"),
     "replSetHeartbeat": on_cluster("internal"),
@@ -44,6 +50,7 @@ _REQUIRES: Final = {
     "replSetStepUp": on_cluster("replSetStateChange"),
     "replSetUpdatePosition": on_cluster("internal"),
     "setDefaultRWConcern": on_cluster("setDefaultRWConcern"),
+    "updateSearchIndex": on_collection("updateSearchIndex"),
 }
 
 COMMANDS: Final = tuple(

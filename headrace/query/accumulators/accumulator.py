@@ -136,5 +136,5 @@ _PARSERS: Final[dict[str, Callable[[str, Any, ParseContext], Accumulator]]] = {
 }
 
 UNSUPPORTED: Final[dict[str, tuple[int, str]]] = {
-    "$accumulator": (31264, "$accumulator needs server-side JavaScript, which is not supported"),
+    "$accumulator": (31264, "$accumulator needs JavaScript, which Headrace does not run; use $push and then $reduce"),
 }

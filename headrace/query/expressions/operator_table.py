@@ -33,7 +33,7 @@ OPERATORS: Final[dict[str, OperatorParser]] = dict(
     sorted(item for family in _FAMILIES for item in family.OPERATORS.items())
 )
 
-_JAVASCRIPT: Final = "needs server-side JavaScript, which is not supported"
+_JAVASCRIPT: Final = "needs JavaScript, which Headrace does not run; use expressions such as $switch, $map and $reduce"
 _ENCRYPTION: Final = "works on encrypted fields, which are not supported"
 
 UNSUPPORTED: Final[dict[str, tuple[int, str]]] = {

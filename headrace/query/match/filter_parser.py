@@ -199,5 +199,5 @@ TOP_LEVEL: Final[dict[str, Callable[[str, Any, FilterContext], MatchExpression |
 
 UNSUPPORTED: Final[dict[str, tuple[int, str]]] = {
     "$text": (27, "text index required for $text query"),
-    "$where": (115, "$where is not supported: there is no JavaScript here"),
+    "$where": (115, "$where needs JavaScript, which Headrace does not run; use $expr"),
 }

@@ -13,7 +13,7 @@ from headrace.errors import CommandError
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 
 _NO_INDEX = "{} needs an index of a kind that Headrace does not have"
-_NO_SEARCH = "{} needs a search server; Headrace has none"
+_NO_SEARCH = "{} needs Atlas Search, which Headrace does not have; match with $regex, or export to a search engine"
 _NOT_HERE = "{} is not available on this server"
 UNSUPPORTED: Final[dict[str, tuple[int, str]]] = {
     "$geoNear": (27, _NO_INDEX),
