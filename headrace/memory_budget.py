@@ -139,14 +139,15 @@ class Memory:
             self._cut_off(largest, self.used)
         self.tries_above = 0
 
-    def release_largest(self, resident: int) -> None:
+    def release_largest(self, resident: int) -> bool:
         """Release the account that holds most, or the next that gives something back: the process has `resident` bytes,
-        which are too many."""
+        which are too many. Return whether one has."""
         before = self.used
         for account in self.largest(len(self._accounts)):
             self._cut_off(account, resident)
             if self.used < before:
-                return
+                return True
+        return False
 
     def _cut_off(self, account: Account, used: int) -> None:
         self.note_cut_off(used, f"most, {account.bytes} bytes, are of: {account.name}. It is cut off")

@@ -91,8 +91,8 @@ class Turn(greenlet):
     scan_bytes: int = 0
     batch_bytes: int = 0
     decoded_bytes: int = 0
-    """What its scan has last read from a view at once, the batch that it makes, and what the long document takes that
-    it has last decoded; about."""
+    """About what its scan has last read at once, its batch, and the long document that it has last decoded take."""
+    grown_bytes: int = 0  # by which the process has grown during its turns, where the shell measures that
     returned_count: int | None = None
     """How many documents are in its batch, where these are many, for the log."""
     account: Any = None
@@ -557,7 +557,7 @@ class Turns:
         if turn.pause_count:
             turn.paused_at, turn.pause_count = None, 0
         turn.goes_first, turn.interruptible = False, True
-        turn.scan_bytes = turn.batch_bytes = turn.decoded_bytes = 0
+        turn.scan_bytes = turn.batch_bytes = turn.decoded_bytes = turn.grown_bytes = 0
         turn.returned_count = None
         if turn.account is not None:
             turn.account.close()

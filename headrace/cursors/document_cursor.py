@@ -28,8 +28,8 @@ class DocumentCursor:
 
     __slots__ = (
         "_documents", "_held", "_left", "_scan_bytes", "account", "awaits", "command_bytes", "context", "exhausted",
-        "id", "in_use", "key", "left_ms", "namespace", "no_timeout", "read_ahead_bytes", "record", "session", "tails",
-        "used_ms",
+        "grown_bytes", "id", "in_use", "key", "left_ms", "namespace", "no_timeout", "read_ahead_bytes", "record",
+        "session", "tails", "used_ms",
     )  # fmt: skip
 
     is_change_stream = False
@@ -50,6 +50,8 @@ class DocumentCursor:
         self.read_ahead_bytes = 0
         """About what it holds, as the registry counts it; see `held_bytes`."""
         self.command_bytes = 0  # about what its parsed filter and stages take
+        self.grown_bytes = 0
+        """How much the process has grown as its batches were made, where the shell measures that."""
         self.no_timeout = no_timeout
         self.exhausted = False
         self.left_ms: float | None = None  # of its command's maxTimeMS, for all the batches to come
@@ -69,8 +71,10 @@ class DocumentCursor:
         if self._left is not None:
             count_max = self._left if count_max is None else min(count_max, self._left)
         batch = self._take(count_max)
-        if (turn := current_turn()) is not None and turn.scan_bytes:
-            self._scan_bytes = turn.scan_bytes
+        if (turn := current_turn()) is not None:
+            self.grown_bytes = max(0, self.grown_bytes + turn.grown_bytes)
+            if turn.scan_bytes:
+                self._scan_bytes = turn.scan_bytes
         if self._left is not None:
             self._left -= len(batch)
             self.exhausted = self.exhausted or self._left == 0
@@ -87,7 +91,17 @@ class DocumentCursor:
         elif batch:
             average = sum(map(len, batch)) // len(batch)
             size += min(average * limits.VIEW_CHUNK_COUNT, max(average, limits.VIEW_CHUNK_BYTES))
-        return size
+        return size + self._grown_uncounted()
+
+    def _grown_uncounted(self) -> int:
+        """Return by how much the process has grown as batches were made, besides what stages count; 0 if by little: an
+        expression has made a large array, of which `$unwind` has returned some elements."""
+        if not self.grown_bytes or self.context is None:
+            return 0
+        memory, stages = self.context.engine.memory, self.context.memory
+        counted = 0 if stages is None or stages.account is None else stages.account.bytes
+        grown = self.grown_bytes - counted
+        return grown if grown > memory.bytes_max * limits.CURSOR_GROWTH_SHARE else 0
 
     def _take(self, count_max: int | None) -> list[bytes]:
         batch: list[bytes] = []

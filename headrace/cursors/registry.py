@@ -104,15 +104,15 @@ class Cursors:
             cursor.account.add(more)
 
     def _make_room(self, connection_id: int) -> None:
-        """Kill cursors of a client until a tenth of the memory is free, or it holds half of what it did. Those that
+        """Kill a cursor of a client, and more until a tenth of the memory is free, or it holds half. Those that
         hold most go first, so that a change stream does not go with the scan beside it; of equal ones the oldest."""
         account, memory = self._accounts[connection_id], self._memory
         half = account.bytes // 2
         held = [item for item in self._open.values() if item.account is account]
         for cursor in sorted(held, key=lambda item: item.read_ahead_bytes, reverse=True):
+            self.kill(cursor.id)
             if memory.used <= memory.bytes_max * 0.9 or account.bytes <= half:
                 return
-            self.kill(cursor.id)
 
     def peek(self, cursor_id: Any) -> Any:
         """An open cursor or None, without the checks of a getMore."""

@@ -73,6 +73,7 @@ def open_stream(context: CommandContext, request: Request, pipeline: list[dict[s
     if body.get("cursor") is None:
         raise CommandError(9, "The 'cursor' option is required, except for aggregate with the explain argument")
     size = BATCH_SIZE.of(body["cursor"])
+    held = held_of(request)  # which may pause
     builder = context.engine.feeds.builder(spec.share_key)
     if builder is None:
         lookup = ImageReader(context.store)
@@ -84,7 +85,7 @@ def open_stream(context: CommandContext, request: Request, pipeline: list[dict[s
     except AnsweredError:
         cursor.close()
         raise
-    cursor.read_ahead_bytes = held_of(request)
+    cursor.read_ahead_bytes = held
     cursor_id = 0 if cursor.closed else register(context, request, cursor, batch.documents)
     before, behind = reply.cursor_envelope(
         b"firstBatch",

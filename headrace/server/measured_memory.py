@@ -5,6 +5,9 @@ that expressions make on the way, parsed filters, copies of messages.
     short       one read and one write go on, the oldest ones; the others wait for their next turn
     exceeded    an eighth above the limit: something must end (`Scheduler.look_at_memory`)
 
+The memory is measured before and after each turn, so that it is known how much the process has grown during the turns
+of a command. What a command has allocated in place of freed memory is not seen.
+
 Only `headrace serve` measures. The memory of a program with a server inside is the program's.
 """
 
@@ -42,6 +45,10 @@ class MeasuredMemory:
         used = self._used()
         return used if used > self._memory.bytes_max * limits.MEMORY_EXCEEDED_SHARE else 0
 
+    def now(self) -> int:
+        """Return how many bytes the process has; 0 where nothing is measured."""
+        return 0 if self.resident is None else self.resident()
+
     def _used(self) -> int:
         """Return how many bytes the process has; freed blocks are returned first where these are many."""
         if self.resident is None:
@@ -75,6 +82,13 @@ def oldest(paused: Collection[AnyPaused]) -> AnyPaused:
     """Return which command goes on while memory is short: one that is about to end, or the oldest."""
     ending = (item for item in paused if is_ending(item))
     return next(ending, None) or min(paused, key=attrgetter("since"))
+
+
+def expendable(paused: Collection[AnyPaused], most: int) -> AnyPaused:
+    """Return which command ends where memory is exceeded: one during whose turns the process has grown by more than
+    `most` bytes; otherwise the youngest."""
+    largest = max(paused, key=lambda item: item.turn.grown_bytes)
+    return largest if largest.turn.grown_bytes > most else max(paused, key=attrgetter("since"))
 
 
 def is_ending(paused: Paused) -> bool:

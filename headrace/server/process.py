@@ -54,7 +54,9 @@ _MAPPED_BYTES: Final = 32 * 1024 * 1024
 
 
 async def tend(core: Core) -> None:
-    """Import what is left, then collect garbage from time to time; until it is cancelled."""
+    """Measure memory, import what is left, then collect garbage from time to time; until it is cancelled."""
+    measured = core.scheduler.measured
+    measured.resident, measured.return_freed = resident_bytes, return_freed_memory
     gc.set_threshold(_YOUNG_COUNT, _YOUNG_PASS_COUNT, _NEVER)
     for name in ("hashlib", "hmac"):  # see `hashing`
         importlib.import_module(name)
@@ -64,8 +66,6 @@ async def tend(core: Core) -> None:
             await asyncio.sleep(0)
     collator.read_ahead()
     activity, garbage, freed = Activity(core.scheduler.turns), Garbage(), FreedMemory()
-    measured = core.scheduler.measured
-    measured.resident, measured.return_freed = resident_bytes, return_freed_memory
     while True:
         await asyncio.sleep(limits.COLLECTION_SECONDS)
         activity.look()

@@ -20,7 +20,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace import limits
@@ -30,7 +29,7 @@ from headrace.dispatch.command import Command
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError, Interrupted
 from headrace.memory_budget import exceeded
-from headrace.server.measured_memory import MeasuredMemory, Paused, is_ending, oldest
+from headrace.server.measured_memory import MeasuredMemory, Paused, expendable, is_ending, oldest
 from headrace.turns import TURN_SECONDS, Turn, Turns, free
 
 if TYPE_CHECKING:
@@ -144,7 +143,8 @@ class Scheduler:
 
     def look_at_memory(self) -> None:
         """Make room where the process has more memory than it may: the account that holds most is released while
-        accounts count more than half of the limit; otherwise the youngest of the paused commands ends."""
+        accounts count more than half of the limit. Otherwise a paused command ends: one that has taken more than half
+        of the limit, or the youngest."""
         excess = self.measured.excess()
         if not excess:
             return
@@ -154,11 +154,12 @@ class Scheduler:
             return
         memory = self._core.store.memory
         commands = [paused for paused in commands if paused.turn.interruptible]
-        if memory.used > memory.bytes_max // 2 or not commands:
-            memory.release_largest(excess)
-        else:
-            memory.note_cut_off(excess, "the youngest of the long commands ends")
-            self._out_of_memory(max(commands, key=attrgetter("since")).turn)
+        half = memory.bytes_max // 2
+        if (memory.used > half or not commands) and memory.release_largest(excess):
+            return
+        if commands:
+            memory.note_cut_off(excess, "one of the long commands ends")
+            self._out_of_memory(expendable(commands, half).turn)
 
     def _out_of_memory(self, turn: Turn) -> None:
         error = exceeded(self._core.store.memory.bytes_max)
@@ -277,6 +278,14 @@ class Scheduler:
             if self._paused:
                 self._schedule()
 
+    def resume(self, turn: Turn, given: Any = None) -> Any:
+        """As `Turns.resume`; notes how much the process grows meanwhile."""
+        before = self.measured.now()
+        answer = self.turns.resume(turn, given)
+        if type(answer) is Turn:
+            answer.grown_bytes += self.measured.now() - before
+        return answer
+
     def _take(self) -> _Paused:
         """Remove from the queue what goes on: the first; while memory is short, what frees some, or the oldest."""
         if len(self._paused) == 1 or not self.measured.is_short():
@@ -289,7 +298,7 @@ class Scheduler:
         """Whether the command whose turn it was has ended."""
         paused = self._take()
         try:
-            answer = self.turns.resume(paused.turn)
+            answer = self.resume(paused.turn)
         except Exception as error:
             answer = error
         if type(answer) is Turn:

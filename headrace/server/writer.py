@@ -320,7 +320,7 @@ class Writer:
                     group.take_changes(None)
             if group.resumed is not None:
                 group.has_resumed = True
-                answer = self._core.scheduler.turns.resume(group.resumed.turn, txn)
+                answer = self._core.scheduler.resume(group.resumed.turn, txn)
                 if type(answer) is Turn and answer.keeps_transaction:
                     answer = yield from self._changed(group, group.resumed.write, answer)
                 group.answers.append(answer)

@@ -11,8 +11,9 @@ from bson import Binary, Int64
 import headrace
 from headrace import limits
 from headrace.memory_budget import Memory
+from headrace.server import process
 from headrace.server.measured_memory import MeasuredMemory, resident_bytes
-from headrace.turns import Turn
+from headrace.turns import Turn, Turns, tick
 from tests.waiting import until
 
 from ..raw import RawClient
@@ -115,6 +116,39 @@ def test_the_youngest_command_ends_where_memory_is_exceeded(
     assert other.ask({"serverStatus": 1}, "admin")["mem"]["cutOff"] == 1
 
 
+def test_a_command_that_has_taken_half_of_the_memory_ends_before_younger_ones(
+    server: headrace.Server, other: RawClient, clients: tuple[RawClient, RawClient]
+) -> None:
+    scheduler = server._running.scheduler
+    begin(clients, other)
+    first = min(list(scheduler._by_connection.values()), key=lambda paused: paused.since).turn
+    first.grown_bytes = LIMIT // 2 + 1
+    scheduler.measured.resident = lambda: EXCEEDED if len(scheduler._by_connection) > 1 else 0
+    assert clients[0].receive()[1]["code"] == 146
+    assert end(clients[1:], other) == [11601]
+
+
+def test_it_is_measured_how_much_the_process_grows_during_a_turn(server: headrace.Server) -> None:
+    scheduler = server._running.scheduler
+    turns = Turns(0.0)
+    resident = iter((100, 170, 170, 150))
+    scheduler.measured.resident = lambda: next(resident)
+    turn = turns.run(lambda: [tick() for _ in range(3)])
+    scheduler.turns = turns
+    assert scheduler.resume(turn).grown_bytes == 70
+    assert scheduler.resume(turn).grown_bytes == 50
+    scheduler.measured.resident = None
+
+
+def test_the_process_is_measured_from_the_beginning(server: headrace.Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before modules are imported that take a second or two."""
+    monkeypatch.setattr("gc.set_threshold", lambda *counts: None)
+    tending = process.tend(server._running)
+    tending.send(None)
+    tending.close()
+    assert server._running.scheduler.measured.resident is resident_bytes
+
+
 def test_a_long_write_ends_too(server: headrace.Server, other: RawClient, clients: tuple[RawClient, RawClient]) -> None:
     core = server._running
     slow = {"$reduce": {"input": {"$range": [0, 3_000_000]}, "initialValue": 0, "in": {"$add": ["$$value", 1]}}}
@@ -140,6 +174,32 @@ def test_the_largest_account_is_released_where_accounts_count_most(
     until(lambda: not core.store.memory.used)
     assert clients[0].ask({"commitTransaction": 1, **fields}, "admin")["code"] == 251
     assert end(clients[1:], other) == [11601]
+
+
+def test_a_cursor_is_closed_though_less_is_counted_than_the_limit(
+    server: headrace.Server, other: RawClient, clients: tuple[RawClient, RawClient]
+) -> None:
+    core = server._running
+    condition = {"n": {"$in": [f"text {number}" for number in range(50_000)]}}
+    cursor = clients[0].ask({"find": "c", "filter": condition, "batchSize": 0})["cursor"]["id"]
+    assert LIMIT // 2 < core.store.memory.used < LIMIT * 0.9
+    clients[1].send(ENDLESS, "admin")
+    until(lambda: running(other, "aggregate"))
+    core.scheduler.measured.resident = lambda: EXCEEDED if core.store.memory.used > MEGABYTE else 0
+    until(lambda: core.store.memory.used < MEGABYTE)
+    assert clients[0].ask({"getMore": Int64(cursor), "collection": "c"})["code"] == 43
+    assert end(clients[1:], other) == [11601]
+
+
+def test_a_command_ends_where_no_account_gives_anything_back(
+    server: headrace.Server, other: RawClient, clients: tuple[RawClient, RawClient]
+) -> None:
+    core = server._running
+    core.store.memory.account("stuck", may_close=False).add(LIMIT // 2 + 1)
+    begin(clients, other)
+    core.scheduler.measured.resident = lambda: EXCEEDED if len(core.scheduler._by_connection) > 1 else 0
+    assert clients[1].receive()[1]["code"] == 146
+    assert end(clients[:1], other) == [11601]
 
 
 def test_a_command_is_as_old_as_its_message(server: headrace.Server, other: RawClient) -> None:
