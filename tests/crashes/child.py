@@ -45,7 +45,8 @@ from tests.server.raw import RawClient
 
 STORE_POINTS: Final = ("begin", "prepare", "sync", "publish")
 DISK_POINTS: Final = ("write", "written", "syncing", "synced", "meta")
-CONFLICT: Final = 112
+CONFLICTS: Final = frozenset({112, 246})
+"""Errors that a transaction may have: another one, or an index that a job completes, came in between."""
 DISK_FULL: Final = 14031
 _LENGTH: Final = struct.Struct("<I")
 

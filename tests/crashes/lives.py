@@ -21,7 +21,7 @@ from typing import Final
 import headrace
 from tests.crashes.checks import Checker, Finding
 from tests.crashes.child import (
-    CONFLICT,
+    CONFLICTS,
     DISK_FULL,
     Reports,
     Task,
@@ -173,7 +173,7 @@ class Acknowledged:
 
     def __init__(self, checker: Checker, *, disk_is_full: bool = False) -> None:
         self.checker = checker
-        self.refusals = {CONFLICT, DISK_FULL} if disk_is_full else {CONFLICT}
+        self.refusals = CONFLICTS | {DISK_FULL} if disk_is_full else CONFLICTS
         self.under_way: dict[int, Operation] = {}
         self.last: dict[int, Operation] = {}
         """The operations that were acknowledged last, by worker."""
