@@ -33,7 +33,7 @@ from headrace import limits, turns
 from headrace.embedded.error_types import Closed
 from headrace.embedded.jobs import _Job
 from headrace.server import background
-from headrace.store.data_file import DATA_FILE, UnusableDirectory
+from headrace.store.data_file import UnusableDirectory
 from headrace.store.store import Store
 from headrace.values.bson import decode, encode
 from tests.crashes.checks import open_stream
@@ -300,8 +300,8 @@ def run_watched(task: Task, run: Callable[[], None], disk: int | None) -> None:
     """Run something in this process, a fork, which ends with it; the record of the disk goes into a pipe."""
     try:
         if task.free_bytes is not None:
-            size = (task.path / DATA_FILE).stat().st_size + task.free_bytes
-            resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+            size = max(item.stat().st_size for item in task.path.iterdir())
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size + task.free_bytes, resource.RLIM_INFINITY))
         killer = KillAt(task)
         if task.point in STORE_POINTS:
             killer.watch_store()
