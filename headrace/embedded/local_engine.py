@@ -87,9 +87,8 @@ class LocalEngine:
         """Why nothing can be done any more; None: it is open."""
         self.paused: dict[Request, Turn] = {}
         """The commands that have paused and go on in their own threads."""
-        self.held: dict[Request, Interrupted | None] = {}
-        """The commands that have not begun, since a thread computes for them or a long write waits for the gate; and
-        what ends them instead."""
+        self.held: dict[Request, list[Interrupted]] = {}
+        """The commands that a thread computes for, and all writes; and what is to end those that do not run."""
         self.profiles: list[tuple[str, bytes | None]] = []
         """What the profiler has measured: documents by their collection, which a job stores (`jobs.py`)."""
         self._waiting: set[int] = set()  # threads that wait for the lock
@@ -197,15 +196,15 @@ class LocalEngine:
 
     def _aside(self, request: Request, work: Any) -> Any:
         """What `work` returns, which runs without the lock. Raises what has ended the command meanwhile."""
-        self.held[request] = None
+        interruptions = self.held[request] = []
         self.lock.release()
         try:
             result = work()
         finally:
             self.lock.acquire()
-            killed = self.held.pop(request)
-        if killed is not None:
-            raise killed
+            del self.held[request]
+        if interruptions:
+            raise interruptions[0]
         return result
 
     def _read(self, caller: Caller, command: Command, request: Request) -> bytes:

@@ -38,19 +38,19 @@ Job = Callable[[WriteTransaction], object]
 class QueuedWrite:
     """A write, and what became of it."""
 
-    __slots__ = ("answer", "command", "interruption", "request")
+    __slots__ = ("answer", "command", "interruptions", "request")
 
-    def __init__(self, command: Command, request: Request) -> None:
+    def __init__(self, command: Command, request: Request, interruptions: list[Interrupted]) -> None:
+        """`interruptions`: what ends it instead of its run, once there is something."""
         self.command = command
         self.request = request
+        self.interruptions = interruptions
         self.answer: Any = None
-        self.interruption: Interrupted | None = None
-        """What ends it instead of its run."""
 
     def run(self, engine: Engine, txn: WriteTransaction) -> bytes | Wait:
         """Its answer, which counts once `txn` is committed."""
-        if self.interruption is not None:
-            return engine.failure(self.interruption, self.request)
+        if self.interruptions:
+            return engine.failure(self.interruptions[0], self.request)
         return engine.run_write(self.command, self.request, txn)
 
     def failed(self, local: LocalEngine, error: Exception) -> bytes:
@@ -131,19 +131,27 @@ class LocalWrites:
 
     def execute(self, caller: Caller, command: Command, request: Request, *, pauses: bool) -> bytes:
         """The reply to a write, which is on disk; of one that must wait, when it has."""
-        while True:
-            answer = (
-                self._in_turns(caller, command, request) if pauses else self._in_group(QueuedWrite(command, request))
-            )
-            if type(answer) is bytes:
-                return answer
-            self._local.enter()
-            try:
-                self._local.parked.wait(caller, request, answer)  # type: ignore[arg-type]
-            except Interrupted as error:
-                return self._local.engine.failure(error, request)
-            finally:
-                self._local.lock.release()
+        local, interruptions = self._local, list[Interrupted]()
+        local.held[request] = interruptions
+        try:
+            while True:
+                if pauses:
+                    answer = self._in_turns(caller, command, request, interruptions)
+                else:
+                    answer = self._in_group(QueuedWrite(command, request, interruptions))
+                if type(answer) is bytes:
+                    return answer
+                local.enter()
+                try:
+                    if interruptions:  # while the others of its group were committed
+                        return local.engine.failure(interruptions[0], request)
+                    local.parked.wait(caller, request, answer)  # type: ignore[arg-type]
+                except Interrupted as error:
+                    return local.engine.failure(error, request)
+                finally:
+                    local.lock.release()
+        finally:
+            del local.held[request]
 
     def insert(self, namespace: str, document: bytes, is_sound: bool) -> bool:
         """Whether a document was inserted, and is on disk; if not, nothing has happened, and the command says why.
@@ -157,14 +165,14 @@ class LocalWrites:
         return inserted
 
     def requests(self) -> list[Request]:
-        """The writes that wait for the gate, and those that are being committed. The engine's lock is held."""
-        return [write.request for write in (*self._queue.copy(), *self._group)]
+        """The plain inserts that wait for the gate, or are being committed."""
+        writes = (*self._queue.copy(), *self._group)
+        return [write.request for write in writes if type(write) is QueuedInsert]
 
     def interrupt(self, connection_id: int, error: Interrupted) -> None:
-        """End the write of a thread, by its number, instead of its run: when it has come through the gate."""
+        """End the plain insert of a thread, by its number, instead of its run: when it has come through the gate."""
         for write in self._queue.copy():
-            client = write.client if type(write) is QueuedInsert else write.request.client
-            if client.connection_id == connection_id:
+            if type(write) is QueuedInsert and write.client.connection_id == connection_id:
                 write.interruption = error
 
     def run_job(self, job: Job) -> None:
@@ -301,17 +309,17 @@ class LocalWrites:
 
     # Writes that may take long.
 
-    def _in_turns(self, caller: Caller, command: Command, request: Request) -> bytes | Wait:
+    def _in_turns(
+        self, caller: Caller, command: Command, request: Request, interruptions: list[Interrupted]
+    ) -> bytes | Wait:
         """Run a write turn by turn; others have theirs between."""
         local = self._local
         turn: Turn | None = None
         try:
             while True:
-                if turn is None:
-                    local.held[request] = None
                 self._enter()
                 try:
-                    answer = self._one_turn(caller, command, request, turn)
+                    answer = self._one_turn(caller, command, request, turn, interruptions)
                 except Exception as error:
                     turn = None
                     if local.unusable is not None:
@@ -326,7 +334,6 @@ class LocalWrites:
                 turn = answer
                 self._between(caller, request, turn)
         finally:
-            local.held.pop(request, None)
             if turn is not None or request in local.paused:
                 self._give_up(caller, request, turn)
 
@@ -337,16 +344,17 @@ class LocalWrites:
             if turn is not None:
                 caller.turns.abandon(turn)
 
-    def _one_turn(self, caller: Caller, command: Command, request: Request, turn: Turn | None) -> Any:
+    def _one_turn(
+        self, caller: Caller, command: Command, request: Request, turn: Turn | None, interruptions: list[Interrupted]
+    ) -> Any:
         """Run and commit a turn. From its first pause on the write is among those that have paused: also while it is
         committed, others see it and may end it."""
         local = self._local
 
         def run(txn: WriteTransaction) -> Any:
             if turn is None:
-                killed = local.held.pop(request, None)
-                if killed is not None:
-                    return local.engine.failure(killed, request)
+                if interruptions:
+                    return local.engine.failure(interruptions[0], request)
                 answer = caller.turns.run(local.engine.run_write, command, request, txn)
             else:
                 answer = caller.turns.resume(turn, txn)

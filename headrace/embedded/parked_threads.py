@@ -141,8 +141,8 @@ class ParkedThreads(NoShell):
     def waiting_requests(self) -> Sequence[Request]:
         parked = [parked.request for waiting in self._parked.values() for parked in waiting]
         local = self._local
-        begun = dict.fromkeys([*parked, *local.paused])  # a paused write that waits for a lock is parked as well
-        return [*begun, *local.held, *local.writes.requests(), *self._server.waiting_requests()]
+        begun = dict.fromkeys([*parked, *local.paused, *list(local.held)])  # a write may be all of these at once
+        return [*begun, *local.writes.requests(), *self._server.waiting_requests()]
 
     def interrupt(self, connection_id: int) -> None:
         error = Interrupted(11601, "operation was interrupted")
@@ -154,9 +154,9 @@ class ParkedThreads(NoShell):
         for request, turn in self._local.paused.items():
             if request.client.connection_id == connection_id:
                 turn.interruption = error
-        for request in self._local.held:
+        for request, interruptions in list(self._local.held.items()):
             if request.client.connection_id == connection_id:
-                self._local.held[request] = error
+                interruptions.append(error)
         self._local.writes.interrupt(connection_id, error)
         self._server.interrupt(connection_id)
 

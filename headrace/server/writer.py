@@ -177,6 +177,10 @@ class Writer:
             for write in [item for item in writes[begun:] if item[0].client.connection_id == connection_id]:
                 writes.remove(write)
                 self._core.loop.call_soon(write[0].finish, self._core.engine.failure(error, write[2]))
+        if self._group is not None:  # one that is to wait for a lock is parked when the others are on disk
+            for index, (write, answer) in enumerate(zip(self._group.writes, self._group.answers)):
+                if type(answer) is Wait and write[0].client.connection_id == connection_id:
+                    self._group.answers[index] = self._core.engine.failure(error, write[2])
 
     def interrupt_all(self, error: Interrupted) -> None:
         """End all paused writes, each at its next turn."""

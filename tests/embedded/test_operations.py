@@ -105,6 +105,32 @@ def test_a_write_that_waits_for_a_lock_is_shown_and_killed(store: Any, what: str
     assert store.t.c.find_one() == {"_id": 1, "a": 2}
 
 
+@pytest.mark.parametrize("what", ["insert with a comment", "drop"])
+def test_a_write_that_is_to_wait_for_a_lock_is_killed_while_its_group_is_committed(
+    store: Any, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, call = WRITES[what]
+    begun, may_end, inner = threading.Event(), threading.Event(), store._local.store
+    sync = inner.sync
+
+    def held(txn: Any) -> None:
+        begun.set()
+        may_end.wait(60)
+        sync(txn)
+
+    with store.start_session() as session:
+        session.start_transaction()
+        store.t.c.insert_one({"_id": 2}, session=session)
+        monkeypatch.setattr(inner, "sync", held)
+        writing = Call(lambda: call(store.t.c))
+        assert begun.wait(60)
+        (number,) = shown(store, name)
+        store.admin.command({"killOp": 1, "op": number})
+        may_end.set()
+        assert writing.join() == 11601
+        session.abort_transaction()
+
+
 def test_a_stream_that_waits_is_shown_and_killed(store: Any) -> None:
     with store.t.c.watch() as stream:
         assert killed(store, "getMore", stream.next) == 11601

@@ -101,7 +101,7 @@ def in_change(server: headrace.Server, monkeypatch: pytest.MonkeyPatch, *more: t
     def held(command: Any, request: Any, txn: Any) -> Any:
         if request.name == "update":
             with keeping_transaction():
-                while not may_end.is_set():
+                while not may_end.wait(0.001):  # which leaves the interpreter to the test
                     tick()
         return run_write(command, request, txn)
 
@@ -165,6 +165,22 @@ def test_a_write_that_waits_for_a_lock_is_shown_and_killed(server: headrace.Serv
         assert_is_killed(client, other, name)
         assert transaction(holder, update="c", updates=[SET])["n"] == 1
         assert client.ask({"find": "c"})["cursor"]["firstBatch"] == [{"_id": 1, "a": 1}]
+
+
+def test_a_write_that_is_to_wait_for_a_lock_is_killed_while_its_group_is_committed(
+    server: headrace.Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_module, "SLOW_COMMIT_MS", -1.0)
+    may_end, store = threading.Event(), server._running.store
+    sync = store.sync
+    with RawClient(server.address) as client, RawClient(server.address) as other, RawClient(server.address) as holder:
+        assert transaction(holder, update="c", updates=[SET], startTransaction=True)["n"] == 1
+        monkeypatch.setattr(store, "sync", lambda txn: (may_end.wait(60), sync(txn)))
+        client.send(BLOCKED["drop"])
+        until(lambda: server._running.writer._group is not None and server._running.writer._group.answers)
+        kill(other, number_of(other, "drop"))
+        may_end.set()
+        assert client.receive()[1]["code"] == 11601
 
 
 @pytest.mark.parametrize("name", ["drop", "update"])
