@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pymongo
 import pytest
@@ -18,14 +15,7 @@ from pymongo.errors import OperationFailure
 
 import headrace
 from headrace.dispatch.options import AuditOptions
-
-
-def until(holds: Callable[[], Any]) -> None:
-    """Wait for what another process or thread does."""
-    ends = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < ends
-        os.sched_yield()
+from tests.waiting import until
 
 
 def events(path: Path) -> list[str]:

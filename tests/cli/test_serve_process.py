@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,8 @@ from urllib.parse import quote_plus
 
 import pymongo
 import pytest
+
+from tests.waiting import until
 
 pytestmark = pytest.mark.process
 
@@ -92,10 +93,7 @@ def test_in_the_background_it_listens_when_the_command_returns(tmp_path: Path) -
     with pymongo.MongoClient(f"mongodb://{address}/") as client:
         assert client.admin.command("ping")["ok"] == 1.0
     os.kill(process, signal.SIGTERM)
-    deadline = time.monotonic() + 60
-    while pid.exists() and time.monotonic() < deadline:
-        os.sched_yield()
-    assert not pid.exists()
+    until(lambda: not pid.exists())
 
 
 def test_without_an_oplog_it_is_a_standalone(tmp_path: Path) -> None:

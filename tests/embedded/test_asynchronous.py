@@ -91,8 +91,7 @@ async def test_closing_a_stream_whose_wait_has_timed_out_logs_nothing(
     with pytest.raises(headrace.Timeout):
         await stream.next(timeout=0)
     await stream.close()
-    while not stream._pending.done():
-        await asyncio.sleep(0)
+    await asyncio.wait({stream._pending}, timeout=60)
     del stream
     gc.collect()
     assert caplog.records == []

@@ -227,8 +227,7 @@ def test_a_write_waits_for_a_transaction_that_holds_its_document() -> None:
         orders.update_one({"_id": 1}, {"$inc": {"n": 1}}, session=session)
         thread = threading.Thread(target=lambda: orders.update_one({"_id": 1}, {"$inc": {"n": 10}}))
         thread.start()
-        while not store._local.parked._parked:
-            threading.Event().wait(0.001)
+        until(lambda: store._local.parked._parked)
         session.commit_transaction()
         thread.join()
         assert orders.find_one({"_id": 1}) == {"_id": 1, "n": 11}
@@ -294,9 +293,7 @@ def test_background_jobs_expire_documents() -> None:
 
 def profiled(store: Any, name: str) -> list[Any]:
     """The profiler's documents of a command, once there are some."""
-    while not (documents := list(store.shop["system.profile"].find({"op": name}))):
-        threading.Event().wait(0.01)
-    return documents
+    return until(lambda: list(store.shop["system.profile"].find({"op": name})))
 
 
 @pytest.mark.long
@@ -363,8 +360,7 @@ def test_a_client_that_waits_gets_the_programs_events() -> None:
             thread = threading.Thread(target=lambda: seen.append(stream.next()))
             thread.start()
             assert store._local.core is not None
-            while not store._local.core.notifier._parked:
-                threading.Event().wait(0.001)
+            until(lambda: store._local.core.notifier._parked)
             store.shop.orders.insert_one({"_id": 1})
             thread.join()
         assert seen[0]["documentKey"] == {"_id": 1}

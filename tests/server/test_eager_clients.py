@@ -14,6 +14,7 @@ import headrace
 from headrace import limits
 from headrace.dispatch.engine import Engine
 from headrace.server.scheduler import CROWDED_COUNT
+from tests.waiting import until
 
 from .raw import RawClient, message
 
@@ -86,8 +87,7 @@ def test_what_a_client_has_left_in_the_queue_is_not_run(server: headrace.Server,
             go_on = hold_the_loop(server)
             eager.socket.sendall(pings(2000))
         go_on.set()
-        while any(peer.client.connection_id == number for peer in set(server._running.peers)):
-            other.ask({"ping": 1})
+        until(lambda: all(peer.client.connection_id != number for peer in server._running.peers.copy()))
         before = served.count(number)
         for _ in range(20):
             other.ask({"ping": 1})
@@ -126,8 +126,8 @@ def test_clients_that_have_sent_much_and_left_are_not_served_either(
             new.send({"ping": 1})
             go_on.set()
             assert new.receive()[1]["ok"] == 1.0
-        while server._running._listener._eager or len(server._running.peers) > 1:
-            other.ask({"ping": 1})
+        until(lambda: not server._running._listener._eager and len(server._running.peers) <= 1)
+        other.ask({"ping": 1})
         assert len(set(served)) == 2
 
 
@@ -200,8 +200,7 @@ def test_a_queued_command_of_a_client_that_has_gone_is_not_run(server: headrace.
             with RawClient(server.address) as client:
                 client.send({"find": "c", "filter": {"n": {"$lt": 0}}})
         go_on.set()
-        while len(server._running.peers) > 1 or server._running.waiting_requests():
-            other.ask({"ping": 1})
+        until(lambda: len(server._running.peers) <= 1 and not server._running.waiting_requests())
         assert not server._running.scheduler._queued
         assert not server._running.scheduler._by_connection
 

@@ -16,6 +16,7 @@ from headrace.server.notifier import Notifier
 from headrace.server.peer import Peer
 from headrace.store.store import Store
 from headrace.wire.connection import Connection
+from tests.waiting import until
 
 from .raw import RawClient, message
 
@@ -115,8 +116,7 @@ def test_an_exception_in_one_clients_turn_is_that_clients_alone(
         watcher.socket.sendall(waiting_get_more("c", second))
         attacker.ask({"create": "x"}, "another")
         fault = Fault(monkeypatch, owner, method, RuntimeError)
-        while not server._running.notifier._parked:
-            other.ask({"ping": 1})
+        until(lambda: server._running.notifier._parked)
         fault.armed = True
         attacker.send({
             "getMore": {"getMore": first, "collection": "c", "maxTimeMS": 1},

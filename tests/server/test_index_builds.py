@@ -44,7 +44,7 @@ def may_end(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     event, make_entries = threading.Event(), index_builds.make_entries
 
     def held(*arguments: Any) -> None:
-        while not event.is_set():
+        while not event.wait(0.001):  # which leaves the interpreter to the test
             tick()
         make_entries(*arguments)
 

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -175,7 +174,7 @@ def test_every_acknowledged_write_and_its_event_survive_kill_9(tmp_path: Path) -
             for writer in now:
                 writer.start()
             enough = random_.randrange(60, 400)
-            _wait_for(lambda now=now, enough=enough: sum(len(writer.inserted) for writer in now) > enough)  # type: ignore[misc]
+            until(lambda now=now, enough=enough: sum(len(writer.inserted) for writer in now) > enough)  # type: ignore[misc]
             server.kill()
             for writer in now:
                 writer.join()
@@ -184,7 +183,7 @@ def test_every_acknowledged_write_and_its_event_survive_kill_9(tmp_path: Path) -
         events = all_events(server, token)
         with server.client() as client:
             documents = {document["_id"]: document for document in client.t.c.find()}
-        _wait_for(lambda: len(follower.events) >= len(events))
+        until(lambda: len(follower.events) >= len(events))
         follower.ended = True
         follower.join()
     assert contents(events) == documents
@@ -196,13 +195,6 @@ def test_every_acknowledged_write_and_its_event_survive_kill_9(tmp_path: Path) -
         assert writer.inserted <= inserts and writer.deleted <= deletes
         for key, value in writer.values.items():
             assert key in deletes or documents[key]["v"] == value
-
-
-def _wait_for(done: Callable[[], bool]) -> None:
-    """Until it is so, or for a minute: what comes then fails and says why."""
-    deadline = time.monotonic() + 60
-    while not done() and time.monotonic() < deadline:
-        time.sleep(0.01)
 
 
 def test_a_retried_write_is_done_once_though_the_server_was_killed_in_between(tmp_path: Path) -> None:
@@ -235,7 +227,7 @@ def test_a_signal_while_clients_write_ends_the_server_cleanly(tmp_path: Path, nu
         writers = [Writer(server, f"{number}/{suffix}") for suffix in range(6)]
         for writer in writers:
             writer.start()
-        _wait_for(lambda: all(writer.inserted for writer in writers))
+        until(lambda: all(writer.inserted for writer in writers))
         server.process.send_signal(number)
         assert server.process.wait(timeout=60) == 0
         for writer in writers:
@@ -313,11 +305,11 @@ def test_a_reader_that_is_killed_again_and_again_reads_every_event_once(tmp_path
             for _ in range(random_.randrange(50, 300)):
                 client.t.c.insert_one({"_id": inserted})
                 inserted += 1
-            _wait_for(lambda before=before: len(lines()) > before + random_.randrange(1, 40))  # type: ignore[misc]
+            until(lambda before=before: len(lines()) > before + random_.randrange(1, 40))  # type: ignore[misc]
             process.kill()
             process.wait()
         process = reader()
-        _wait_for(lambda: len(lines()) >= inserted)
+        until(lambda: len(lines()) >= inserted)
         process.kill()
         process.wait()
     assert [json_util.loads(line)["key"] for line in lines()] == list(range(inserted))

@@ -63,9 +63,7 @@ def test_who_reads_no_replies_is_cut_off_when_memory_is_short(server: headrace.S
         clients = [stack.enter_context(RawClient(server.address, receive_bytes=4096)) for _ in range(12)]
         for client in clients:
             client.socket.sendall(message({"find": "c", "filter": {"_id": 1}, "$db": "t"}))
-        cut_off = 0
-        while cut_off < 2:
-            cut_off = other.ask({"serverStatus": 1}, "admin")["mem"]["cutOff"]
+        until(lambda: other.ask({"serverStatus": 1}, "admin")["mem"]["cutOff"] >= 2)
         assert used(other) <= 20 * MEGABYTE
         for client in clients:
             client.socket.close()

@@ -12,6 +12,7 @@ from headrace.dispatch.wait import Wait
 from headrace.server.peer import Peer
 from headrace.testing.clock import FakeClock
 from headrace.testing.driven import DrivenServer
+from tests.waiting import until
 
 from .raw import RawClient
 
@@ -100,8 +101,7 @@ def test_a_stream_without_stages_is_woken_before_those_with_slow_ones(monkeypatc
             client.send({"getMore": cursor, "collection": "c", "maxTimeMS": 60_000})
         cursor = last.watch("c")
         last.send({"getMore": cursor, "collection": "c", "maxTimeMS": 60_000})
-        while sum(map(len, server._running.notifier._parked.values())) < 11:
-            writer.ask({"ping": 1})
+        until(lambda: sum(map(len, list(server._running.notifier._parked.values()))) == 11)
         writer.ask({"insert": "c", "documents": [{"_id": key} for key in range(20)]})
         for client in clients[:-1]:
             assert client.receive()[1]["cursor"]["nextBatch"]

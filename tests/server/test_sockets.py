@@ -198,8 +198,7 @@ def test_a_client_that_sends_too_far_ahead_is_not_read_until_its_turn_has_come(s
 
         sender = threading.Thread(target=send)
         sender.start()
-        while sent < 20:
-            other.ask({"ping": 1})
+        until(lambda: sent >= 20)
         other.ask({"insert": "ahead", "documents": [{"_id": 1}]})
         for _ in range(101):
             assert client.receive()[1]["ok"] == 1.0

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from headrace.cli.tls_dev import DAYS, Authority, make_certificates
 from headrace.dispatch.options import TlsOptions
 from headrace.server.tls.context import TlsError, new_context
 from tests.server.raw import RawClient
+from tests.waiting import until
 
 SUBJECT = "CN=client,OU=Development,O=Headrace"
 LOCALHOST = [x509.DNSName("localhost")]
@@ -332,18 +332,12 @@ def test_sighup_reads_the_certificates_again(tmp_path: Path) -> None:
                 for content, line in ((b"broken", "stay in force"), (None, "Successfully rotated")):
                     key.write_bytes(content or authority.issue(["a", "b", "server"], LOCALHOST, "secret"))
                     process.send_signal(signal.SIGHUP)
-                    wait_until(lambda line=line: line in log.read_text())
+                    until(lambda line=line: line in log.read_text())
                 assert client.ask({"ping": 1})["ok"] == 1.0 and serial_number(address, context) != first
                 assert "secret" not in str(client.ask({"getCmdLineOpts": 1}, "admin"))
             assert "secret" not in log.read_text()
         finally:
             process.kill()
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not is_so():
-        assert time.monotonic() < deadline
 
 
 # What cannot be used.

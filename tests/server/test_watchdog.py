@@ -13,6 +13,7 @@ import headrace
 from headrace import limits
 from headrace.server.watchdog import Watchdog
 from headrace.store.store import Store
+from tests.waiting import until
 
 from .raw import RawClient
 
@@ -71,8 +72,7 @@ def look_for(server: headrace.Server, monkeypatch: pytest.MonkeyPatch, seconds: 
 def test_a_commit_that_hangs_ends_the_server(hanging: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
     with headrace.Server() as server, RawClient(server.address) as client, RawClient(server.address) as other:
         client.send({"insert": "c", "documents": [{"_id": 1}]})
-        while server._running.writer.busy_since is None:
-            assert other.ask({"ping": 1})["ok"] == 1.0
+        until(lambda: server._running.writer.busy_since is not None)
         look_for(server, monkeypatch, SECONDS)
         assert server.failure is None and other.ask({"ping": 1})["ok"] == 1.0
         look_for(server, monkeypatch, SECONDS + 3)
@@ -84,10 +84,9 @@ def test_a_commit_that_hangs_ends_the_server(hanging: threading.Event, monkeypat
 def test_a_commit_that_ends_within_the_minute_is_answered(
     hanging: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with headrace.Server() as server, RawClient(server.address) as client, RawClient(server.address) as other:
+    with headrace.Server() as server, RawClient(server.address) as client:
         client.send({"insert": "c", "documents": [{"_id": 1}]})
-        while server._running.writer.busy_since is None:
-            other.ask({"ping": 1})
+        until(lambda: server._running.writer.busy_since is not None)
         look_for(server, monkeypatch, SECONDS - 1)
         hanging.set()
         assert client.receive()[1]["n"] == 1

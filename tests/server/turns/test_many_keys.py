@@ -19,6 +19,7 @@ from headrace.store.indexes.index_entries import stored_entries
 from headrace.store.indexes.index_keys import KeyMaker
 from headrace.store.indexes.wildcard_keys import WildcardKeyMaker
 from headrace.turns import TICK_COUNT, Turn
+from tests.waiting import until
 
 from ..raw import RawClient
 
@@ -122,8 +123,7 @@ def test_others_read_meanwhile_and_see_nothing_of_it(
             may_end.clear()
             client.send(body)
             seen = []
-            while not is_in_change(server):
-                other.ask({"ping": 1})
+            until(lambda: is_in_change(server))
             while is_in_change(server):
                 seen.append(other.ask({"count": "c", "query": {"n": {"$lte": 10}}, "hint": "x"})["n"])
                 if len(seen) > 3:
@@ -187,8 +187,7 @@ def test_a_transaction_that_runs_in_the_middle(
             assert ask_in({"insert": "c", "documents": [{"_id": 7, "n": -7}]})["n"] == 1
         may_end.clear()
         client.send({"insert": "c", "documents": [document(1)]})
-        while not is_in_change(server):
-            other.ask({"ping": 1})
+        until(lambda: is_in_change(server))
         reply = ask_in({"insert": "c", "documents": [{"_id": 8, "n": COUNT - 1 if conflicts else -8}]})
         assert is_in_change(server)
         may_end.set()

@@ -396,8 +396,7 @@ def test_an_interrupted_out_leaves_no_collection_behind(server: headrace.Server)
         server._running.scheduler.turns.seconds = 0.0
         with held(server, "aggregate", is_made):
             long.send({"aggregate": "c", "pipeline": [{"$out": "other"}], "cursor": {}})
-            while not is_made():
-                other.ask({"ping": 1})
+            until(is_made)
             other.ask({"killOp": 1, "op": when_running(other, "aggregate")["opid"]}, "admin")
             assert long.receive()[1]["code"] == 11601
         server._running.scheduler.turns.seconds = 0.005
@@ -427,8 +426,7 @@ def test_an_unacknowledged_write_goes_on_when_its_client_has_gone(server: headra
                 command[16] = 2  # moreToCome
                 long.socket.sendall(command)
                 when_running(other, "update")
-            while len(server._running.peers) > 1:
-                other.ask({"ping": 1})
+            until(lambda: len(server._running.peers) == 1)
         until(lambda: not operation(other, "update"))
         assert {document["n"] for document in all_of(other)} == {1}
 
@@ -488,8 +486,7 @@ def test_the_keys_of_a_dropped_index_go_in_the_background(server: headrace.Serve
             with store.reading() as view:
                 return int(view.kv.stat(store.tables["indexes"])["entries"])
 
-        while rows():
-            client.ask({"ping": 1})
+        until(lambda: not rows())
 
 
 def test_a_bulk_write_inserts_long_documents_whose_id_is_not_first() -> None:
