@@ -39,6 +39,8 @@ def main(arguments: argparse.Namespace) -> int:
     try:
         while crashes.counts[counted] < arguments.count and time.monotonic() - start < arguments.minutes * 60:
             crashes.cycle()
+    except KeyboardInterrupt:
+        print("interrupted: ", end="")
     except Exception:
         traceback.print_exc()
         print(f"FOUND in {path} with seed {arguments.seed}, after {figures(crashes)}", flush=True)
