@@ -31,20 +31,13 @@ from greenlet import getcurrent, greenlet
 from headrace.clock import monotonic, thread_time
 from headrace.errors import CommandError
 
-TURN_SECONDS: Final = 0.005
-"""How long a command runs before others have their turn."""
-TICK_COUNT: Final = 64
-"""Steps of a cheap loop (an element of an array, a line of a cross product) between two ticks."""
-PIECE_COUNT: Final = 4096
-"""Elements that are copied, sorted or freed at once: some milliseconds at most."""
-FIRST_COUNT: Final = 128
-"""Elements sorted at first, while it is not known how quickly their keys compare."""
-LARGE_COUNT: Final = 32_768
-"""Elements from which on an array is freed in pieces."""
-HELD_DEPTH: Final = 6
-"""How far from its frames it is looked for what a failed command held."""
-HELD_COUNT_MAX: Final = 1000
-"""Values that are looked at for it at each of these steps."""
+TURN_SECONDS: Final = 0.005  # how long a command runs before others have their turn
+TICK_COUNT: Final = 64  # steps of a cheap loop (an element of an array, a line of a cross product) between two ticks
+PIECE_COUNT: Final = 4096  # elements that are copied, sorted or freed at once: some milliseconds at most
+FIRST_COUNT: Final = 128  # elements sorted at first, while it is not known how quickly their keys compare
+LARGE_COUNT: Final = 32_768  # elements from which on an array is freed in pieces
+HELD_DEPTH: Final = 6  # how far from its frames it is looked for what a failed command held
+HELD_COUNT_MAX: Final = 1000  # values that are looked at for it at each of these steps
 _CONTAINERS: Final = frozenset({dict, list, tuple})
 _ITERATORS: Final = frozenset({
     GeneratorType, MethodWrapperType, chain, enumerate, filter, islice, map, zip, type(iter([])),
@@ -296,9 +289,7 @@ Container = TypeVar("Container", list[Any], dict[Any, Any])
 
 def freed_in_pieces(container: Container, count: int | None = None) -> Container:
     """The container itself, which a command has made. If it is large, a turn frees it, piece by piece, once nothing
-    else refers to it: freeing a million elements at once takes up to 100 ms. `count`: how many values there are in it,
-    where its elements have some of their own.
-    """
+    else refers to it: freeing a million elements at once takes up to 100 ms. `count`: of values in it at any depth."""
     turn = getcurrent()
     if (len(container) if count is None else count) >= LARGE_COUNT and type(turn) is Turn:
         free(turn.large)
@@ -446,24 +437,28 @@ class TimeLimit:
     process is stopped: at the end of the first such time that begins to be measured, at the end of a second it is over.
     """
 
-    __slots__ = ("_seconds", "_spent_from", "_what", "ends")
+    __slots__ = ("_first_look", "_seconds", "_spent_from", "_time_ends", "_what", "ends")
+
+    memory_is_exceeded: Callable[[], bool] = staticmethod(lambda: False)
+    """Whether the process has too much memory: then what runs ends with error 146. One for all limits."""
 
     def __init__(self, seconds: float, what: str) -> None:
         """`what`: of the error's message."""
         self._seconds = seconds
+        self._first_look = min(seconds, TURN_SECONDS)
         self._what = what
         self._spent_from: float | None = None
-        self.ends = inf
-        """When it is looked at, in seconds of the monotonic clock."""
+        self.ends = self._time_ends = inf
+        """When it is looked at, and when the time is, in seconds of the monotonic clock."""
 
     def begin(self) -> None:
-        """From here on ticks raise 50 when the time is spent."""
+        """From here on ticks raise 50 when the time is spent, and 146 while memory is exceeded."""
         global _first_end  # noqa: PLW0603  (as below)
-        self._spent_from = None
-        self.ends = ends = monotonic() + self._seconds
+        self._spent_from, now = None, monotonic()
+        self._time_ends, self.ends = now + self._seconds, now + self._first_look
         _time_limits[getcurrent()] = self
-        if ends < _first_end:  # noqa: PLR1730  (as below)
-            _first_end = ends
+        if self.ends < _first_end:  # noqa: PLR1730  (as below)
+            _first_end = self.ends
 
     def end(self) -> None:
         """What was limited has ended."""
@@ -475,15 +470,19 @@ class TimeLimit:
                 _look_at_running()
 
     def check(self) -> None:
-        """Raises 50 when the time is spent."""
+        """Raises 50 when the time is spent, 146 while the process has too much memory."""
         now = monotonic()
         if now < self.ends:
             return
-        if self._spent_from is not None and thread_time() - self._spent_from >= self._seconds / 2:
+        if self.memory_is_exceeded():
             del _time_limits[getcurrent()]  # whoever handles the error may tick
-            raise CommandError(50, f"operation exceeded time limit: {self._what}")
-        self._spent_from = thread_time()
-        self.ends = now + self._seconds
+            raise CommandError(146, f"operation exceeded the server's memory limit: {self._what}")
+        if now >= self._time_ends:
+            if self._spent_from is not None and thread_time() - self._spent_from >= self._seconds / 2:
+                del _time_limits[getcurrent()]  # as above
+                raise CommandError(50, f"operation exceeded time limit: {self._what}")
+            self._spent_from, self._time_ends = thread_time(), now + self._seconds
+        self.ends = now + self._first_look
         _look_at_running()
 
 

@@ -269,6 +269,23 @@ def test_a_time_limit_is_not_spent_while_the_process_is_stopped(monkeypatch: pyt
     limit.end()
 
 
+def test_what_cannot_pause_ends_while_the_process_has_too_much_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(module, "monotonic", lambda: now[0])
+    limit = TimeLimit(1.0, "a step")
+    limit.begin()
+    now[0] += module.TURN_SECONDS
+    tick()
+    monkeypatch.setattr(TimeLimit, "memory_is_exceeded", staticmethod(lambda: True))
+    tick()
+    now[0] += module.TURN_SECONDS
+    with pytest.raises(CommandError) as raised:
+        tick()
+    assert raised.value.code == 146
+    tick()
+    limit.end()
+
+
 def test_a_time_limit_that_two_commands_share_ends_with_each() -> None:
     turns, limit = Turns(seconds=0.0), TimeLimit(3600.0, "a step")
 

@@ -33,6 +33,7 @@ import headrace.query
 from headrace import limits
 from headrace.clock import monotonic
 from headrace.server.measured_memory import resident_bytes
+from headrace.turns import TimeLimit
 from headrace.values import collator
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ async def tend(core: Core) -> None:
     """Measure memory, import what is left, then collect garbage from time to time; until it is cancelled."""
     measured = core.scheduler.measured
     measured.resident, measured.return_freed = resident_bytes, return_freed_memory
+    TimeLimit.memory_is_exceeded = staticmethod(lambda: measured.excess() > 0)
     gc.set_threshold(_YOUNG_COUNT, _YOUNG_PASS_COUNT, _NEVER)
     for name in ("hashlib", "hmac"):  # see `hashing`
         importlib.import_module(name)

@@ -13,7 +13,7 @@ from headrace import limits
 from headrace.memory_budget import Memory
 from headrace.server import process
 from headrace.server.measured_memory import MeasuredMemory, resident_bytes
-from headrace.turns import Turn, Turns, tick
+from headrace.turns import TimeLimit, Turn, Turns, ticking_all
 from tests.waiting import until
 
 from ..raw import RawClient
@@ -133,7 +133,7 @@ def test_it_is_measured_how_much_the_process_grows_during_a_turn(server: headrac
     turns = Turns(0.0)
     resident = iter((100, 170, 170, 150))
     scheduler.measured.resident = lambda: next(resident)
-    turn = turns.run(lambda: [tick() for _ in range(3)])
+    turn = turns.run(lambda: list(ticking_all(range(200))))
     scheduler.turns = turns
     assert scheduler.resume(turn).grown_bytes == 70
     assert scheduler.resume(turn).grown_bytes == 50
@@ -143,6 +143,7 @@ def test_it_is_measured_how_much_the_process_grows_during_a_turn(server: headrac
 def test_the_process_is_measured_from_the_beginning(server: headrace.Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before modules are imported that take a second or two."""
     monkeypatch.setattr("gc.set_threshold", lambda *counts: None)
+    monkeypatch.setattr(TimeLimit, "memory_is_exceeded", staticmethod(lambda: False))
     tending = process.tend(server._running)
     tending.send(None)
     tending.close()
