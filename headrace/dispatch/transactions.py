@@ -124,8 +124,8 @@ def _begin(context: CommandContext, request: Request) -> ClientTransaction | Wai
         transactions.awaited = True
         return Wait(limits.AWAIT_MS_MAX, SETTLED)
     before = transactions.open.get(session)
-    if before is not None:
-        abort(engine, before)
+    if before is not None and not abort(engine, before):
+        return until_ended(before)  # its commit goes on, or what that has done is being undone
     transaction = transactions.start(session, number, engine.clock.monotonic_ms())
     if request.client.uid is not None:
         transaction.lsid = lsid_of(request)

@@ -11,7 +11,6 @@ from typing import Any, Final
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.lock_waits import wait_until_unused
 from headrace.errors import AnsweredError, CommandError
-from headrace.execution.storage_stats import count_of
 from headrace.store import catalog_changes
 from headrace.store.catalog import Collection, Index, IndexBuild
 from headrace.store.indexes import index_builds, index_entries
@@ -21,14 +20,17 @@ _LEFT: Final = frozenset({279, 11600})
 """The client has gone, the server ends: the build goes on."""
 
 
-def build_indexes(context: CommandContext, collection: Collection, specs: list[dict[str, Any]]) -> None:
-    """Add indexes. Raises 11000 for a unique one over duplicates, 276 where somebody else ends the build."""
-    if context.transaction is not None or current_turn() is None or not count_of(context, collection):
-        txn = context.txn
-        with index_entries.in_change(txn):  # a long filter of a partial index ticks
-            catalog_changes.create_indexes(txn, txn.collection(collection.namespace) or collection, specs)
+def build_indexes(
+    context: CommandContext, collection: Collection, specs: list[dict[str, Any]], *, is_empty: bool
+) -> None:
+    """Add indexes to a collection as it is now. It does not pause before the build has begun.
+
+    Raises 11000 for a unique one over duplicates, 276 where somebody else ends the build."""
+    if is_empty or current_turn() is None:
+        with index_entries.in_change(context.txn):  # a long filter of a partial index ticks
+            catalog_changes.create_indexes(context.txn, collection, specs)
         return
-    _build(context, context.txn.collection(collection.namespace) or collection, specs)
+    _build(context, collection, specs)
 
 
 def replace_index(context: CommandContext, collection: Collection, spec: dict[str, Any]) -> None:

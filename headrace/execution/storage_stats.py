@@ -35,9 +35,11 @@ def index_sizes(context: CommandContext, collection: Collection) -> dict[str, in
 
 def count_of(context: CommandContext, collection: Collection) -> int:
     """Return how many documents a collection has. The first time since the start they are counted, with pauses."""
-    while not (view := context.view).is_counted(collection):
+    while True:
+        view = context.view
         view.count_on(collection, limits.COUNT_COUNT)
-    return view.count(collection)
+        if view.is_counted(collection):  # in the same view: of a collection that is gone no count outlives a pause
+            return view.count(collection)
 
 
 def check_scale(scale: Any) -> int:

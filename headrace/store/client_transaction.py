@@ -151,7 +151,7 @@ class TransactionCatalog(ProvisionalCatalog):
         created = transaction.created.get(namespace)
         if created is not None:
             return created
-        if self.changed.get(namespace, 0) > transaction.catalog_version:
+        if self.changed.get(namespace, 0) > transaction.catalog_version or self._is_changing(namespace):
             raise Conflict(
                 246,
                 "Unable to read from a snapshot due to pending collection catalog changes to collection "
@@ -165,6 +165,19 @@ class TransactionCatalog(ProvisionalCatalog):
             if collection.number in transaction.long_ids and not collection.long_ids:
                 collection = collection.changed(long_ids=True)
         return collection
+
+    def _is_changing(self, namespace: str) -> bool:
+        """Whether the write transaction that is on its way to the disk changes what the namespace means, or which
+        indexes the collection has: it did not look for what this transaction is about to use."""
+        writing = self._transactions.writing
+        if writing is None:
+            return False
+        now, then = self.collections.get(namespace), writing.catalog.collections.get(namespace)
+        if now is None or then is None or now is then:
+            return now is not then
+        return now.number != then.number or {index.number for index in now.maintained} != {
+            index.number for index in then.maintained
+        }
 
     def add_traits(self, txn: Transaction, collection: Collection, index: Index, traits: Traits) -> None:
         """Note the traits of a document of the transaction; the commit saves them."""

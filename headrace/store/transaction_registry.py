@@ -200,6 +200,11 @@ class Transactions:
             if any(self.history.has_recorded(key, self.history.sequence) for key in claims):
                 self.abort(transaction, self._store.clock.monotonic_ms())
 
+    @property
+    def writing(self) -> WriteTransaction | None:
+        """The write transaction that is open or on its way to the disk."""
+        return self._store.writing
+
     def new_records(self, count: int) -> int:
         """The first of `count` provisional records, unlike all others that were given out."""
         first = self._next_record

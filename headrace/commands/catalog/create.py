@@ -15,6 +15,7 @@ from headrace.dispatch.request import Request
 from headrace.errors import CommandError
 from headrace.execution.image_options import IMAGES, OPTION, check_database_has_images
 from headrace.execution.sources import check_view_sources
+from headrace.execution.writes.matches import may_create
 from headrace.query.collation import filled_collation
 from headrace.query.match import parse_filter
 from headrace.query.pipeline import PipelineContext, parse_pipeline
@@ -68,8 +69,10 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
         _create_view(context, request, namespace, stored_options)
         return {}
     _check(namespace, stored_options)  # which may pause
-    if not _is_there(context, namespace, stored_options):
-        catalog_changes.create(context.txn, namespace, stored_options)
+    while not _is_there(context, namespace, stored_options):
+        if may_create(context, namespace, stored_options):
+            catalog_changes.create(context.txn, namespace, stored_options)
+            break
     return {}
 
 

@@ -23,6 +23,7 @@ from headrace.dispatch.collection_uuid import COLLECTION_UUID, with_expected_uui
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import BATCH_SIZE, CURSOR
+from headrace.dispatch.lock_waits import wait_until_unused
 from headrace.dispatch.namespaces import target, writable
 from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import on_collection
@@ -31,12 +32,14 @@ from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
 from headrace.execution.batches import open_cursor
 from headrace.execution.index_builds import build_indexes
-from headrace.execution.writes.matches import missing
+from headrace.execution.storage_stats import count_of
+from headrace.execution.writes.matches import may_create, missing
 from headrace.query.expressions.numbers import to_long
 from headrace.store import catalog_changes
 from headrace.store.catalog import Collection, Index
 from headrace.store.indexes import index_builds
 from headrace.store.store import Store
+from headrace.turns import uninterrupted
 from headrace.values.bson import encode
 
 BUILD_INFO: Final = boolean("includeIndexBuildInfo")
@@ -60,10 +63,16 @@ def create(context: CommandContext, request: Request) -> dict[str, Any] | Wait:
         raise CommandError(2, "Must specify at least one index to create")
     quorum = _commit_quorum(context, request.body)
     catalog_changes.require_room(context.txn, len(request.raw))
-    collection = writable(context, namespace)
-    made_now = collection is None
-    wanted = _wanted(missing(namespace) if collection is None else collection, specs)
+    if context.transaction is None and (there := writable(context, namespace)) is not None:
+        count_of(context, there)  # which may pause
+        wait_until_unused(context, namespace)  # from here nothing pauses until the build has begun
+    with uninterrupted():
+        collection = writable(context, namespace)
+        made_now = collection is None
+        wanted = _wanted(missing(namespace) if collection is None else collection, specs)
     if collection is None:
+        if not may_create(context, namespace, {}):
+            return create(context, request)
         collection = catalog_changes.create(context.txn, namespace, {})
     before = len(collection.indexes)
     wait = None if context.transaction is not None else _wait_for_builds(context, request, collection, wanted)
@@ -71,10 +80,11 @@ def create(context: CommandContext, request: Request) -> dict[str, Any] | Wait:
         return wait
     if wanted:
         check_new_indexes(context, collection)
-        if next(context.view.records(collection), None) is not None:  # of an empty one, nobody votes
+        is_empty = context.transaction is not None or not context.txn.count(collection)
+        if not is_empty:  # of an empty one, nobody votes
             _check_satisfiable(quorum)
-        build_indexes(context, collection, wanted)
-        collection = context.txn.collection(namespace) or collection
+        build_indexes(context, collection, wanted, is_empty=is_empty)
+        collection = context.txn.catalog.by_number.get(collection.number, collection)
     reply: dict[str, Any] = {"numIndexesBefore": before, "numIndexesAfter": len(collection.indexes)}
     if not wanted:
         return {**reply, "note": "all indexes already exist"}

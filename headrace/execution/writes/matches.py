@@ -52,7 +52,7 @@ class Target:
         self._context = context
         self._collection = collection
         self._namespace = collection.namespace
-        self._pause_count = context.pause_count
+        self._pause_count: int | None = None  # the command may have paused since it has looked for the collection
 
     @property
     def collection(self) -> Collection:
@@ -142,11 +142,16 @@ def missing(namespace: str) -> Collection:
 
 def created(context: CommandContext, namespace: str) -> Collection:
     """The collection to write to, made if it is not there."""
-    made: dict[str, Any] = {"namespace": namespace, "options": {}}
     while True:
         collection = context.txn.collection(namespace)
         if collection is not None:
             return collection
-        if context.has_locks and not wait_until_unlocked(context, partial(catalog_changes.create, **made)):
-            continue
-        return catalog_changes.create(context.txn, **made)
+        if may_create(context, namespace, {}):
+            return catalog_changes.create(context.txn, namespace, {})
+
+
+def may_create(context: CommandContext, namespace: str, options: dict[str, Any]) -> bool:
+    """Whether a collection that is not there may be created now. False: a client's transaction held its name, and the
+    command has waited for the end of that, so that the collection may be there."""
+    create = partial(catalog_changes.create, namespace=namespace, options=options)
+    return not context.has_locks or wait_until_unlocked(context, create)

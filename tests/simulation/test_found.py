@@ -1,0 +1,235 @@
+"""Wrong answers that the simulation has found, each with few steps; they stay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bson import Binary, Int64
+
+from headrace import limits
+from headrace.commands.writing.update import _parsed
+from headrace.dispatch.wait import Wait
+from headrace.testing.clock import FakeClock
+from headrace.testing.driven import DrivenServer
+from headrace.turns import Turn, Turns
+from headrace.values.bson import decode
+
+A_1 = {"key": {"a": 1}, "name": "a_1"}
+
+
+def fields(number: int, session: int = 1, *, starts: bool = False) -> dict[str, Any]:
+    """The fields of a statement in a client's transaction."""
+    made: dict[str, Any] = {
+        "lsid": {"id": Binary(bytes([session]) * 16, 4)}, "txnNumber": Int64(number), "autocommit": False,
+    }  # fmt: skip
+    return {**made, "startTransaction": True} if starts else made
+
+
+def creates(at: DrivenServer, name: str) -> int:
+    """How many entries of the oplog create a collection of this name."""
+    with at.store.reading() as view:
+        entries = [decode(raw) for _, raw in view.entries(0)]
+    inner = [one for entry in entries for one in (entry["o"].get("applyOps") or [entry])]
+    return sum(one["op"] == "c" and one["o"].get("create") == name for one in inner)
+
+
+def pauses_of(path: Path, body: dict[str, Any]) -> int:
+    """How often a command pauses that has a tick at each chance."""
+    with DrivenServer(path / "alone", clock=FakeClock()) as at:
+        at.must("t", {"insert": "c", "documents": [{"_id": 1, "a": 1}]})
+        at.restart()
+        return at.in_turns("t", body)[1]
+
+
+class Paused:
+    """A write that pauses at each tick, and what it answers in the end."""
+
+    def __init__(self, at: DrivenServer, body: dict[str, Any]) -> None:
+        self._at = at
+        self._turns = Turns(seconds=0.0)
+        self._request = at.request("t", body)
+        self._turn: Turn | None = None
+        self.answer: Any = None
+
+    def go_on(self, count: int) -> None:
+        """Take some more turns, each with a commit of its own; further ones do nothing when it has ended."""
+        engine, store = self._at.engine, self._at.store
+        for _ in range(count):
+            if self.answer is None:
+                txn = store.begin()
+                if self._turn is None:
+                    command = engine.command(self._request)
+                    result = self._turns.run(engine.run_write, command, self._request, txn)
+                else:
+                    result = self._turns.resume(self._turn, txn)
+                store.commit(txn)
+                self._turn = result if isinstance(result, Turn) else None
+                self.answer = None if isinstance(result, Turn) else result
+
+
+def test_an_index_that_two_clients_ask_for_is_built_once(tmp_path: Path) -> None:
+    """Documents are counted, with pauses, the first time after a start: others may begin the same build meanwhile."""
+    body = {"createIndexes": "c", "indexes": [A_1]}
+    for pause in range(1, pauses_of(tmp_path, body) + 1):
+        with DrivenServer(tmp_path / str(pause), clock=FakeClock()) as at:
+            at.must("t", {"insert": "c", "documents": [{"_id": n, "a": n} for n in range(3)]})
+            at.restart()
+            first, second = Paused(at, body), Paused(at, body)
+            for write, count in ((first, pause), (second, pause), *[(first, 1), (second, 1)] * 50):
+                write.go_on(count)
+                listed = at.must("t", {"listIndexes": "c"})["cursor"]["firstBatch"]
+                assert [item["name"] for item in listed] in (["_id_"], ["_id_", "a_1"]), pause
+            assert isinstance(first.answer, bytes)
+
+
+@pytest.mark.parametrize("body", [
+    {"create": "new", "validator": {"a": {"$in": [1, 2, 3]}}},
+    {"createIndexes": "new", "indexes": [{**A_1, "partialFilterExpression": {"a": {"$gt": 1}}}]},
+    {"insert": "new", "documents": [{"_id": 7}, {"_id": 8}]},
+])  # fmt: skip
+def test_a_collection_that_a_transaction_makes_is_not_made_twice(tmp_path: Path, body: dict[str, Any]) -> None:
+    """The transaction makes it while the command has paused, and commits when the command waits for it."""
+    for pause in range(1, pauses_of(tmp_path, body) + 1):
+        with DrivenServer(tmp_path / str(pause), clock=FakeClock()) as at:
+            at.must("t", {"insert": "other", "documents": [{"_id": 1}]})
+
+            def between(count: int, at: DrivenServer = at, pause: int = pause) -> None:
+                if count == pause:
+                    at.run("t", {"insert": "new", "documents": [{"_id": 1}], **fields(1, starts=True)})
+                elif count == pause + 1:
+                    at.run("admin", {"commitTransaction": 1, **fields(1)})
+
+            at.in_turns("t", body, between)
+            at.run("admin", {"commitTransaction": 1, **fields(1)})
+            assert creates(at, "new") == 1, pause
+
+
+def test_an_index_build_waits_for_a_transaction_that_has_begun_while_documents_were_counted(tmp_path: Path) -> None:
+    """Otherwise what the transaction deletes stays in the index."""
+    body = {"createIndexes": "c", "indexes": [A_1]}
+    for pause in range(1, pauses_of(tmp_path, body) + 1):
+        with DrivenServer(tmp_path / str(pause), clock=FakeClock()) as at:
+            at.must("t", {"insert": "c", "documents": [{"_id": n, "a": n} for n in range(3)]})
+            at.restart()
+
+            def between(count: int, at: DrivenServer = at, pause: int = pause) -> None:
+                if count == pause:
+                    delete = {"delete": "c", "deletes": [{"q": {"_id": 1}, "limit": 1}]}
+                    at.run("t", {**delete, **fields(1, starts=True)})
+                elif count == pause + 6:
+                    at.run("admin", {"commitTransaction": 1, **fields(1)})
+
+            at.in_turns("t", body, between)
+            at.run("admin", {"commitTransaction": 1, **fields(1)})
+            found = at.must("t", {"find": "c", "filter": {"a": {"$gte": 0}}, "hint": "a_1"})["cursor"]["firstBatch"]
+            assert [item["_id"] for item in found] == [0, 2], pause
+
+
+@pytest.mark.parametrize("stage", ["prepared", "synced"])
+@pytest.mark.parametrize("body", [
+    {"drop": "c"},
+    {"createIndexes": "c", "indexes": [A_1]},
+    {"create": "new"},
+    {"renameCollection": "t.c", "to": "t.new"},
+])  # fmt: skip
+def test_a_transaction_uses_no_collection_whose_change_is_on_its_way_to_the_disk(
+    stage: str, body: dict[str, Any]
+) -> None:
+    with DrivenServer(clock=FakeClock()) as at:
+        at.must("t", {"insert": "c", "documents": [{"_id": 1, "a": 1}]})
+        at.must("t", {"find": "c", "filter": {"_id": 9}, **fields(1, 9, starts=True)})  # so that it is recorded
+        at.must("admin", {"abortTransaction": 1, **fields(1, 9)})
+        at.must("t", {"find": "other", **fields(1, starts=True)})
+        replies: list[Any] = []
+
+        def between(now: str) -> None:
+            if now == stage and not replies:
+                name = "new" if "create" in body else "c"
+                write = {"insert": name, "documents": [{"_id": 2, "a": 2}]}
+                replies.append(at.run("t", {**write, **fields(1)}))
+
+        at.between = between
+        at.must("admin" if "renameCollection" in body else "t", body)
+        assert replies[0].get("code") == 246
+        reply = at.run("admin", {"commitTransaction": 1, **fields(1)})
+        assert isinstance(reply, dict) and reply["code"] == 251
+        at.must("t", {"insert": "c", "documents": [{"_id": 5, "a": 5}]})
+
+
+def test_a_session_whose_commit_has_failed_begins_again_when_that_is_undone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "COMMIT_PIECE_COUNT", 2)
+
+    class Fails(Exception):
+        pass
+
+    with DrivenServer(clock=FakeClock()) as at:
+        at.must("t", {"create": "c"})
+        documents = [{"_id": n} for n in range(7)]
+        at.must("t", {"insert": "c", "documents": documents, **fields(1, starts=True)})
+
+        def between(count: int) -> None:
+            if at.store.transactions.open and any(
+                item.pieces is not None and item.pieces._piece_count for item in at.store.transactions.open.values()
+            ):
+                raise Fails
+
+        with pytest.raises(Fails):
+            at.in_turns("admin", {"commitTransaction": 1, **fields(1)}, between)
+        begins = {"insert": "c", "documents": [{"_id": 1}], **fields(2, starts=True)}
+        assert isinstance(at.run("t", begins), Wait)
+        while at.store.transactions.undoing:
+            txn = at.store.begin()
+            at.store.transactions.undoing[0].undo(txn)
+            at.store.commit(txn)
+        at.must("t", begins)
+        at.must("admin", {"commitTransaction": 1, **fields(2)})
+        assert at.must("t", {"find": "c"})["cursor"]["firstBatch"] == [{"_id": 1}]
+
+
+def test_a_database_is_dropped_whose_collection_goes_while_it_is_counted(tmp_path: Path) -> None:
+    """The count of a collection that is gone is not kept from one turn to the next."""
+    for pause in (1, 2):
+        with DrivenServer(tmp_path / str(pause), clock=FakeClock()) as at:
+            at.must("t", {"insert": "c", "documents": [{"_id": n} for n in range(3)]})
+            at.restart()
+
+            def between(count: int, at: DrivenServer = at, pause: int = pause) -> None:
+                assert count < 50
+                if count == pause:
+                    at.must("t", {"drop": "c"})
+
+            reply, _ = at.in_turns("t", {"dropDatabase": 1}, between)
+            assert reply["ok"] == 1.0
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"update": "c", "updates": [{"q": {"_id": 3}, "u": {"$set": {"n": 1}}}]},
+        {"update": "c", "updates": [{"q": {"a": {"$in": [1, 2]}}, "u": {"$set": {"m": 1}}, "multi": True}]},
+        {"delete": "c", "deletes": [{"q": {"a": {"$in": [1, 2]}}, "limit": 0}]},
+        {"findAndModify": "c", "query": {"a": {"$in": [1, 2]}}, "update": {"$set": {"o": 1}}},
+    ],
+)
+def test_nothing_is_written_to_a_collection_that_was_replaced_meanwhile(body: dict[str, Any]) -> None:
+    """Also not by a command that paused before it had found a document, as it does while it parses."""
+    for pause in range(1, 20):
+        _parsed.clear()
+        with DrivenServer(clock=FakeClock()) as at:
+            at.must("t", {"insert": "c", "documents": [{"_id": 3, "a": 1}]})
+            at.must("t", {"insert": "d", "documents": [{"_id": 1}]})
+            gone = at.store.catalog.collections["t.c"].uuid
+            renamed: list[int] = []
+
+            def between(count: int, at: DrivenServer = at, pause: int = pause, renamed: list[int] = renamed) -> None:
+                if count == pause:
+                    at.must("admin", {"renameCollection": "t.d", "to": "t.c", "dropTarget": True})
+                    renamed.append(at.store.last_position)
+
+            at.in_turns("t", body, between)
+            if renamed:
+                with at.store.reading() as view:
+                    written = [decode(raw) for _, raw in view.entries(renamed[0] + 1)]
+                assert not [entry for entry in written if bytes(entry.get("ui", b"")) == gone], pause
