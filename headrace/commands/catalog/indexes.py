@@ -84,7 +84,7 @@ def create(context: CommandContext, request: Request) -> dict[str, Any] | Wait:
         if not is_empty:  # of an empty one, nobody votes
             _check_satisfiable(quorum)
         build_indexes(context, collection, wanted, is_empty=is_empty)
-        collection = context.txn.catalog.by_number.get(collection.number, collection)
+        collection = context.txn.catalog.current(collection)
     reply: dict[str, Any] = {"numIndexesBefore": before, "numIndexesAfter": len(collection.indexes)}
     if not wanted:
         return {**reply, "note": "all indexes already exist"}

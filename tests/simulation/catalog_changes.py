@@ -1,0 +1,162 @@
+"""Changes of the catalog: the command of each, what it must have done where it answers ok, and its errors."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from tests.simulation.language import Document, matches
+from tests.simulation.model import Finding, ModelCollection, ModelView, State, collection_of, index_keys
+from tests.simulation.reads import split
+from tests.simulation.world import ENDED, Pending
+
+CHANGES: Final = (
+    "collMod", "create", "createIndexes", "createView", "drop", "dropDatabase", "dropIndexes", "renameCollection",
+)  # fmt: skip
+
+
+def body_of(op: Document) -> Document:
+    """The command that a client sends for a change of the catalog."""
+    _, name = split(op["ns"])
+    kind = op["do"]
+    if kind == "create":
+        return {"create": name, **op["options"]}
+    if kind == "createView":
+        return {"create": name, "viewOn": op["on"], "pipeline": op["pipeline"]}
+    if kind == "createIndexes":
+        return {"createIndexes": name, "indexes": op["indexes"]}
+    if kind == "dropIndexes":
+        return {"dropIndexes": name, "index": op["index"]}
+    if kind == "collMod":
+        return {"collMod": name, **op["options"]}
+    if kind == "renameCollection":
+        return {"renameCollection": op["ns"], "to": op["to"], "dropTarget": op["drop_target"]}
+    return {kind: 1 if kind == "dropDatabase" else name}
+
+
+def database_of(op: Document) -> str:
+    """The database that the command is sent to."""
+    return "admin" if op["do"] == "renameCollection" else split(op["ns"])[0]
+
+
+def explain(op: Document, pending: Pending, reply: Document, states: list[State]) -> None:
+    """Raise `Finding` where the change, its absence or the error is not explained."""
+    turns = pending.turns
+    possible = [*[turn.before for turn in turns], *states[turns[0].since :], *[turn.after for turn in turns]]
+    if len(turns) == 1:
+        possible = [turns[0].before, turns[0].after]
+    if reply["ok"] == 1.0:
+        if not any(_is_done(op, state) for state in possible[1:]) and not _is_built_elsewhere(op, possible):
+            raise Finding("catalog", f"{op} was answered {reply}, but is not done: {turns[-1].after}")
+    elif not any(_may_fail(op, state, reply["code"]) for state in possible) and not _was_changed(op, possible, reply):
+        raise Finding("catalog", f"{op} was answered {reply}, which is not explained: {turns[-1].before}")
+
+
+def _was_changed(op: Document, possible: list[State], reply: Document) -> bool:
+    """Whether the command was ended, or the error says that another command was in between, as one was."""
+    if reply["code"] in ENDED:
+        return True
+    identities = {getattr(state.get(op["ns"]), "uuid", None) for state in possible}
+    names = {
+        (*getattr(state.get(op["ns"]), "indexes", ()), *getattr(state.get(op["ns"]), "builds", ()))
+        for state in possible
+    }
+    return reply["code"] in (26, 27, 73, 175, 246, 276) and (len(identities) > 1 or len(names) > 1)
+
+
+def _is_built_elsewhere(op: Document, possible: list[State]) -> bool:
+    """Whether indexes are those of a collection that was renamed while they were built."""
+    uuids = [there.uuid for state in possible if (there := collection_of(state, op["ns"])) is not None]
+    return op["do"] == "createIndexes" and any(
+        there.uuid in uuids and all(spec["name"] in there.indexes for spec in op["indexes"])
+        for state in possible
+        for there in state.values()
+        if isinstance(there, ModelCollection)
+    )
+
+
+def _is_done(op: Document, state: State) -> bool:
+    kind, there = op["do"], state.get(op["ns"])
+    if kind == "create":
+        return isinstance(there, ModelCollection)
+    if kind == "createView":
+        return there == ModelView(op["on"], op["pipeline"])
+    if kind == "drop":
+        return there is None
+    if kind == "dropDatabase":
+        return not any(name.startswith(op["ns"].partition(".")[0] + ".") for name in state)
+    if kind == "renameCollection":
+        return there is None and isinstance(state.get(op["to"]), ModelCollection)
+    if kind == "collMod" and isinstance(there, ModelView):
+        return there == ModelView(op["options"].get("viewOn"), op["options"].get("pipeline"))
+    if not isinstance(there, ModelCollection):
+        return False
+    if kind == "createIndexes":
+        return all(spec["name"] in there.indexes for spec in op["indexes"])
+    if kind == "dropIndexes":
+        return not there.indexes if op["index"] == "*" else op["index"] not in there.indexes
+    return _is_modified(op["options"], there)
+
+
+def _is_modified(options: Document, there: ModelCollection) -> bool:
+    if "validator" in options:
+        return there.validator == (options["validator"] or None)
+    if "changeStreamPreAndPostImages" in options:
+        return there.images == options["changeStreamPreAndPostImages"]["enabled"]
+    wanted = dict(options["index"])
+    spec = there.indexes.get(wanted.pop("name"), {})
+    return all(spec.get(name, False) == value for name, value in wanted.items())
+
+
+def _may_fail(op: Document, state: State, code: int) -> bool:
+    kind, there = op["do"], state.get(op["ns"])
+    if code == 20:
+        return bool(op["ns"] == op.get("to"))
+    if code == 26:
+        return there is None or (kind == "collMod" and isinstance(there, ModelView))
+    if code == 27:
+        return isinstance(there, ModelCollection) and _misses_index(op, there)
+    if code == 48:
+        return there is not None if kind != "renameCollection" else state.get(op["to"]) is not None
+    if code == 166:
+        return isinstance(there, ModelView) or (
+            kind == "renameCollection" and isinstance(state.get(op["to"]), ModelView)
+        )
+    if code == 72 and kind == "collMod":
+        return isinstance(there, ModelView) != ("viewOn" in op["options"]) or there is None
+    if not isinstance(there, ModelCollection):
+        return False
+    if kind == "createIndexes":
+        return _may_not_be_built(op["indexes"], there, code)
+    if kind == "collMod" and "index" in op["options"]:
+        spec = there.indexes.get(op["options"]["index"]["name"])
+        return code == 72 and spec is not None and "expireAfterSeconds" in op["options"]["index"]
+    return False
+
+
+def _misses_index(op: Document, there: ModelCollection) -> bool:
+    name = op["options"].get("index", {}).get("name") if op["do"] == "collMod" else op.get("index")
+    return name not in there.indexes
+
+
+def _may_not_be_built(specs: list[Document], there: ModelCollection, code: int) -> bool:
+    if code in (85, 86):
+        known = {**there.indexes, **{item["name"]: item for build in there.builds.values() for item in build}}
+        return any(spec["name"] in known and known[spec["name"]] != spec for spec in specs)
+    if code in (16766, 10067401):
+        return any("hashed" in spec["key"].values() for spec in specs)
+    if code != 11000:
+        return False
+    unique = [spec for spec in specs if spec.get("unique")]
+    return any(_has_duplicates(spec, list(there.documents.values())) for spec in unique)
+
+
+def _has_duplicates(spec: Document, documents: list[Document]) -> bool:
+    owners: dict[Any, Any] = {}
+    for document in documents:
+        for key in index_keys(spec, document):
+            if owners.setdefault(key, document["_id"]) != document["_id"]:
+                return True
+    return False
+
+
+__all__ = ["CHANGES", "body_of", "collection_of", "database_of", "explain", "matches"]

@@ -1,0 +1,281 @@
+"""Draw what a client does next, as plain data, so that a step can be recorded, left out and printed."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from random import Random
+from typing import Any, Final
+
+from tests.simulation.language import Document
+from tests.simulation.streams import FILTERS
+from tests.simulation.world import EPOCH
+
+NAMESPACES: Final = ("a.x", "a.x", "a.x", "a.y", "b.x")
+VIEWS: Final = ("a.v", "a.w")
+KEY_COUNT: Final = 14
+START: Final[datetime] = EPOCH + timedelta(seconds=1_700_000_000)
+INDEXES: Final[dict[str, Document]] = {
+    "a_1": {"key": {"a": 1}},
+    "a_1_n_-1": {"key": {"a": 1, "n": -1}},
+    "a_hashed": {"key": {"a": "hashed"}},
+    "all": {"key": {"$**": 1}},
+    "b_1": {"key": {"b": 1}},
+    "b_1_a_1": {"key": {"b": 1, "a": 1}},
+    "d": {"key": {"d.$**": 1}},
+    "n_1": {"key": {"n": 1}, "sparse": True},
+    "n_5": {"key": {"n": 1}, "partialFilterExpression": {"n": {"$gte": 5}}},
+    "s_1_a_1": {"key": {"s": 1, "a": 1}},
+    "t_1": {"key": {"t": 1}, "expireAfterSeconds": 60},
+    "u_1": {"key": {"u": 1}, "unique": True, "sparse": True},
+    "u_1_a_1": {"key": {"u": 1, "a": 1}, "unique": True},
+}
+HINTED: Final = ("a_1", "a_1_n_-1", "b_1", "s_1_a_1")
+
+
+class Draw:
+    """Draws from one `Random`."""
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self._next_key = 1000
+
+    def chance(self, share: float) -> bool:
+        """Whether something happens that happens in this share of cases."""
+        return self.random.random() < share
+
+    def document(self, *, is_new: bool = False) -> Document:
+        """A document to insert; `is_new`: with an `_id` that nothing has."""
+        random = self.random
+        if is_new:
+            self._next_key += 1
+        made: Document = {"_id": self._next_key if is_new else random.randrange(KEY_COUNT)}
+        if self.chance(0.9):
+            made["a"] = random.choice((0, 1, 2, 3, None))
+        if self.chance(0.5):
+            made["b"] = [random.randrange(4) for _ in range(random.randrange(4))]
+        if self.chance(0.8):
+            made["n"] = random.randrange(10)
+        if self.chance(0.6):
+            made["s"] = random.choice("xy")
+        if self.chance(0.3):
+            made["d"] = {"e": random.randrange(3)}
+        if self.chance(0.3):
+            made["u"] = random.randrange(12)
+        if self.chance(0.2):
+            made["t"] = START + timedelta(seconds=random.randrange(0, 600))
+        return made
+
+    def filter(self) -> Document:
+        """A filter, by zero to three fields."""
+        random = self.random
+        if self.chance(0.12):
+            return {}
+        if self.chance(0.25):
+            return {"_id": self._key_condition()}
+        if self.chance(0.08):
+            return {"$or": [{"a": random.randrange(4)}, {"s": random.choice("xy")}]}
+        names = random.sample(("a", "b", "n", "s", "d.e", "u"), random.choice((1, 1, 2, 2, 3)))
+        return {name: self._condition(name) for name in names}
+
+    def _key_condition(self) -> Any:
+        random = self.random
+        key = random.randrange(KEY_COUNT)
+        if self.chance(0.6):
+            return key
+        return random.choice(({"$in": [key, (key + 3) % KEY_COUNT, 99]}, {"$gte": key}, {"$lt": key}, {"$ne": key}))
+
+    def _condition(self, name: str) -> Any:
+        random = self.random
+        if name == "s":
+            return random.choice(("x", "y", {"$gte": "y"}))
+        value = random.randrange(10 if name in ("n", "u") else 4)
+        return random.choice((
+            value, value, value, {"$gte": value}, {"$lt": value}, {"$gt": value, "$lte": value + 3},
+            {"$in": [value, value + 2]}, {"$ne": value}, {"$exists": self.chance(0.7)}, None,
+        ))  # fmt: skip
+
+    def change(self) -> Document:
+        """An update or a replacement."""
+        random = self.random
+        kind = random.randrange(8)
+        if kind == 0:
+            made = self.document()
+            del made["_id"]
+            return made
+        if kind == 1:
+            return {"$set": {"a": random.randrange(4), "d.e": random.randrange(3)}}
+        if kind == 2:
+            return {"$unset": {random.choice(("a", "s", "u", "d")): 1}}
+        if kind == 3:
+            return {"$push": {"b": random.randrange(4)}}
+        if kind == 4:
+            return {"$set": {"u": random.randrange(12)}}
+        if kind == 5:
+            return {"$set": {"b": [random.randrange(4) for _ in range(random.randrange(3))]}}
+        return random.choice(({"$inc": {"n": 1}}, {"$set": {"a": random.randrange(4)}, "$inc": {"n": 3}}))
+
+    # Commands.
+
+    def read(self) -> Document:
+        """A read by some access path."""
+        random = self.random
+        namespace = random.choice((*NAMESPACES, *VIEWS))
+        base = {"ns": namespace, "calm": self.chance(0.4)}
+        kind = random.choice(("find",) * 10 + ("count",) * 3 + ("distinct",) * 2 + ("aggregate",) * 3 + ("list",))
+        if kind == "list":
+            return {**base, "do": random.choice(("listCollections", "listIndexes")), "ns": random.choice(NAMESPACES)}
+        base["filter"] = self.filter()
+        if kind == "count":
+            return {**base, "do": "count"}
+        if kind == "distinct":
+            return {**base, "do": "distinct", "key": random.choice(("a", "b", "n", "s"))}
+        if kind == "aggregate":
+            stage = random.choice(("count", "group", "group", "lookup"))
+            made = {**base, "do": "aggregate", "stage": stage, "key": random.choice(("a", "n", "s"))}
+            if stage == "lookup":
+                made["from"] = namespace.partition(".")[0] + random.choice((".x", ".y"))
+            return made
+        return self._find(base, is_view=namespace in VIEWS)
+
+    def _find(self, base: Document, *, is_view: bool) -> Document:
+        random = self.random
+        made = {**base, "do": "find", "batch": random.choice((None, None, 2, 3, 5))}
+        if self.chance(0.4):
+            direction = random.choice((1, -1))
+            made["sort"] = random.choice(({"_id": direction}, {"n": direction, "_id": 1}, {"a": 1, "n": -1, "_id": 1}))
+            if self.chance(0.3):
+                made["limit"] = random.randrange(1, 6)
+        elif not is_view and self.chance(0.2):
+            made["hint"] = {"$natural": random.choice((1, -1))}
+        if self.chance(0.2):
+            made["fields"] = random.choice(({"_id": 0, "a": 1}, {"_id": 0, "a": 1, "n": 1}, {"n": 1}, {"_id": 1}))
+            if "sort" in made and made["fields"].get("_id") != 0:
+                made["fields"] = {"_id": 1, "a": 1, "n": 1}
+        if not is_view and "hint" not in made and self.chance(0.2):
+            made["hint"] = random.choice(HINTED)
+        return made
+
+    def write(self) -> Document:
+        """A write outside transactions."""
+        random = self.random
+        kind = random.choice(("insert",) * 5 + ("update",) * 5 + ("delete",) * 2 + ("findAndModify",) * 2)
+        base: Document = {"do": kind, "ns": random.choice(NAMESPACES), "calm": self.chance(0.7)}
+        retries = self.chance(0.25)
+        if kind == "insert":
+            count = random.choice((1, 1, 1, 2, 4, 8))
+            base["documents"] = [self.document(is_new=self.chance(0.2)) for _ in range(count)]
+            base["ordered"] = retries or self.chance(0.5)
+        elif kind == "findAndModify":
+            base |= {"filter": self.filter(), "sort": {"n": random.choice((1, -1)), "_id": 1}}
+            if self.chance(0.75):
+                base |= {"change": self.change(), "new": self.chance(0.5)}
+        else:
+            base |= {"filter": self.filter(), "multi": not retries and self.chance(0.5)}
+            if kind == "update":
+                base["change"] = self.change()
+                if base["multi"] and not next(iter(base["change"]), "").startswith("$"):
+                    base["multi"] = False
+        if base.get("change") and self.chance(0.25):
+            base |= {"filter": {"_id": random.randrange(KEY_COUNT)}, "upsert": True}
+        return {**base, "retry": True} if retries else base
+
+    def catalog(self) -> Document:
+        """A change of the catalog."""
+        random = self.random
+        kind = random.choice(
+            ("createIndexes",) * 8 + ("dropIndexes",) * 5 + ("collMod",) * 4 + ("create",) * 2
+            + ("createView",) * 2 + ("drop",) + ("renameCollection",) + ("dropView",)
+            + (("dropDatabase",) if self.chance(0.3) else ())
+        )  # fmt: skip
+        base: Document = {"do": kind, "ns": random.choice(NAMESPACES), "calm": self.chance(0.5)}
+        if kind == "createIndexes":
+            return {**self.builds(), **base}
+        if kind == "dropIndexes":
+            return {**base, "index": random.choice((*INDEXES, "*"))}
+        if kind == "create":
+            return {**base, "options": random.choice(({}, {"changeStreamPreAndPostImages": {"enabled": True}}))}
+        if kind == "createView":
+            return {**base, "ns": random.choice(VIEWS), "on": random.choice("xy"), "pipeline": self._view_pipeline()}
+        if kind == "dropView":
+            return {**base, "do": "drop", "ns": random.choice(VIEWS)}
+        if kind == "renameCollection":
+            return {**base, "ns": random.choice(("a.x", "a.y")), "to": random.choice(("a.x", "a.y", "a.z")),
+                    "drop_target": self.chance(0.5)}  # fmt: skip
+        if kind == "collMod":
+            return self._coll_mod(base)
+        return base
+
+    def builds(self) -> Document:
+        """Some indexes to build."""
+        names = self.random.sample(sorted(INDEXES), self.random.choice((1, 1, 1, 2)))
+        specs = [{**INDEXES[name], "name": name} for name in names]
+        return {"do": "createIndexes", "ns": self.random.choice(NAMESPACES), "indexes": specs}
+
+    def inserts(self, count: int) -> Document:
+        """Documents to begin with."""
+        documents = [self.document() | {"_id": key} for key in range(count)]
+        return {"do": "insert", "documents": documents, "ordered": False, "calm": True}
+
+    def _view_pipeline(self) -> list[Document]:
+        return [{"$match": {"a": {"$gte": self.random.randrange(3)}}}]
+
+    def _coll_mod(self, base: Document) -> Document:
+        random = self.random
+        if self.chance(0.2):
+            return {**base, "ns": random.choice(VIEWS),
+                    "options": {"viewOn": random.choice("xy"), "pipeline": self._view_pipeline()}}  # fmt: skip
+        return {**base, "options": random.choice((
+            {"validator": {"n": {"$lt": 9}}}, {"validator": {}}, {"validator": {}},
+            {"changeStreamPreAndPostImages": {"enabled": self.chance(0.8)}},
+            {"index": {"name": random.choice(HINTED), "hidden": self.chance(0.5)}},
+            {"index": {"name": "t_1", "expireAfterSeconds": random.choice((30, 60, 90))}},
+        ))}  # fmt: skip
+
+    def statement(self) -> Document:
+        """A statement of a client's transaction."""
+        random = self.random
+        base: Document = {"ns": random.choice(NAMESPACES), "calm": self.chance(0.6)}
+        kind = random.choice(("find",) * 3 + ("insert",) * 2 + ("update",) * 3 + ("delete",))
+        if kind == "find":
+            made = self._find({**base, "filter": self.filter()}, is_view=False)
+            return (
+                {**made, "batch": None, "hint": None} if isinstance(made.get("hint"), str) else {**made, "batch": None}
+            )
+        if kind == "insert":
+            documents = [self.document(is_new=self.chance(0.6)) for _ in range(random.choice((1, 1, 3)))]
+            if len({document["_id"] for document in documents}) < len(documents):
+                documents = documents[:1]
+            return {**base, "do": "insert", "documents": documents}
+        base["filter"] = {"_id": random.randrange(KEY_COUNT)}
+        base["multi"] = False
+        if kind == "delete":
+            return {**base, "do": "delete"}
+        base["change"] = self.change()
+        base["upsert"] = self.chance(0.3)
+        if not base["upsert"] and self.chance(0.4) and next(iter(base["change"]), "").startswith("$"):
+            base |= {"filter": self.filter(), "multi": True}
+        return {**base, "do": "update"}
+
+    def stream(self) -> Document:
+        """A change stream to open."""
+        random = self.random
+        database, collection = random.choice(
+            ((None, None), ("a", None), ("a", "x"), ("a", "x"), ("a", "y"), ("b", None), ("b", "x"))
+        )
+        return {
+            "database": database, "collection": collection, "filter": random.choice(sorted(FILTERS)),
+            "full": random.choice((None, None, "updateLookup", "whenAvailable")),
+            "before": random.choice((None, None, "whenAvailable")),
+        }  # fmt: skip
+
+    def size(self) -> int | None:
+        """The size of a stream's batch."""
+        return self.random.choice((None, None, 1, 2, 5))
+
+    def resume(self) -> Document:
+        """How a stream is resumed."""
+        random = self.random
+        return {
+            "do": "resume", "way": random.choice(("event", "mark", "time")), "pick": random.choice((0, 0, 1, 3, 8)),
+            "shift": random.choice((0, 0, 1)), "start_after": self.chance(0.3), "size": self.size(),
+        }  # fmt: skip

@@ -1,0 +1,249 @@
+"""Reads: the command of each, its answer in a state of the model, and which states explain the server's answer.
+
+A command that reads holds one state, so some published state between its start and its end gives exactly its answer. A
+cursor's batches are read by several commands: a document that is there all the time is read once, and each document
+that is read was there in some state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Any, Final
+
+from headrace import limits
+from tests.simulation import language
+from tests.simulation.language import Document, frozen, matches, ordered, projected
+from tests.simulation.model import Finding, ModelCollection, ModelView, State, collection_of, documents_of
+
+READS: Final = ("aggregate", "count", "distinct", "find", "listCollections", "listIndexes")
+
+
+def split(namespace: str) -> tuple[str, str]:
+    """The database and the collection of a namespace."""
+    database, _, name = namespace.partition(".")
+    return database, name
+
+
+def body_of(op: Document) -> Document:
+    """The command that a client sends for a read."""
+    _, name = split(op["ns"])
+    kind = op["do"]
+    if kind == "find":
+        body: Document = {"find": name, "filter": op["filter"]}
+        for field, key in (("sort", "sort"), ("limit", "limit"), ("fields", "projection"), ("hint", "hint")):
+            if op.get(field):
+                body[key] = op[field]
+        return {**body, "batchSize": op["batch"]} if op.get("batch") else body
+    if kind == "count":
+        return {"count": name, "query": op["filter"]} if op["filter"] else {"count": name}
+    if kind == "distinct":
+        return {"distinct": name, "key": op["key"], "query": op["filter"]}
+    if kind == "aggregate":
+        return {"aggregate": name, "pipeline": pipeline_of(op), "cursor": {}}
+    if kind == "listCollections":
+        return {"listCollections": 1, "nameOnly": True}
+    return {"listIndexes": name}
+
+
+def pipeline_of(op: Document) -> list[Document]:
+    """The pipeline of an aggregation."""
+    stages: list[Document] = [{"$match": op["filter"]}]
+    if op["stage"] == "count":
+        return [*stages, {"$count": "count"}]
+    if op["stage"] == "group":
+        group = {"_id": f"${op['key']}", "count": {"$sum": 1}, "n": {"$sum": "$n"}}
+        return [*stages, {"$group": group}, {"$sort": {"_id": 1}}]
+    join = {"from": split(op["from"])[1], "localField": "a", "foreignField": "a", "as": "found"}
+    return [*stages, {"$lookup": join}, {"$sort": {"_id": 1}}]
+
+
+def is_ordered(op: Document) -> bool:
+    """Whether the order of a find's documents is given. The records of a transaction that is committed in pieces come
+    before those of others that are committed meanwhile."""
+    is_natural = isinstance(op.get("hint"), dict) and limits.COMMIT_PIECE_COUNT > 64
+    return bool(op.get("sort")) or is_natural
+
+
+def answer_in(op: Document, state: State) -> Any:
+    """The answer to a read in a state, to be compared with `answer_of`."""
+    kind, namespace = op["do"], op["ns"]
+    if kind == "listCollections":
+        prefix = split(namespace)[0] + "."
+        named = [name[len(prefix) :] for name in state if name.startswith(prefix)]
+        return sorted(name for name in named if not name.startswith("system."))
+    if kind == "listIndexes":
+        collection = collection_of(state, namespace)
+        if collection is None:
+            return None
+        building = [spec["name"] for specs in collection.builds.values() for spec in specs]
+        return sorted(["_id_", *collection.indexes, *building])
+    hint = op.get("hint")
+    if isinstance(hint, str):
+        collection = collection_of(state, namespace)
+        if collection is not None and (hint not in collection.indexes or collection.indexes[hint].get("hidden")):
+            return "error 2"
+    found = [document for document in documents_of(state, namespace) if matches(document, op["filter"])]
+    if kind == "count":
+        return len(found)
+    if kind == "distinct":
+        return frozen(language.distinct(found, op["key"]))
+    if kind == "aggregate":
+        return _aggregated(op, state, found)
+    return _found(op, found)
+
+
+def _found(op: Document, found: list[Document]) -> Any:
+    if op.get("sort"):
+        found = ordered(found, op["sort"])
+    elif is_ordered(op) and op["hint"]["$natural"] < 0:
+        found = found[::-1]
+    if op.get("limit"):
+        found = found[: op["limit"]]
+    return _comparable(op, [projected(document, op.get("fields")) for document in found])
+
+
+def _comparable(op: Document, documents: Iterable[Document]) -> Any:
+    made = [frozen(document) for document in documents]
+    return made if is_ordered(op) else sorted(made)
+
+
+def _aggregated(op: Document, state: State, found: list[Document]) -> Any:
+    if op["stage"] == "count":
+        return [frozen({"count": len(found)})] if found else []
+    if op["stage"] == "group":
+        return [frozen(group) for group in language.grouped(found, op["key"])]
+    others = documents_of(state, op["from"])
+    joined = [
+        {**document, "found": [other for other in others if matches(other, {"a": document.get("a")})]}
+        for document in ordered(found, {"_id": 1})
+    ]
+    return [_joined(document) for document in joined]
+
+
+def _joined(document: Document) -> Any:
+    """A document with what a lookup has found, in whatever order."""
+    return frozen({**document, "found": None}), sorted(map(frozen, document["found"]))
+
+
+def answer_of(op: Document, reply: Document, documents: list[Document]) -> Any:
+    """The answer in a reply, and in the batches of its cursor."""
+    kind = op["do"]
+    if reply["ok"] != 1.0:
+        if kind == "listIndexes" and reply["code"] == 26:
+            return None
+        return f"error {reply['code']}"
+    if kind == "count":
+        return reply["n"]
+    if kind == "distinct":
+        return frozen(sorted(reply["values"], key=language.order_key))
+    if kind in ("listCollections", "listIndexes"):
+        return sorted(item["name"] for item in documents if not item["name"].startswith("system."))
+    if kind == "aggregate":
+        return [_joined(item) if op["stage"] == "lookup" else frozen(item) for item in documents]
+    return _comparable(op, documents)
+
+
+def namespaces_of(op: Document, state: State) -> list[str]:
+    """The namespaces that a read looks at in a state."""
+    named = [op["ns"], *([op["from"]] if "from" in op else [])]
+    for namespace in list(named):
+        there = state.get(namespace)
+        if isinstance(there, ModelView):
+            named.append(f"{split(namespace)[0]}.{there.on}")
+    return named
+
+
+def distinct_states(op: Document, states: list[State]) -> list[State]:
+    """The states that are different for a read, in order."""
+    if op["do"] == "listCollections":
+        return states
+    made: list[State] = []
+    last: Any = None
+    for state in states:
+        seen = [(name, state.get(name)) for name in namespaces_of(op, state)]
+        if last is None or len(seen) != len(last) or any(
+            one[0] != other[0] or one[1] is not other[1] for one, other in zip(seen, last)
+        ):  # fmt: skip
+            made.append(state)
+        last = seen
+    return made
+
+
+def explain(op: Document, reply: Document, documents: list[Document], states: list[State], *, strict: bool) -> None:
+    """Raise `Finding` where no state of those between the read's start and its end explains its answer.
+
+    `strict`: it is one state's; otherwise each document is some state's."""
+    states = distinct_states(op, states)
+    answer = answer_of(op, reply, documents)
+    if any(answer_in(op, state) == answer for state in states):
+        return
+    if reply["ok"] != 1.0:
+        if error_is_explained(op, reply["code"], states):
+            return
+    elif len(states) > 1 and not strict and _is_explained_loosely(op, answer, documents, states):
+        return
+    expected = [answer_in(op, state) for state in states][:3]
+    raise Finding("read", f"{op} was answered {answer}, of {len(states)} states;\n expected {expected}")
+
+
+def error_is_explained(op: Document, code: int, states: list[State]) -> bool:
+    """Whether a read may end with this error: its plan was killed by a change of the catalog."""
+    if code != 175:
+        return False
+    return any(shape(op, one) != shape(op, other) for one, other in pairwise(states))
+
+
+def shape(op: Document, state: State) -> list[Any]:
+    """The collections and indexes that a command uses in a state."""
+    made: list[Any] = []
+    for namespace in namespaces_of(op, state):
+        there = state.get(namespace)
+        if isinstance(there, ModelCollection):
+            made.append((namespace, there.uuid, frozen(there.indexes)))
+        else:
+            made.append((namespace, there))
+    return made
+
+
+def steady(op: Document, states: list[State]) -> list[Document]:
+    """The documents that match in every state, and are the same in each."""
+    tables = [{document["_id"]: document for document in documents_of(state, op["ns"])} for state in states]
+    collections = {id_of(state, op["ns"]) for state in states}
+    if len(collections) > 1:
+        return []
+    return [
+        document
+        for key, document in tables[0].items()
+        if matches(document, op["filter"]) and all(table.get(key) == document for table in tables[1:])
+    ]
+
+
+def id_of(state: State, namespace: str) -> Any:
+    """The identity of what a namespace means in a state."""
+    there = state.get(namespace)
+    if isinstance(there, ModelView):
+        return there.on, frozen(there.pipeline), id_of(state, f"{split(namespace)[0]}.{there.on}")
+    return there if there is None else there.uuid
+
+
+def _is_explained_loosely(op: Document, answer: Any, documents: list[Document], states: list[State]) -> bool:
+    """Whether each document is some state's, and none is missing that was there all the time."""
+    kind = op["do"]
+    if kind in ("listCollections", "listIndexes"):
+        return False
+    through = steady(op, states)
+    ever = [item for state in states for item in documents_of(state, op["ns"]) if matches(item, op["filter"])]
+    if kind == "count":
+        return len(through) <= answer <= len({frozen(document) for document in ever})
+    if kind != "find":
+        return True
+    seen = [frozen(document) for document in documents]
+    possible = {frozen(projected(document, op.get("fields"))) for document in ever}
+    if any(document not in possible for document in seen):
+        return False
+    if op.get("fields", {"_id": 1}).get("_id") == 0:
+        return True
+    if not op.get("limit") and any(frozen(projected(item, op.get("fields"))) not in seen for item in through):
+        return False
+    return all(seen.count(frozen(projected(item, op.get("fields")))) <= 1 for item in through)

@@ -1,0 +1,130 @@
+"""Find a finding, and shrink its steps: leave out chunks of them, ever smaller, as long as the finding stays.
+
+found = find(seed=7, count=2000)      → None, or a `Found` whose steps show it
+shrink(found, seconds=60)             → the same with as few steps as can be
+"""
+
+from __future__ import annotations
+
+import tempfile
+import traceback
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from headrace import limits
+from headrace.clock import monotonic
+from headrace.commands.writing import update
+from tests.simulation.model import Finding
+from tests.simulation.simulation import Simulation, Step
+
+CLIENT_STEPS: Final = ("kill", "resume", "run", "start", "up")
+TINY: Final = {
+    "CHANNEL_ENTRY_COUNT_MAX": 3, "COMMIT_PIECE_COUNT": 2, "FEED_EVENT_COUNT_MAX": 4, "SCAN_ENTRY_COUNT_MAX": 5,
+    "TTL_COUNT_MAX": 2, "VIEW_CHUNK_COUNT": 2,
+}  # fmt: skip
+"""Limits that are so low that what else takes thousands of documents happens all the time."""
+
+TIMELESS: Final = {"FEED_MS_MAX": 1e6, "SCAN_MS_MAX": 1e6}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Steps that end in a finding."""
+
+    seed: int
+    steps: list[Step]
+    kind: str
+    """By which it is known again: the kind of a `Finding`, or the exception and where it was raised."""
+    message: str
+    steps_taken: int = 0
+
+
+@contextmanager
+def conditions(seed: int) -> Iterator[None]:
+    """Run under the limits of a seed, without what differs from run to run: UUIDs, limits in
+    milliseconds, parsed updates."""
+    wanted = {**TIMELESS, **(TINY if is_tiny(seed) else {})}
+    before = {name: getattr(limits, name) for name in wanted}
+    uuid4, random = uuid.uuid4, Random(seed)
+    for name, value in wanted.items():
+        setattr(limits, name, value)
+    update._parsed.clear()  # what is parsed already ticks less often
+    uuid.uuid4 = lambda: uuid.UUID(bytes=random.randbytes(16), version=4)
+    try:
+        yield
+    finally:
+        uuid.uuid4 = uuid4
+        for name, value in before.items():
+            setattr(limits, name, value)
+
+
+def is_tiny(seed: int) -> bool:
+    """Whether a seed is run with low limits: three of four are."""
+    return seed % 4 != 3
+
+
+def folder() -> str | None:
+    """Where stores are made: in memory, where the system has a place for that."""
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None
+
+
+def attempt(seed: int, *, count: int | None = None, steps: list[Step] | None = None) -> Found | int:
+    """Draw `count` steps, or take those given; returns the finding, or how many steps were taken."""
+    with tempfile.TemporaryDirectory(dir=folder()) as path, conditions(seed):
+        simulation = Simulation(Path(path), seed)
+        try:
+            if steps is not None:
+                simulation.replay(steps)
+            else:
+                simulation.run(count or 0)
+        except Exception as error:
+            return Found(seed, simulation.steps, _kind(error), str(error), len(simulation.steps))
+        finally:
+            with suppress(Exception):
+                simulation.close()
+        return len(simulation.steps)
+
+
+def _kind(error: Exception) -> str:
+    if isinstance(error, Finding):
+        return error.kind
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} in {Path(last.filename).name}"
+
+
+def shrink(found: Found, *, seconds: float = 60.0) -> Found:
+    """The same finding with fewer steps: first without whole clients, then without chunks."""
+    ends = monotonic() + seconds
+    for number in sorted({step[1] for step in found.steps if step[0] == "start"}):
+        mine = [step for step in found.steps if step[0] not in CLIENT_STEPS or step[1] != number]
+        found = _tried(found, mine)
+    size = max(len(found.steps) // 2, 1)
+    while monotonic() < ends:
+        found, smaller = _without_chunks(found, size, ends)
+        if size > 1:
+            size = max(size // 2, 1)
+        elif not smaller:
+            break
+    return found
+
+
+def _tried(found: Found, steps: list[Step]) -> Found:
+    """The finding with these steps, where they still show it."""
+    tried = attempt(found.seed, steps=steps)
+    return tried if isinstance(tried, Found) and tried.kind == found.kind else found
+
+
+def _without_chunks(found: Found, size: int, ends: float) -> tuple[Found, bool]:
+    """Try to leave out each chunk of so many steps, the last one first."""
+    start, smaller = len(found.steps), False
+    while start > 0 and monotonic() < ends:
+        start = min(start, len(found.steps)) - size
+        tried = _tried(found, found.steps[: max(start, 0)] + found.steps[start + size :])
+        smaller |= tried is not found
+        found = tried
+    return found, smaller

@@ -1,0 +1,521 @@
+"""A seeded simulation of everything at once: the steps are drawn, taken and recorded; each answer is checked.
+
+    simulation = Simulation(folder, seed=7)
+    simulation.run(2000)         raises `Finding` for what no order of the steps explains
+    simulation.steps             → what was done, which `replay` does again, also with some steps left out
+
+Nothing waits, sleeps or runs concurrently: the same seed does the same again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+from bson import Binary, Int64
+
+from headrace import limits
+from tests.simulation import catalog_changes, reads, writes
+from tests.simulation.language import Document
+from tests.simulation.model import Finding, collection_of
+from tests.simulation.schedule import Schedule, Step
+from tests.simulation.streams import Stream
+from tests.simulation.transactions import ModelTransaction, TransactionCheck
+from tests.simulation.world import ENDED, Pending, Reply, World
+
+ROLES: Final = ("read",) * 3 + ("write",) * 5 + ("catalog",) * 2 + ("transaction",) * 2 + ("stream",) * 4
+
+
+class Client:
+    """A client, its cursor, its transaction, its stream, and the write that it may send again."""
+
+    def __init__(self, number: int, role: str) -> None:
+        self.number = number
+        self.role = role
+        self.lsid = {"id": Binary(bytes(15) + bytes([number]), 4)}
+        self.transaction_number = 0
+        self.cursor: tuple[int, str, Document, list[Document], int] | None = None
+        """Its id, name, the find, the documents so far, and the state it began in."""
+        self.transactions: list[ModelTransaction] = []
+        """The transaction that is open, once for each state that may be its snapshot."""
+        self.stream: Stream | None = None
+        self.sent: tuple[Document, int, Pending, Reply | None] | None = None
+        """The last retryable write, its number, what it has done, and the reply, if there was one."""
+
+
+class Simulation:
+    """The world, its clients, and the draw."""
+
+    def __init__(self, path: Path, seed: int | None, *, strict: bool = False) -> None:
+        self.world = World(path)
+        self.strict = strict
+        self.steps: list[Step] = []
+        self.clients = [Client(number, role) for number, role in enumerate(ROLES)]
+        self.failed_commits: list[ModelTransaction] = []
+        """Transactions whose commit has failed, which have their locks until a background job undoes them."""
+        self._schedule = Schedule(self, Random(seed))
+
+    def close(self) -> None:
+        """Close the store."""
+        self.world.close()
+
+    # Steps.
+
+    def run(self, count: int) -> None:
+        """Draw and take so many steps, then let everything end. Raises `Finding`."""
+        for step in self._schedule.first_steps():
+            self.steps.append(step)
+            self.take(step)
+        for _ in range(count - len(self.steps)):
+            step = self._schedule.next()
+            self.steps.append(step)
+            self.take(step)
+        self.end()
+
+    def replay(self, steps: Iterable[Step]) -> None:
+        """Take recorded steps, but for those that are not possible any more. Raises `Finding`."""
+        for step in steps:
+            self.steps.append(step)
+            self.take(step)
+        self.end()
+
+    def take(self, step: Step) -> None:
+        """Take a step, if it is possible now."""
+        name, *arguments = step
+        if self.is_possible(step):
+            getattr(self, f"_do_{name}")(*arguments)
+
+    def is_possible(self, step: Step) -> bool:
+        """Whether a step can be taken now."""
+        world, name = self.world, step[0]
+        group, job = world.group, world.job
+        if name in ("start", "resume", "up", "kill", "run"):
+            pending = world.pending.get(step[1])
+            phase = "idle" if pending is None else pending.phase
+            possible = {
+                "start": ("idle",), "resume": ("reading", "woken"), "up": ("parked",), "kill": ("reading", "writing"),
+                "run": ("queued", "writing"),
+            }[name]  # fmt: skip
+            if name == "run" and (group is None or not group.takes_more):
+                return False
+            if name == "up" and pending is not None and pending.wait is not None:
+                return phase == "parked" and pending.wait.wait_ms < limits.AWAIT_MS_MAX
+            return phase in possible
+        if name in ("begin", "job"):
+            return group is None if name == "begin" else job is None
+        if name == "step_job":
+            return job is not None and job.write is None
+        is_open = group is not None and group.phase == "open"
+        if name == "run_job":
+            return group is not None and group.takes_more and job is not None and job.is_queued
+        return {
+            "change": is_open and group is not None and group.in_change is not None,
+            "prepare": is_open and group is not None and group.in_change is None,
+            "sync": group is not None and group.phase == "prepared",
+            "publish": group is not None and group.phase == "synced",
+            "fail": group is not None and group.phase != "synced",
+        }.get(name, True)
+
+    def _do_resume(self, number: int, count: int) -> None:
+        self.world.resume(number)
+        self._look_at_parked(number)
+        for _ in range(count - 1):
+            pending = self.world.pending.get(number)
+            if pending is None or pending.phase != "reading":
+                return
+            self.world.resume(number)
+
+    def _do_start(self, number: int, op: Document) -> None:
+        getattr(self, f"_start_{op['do']}", self._start_plain)(self.clients[number], op)
+        self._look_at_parked(number)
+
+    def _do_up(self, number: int) -> None:
+        self.world.time_is_up(number)
+
+    def _do_kill(self, number: int) -> None:
+        if self.world.pending[number].turn is not None:
+            self.world.kill(number)
+
+    def _do_begin(self) -> None:
+        self.world.begin()
+
+    def _do_run(self, number: int) -> None:
+        self.world.run(number)
+
+    def _do_change(self) -> None:
+        self.world.change()
+
+    def _do_prepare(self) -> None:
+        self.world.prepare()
+
+    def _do_sync(self) -> None:
+        self.world.sync()
+
+    def _do_publish(self) -> None:
+        self.world.publish()
+        for client in self.clients:
+            self._look_at_parked(client.number)
+
+    def _do_fail(self) -> None:
+        self.world.fail()
+
+    def _do_job(self, name: str, entries: int) -> None:
+        self.world.begin_job(name, entries=entries)
+
+    def _do_step_job(self) -> None:
+        self.world.step_job()
+
+    def _do_run_job(self) -> None:
+        self.world.run_job()
+
+    def _do_clock(self, ms: int) -> None:
+        self.world.clock.advance(ms)
+
+    def _do_crash(self) -> None:
+        lost = self.world.crash()
+        for number, pending in lost:
+            client = self.clients[number]
+            if pending.op.get("retry"):
+                pending.turns = pending.earlier + pending.turns
+                client.sent = (pending.op, client.transaction_number, pending, None)
+        for client in self.clients:
+            client.cursor, client.transactions = None, []
+            if client.stream is not None:
+                client.stream.cursor = 0
+        self.compare()
+
+    def _look_at_parked(self, number: int) -> None:
+        """A stream waits only where nothing is left to read."""
+        pending = self.world.pending.get(number)
+        stream = self.clients[number].stream
+        if pending is not None and stream is not None and pending.phase == "parked":
+            stream.require_nothing()
+
+    # Reads, writes and the catalog.
+
+    def _start_plain(self, client: Client, op: Document) -> None:
+        kind, world = op["do"], self.world
+        if kind in reads.READS:
+            database = reads.split(op["ns"])[0]
+            world.send(client.number, database, reads.body_of(op), op, partial(self._has_read, client))
+        elif kind in writes.WRITES:
+            self._write(client, op)
+        else:
+            body = catalog_changes.body_of(op)
+            world.send(client.number, catalog_changes.database_of(op), body, op, self._has_changed_catalog)
+
+    def _has_read(self, client: Client, reply: Reply, pending: Pending) -> None:
+        op, documents = pending.op, []
+        if reply["ok"] == 1.0 and "cursor" in reply:
+            cursor = reply["cursor"]
+            documents = cursor["firstBatch"]
+            if cursor["id"]:
+                client.cursor = (cursor["id"], cursor["ns"], op, documents, pending.since)
+                return
+        self._explain_read(op, reply, documents, pending.since, is_one=True)
+
+    def _explain_read(self, op: Document, reply: Reply, documents: list[Document], since: int, *, is_one: bool) -> None:
+        if reply["ok"] != 1.0 and reply["code"] in ENDED:
+            return
+        states = self.world.states[since:]
+        reads.explain(op, reply, documents, states, strict=self.strict and is_one)
+
+    def _start_getMore(self, client: Client, op: Document) -> None:
+        if client.cursor is None:
+            return
+        identity, namespace, *_ = client.cursor
+        database, name = reads.split(namespace)
+        body: Document = {"getMore": Int64(identity), "collection": name}
+        if op["batch"]:
+            body["batchSize"] = op["batch"]
+        self.world.send(client.number, database, body, op, partial(self._has_more, client))
+
+    def _has_more(self, client: Client, reply: Reply, pending: Pending) -> None:
+        assert client.cursor is not None
+        *_, op, documents, since = client.cursor
+        if reply["ok"] == 1.0:
+            documents += reply["cursor"]["nextBatch"]
+            if reply["cursor"]["id"]:
+                return
+        client.cursor = None
+        if reply["ok"] != 1.0 and reply["code"] == 43:
+            raise Finding("read", f"the cursor of {op} is gone: {reply}")
+        self._explain_read(op, reply, documents, since, is_one=False)
+
+    def _write(self, client: Client, op: Document) -> None:
+        body, sequences = writes.body_of(op)
+        client.sent = None
+        if op.get("retry"):
+            client.transaction_number += 1
+            body |= {"lsid": client.lsid, "txnNumber": Int64(client.transaction_number)}
+        database = reads.split(op["ns"])[0]
+        self.world.send(client.number, database, body, op, partial(self._has_written, client), sequences)
+
+    def _has_written(self, client: Client, reply: Reply, pending: Pending) -> None:
+        if pending.op.get("retry"):
+            client.sent = (pending.op, client.transaction_number, pending, reply)
+        self._explain_write(pending, reply)
+
+    def _explain_write(self, pending: Pending, reply: Reply) -> None:
+        if not pending.turns:
+            raise Finding("write", f"{pending.op} was refused: {reply}")
+        writes.Explanation(pending.op, pending, reply, self.world.states).check()
+
+    def _start_resend(self, client: Client, _: Document) -> None:
+        """Send a retryable write again."""
+        if client.sent is None:
+            return
+        op, number, before, _ = client.sent
+        body, sequences = writes.body_of(op)
+        body |= {"lsid": client.lsid, "txnNumber": Int64(number)}
+        database = reads.split(op["ns"])[0]
+        self.world.send(client.number, database, body, op, partial(self._has_resent, client), sequences)
+        if client.number in self.world.pending:
+            self.world.pending[client.number].earlier = before.turns
+
+    def _has_resent(self, client: Client, reply: Reply, pending: Pending) -> None:
+        assert client.sent is not None
+        op, _, before, first = client.sent
+        client.sent = None
+        if first is not None and first["ok"] == 1.0 and "writeErrors" not in first:
+            if pending.events:
+                raise Finding("retry", f"{op} was done again: {pending.events}")
+            for name in ("n", "nModified", "value", "upserted"):
+                if first.get(name) != reply.get(name):
+                    raise Finding("retry", f"{op} was first answered {first}, then {reply}")
+            return
+        pending.turns = before.turns + pending.turns
+        self._explain_write(pending, reply)
+
+    def _has_changed_catalog(self, reply: Reply, pending: Pending) -> None:
+        if not pending.turns:
+            raise Finding("catalog", f"{pending.op} was refused: {reply}")
+        catalog_changes.explain(pending.op, pending, reply, self.world.states)
+
+    # Transactions.
+
+    def _fields(self, client: Client) -> Document:
+        return {"lsid": client.lsid, "txnNumber": Int64(client.transaction_number), "autocommit": False}
+
+    def _start_statement(self, client: Client, op: Document) -> None:
+        inner, world = op["op"], self.world
+        fields: Document = {}
+        if not client.transactions:
+            client.transaction_number += 1
+            fields["startTransaction"] = True
+            client.transactions = [
+                ModelTransaction(world.state, world.clock.monotonic_ms(), world.now, len(world.attempted))
+            ]
+        database = reads.split(inner["ns"])[0]
+        is_read = inner["do"] == "find"
+        body, sequences = (reads.body_of(inner), {}) if is_read else writes.body_of(inner)
+        if is_read:
+            body["batchSize"] = 1000
+        else:
+            for transaction in client.transactions:
+                transaction.namespaces.add(inner["ns"])
+        body |= {**fields, **self._fields(client)}
+        finish = partial(self._has_stated, client, inner)
+        op = {**op, "calm": inner["calm"], "first": bool(fields)}
+        world.send(client.number, database, body, op, finish, sequences)
+
+    def _checked(self, client: Client, check: Callable[[TransactionCheck], None]) -> None:
+        """Leave the snapshots of a client's transaction with which a reply is explained. Raises `Finding`."""
+        others = [item.transactions[0] for item in self.clients if item.transactions and item is not client]
+        others += self.failed_commits
+        attempted = self.world.attempted[client.transactions[0].attempted_from :]
+        explained, failure = [], None
+        for transaction in client.transactions:
+            try:
+                check(TransactionCheck(transaction, attempted, others))
+            except Finding as finding:
+                failure = finding
+            else:
+                explained.append(transaction)
+        if not explained and failure is not None:
+            raise failure
+        client.transactions = explained
+
+    def _has_stated(self, client: Client, inner: Document, reply: Reply, pending: Pending) -> None:
+        if pending.op["first"]:
+            (first,) = client.transactions
+            states = self.world.states[first.since :]
+            client.transactions = [
+                replace(first, snapshot=state, since=first.since + number, namespaces=set(first.namespaces), changes=[])
+                for number, state in enumerate(states)
+            ]
+        if reply["ok"] != 1.0 or "writeErrors" in reply:
+            error = reply if reply["ok"] != 1.0 else reply["writeErrors"][0]
+            now_ms = self.world.clock.monotonic_ms()
+            self._checked(client, lambda check: check.failed(inner, error, now_ms))
+            client.transactions = []
+        else:
+            self._checked(client, lambda check: check.statement(inner, reply))
+
+    def _start_commit(self, client: Client, op: Document) -> None:
+        if client.transactions:
+            name = "commitTransaction" if op["do"] == "commit" else "abortTransaction"
+            body = {name: 1, **self._fields(client)}
+            self.world.send(client.number, "admin", body, op, partial(self._has_ended, client))
+
+    _start_abort = _start_commit
+
+    def _has_ended(self, client: Client, reply: Reply, pending: Pending) -> None:
+        now_ms = self.world.clock.monotonic_ms()
+        if reply["ok"] != 1.0:
+            self._checked(client, lambda check: check.failed(pending.op, reply, now_ms))
+            self.failed_commits += client.transactions[:1]
+        elif pending.op["do"] == "commit":
+            self._checked(client, lambda check: check.committed(pending.events))
+        elif pending.events:
+            raise Finding("transaction", f"an abort has made {pending.events}")
+        client.transactions = []
+
+    # Streams.
+
+    def _start_watch(self, client: Client, op: Document) -> None:
+        self._stop(client)
+        client.stream = Stream(self.world, op["spec"])
+        self._open(client, {}, op, partial(self._has_opened, client, None))
+
+    def _open(self, client: Client, options: Document, op: Document, finish: Callable[[Reply, Pending], None]) -> None:
+        assert client.stream is not None
+        body = client.stream.open_body(options, op["size"])
+        self.world.send(client.number, client.stream.database, body, op, finish)
+
+    def _stop(self, client: Client) -> None:
+        stream = client.stream
+        if stream is not None and stream.cursor:
+            body = {"killCursors": stream.name, "cursors": [Int64(stream.cursor)]}
+            self.world.send(client.number, stream.database, body, {"do": "stop", "calm": True}, _ignore)
+            stream.cursor = 0
+
+    def _start_resume(self, client: Client, op: Document) -> None:
+        stream = client.stream
+        if stream is None or not stream.token:
+            return
+        self._stop(client)
+        options, place = stream.resume_options(op)
+        with self.world.store.reading() as view:
+            oldest = view.oldest_position()
+        assert oldest is not None
+        is_lost = self.world.store.pruned_through >= 0 and stream.floor < oldest
+        self._open(client, options, op, partial(self._has_opened, client, (place, is_lost)))
+
+    def _has_opened(self, client: Client, resumed: Any, reply: Reply, pending: Pending) -> None:
+        stream = client.stream
+        assert stream is not None
+        if reply["ok"] != 1.0 and reply["code"] in ENDED:
+            client.stream = None
+            return
+        if resumed is None:
+            if reply["ok"] != 1.0:
+                raise Finding("stream", f"{stream.spec} could not be opened: {reply}")
+            stream.begin(reply)
+            stream.take(reply, "firstBatch")
+            return
+        place, is_lost = resumed
+        if reply.get("code") == 286 and "committed transaction" in reply["errmsg"]:
+            is_lost = self.world.store.pruned_through >= 0  # the first entries of a transaction are gone, not the last
+        if is_lost != (reply.get("code") == 286):
+            raise Finding("stream", f"resumed at {stream.floor}, lost: {is_lost}, but: {reply}")
+        if is_lost:
+            client.stream = None
+            return
+        if reply["ok"] != 1.0:
+            raise Finding("stream", f"{stream.spec} could not be resumed by {pending.op}: {reply}")
+        stream.is_closed = False
+        stream.place = place
+        stream.text = ""
+        stream.take(reply, "firstBatch")
+
+    def _start_next(self, client: Client, op: Document) -> None:
+        stream = client.stream
+        if stream is None or not stream.cursor:
+            return
+        body: Document = {"getMore": Int64(stream.cursor), "collection": stream.name}
+        if op["size"]:
+            body["batchSize"] = op["size"]
+        database = stream.spec["database"] or "admin"
+        self.world.send(client.number, database, body, op, partial(self._has_next, client))
+
+    def _has_next(self, client: Client, reply: Reply, pending: Pending) -> None:
+        stream = client.stream
+        assert stream is not None
+        if reply.get("code") == 286:
+            if self.world.store.pruned_through < int(stream.token["_data"][2:18], 16):
+                raise Finding("stream", f"286, but nothing after {stream.token} was pruned")
+            client.stream = None
+        elif reply["ok"] != 1.0 and reply["code"] in ENDED:
+            stream.cursor = 0
+        elif reply["ok"] != 1.0:
+            raise Finding("stream", f"{stream.spec} has failed: {reply}")
+        else:
+            stream.take(reply, "nextBatch")
+
+    # The end.
+
+    def end(self) -> None:
+        """Let everything end that has begun, read the streams to their ends, and compare what is stored."""
+        for _ in range(3):
+            self._settle()
+            for client in self.clients:
+                if client.transactions and client.number not in self.world.pending:
+                    self._start_commit(client, {"do": "abort", "calm": True})
+            self._settle()
+        for client in self.clients:
+            while client.number not in self.world.pending and client.stream is not None and client.stream.cursor:
+                self._do_start(client.number, {"do": "next", "size": None})
+                self._settle()
+        self.compare()
+
+    def _settle(self) -> None:
+        """Take every step that is left, but for beginning anything."""
+        order = Random(0)
+        for _ in range(20_000):
+            clients = list(self.world.pending)
+            steps: list[Step] = [
+                *[("resume", number, 1) for number in clients],
+                *[("run", number) for number in clients],
+            ]
+            steps += [("step_job",), ("run_job",), ("change",), ("prepare",), ("sync",), ("publish",)]
+            possible = list(filter(self.is_possible, steps))
+            step = order.choice(possible) if possible else None
+            if step is None:
+                phases = [pending.phase for pending in self.world.pending.values()]
+                job = self.world.job
+                if any(phase in ("queued", "writing") for phase in phases) or (job is not None and job.is_queued):
+                    step = ("begin",)
+                elif job is None and self.world.store.transactions.undoing:
+                    step = ("job", "_undo", 0)
+                else:
+                    return
+            elif step[0] == "resume" and self.world.store.transactions.undoing and self.world.job is None:
+                step = ("job", "_undo", 0)
+            self.take(step)
+        left = [(pending.op, pending.phase) for pending in self.world.pending.values()]
+        raise Finding("end", f"it does not end: {left}")
+
+    def compare(self) -> None:
+        """Raise `Finding` where what is stored is not what the model has."""
+        world = self.world
+        number = len(self.clients)
+        for namespace in sorted(world.state):
+            if collection_of(world.state, namespace) is None or ".system." in namespace:
+                continue
+            for op in (
+                {"do": "find", "ns": namespace, "filter": {}, "hint": {"$natural": 1}, "calm": True},
+                {"do": "count", "ns": namespace, "filter": {}, "calm": True},
+                {"do": "listIndexes", "ns": namespace, "calm": True},
+                {"do": "listCollections", "ns": namespace, "calm": True},
+            ):
+                finish = partial(self._has_read, self.clients[0])
+                world.send(number, reads.split(namespace)[0], reads.body_of(op), op, finish)
+
+
+def _ignore(reply: Reply, pending: Pending) -> None:
+    """Nothing is expected of the reply."""

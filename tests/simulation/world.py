@@ -1,0 +1,540 @@
+"""A server whose every step is a call of a function: begin, run, prepare, sync, publish, a turn, a wake, a crash.
+
+It stands in for the server's shell (writer, scheduler, notifier, background jobs), on one thread, without a loop. Who
+goes next is decided by whoever calls it. Each commit adds a state to `states`, made from the oplog's entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import bson
+
+from headrace.commands.reading.get_more import COMMAND as GET_MORE
+from headrace.commands.server_info.parameters import first_parameters
+from headrace.commands.table import commands_for
+from headrace.cursors.channels import channel_keys
+from headrace.dispatch import repeated_getmore
+from headrace.dispatch.command import Command
+from headrace.dispatch.engine import Engine
+from headrace.dispatch.options import ServerOptions
+from headrace.dispatch.request import ClientInfo, Request
+from headrace.dispatch.shell import NoShell
+from headrace.dispatch.wait import Wait
+from headrace.errors import CommandError, Interrupted
+from headrace.server.background import Background
+from headrace.store.store import Committed, MapFull, Store
+from headrace.testing.clock import FakeClock
+from headrace.turns import Turn, Turns
+from tests.simulation.language import Document
+from tests.simulation.model import Event, Finding, State, apply, require_sound
+
+Reply = dict[str, Any]
+LONG_SECONDS = 1e9
+COMMIT_FAILED = 14031
+ENDED = (50, 11600, 11601, COMMIT_FAILED)
+"""The errors of commands that the simulator has ended: their time was up, they were killed, their commit failed."""
+EPOCH = datetime(1970, 1, 1)
+
+
+def milliseconds(moment: datetime) -> int:
+    """Milliseconds since the epoch of a date as bson decodes it, in UTC."""
+    return (moment - EPOCH) // timedelta(milliseconds=1)
+
+
+@dataclass(slots=True)
+class WriteTurn:
+    """What one turn of a write has done, which counts when its group is published."""
+
+    before: State
+    after: State
+    events: list[Event]
+    since: int
+    """The number of the last published state when its group began."""
+
+
+@dataclass(slots=True, eq=False)
+class Pending:
+    """A command that is on its way."""
+
+    op: Document
+    request: Request
+    command: Command
+    since: int
+    """The number of the last published state when it was sent."""
+    finish: Callable[[Reply, Pending], None]
+    pauses: bool = False
+    phase: str = "new"
+    """`new`, `reading` (paused), `queued`, `writing` (paused), `in group`, `in change`, `parked`, `woken`."""
+    turn: Turn | None = None
+    wait: Wait | None = None
+    turns: list[WriteTurn] = field(default_factory=list)
+    earlier: list[WriteTurn] = field(default_factory=list)
+    """Those of the same retryable write when it was sent before."""
+
+    @property
+    def events(self) -> list[Event]:
+        """What it has changed."""
+        return [event for turn in self.turns for event in turn.events]
+
+
+@dataclass(slots=True)
+class Group:
+    """The open write transaction, and what has run in it."""
+
+    txn: Any
+    draft: State
+    events: list[Event] = field(default_factory=list)
+    answers: list[tuple[Pending | None, Any]] = field(default_factory=list)
+    in_change: Pending | None = None
+    is_full: bool = False
+    """A write that had paused has gone on in it, which is the last of its group, as others may not see what it does."""
+    phase: str = "open"
+    """`open`, `prepared`, `synced`."""
+
+    @property
+    def takes_more(self) -> bool:
+        """Whether another write may run in it."""
+        return self.phase == "open" and self.in_change is None and not self.is_full
+
+
+class Shell(NoShell):
+    """What the engine calls."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def wake(self, key: str) -> None:
+        self._world.wake_key(key)
+
+    def cursor_killed(self, cursor: Any) -> None:
+        for pending in self._world.parked():
+            request = pending.request
+            if request.cursor is cursor or (
+                request.cursor is None and request.name == "getMore" and request.body.get("getMore") == cursor.id
+            ):
+                pending.phase = "woken"
+
+
+class Job:
+    """A background job: its steps, and the write that it waits for."""
+
+    def __init__(self, name: str, coroutine: Coroutine[Any, Any, Any], began_ms: int, since: int) -> None:
+        self.name = name
+        self.began_ms = began_ms
+        self.since = since
+        self.coroutine = coroutine
+        self.write: Callable[[Any], object] | None = None
+        self.is_queued = False
+
+
+class _Step:
+    """Hands a job's write to who drives the job."""
+
+    def __init__(self, run: Callable[[Any], object]) -> None:
+        self.run = run
+
+    def __await__(self) -> Any:
+        yield self.run
+
+
+class JobHost:
+    """What the background jobs see of the world."""
+
+    def __init__(self, world: World) -> None:
+        self.store = world.store
+        self.engine = world.engine
+        self.writer = self.scheduler = self
+        self._turns = world.calm
+
+    def add_job(self, run: Callable[[Any], object]) -> _Step:
+        """Yield the write to `World.step_job`."""
+        return _Step(run)
+
+    def free_large(self) -> None:
+        """As the server's scheduler, in one go."""
+        transactions = self.store.transactions
+        if transactions.needs_cleaning:
+            self._turns.run(transactions.clean)
+        transactions.discarded.clear()
+
+
+class World:
+    """A store and an engine, the commands that are on their way, and the states that were published."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.clock = FakeClock()
+        self.states: list[State] = [{}]
+        self.history: list[Event] = []
+        """All changes that are on the disk, in the order of the oplog."""
+        self.published_count = 0
+        """How many of them are published."""
+        self.attempted: list[Event] = []
+        """All changes that any transaction has made, also where its commit has failed."""
+        self.pending: dict[int, Pending] = {}
+        """By the number of the client."""
+        self.group: Group | None = None
+        self.job: Job | None = None
+        self.commits = self.crashes = 0
+        self.state_numbers: list[int] = []
+        """The number of the state that has them, for the changes of `history` that are published."""
+        self._open()
+
+    def _open(self) -> None:
+        options = ServerOptions(dbpath=self.path)
+        self.eager, self.calm = Turns(seconds=0.0), Turns(seconds=LONG_SECONDS)
+        self.eager.can_keep = self.calm.can_keep = True
+        self.store = Store(self.path, clock=self.clock)
+        self.engine = Engine(
+            self.store, options, commands_for(options), first_parameters(options), shell=Shell(self)
+        )  # fmt: skip
+        self.engine.parameters["oplogSizeMB"] = 1000
+        self.store.listeners.append(self._committed)
+        self.clients: dict[int, ClientInfo] = {}
+        self.background = Background(JobHost(self))
+
+    @property
+    def now(self) -> int:
+        """The number of the last published state."""
+        return len(self.states) - 1
+
+    @property
+    def state(self) -> State:
+        """The last published state."""
+        return self.states[-1]
+
+    def parked(self) -> list[Pending]:
+        """The commands that wait for something."""
+        return [pending for pending in self.pending.values() if pending.phase in ("parked", "blocked")]
+
+    # Commands.
+
+    def send(
+        self, client: int, database: str, body: Document, op: Document, finish: Callable[[Reply, Pending], None],
+        sequences: dict[str, list[Document]] | None = None,
+    ) -> None:  # fmt: skip
+        """A client sends a command; `finish` is called with the reply."""
+        info = self.clients.setdefault(client, ClientInfo(client + 1, f"127.0.0.1:{client + 1}", ("127.0.0.1", 27017)))
+        raw = bson.encode({**body, "$db": database})
+        encoded = {name: [bson.encode(item) for item in items] for name, items in (sequences or {}).items()}
+        again = None
+        if raw.startswith(repeated_getmore.BEGIN, 4):
+            again = repeated_getmore.recognised(self.engine, raw, info)
+        request = again or Request(next(iter(body)), database, raw, encoded, info)
+        pending = Pending(op, request, GET_MORE, self.now, finish)
+        self.pending[client] = pending
+        if again is None:
+            try:
+                pending.command = self.engine.command(request)
+            except CommandError as error:
+                self._answer(client, pending, self.engine.failure(error, request))
+                return
+        self._start(client, pending)
+
+    def _start(self, client: int, pending: Pending) -> None:
+        command, request = pending.command, pending.request
+        pending.pauses = request.cursor is None and bool(
+            command.pauses and (command.pauses is True or command.pauses(self.engine, request))
+        )
+        if request.cursor is not None:
+            self._read(client, pending, self.engine.run_stream(command, request))
+        elif command.writes and (command.writes is True or command.writes(request)):
+            pending.phase = "queued"
+        elif pending.pauses:
+            self._read(client, pending, self._turns(pending).run(self.engine.run_read, command, request))
+        else:
+            self._read(client, pending, self.engine.run_read(command, request))
+
+    def _turns(self, pending: Pending) -> Turns:
+        return self.calm if pending.op.get("calm") else self.eager
+
+    def _read(self, client: int, pending: Pending, answer: Any) -> None:
+        if type(answer) is Turn:
+            pending.phase, pending.turn = "reading", answer
+        elif type(answer) is Wait:
+            self._park(pending, answer)
+        else:
+            self._answer(client, pending, answer)
+
+    def _answer(self, client: int, pending: Pending, answer: bytes) -> None:
+        del self.pending[client]
+        pending.turn = None
+        pending.finish(bson.decode(answer), pending)
+
+    def _park(self, pending: Pending, wait: Wait) -> None:
+        request = pending.request
+        now_ms = self.clock.monotonic_ms()
+        if request.wait_until_ms is None:
+            request.wait_until_ms = now_ms + wait.wait_ms
+            request.since_ms = now_ms
+        request.time_is_up = request.time_is_up or request.wait_until_ms <= now_ms
+        is_over = request.time_is_up or (wait.over is not None and wait.over())
+        pending.phase, pending.wait, pending.turn = "woken" if is_over else "parked", wait, None
+
+    def resume(self, client: int) -> None:
+        """Let a read that has paused go on for a turn, or run a command again that has been woken."""
+        pending = self.pending[client]
+        if pending.phase == "reading":
+            self._read(client, pending, self._turns(pending).resume(pending.turn))
+        else:
+            self._start(client, pending)
+
+    def time_is_up(self, client: int) -> None:
+        """A waiting command has waited for as long as it may."""
+        pending = self.pending[client]
+        pending.request.time_is_up = True
+        pending.phase = "woken" if pending.phase == "parked" else "writing"
+
+    def kill(self, client: int) -> None:
+        """End a paused command at its next turn, with error 11601."""
+        turn = self.pending[client].turn
+        assert turn is not None
+        turn.interruption = Interrupted(11601, "operation was interrupted")
+
+    def wake_key(self, key: Any) -> None:
+        """Whoever waits for this key is to be run again."""
+        for pending in self.parked():
+            if pending.wait is not None and pending.wait.scope == key:
+                pending.phase = "woken" if pending.phase == "parked" else "writing"
+
+    def _committed(self, committed: Committed) -> None:
+        waiting = {pending.wait.scope: pending for pending in self.parked() if pending.wait is not None}
+        for key in channel_keys([topic for topics, _, _ in committed.runs for topic in topics], waiting):
+            self.wake_key(key)
+
+    # Writes.
+
+    def begin(self) -> None:
+        """Open the write transaction."""
+        self.group = Group(self.store.begin(), self.state)
+
+    def run(self, client: int) -> None:
+        """Run a write in the open transaction, or let a paused one go on in it."""
+        group, pending = self.group, self.pending[client]
+        assert group is not None
+        self.attempted.append(Event("tried", pending.op.get("ns", "")))
+        try:
+            if pending.phase == "writing":
+                group.is_full = True
+                answer = self._in_group(group, pending, self._turns(pending).resume, pending.turn, group.txn)
+            elif pending.pauses:
+                run = self._turns(pending).run
+                arguments = (self.engine.run_write, pending.command, pending.request, group.txn)
+                answer = self._in_group(group, pending, run, *arguments)
+            else:
+                arguments = (pending.command, pending.request, group.txn)
+                answer = self._in_group(group, pending, self.engine.run_write, *arguments)
+        except MapFull:
+            self.fail()
+            self.store.grow()
+            return
+        self._has_run(group, pending, answer)
+
+    def change(self) -> None:
+        """Go on with the write that has paused in the middle of a change."""
+        group = self.group
+        assert group is not None and group.in_change is not None
+        pending, group.in_change = group.in_change, None
+        self._has_run(group, pending, self._in_group(group, pending, self._turns(pending).resume, pending.turn))
+
+    def _has_run(self, group: Group, pending: Pending, answer: Any) -> None:
+        pending.turn = answer if type(answer) is Turn else None
+        if type(answer) is Turn and answer.keeps_transaction:
+            pending.phase, group.in_change = "in change", pending
+        else:
+            pending.phase = "in group"
+            group.answers.append((pending, answer))
+
+    def _in_group(self, group: Group, pending: Pending | None, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call what writes, and apply its entries to the draft."""
+        entries = group.txn.staged.entries
+        before, count = group.draft, len(entries)
+        answer = function(*arguments)
+        events: list[Event] = []
+        for _, raw in entries[count:]:
+            group.draft, made = apply(group.draft, raw)
+            events += made
+        for namespace in {event.namespace: None for event in events}:
+            require_sound(group.draft, namespace)
+        group.events += events
+        self.attempted += events
+        if pending is not None:
+            if pending.phase == "in change":
+                pending.turns[-1].after = group.draft
+                pending.turns[-1].events += events
+            else:
+                pending.turns.append(WriteTurn(before, group.draft, events, self.now))
+        else:
+            self.check_job(before, events)
+        return answer
+
+    def run_job(self) -> None:
+        """Run the write that the job waits for."""
+        group, job = self.group, self.job
+        assert group is not None and job is not None and job.write is not None
+        job.is_queued = False
+        self._in_group(group, None, job.write, group.txn)
+        group.answers.append((None, None))
+
+    def prepare(self) -> None:
+        """Put the entries into the tables."""
+        assert self.group is not None
+        try:
+            self.store.prepare(self.group.txn)
+        except MapFull:
+            self.fail()
+            self.store.grow()
+            return
+        self.group.phase = "prepared"
+
+    def sync(self) -> None:
+        """The transaction is on the disk."""
+        group = self.group
+        assert group is not None
+        self.store.sync(group.txn)
+        group.phase = "synced"
+        self.history += group.events
+
+    def publish(self) -> None:
+        """The transaction is published, and its clients are answered."""
+        group = self.group
+        assert group is not None
+        self.group = None
+        self.commits += 1
+        self.published_count = len(self.history)
+        if group.draft is not self.state:
+            self.states.append(group.draft)
+        self._number_history()
+        self.store.publish(group.txn)
+        clients = {id(pending): client for client, pending in self.pending.items()}
+        for pending, answer in group.answers:
+            if pending is None:
+                assert self.job is not None
+                self.job.write = None
+            elif type(answer) is bytes:
+                self._answer(clients[id(pending)], pending, answer)
+            elif type(answer) is Wait:
+                pending.turns.pop()
+                self._park(pending, answer)
+            else:
+                self._pause(pending, answer)
+
+    def _number_history(self) -> None:
+        self.state_numbers += [self.now] * (len(self.history) - len(self.state_numbers))
+
+    def _pause(self, pending: Pending, turn: Turn) -> None:
+        holder = turn.waits_for
+        if holder is not None and not holder.over():
+            pending.phase, pending.wait = "blocked", Wait(LONG_SECONDS, holder.key, holder.over)
+        else:
+            pending.phase = "writing"
+
+    def fail(self) -> None:
+        """A failed commit: writes in their first turn are run anew, those that have paused before end with an error."""
+        group = self.group
+        assert group is not None
+        self.group = None
+        ran = [(pending, answer) for pending, answer in group.answers]
+        if group.in_change is not None:
+            ran.append((group.in_change, group.in_change.turn))
+        for pending, answer in ran:
+            if pending is not None:
+                pending.turn = None
+                if type(answer) is Turn:
+                    self._turns(pending).abandon(answer)
+        self.store.abandon(group.txn)
+        clients = {id(pending): client for client, pending in self.pending.items()}
+        for pending, _ in ran:
+            if pending is None:
+                assert self.job is not None
+                self.job.is_queued = True
+                continue
+            pending.turns.pop()
+            if pending.turns:
+                error = self.engine.failure(CommandError(COMMIT_FAILED, "the commit has failed"), pending.request)
+                self._answer(clients[id(pending)], pending, error)
+            else:
+                pending.phase = "queued"
+
+    # The rest.
+
+    def begin_job(self, name: str, **arguments: Any) -> None:
+        """Begin a background job of the server."""
+        background = self.background
+        self.job = Job(name, self._job(background, name, arguments), self.clock.now_ms(), self.now)
+
+    def _job(self, background: Background, name: str, arguments: dict[str, Any]) -> Coroutine[Any, Any, Any]:
+        if name == "ttl":
+            return background.ttl.round(self.clock.now_ms())
+        if name == "prune":
+            self.engine.parameters["oplogEntriesMax"] = arguments["entries"]
+            return background.prune(self.clock.now_ms())
+        made: Coroutine[Any, Any, Any] = getattr(background, name)()
+        return made
+
+    def step_job(self) -> None:
+        """Let the job do its next step."""
+        job = self.job
+        assert job is not None and job.write is None
+        try:
+            job.write = job.coroutine.send(None)
+        except StopIteration:
+            self.job = None
+            return
+        job.is_queued = job.write is not None
+
+    def check_job(self, before: State, events: list[Event]) -> None:
+        """Raise `Finding` where a background job has changed a document that has not expired."""
+        job = self.job
+        assert job is not None
+        for event in events:
+            if event.kind == "catalog":
+                continue
+            if job.name != "ttl" or event.kind != "delete":
+                raise Finding("job", f"{job.name} has made {event}")
+            collection: Any = before[event.namespace]
+            times = [spec["expireAfterSeconds"] for spec in collection.indexes.values() if "expireAfterSeconds" in spec]
+            assert event.before is not None
+            at_ms = milliseconds(event.before["t"]) if "t" in event.before else None
+            if at_ms is None or not any(at_ms + 1000 * seconds <= job.began_ms for seconds in times):
+                raise Finding("job", f"TTL has deleted a document that has not expired: {event}")
+
+    def crash(self) -> list[tuple[int, Pending]]:
+        """The process ends, and another one opens the directory; returns the commands that get no answer."""
+        self.crashes += 1
+        lost = list(self.pending.items())
+        group, self.group = self.group, None
+        if group is not None and group.phase == "synced":
+            self.states.append(group.draft)
+        elif group is not None:
+            for pending, _ in group.answers:
+                if pending is not None and pending.turns:
+                    pending.turns.pop()
+            if group.in_change is not None:
+                group.in_change.turns.pop()
+        self.pending = {}
+        for _, pending in lost:
+            if pending.turn is not None:
+                self._turns(pending).abandon(pending.turn)
+        if self.job is not None:
+            self.job.coroutine.close()
+            self.job = None
+        self.published_count = len(self.history)
+        self._number_history()
+        self.store.close()
+        self._open()
+        return lost
+
+    def close(self) -> None:
+        """Close the store."""
+        for pending in self.pending.values():
+            if pending.turn is not None:
+                self._turns(pending).abandon(pending.turn)
+        if self.job is not None:
+            self.job.coroutine.close()
+        self.store.close()
