@@ -9,7 +9,7 @@ from tests.differential.comparison import Case
 from tests.differential.documents import Values
 from tests.differential.indexes import random_index
 from tests.differential.paths import LIMITS
-from tests.differential.queries import change, question
+from tests.differential.queries import REFUSED, change, filter_of, question, update_of
 
 Document = dict[str, Any]
 
@@ -37,9 +37,13 @@ def random_case(seed: int) -> Case:
         elif dice < 0.78:
             name = "outside" if inside and random.random() < 0.3 else "do"
             steps.append({name: change(values, 100 * number)})
-        elif dice < 0.84:
+        elif dice < 0.81:
             steps.append(_paged(values, indexes, 100 * number))
-        elif dice < 0.90:
+        elif dice < 0.84:
+            steps.append(_turned(values, indexes, 100 * number))
+        elif dice < 0.86:
+            steps.append({"refused": random.choice(REFUSED)})
+        elif dice < 0.91:
             inside = not inside
             steps.append({"begin": 1} if inside else {random.choice(["commit", "commit", "abort"]): 1})
         else:
@@ -55,13 +59,38 @@ def _paged(values: Values, indexes: list[Document], number: int) -> Document:
     if values.random.random() < 0.6:
         whole = [index["name"] for index in indexes if not index.get("sparse")]
         asked["hint"] = values.random.choice([*whole, {"$natural": 1}])
-    between = [change(values, number + at) for at in range(values.random.choice([0, 1, 2, 4]))]
+    between = _between(values, indexes, number)
     return {"paged": asked, "between": between, **({"turns": True} if values.random.random() < 0.4 else {})}
 
 
-def _index_change(random: Random, indexes: list[Document]) -> Document:
+def _turned(values: Values, indexes: list[Document], number: int) -> Document:
+    random = values.random
+    if random.random() < 0.4:
+        command = _index_change(random, indexes, only="create")
+    elif random.random() < 0.7:
+        command = {"update": "c", "updates": [{"q": filter_of(values), "u": update_of(values), "multi": True}]}
+    else:
+        command = {"delete": "c", "deletes": [{"q": filter_of(values), "limit": 0}]}
+    return {"turned": command, "between": _between(values, indexes, number)}
+
+
+def _between(values: Values, indexes: list[Document], number: int) -> list[Document]:
+    """Return steps that are taken while a command has paused."""
+    random, steps = values.random, []
+    for at in range(random.choice([0, 1, 2, 4, 8])):
+        dice = random.random()
+        if dice < 0.6:
+            steps.append({"do": change(values, number + at)})
+        elif dice < 0.8:
+            steps.append({"ask": question(values)})
+        else:
+            steps.append({"do": _index_change(random, indexes)})
+    return steps
+
+
+def _index_change(random: Random, indexes: list[Document], only: str = "") -> Document:
     dice = random.random()
-    if dice < 0.4:
+    if dice < 0.4 or only == "create":
         indexes.append(random_index(random, len(indexes)))
         return {"createIndexes": "c", "indexes": [indexes[-1]]}
     name = random.choice(indexes)["name"]

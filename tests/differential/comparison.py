@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.errors import CommandError
+from headrace.values.bson import decode
 from tests.differential.documents import raw
 from tests.differential.model import Difference, changed, collation_of, order_of, test_of
 from tests.differential.paths import Paths, checked, small_limits
@@ -76,8 +77,11 @@ class _Run:
         if "ask" in step:
             seen = self.documents if self.inside is None else self.inside
             Asking(self.paths, seen, step["ask"]).check()
+            self._note_filter(step["ask"])
         elif "paged" in step and self.inside is None:
             self._paged(step)
+        elif "turned" in step and self.inside is None:
+            self._turned(step)
         elif "do" in step:
             self._change(step["do"])
         elif "outside" in step and self.inside is not None and not self._has_written:
@@ -85,6 +89,8 @@ class _Run:
             self.inside = None
             self._change(step["outside"])
             self.paths.open, self.inside = fields, inside
+        elif "refused" in step and self.inside is None:
+            self._refused(step["refused"])
         elif "begin" in step and self.inside is None and self.documents:
             self.paths.begin()
             self._began = self.inside = self.documents
@@ -100,8 +106,18 @@ class _Run:
         if reply["ok"] == 1.0 and not reply["valid"]:
             raise Difference(f"validate: {reply['errors']}")
 
+    def _note_filter(self, asked: Document) -> None:
+        """Ask about a filter during the next commits, if it is one."""
+        try:
+            test_of(asked["filter"])
+        except CommandError:
+            return
+        self.paths.filters = [*self.paths.filters[-1:], asked["filter"]]
+
     def _end(self, command: str) -> None:
+        self.paths.expect(self.documents)
         reply, inside, self.inside = self.paths.end(command), self.inside, None
+        self.paths.expect(None)
         if command == "commitTransaction" and inside is not None:
             checked(reply)
             self.documents = _merged(self._began, inside, self.documents)
@@ -126,7 +142,9 @@ class _Run:
             if name in ("createIndexes", "dropIndexes", "collMod"):
                 return
             self._has_written = True
+        self.paths.expect(self.documents)
         reply = self.paths.ask(command)
+        self.paths.expect(None)
         last = self.paths.last
         self._done.append(last)
         if (self.inside is not None and reply["ok"] != 1.0) or reply.get("code") == 0:
@@ -144,7 +162,8 @@ class _Run:
         elif name in ("createIndexes", "dropIndexes", "collMod"):
             self._compare(after, before)
         else:
-            _check_change(command, reply, before, after, now_ms)
+            failed = reply["ok"] != 1.0 or bool(reply.get("writeErrors"))
+            _check_change(command, reply, before, after, now_ms, failed=failed)
         if self.inside is None:
             self.documents = after
         else:
@@ -159,51 +178,97 @@ class _Run:
             raise Difference(f"{reply} for {len(new)} documents")
         self._compare(after, [*before, *new])
 
+    def _refused(self, command: Document) -> None:
+        before = self._collections(), self.paths.at.store.last_position
+        reply = self.paths.send(command)
+        last = self.paths.last
+        after = self._collections(), self.paths.at.store.last_position
+        self.paths.last = last
+        if (reply["ok"] != 1.0 or reply.get("n") == 0) and after != before:
+            raise Difference(f"a refused command left {after}, before it there was {before}")
+
+    def _collections(self) -> list[str]:
+        reply = self.paths.send({"listCollections": 1, "nameOnly": True, "cursor": {"batchSize": 100}})
+        return sorted(item["name"] for item in reply["cursor"]["firstBatch"])
+
+    def _turned(self, step: Document) -> None:
+        """Write while others write: each match that they leave alone is changed once."""
+        command, before, between = step["turned"], self.documents, _Between(self, step["between"])
+        reply, _ = self.paths.at.in_turns("t", command, lambda count: between.next())
+        self._done.append(command)
+        after = self._present()
+        self.paths.last = command
+        if "createIndexes" in command:
+            return self._compare(after, self.documents)
+        constant = [document for document in before if between.is_constant(document)]
+        identities = {_identity(document) for document in constant}
+        there = [document for document in after if _identity(document) in identities]
+        failed = reply["ok"] != 1.0 or bool(reply.get("writeErrors"))
+        _check_change(command, None, constant, there, self.paths.at.clock.now_ms(), failed=failed)
+        self.documents = after
+
     def _paged(self, step: Document) -> None:
         """Read while others write: what does not change is there exactly once, or never."""
         asked, before = step["paged"], self.documents
-        versions: dict[bytes, set[bytes]] = {}
-        changed_ids: set[bytes] = set()
-        between = list(step["between"])
-
-        def note(documents: list[Document]) -> None:
-            for document in documents:
-                versions.setdefault(_identity(document), set()).add(raw(document))
-
-        def write() -> None:
-            if not between:
-                return
-            command, last = between.pop(0), self.paths.last
-            old = {_identity(document): raw(document) for document in self.documents}
-            self._change(command)
-            new = {_identity(document): raw(document) for document in self.documents}
-            changed_ids.update(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
-            note(self.documents)
-            self.paths.last = last
-
-        note(before)
+        between = _Between(self, step["between"])
         body = {"find": "c", "filter": asked["filter"]}
         body.update({name: asked[name] for name in ("sort", "collation", "hint") if name in asked})
         try:
             matches = test_of(asked["filter"], collation_of(asked))
             if step.get("turns"):
-                got = self.paths.in_turns({**body, "batchSize": 1000}, write)
+                got = self.paths.in_turns({**body, "batchSize": 1000}, between.next)
             else:
-                got = self.paths.rows(body, asked.get("batch", 2), write)
+                got = self.paths.rows(body, asked.get("batch", 2), between.next)
         except CommandError:
             return
-        constant = [document for document in before if _identity(document) not in changed_ids]
+        constant = [document for document in before if between.is_constant(document)]
         expected = Counter(raw(document) for document in constant if matches(document))
-        found = Counter(raw(document) for document in got if _identity(document) not in changed_ids)
+        found = Counter(raw(document) for document in got if between.is_constant(document))
         if found != expected:
-            raise Difference(f"unchanged documents {list(found.elements())}, expected {list(expected.elements())}")
-        if any(raw(document) not in versions.get(_identity(document), ()) for document in got):
+            raise Difference(f"unchanged documents {_shown(found)}, expected {_shown(expected)}")
+        if any(raw(document) not in between.versions.get(_identity(document), ()) for document in got):
             raise Difference("a version of a document that there has never been")
         order = order_of(asked)
         if order is not None:
-            keys = [order.key(document) for document in got if _identity(document) not in changed_ids]
+            keys = [order.key(document) for document in got if between.is_constant(document)]
             if keys != sorted(keys):
                 raise Difference("the documents are not in order")
+
+
+class _Between:
+    """Steps that are taken while a command has paused, and the documents that they change."""
+
+    def __init__(self, run: _Run, steps: list[Document]) -> None:
+        self.versions: dict[bytes, set[bytes]] = {}
+        """The forms that each document has had, by its identity."""
+        self._run = run
+        self._steps = list(steps)
+        self._changed: set[bytes] = set()
+        self._note()
+
+    def next(self) -> None:
+        """Take the next step."""
+        if not self._steps:
+            return
+        last = self._run.paths.last
+        old = {_identity(document): raw(document) for document in self._run.documents}
+        self._run.step(self._steps.pop(0))
+        new = {_identity(document): raw(document) for document in self._run.documents}
+        self._changed.update(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
+        self._note()
+        self._run.paths.last = last
+
+    def is_constant(self, document: Document) -> bool:
+        """Whether no step has changed a document."""
+        return _identity(document) not in self._changed
+
+    def _note(self) -> None:
+        for document in self._run.documents:
+            self.versions.setdefault(_identity(document), set()).add(raw(document))
+
+
+def _shown(rows: Counter[bytes]) -> list[Document]:
+    return [decode(row) for row in rows.elements()]
 
 
 def _identity(document: Document) -> bytes:
@@ -224,16 +289,19 @@ def _merged(began: list[Document], inside: list[Document], outside: list[Documen
 
 
 def _check_change(
-    command: Document, reply: Document, before: list[Document], after: list[Document], now_ms: int
+    command: Document, reply: Document | None, before: list[Document], after: list[Document], now_ms: int, *,
+    failed: bool,
 ) -> None:  # fmt: skip
-    """Raise `Difference` unless an update, delete or findAndModify did as it says, to the documents that match."""
+    """Raise `Difference` unless an update, delete or findAndModify did as it says, to the documents that match.
+
+    `reply`: None where other documents were changed, too.
+    """
     statement = command["updates"][0] if "update" in command and "updates" in command else (
         command["deletes"][0] if "deletes" in command else command
     )  # fmt: skip
     removes = "deletes" in command or command.get("remove", False)
     many = statement.get("multi", False) or statement.get("limit") == 0
     update = statement.get("u", statement.get("update"))
-    failed = reply["ok"] != 1.0 or bool(reply.get("writeErrors"))
     try:
         matches = test_of(statement.get("q", statement.get("query", {})), collation_of(statement))
     except CommandError:
@@ -254,10 +322,10 @@ def _check_change(
     if failed:
         return
     wanted = len(matched) if many else min(1, len(matched))
-    reported = reply["n"] if "n" in reply else reply["lastErrorObject"]["n"]
+    reported = wanted if reply is None else reply["n"] if "n" in reply else reply["lastErrorObject"]["n"]
     if reported != wanted or len(touched) != wanted:
         raise Difference(f"{reply}: {len(touched)} changed, expected {wanted}")
-    if "findAndModify" in command:
+    if reply is not None and "findAndModify" in command:
         _check_taken(command, reply, [old[key] for key in matched], [old[key] for key in touched])
 
 

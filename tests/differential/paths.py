@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
@@ -15,11 +16,14 @@ from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
 from headrace.execution import read_plan
 from headrace.execution.planner import index_access, plan_cache, several_accesses, skip_scan, trial
+from headrace.query.match import parse_filter
 from headrace.query.stages import joins
 from headrace.testing.clock import FakeClock
 from headrace.testing.driven import DrivenServer
 from headrace.turns import Turn, Turns
 from headrace.values.bson import decode
+from tests.differential.documents import raw
+from tests.differential.model import Difference
 
 Document = dict[str, Any]
 
@@ -60,8 +64,14 @@ class Paths:
 
     def __init__(self) -> None:
         self.at = DrivenServer(clock=FakeClock())
+        self.at.between = self._during
         self.open: Document | None = None
         """The fields that make a command one of the open transaction."""
+        self.published: list[Document] | None = None
+        """The documents before the commit that is under way; None where that is not known."""
+        self.filters: list[Document] = []
+        """Filters that are asked about during commits."""
+        self._names: list[str] = []
         self.last: Document = {}
         """The command that was sent last."""
         self._number = 0
@@ -90,6 +100,38 @@ class Paths:
         if isinstance(reply, Wait):
             return {"ok": 0.0, "code": 0, "errmsg": "it would wait"}
         return reply
+
+    def expect(self, documents: list[Document] | None) -> None:
+        """Note what others see until the next commit is published; None: compare nothing."""
+        self.published = None
+        self._names = [] if documents is None else [index["name"] for index in self.indexes()]
+        self.published = documents
+
+    def _during(self, stage: str) -> None:
+        """Read between the steps of a commit: what is not published is not there."""
+        if self.published is None:
+            return
+        published, self.published = self.published, None
+        open_fields, self.open, last = self.open, None, self.last
+        try:
+            self._see(published)
+        finally:
+            self.open, self.published, self.last = open_fields, published, last
+
+    def _see(self, published: list[Document]) -> None:
+        names = [index["name"] for index in self.indexes()]
+        if names != self._names:
+            raise Difference(f"indexes {names} before the commit was published, expected {self._names}")
+        counted = self.send({"count": "c"})["n"]
+        if counted != len(published):
+            raise Difference(f"{counted} counted before the commit was published, expected {len(published)}")
+        wanted = Counter(raw(document) for document in published)
+        for spec in ({}, *self.filters):
+            matches = parse_filter(decode(raw(spec))).test
+            expected = sorted(document for document in wanted.elements() if matches(decode(document)))
+            rows = self.rows({"find": "c", "filter": spec}, None)
+            if sorted(map(raw, rows)) != expected:
+                raise Difference(f"{rows} for {spec} before the commit was published")
 
     def rows(self, body: Document, batch: int | None, between: Callable[[], None] = lambda: None) -> list[Document]:
         """Return all documents of a cursor, read in batches; `between` is called before each but the first.

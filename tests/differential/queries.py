@@ -138,7 +138,7 @@ def question(values: Values) -> Document:
     """Return what is asked by every access path: the kind, and what it needs."""
     random = values.random
     kinds = ["find"] * 8 + ["count"] * 5 + ["distinct"] * 3 + ["aggregate"] * 2
-    kinds += ["group", "first", "lookup", "lookup", "view", "range", "take", "remove", "change", "range"]
+    kinds += ["group", "first", "lookup", "lookup", "view", "range", "take", "remove", "change", "range", "output"]
     asked: Document = {"kind": random.choice(kinds), "filter": filter_of(values)}
     kind = asked["kind"]
     if kind in ("find", "aggregate", "view", "take") and (sort := sort_of(values)) is not None:
@@ -166,6 +166,18 @@ def question(values: Values) -> Document:
     if random.random() < 0.5:
         asked["batch"] = random.choice([1, 2, 3])
     return asked
+
+
+REFUSED: Final[list[Document]] = [
+    {"createIndexes": "z", "indexes": [{"key": {"a": 1}, "name": "i"}, {"key": {"b": 1}, "name": "i"}]},
+    {"createIndexes": "z", "indexes": [{"key": {"a": 1}, "name": "i"}, {"key": {"a": 1}, "name": "j"}]},
+    {"createIndexes": "z", "indexes": [{"key": {"a": "other"}, "name": "i"}]},
+    {"create": "z", "viewOn": "c", "pipeline": [{"$other": 1}]},
+    {"insert": "z", "documents": [{"_id": [1]}]},
+    {"update": "z", "updates": [{"q": {}, "u": {"$set": {"_id": [1]}}, "upsert": True}]},
+    {"findAndModify": "z", "query": {}, "update": {"$other": 1}, "upsert": True},
+]  # fmt: skip
+"""Commands that fail, and that must not make the collection that they name."""
 
 
 def update_of(values: Values) -> Any:

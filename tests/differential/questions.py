@@ -212,6 +212,25 @@ class Asking:
         if joined[0] != joined[1]:
             raise Difference(f"{joined[1]}, expected {joined[0]}")
 
+    def _output(self) -> None:
+        """Write matches, or what the server says of the collection, into another collection."""
+        if self._paths.open is not None or not self._documents:
+            return
+        for stage in ({"$out": "o"}, {"$merge": "o"}):
+            for hint, matched in self._ways(orders=False):
+                self._paths.send({"drop": "o"})
+                if (
+                    self._rows({"aggregate": "c", "pipeline": [*self._stages(self._asked["filter"]), stage]}, hint)
+                    is None
+                ):
+                    continue
+                check_rows(self._paths.rows({"find": "o"}, None), matched, {}, in_order=False)
+            self._paths.send({"drop": "o"})
+            self._rows({"aggregate": "c", "pipeline": [{"$collStats": {"count": {}}}, stage]}, None)
+            written = [document.get("count") for document in self._paths.rows({"find": "o"}, None)]
+            if written != [len(self._documents)]:
+                raise Difference(f"{written} was written, of {len(self._documents)} documents")
+
     def _join(self, source: str) -> Document:
         asked = self._asked
         local, foreign = asked["local"], asked["foreign"]
