@@ -15,41 +15,51 @@ Document = dict[str, Any]
 
 
 def random_case(seed: int) -> Case:
-    """Return the case of a seed."""
+    """Return the case of a seed. Each has a theme, so that what is rare comes often in some cases."""
     random = Random(seed)
-    arrays = random.random() < 0.5
-    values = Values(random, arrays=arrays, nested=random.random() < 0.7, rare=random.choice([0.05, 0.2, 0.5]))
-    steps: list[Document] = []
-    count = random.choice([3, 8, 15, 30])
+    theme = random.choice(["read"] * 5 + ["write"] * 2 + ["pause"] * 3 + ["transaction"])
+    values = Values(random, arrays=random.random() < 0.5, nested=random.random() < 0.6, rare=random.choice([0.05, 0.4]))
+    count = random.choice([3, 8, 8, 15, 30] if theme == "read" else [3, 6, 12])
     built_first = random.random() < 0.5
-    indexes = [random_index(random, number) for number in range(random.choice([1, 1, 2, 3, 4, 5]))]
+    indexes = [random_index(values, number) for number in range(random.choice([1, 2, 3, 4]))]
     builds = [{"do": {"createIndexes": "c", "indexes": [index]}} for index in indexes]
     fill = {"do": {"insert": "c", "documents": [values.document(at) for at in range(count)], "ordered": False}}
-    steps += [*builds, fill] if built_first else [fill, *builds]
-    asked: list[Document] = []
-    inside = False
-    for number in range(random.choice([6, 10, 16])):
-        dice = random.random()
-        if dice < 0.62:
-            again = asked and random.random() < 0.15
-            asked.append(random.choice(asked) if again else question(values))
-            steps.append({"ask": asked[-1]})
-        elif dice < 0.78:
-            name = "outside" if inside and random.random() < 0.3 else "do"
-            steps.append({name: change(values, 100 * number)})
-        elif dice < 0.81:
-            steps.append(_paged(values, indexes, 100 * number))
-        elif dice < 0.84:
-            steps.append(_turned(values, indexes, 100 * number))
-        elif dice < 0.86:
-            steps.append({"refused": random.choice(REFUSED)})
-        elif dice < 0.91:
-            inside = not inside
-            steps.append({"begin": 1} if inside else {random.choice(["commit", "commit", "abort"]): 1})
-        else:
-            steps.append({"do": _index_change(random, indexes)})
-    lowered = {name: random.choice(values) for name, (_, _, values) in LIMITS.items() if random.random() < 0.35}
+    steps: list[Document] = [*builds, fill] if built_first else [fill, *builds]
+    make = {"read": _read, "write": _write, "pause": _pause, "transaction": _transaction}[theme]
+    for number in range(1, 20 if theme == "read" else 8):
+        steps += make(values, indexes, 100 * number)
+    share = 0.6 if theme == "pause" else 0.3
+    lowered = {name: random.choice(some) for name, (_, _, some) in LIMITS.items() if random.random() < share}
     return Case(steps, lowered)
+
+
+def _read(values: Values, indexes: list[Document], number: int) -> list[Document]:
+    asked = {"ask": question(values)}
+    return [asked, asked] if values.random.random() < 0.1 else [asked]  # the second by the plan cache
+
+
+def _write(values: Values, indexes: list[Document], number: int) -> list[Document]:
+    dice = values.random.random()
+    if dice < 0.1:
+        return [{"refused": values.random.choice(REFUSED)}]
+    if dice < 0.2:
+        return [{"do": _index_change(values, indexes)}]
+    return [{"do": change(values, number)}, {"ask": question(values)}]
+
+
+def _pause(values: Values, indexes: list[Document], number: int) -> list[Document]:
+    return [(_paged if values.random.random() < 0.5 else _turned)(values, indexes, number)]
+
+
+def _transaction(values: Values, indexes: list[Document], number: int) -> list[Document]:
+    random = values.random
+    steps: list[Document] = [{"begin": 1}]
+    if random.random() < 0.2:
+        steps.append({"outside": change(values, number)})
+    if random.random() < 0.8:
+        steps.append({"do": change(values, number + 10)})
+    steps += [{"ask": question(values, reads_only=True)} for _ in range(random.choice([1, 2, 3]))]
+    return [*steps, {random.choice(["commit", "commit", "abort"]): 1}]
 
 
 def _paged(values: Values, indexes: list[Document], number: int) -> Document:
@@ -60,14 +70,20 @@ def _paged(values: Values, indexes: list[Document], number: int) -> Document:
         whole = [index["name"] for index in indexes if not index.get("sparse")]
         asked["hint"] = values.random.choice([*whole, {"$natural": 1}])
     between = _between(values, indexes, number)
+    if values.random.random() < 0.4:  # a scan that has not begun, whose index goes
+        asked.update(filter={"$or": [filter_of(values, 0) for _ in range(2)]}, batch=values.random.choice([0, 1]))
+        between = [{"do": {"dropIndexes": "c", "index": values.random.choice(indexes)["name"]}}, *between]
     return {"paged": asked, "between": between, **({"turns": True} if values.random.random() < 0.4 else {})}
 
 
 def _turned(values: Values, indexes: list[Document], number: int) -> Document:
     random = values.random
-    if random.random() < 0.4:
-        command = _index_change(random, indexes, only="create")
-    elif random.random() < 0.7:
+    if random.random() < 0.5:
+        command = _index_change(values, indexes, only="create")
+        path = next(iter(command["indexes"][0]["key"]))
+        asked = {"kind": "find", "filter": {path: values.scalar()}}
+        return {"turned": command, "between": [{"ask": asked}] * 4 + _between(values, indexes, number)}
+    if random.random() < 0.7:
         command = {"update": "c", "updates": [{"q": filter_of(values), "u": update_of(values), "multi": True}]}
     else:
         command = {"delete": "c", "deletes": [{"q": filter_of(values), "limit": 0}]}
@@ -79,19 +95,20 @@ def _between(values: Values, indexes: list[Document], number: int) -> list[Docum
     random, steps = values.random, []
     for at in range(random.choice([0, 1, 2, 4, 8])):
         dice = random.random()
-        if dice < 0.6:
+        if dice < 0.5:
             steps.append({"do": change(values, number + at)})
         elif dice < 0.8:
             steps.append({"ask": question(values)})
         else:
-            steps.append({"do": _index_change(random, indexes)})
+            steps.append({"do": _index_change(values, indexes)})
     return steps
 
 
-def _index_change(random: Random, indexes: list[Document], only: str = "") -> Document:
+def _index_change(values: Values, indexes: list[Document], only: str = "") -> Document:
+    random = values.random
     dice = random.random()
     if dice < 0.4 or only == "create":
-        indexes.append(random_index(random, len(indexes)))
+        indexes.append(random_index(values, len(indexes)))
         return {"createIndexes": "c", "indexes": [indexes[-1]]}
     name = random.choice(indexes)["name"]
     if dice < 0.7:

@@ -9,10 +9,14 @@
 
 from __future__ import annotations
 
+import signal
 import traceback
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from types import FrameType
+from typing import Any, Final
 
 from headrace.errors import CommandError
 from headrace.values.bson import decode
@@ -22,6 +26,8 @@ from tests.differential.paths import Paths, checked, small_limits
 from tests.differential.questions import Asking
 
 Document = dict[str, Any]
+CASE_SECONDS_MAX: Final = 20.0
+"""Processor time of a case, which takes a fifth of a second."""
 READS_ALL: Document = {"find": "c", "hint": {"$natural": 1}}
 
 
@@ -46,9 +52,10 @@ def run_case(case: Case) -> Finding | None:
     with small_limits(case.limits):
         run = _Run()
         try:
-            for step in case.steps:
-                run.step(step)
-            run.close()
+            with _time_limit():
+                for step in case.steps:
+                    run.step(step)
+                run.close()
         except Difference as difference:
             return Finding(str(difference), run.commands())
         except Exception:
@@ -56,6 +63,22 @@ def run_case(case: Case) -> Finding | None:
         finally:
             run.paths.at.close()
     return None
+
+
+@contextmanager
+def _time_limit() -> Iterator[None]:
+    """Raise `Difference` in a case that takes `CASE_SECONDS_MAX`: a command does not end."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise Difference("a command does not end")
+
+    before = signal.signal(signal.SIGVTALRM, end)
+    signal.setitimer(signal.ITIMER_VIRTUAL, CASE_SECONDS_MAX)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 class _Run:
@@ -145,6 +168,8 @@ class _Run:
         self.paths.expect(self.documents)
         reply = self.paths.ask(command)
         self.paths.expect(None)
+        if name == "dropIndexes":
+            self.paths.collect()
         last = self.paths.last
         self._done.append(last)
         if (self.inside is not None and reply["ok"] != 1.0) or reply.get("code") == 0:

@@ -22,6 +22,7 @@ RARE: Final[list[Any]] = [
 ]  # fmt: skip
 LONG: Final[list[Any]] = ["x" * 600, "x" * 600 + "y", "x" * 460, "x" * 470, "x" * 470 + "\0", {"b": "x" * 600}]
 """Values around the length at which keys are cut."""
+TEXTS: Final[list[Any]] = ["a", "A", "á", "b", "B", "9", "10", None]
 FIELDS: Final = ["a", "b", "c"]
 INNER_FIELDS: Final = ["b", "c"]
 PATHS: Final = ["a", "a", "a", "b", "b", "c", "a.b", "a.b", "a.c", "b.b", "b.c", "c.b"]
@@ -38,12 +39,22 @@ class Values:
         self._nested = nested
         self._rare = rare
         self._long = random.random() < 0.15
+        self.collated = 0.5 if random.random() < 0.15 else 0.05
+        """The share of questions with a collation; where it is large, there are texts for it."""
+        self._common = TEXTS if self.collated > 0.1 else random.sample(COMMON, random.choice([3, 4, len(COMMON)]))
+        self.paths = random.sample(sorted(set(PATHS)), random.choice([1, 2, 2, 3])) if random.random() < 0.8 else PATHS
+        """The paths of filters and indexes: few, so that they are of the same fields."""
 
     def scalar(self) -> Any:
         """Return a value that is no array and holds none."""
         if self._long and self.random.random() < 0.2:
             return self.random.choice(LONG)
-        return self.random.choice(RARE if self.random.random() < self._rare else COMMON)
+        return self.random.choice(RARE if self.random.random() < self._rare else self._common)
+
+    def scalar_of_order(self) -> Any:
+        """Return a value that can be an end of a range."""
+        value = self.scalar()
+        return 1 if value is None or type(value) is Regex else value
 
     def value(self, depth: int = 2) -> Any:
         """Return a value of any kind that this source has."""
@@ -73,7 +84,7 @@ class Values:
 
     def path(self) -> str:
         """Return the path of a field."""
-        return self.random.choice(ODD_PATHS if self.random.random() < 0.12 else PATHS)
+        return self.random.choice(ODD_PATHS if self.random.random() < 0.12 else self.paths)
 
 
 def raw(document: dict[str, Any]) -> bytes:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from random import Random
 from typing import Any, Final
 
 from headrace.query.match import parse_filter
-from tests.differential.documents import PATHS
+from tests.differential.documents import Values
 
 COLLATIONS: Final[list[dict[str, Any]]] = [
     {"locale": "en", "strength": 2}, {"locale": "sv", "strength": 1}, {"locale": "en", "numericOrdering": True},
 ]  # fmt: skip
-_PARTIAL: Final[list[dict[str, Any]]] = [
-    {"a": {"$gt": 0}}, {"a": {"$exists": True}}, {"b": {"$in": [1, "a"]}}, {"a.b": {"$lte": 2}}, {"b": 1},
-    {"a": {"$gte": "a"}}, {"$or": [{"a": 1}, {"b": 2}]}, {"a": {"$type": "number"}}, {"c": {"$gte": 1, "$lt": 4}},
+_PARTIAL: Final[list[Any]] = [
+    {"$gt": 0}, {"$exists": True}, {"$in": [1, "a"]}, {"$lte": 2}, 1, {"$gte": "a"}, {"$type": "number"},
+    {"$gte": 1, "$lt": 4}, {"$gt": 1}, {"$eq": None},
 ]  # fmt: skip
 _WILDCARD: Final[list[dict[str, Any]]] = [
     {"key": {"$**": 1}}, {"key": {"$**": 1}}, {"key": {"$**": -1}}, {"key": {"a.$**": 1}}, {"key": {"b.$**": 1}},
@@ -30,26 +29,31 @@ _HASHED: Final[list[dict[str, Any]]] = [
 ]  # fmt: skip
 
 
-def random_index(random: Random, number: int) -> dict[str, Any]:
+def random_index(values: Values, number: int) -> dict[str, Any]:
     """Return a specification for `createIndexes`; the server may refuse it for the documents that there are."""
+    random = values.random
     dice = random.random()
     if dice < 0.2:
         spec = dict(random.choice(_WILDCARD))
     elif dice < 0.3:
         spec = dict(random.choice(_HASHED))
     else:
-        spec = _ordered(random)
-    if random.random() < 0.12:
-        spec["partialFilterExpression"] = random.choice(_PARTIAL)
-    if random.random() < 0.1:
+        spec = _ordered(values)
+    if random.random() < 0.15:
+        covered: dict[str, Any] = {random.choice(values.paths): random.choice(_PARTIAL)}
+        if random.random() < 0.2:
+            covered = {"$or": [covered, {random.choice(values.paths): random.choice(_PARTIAL)}]}
+        spec["partialFilterExpression"] = covered
+    if random.random() < values.collated:
         spec["collation"] = random.choice(COLLATIONS)
     if random.random() < 0.06:
         spec["hidden"] = True
     return {**spec, "name": f"i{number}"}
 
 
-def _ordered(random: Random) -> dict[str, Any]:
-    paths = list(dict.fromkeys(random.choice([*PATHS, "_id", "a.0"]) for _ in range(random.choice([1, 1, 2, 2, 3]))))
+def _ordered(values: Values) -> dict[str, Any]:
+    random = values.random
+    paths = list(dict.fromkeys(values.path() for _ in range(random.choice([1, 1, 2, 2, 3]))))
     if paths == ["_id"]:
         paths = ["a", "_id"]
     spec: dict[str, Any] = {"key": {path: random.choice([1, 1, -1]) for path in paths}}

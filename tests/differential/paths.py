@@ -18,6 +18,7 @@ from headrace.execution import read_plan
 from headrace.execution.planner import index_access, plan_cache, several_accesses, skip_scan, trial
 from headrace.query.match import parse_filter
 from headrace.query.stages import joins
+from headrace.store.catalog_changes import collect_garbage
 from headrace.testing.clock import FakeClock
 from headrace.testing.driven import DrivenServer
 from headrace.turns import Turn, Turns
@@ -31,6 +32,7 @@ LIMITS: Final[dict[str, tuple[Any, str, list[int]]]] = {
     "build": (limits, "BUILD_COUNT", [1, 2]),
     "count": (limits, "COUNT_COUNT", [1, 2, 3]),
     "distinct": (limits, "DISTINCT_VALUE_COUNT", [1, 2]),
+    "entries": (limits, "BUILD_ENTRY_COUNT", [1, 2]),
     "growth": (plan_cache, "_EXCESS", [1]),
     "ids": (limits, "ID_LOOKUP_COUNT_MAX", [1]),
     "lookup": (joins, "_LOOKUP_WEIGHT", [0]),
@@ -134,17 +136,18 @@ class Paths:
                 raise Difference(f"{rows} for {spec} before the commit was published")
 
     def rows(self, body: Document, batch: int | None, between: Callable[[], None] = lambda: None) -> list[Document]:
-        """Return all documents of a cursor, read in batches; `between` is called before each but the first.
+        """Return all documents of a cursor, read in batches; `between` is called before each but the first, which has
+        none for a batch of 0.
 
         Raises the `CommandError` of a command that fails.
         """
-        size = {"batchSize": batch or 1000}
+        size = {"batchSize": 1000 if batch is None else batch}
         reply = checked(self.ask({**body, **({"cursor": size} if "aggregate" in body else size)}))["cursor"]
         found: list[Document] = reply["firstBatch"]
         command = self.last
         while reply["id"]:
             between()
-            more = {"getMore": reply["id"], "collection": reply["ns"].partition(".")[2], "batchSize": batch or 1000}
+            more = {"getMore": reply["id"], "collection": reply["ns"].partition(".")[2], "batchSize": batch or 2}
             reply = checked(self.ask(more))["cursor"]
             found += reply["nextBatch"]
         self.last = command
@@ -165,6 +168,14 @@ class Paths:
         self.last = body
         found: list[Document] = checked(decode(result))["cursor"]["firstBatch"]
         return found
+
+    def collect(self) -> None:
+        """Remove the entries of dropped indexes, as the server does in the background."""
+        goes_on = True
+        while goes_on:
+            txn = self.at.store.begin()
+            goes_on = collect_garbage(txn, 1000)
+            self.at.store.commit(txn)
 
     def indexes(self) -> list[Document]:
         """Return the specifications of all indexes."""

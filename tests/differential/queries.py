@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from bson import Regex
 
-from tests.differential.documents import FIELDS, Values
+from tests.differential.documents import FIELDS, PATHS, Values
 from tests.differential.indexes import COLLATIONS
 
 Document = dict[str, Any]
@@ -22,9 +22,12 @@ def condition(values: Values) -> Document:
     """Return the operators of one field."""
     random = values.random
     made: Document = {}
-    for _ in range(random.choice([1, 1, 1, 2])):
+    for _ in range(random.choice([1, 1, 2])):
         dice = random.random()
-        if dice < 0.45:
+        if dice < 0.08:
+            made[random.choice(["$gt", "$gte"])] = values.scalar_of_order()
+            made[random.choice(["$lt", "$lte"])] = values.scalar_of_order()
+        elif dice < 0.45:
             operand = values.value(1)
             if type(operand) is Regex:
                 operand = "a"
@@ -123,9 +126,11 @@ def projection_of(values: Values) -> Document | None:
     random = values.random
     if random.random() < 0.5:
         return None
-    names = random.sample([*FIELDS, "a.b"], random.choice([1, 1, 2]))
-    if "a" in names and "a.b" in names:
-        names.remove("a.b")
+    names = list(
+        {values.path() if random.random() < 0.7 else random.choice(FIELDS) for _ in range(random.choice([1, 1, 2]))}
+    )
+    names = [name for name in names if "." not in name or name.split(".")[0] not in names]
+    names = sorted({name.split(".")[0]: name for name in names if "0" not in name}.values()) or ["a"]
     made: Document = dict.fromkeys(names, 1)
     if random.random() < 0.75:
         made["_id"] = 0
@@ -134,11 +139,13 @@ def projection_of(values: Values) -> Document | None:
     return made
 
 
-def question(values: Values) -> Document:
-    """Return what is asked by every access path: the kind, and what it needs."""
+def question(values: Values, *, reads_only: bool = False) -> Document:
+    """Return what is asked by every access path: the kind, and what it needs. `reads_only`: what a transaction can."""
     random = values.random
     kinds = ["find"] * 8 + ["count"] * 5 + ["distinct"] * 3 + ["aggregate"] * 2
     kinds += ["group", "first", "lookup", "lookup", "view", "range", "take", "remove", "change", "range", "output"]
+    if reads_only:
+        kinds = ["find", "find", "count", "distinct", "aggregate", "group"]
     asked: Document = {"kind": random.choice(kinds), "filter": filter_of(values)}
     kind = asked["kind"]
     if kind in ("find", "aggregate", "view", "take") and (sort := sort_of(values)) is not None:
@@ -161,7 +168,7 @@ def question(values: Values) -> Document:
             asked["ends"] = [[random.choice(["x" * 600, "x" * 600 + "y", "x"]) for _ in range(3)] for _ in range(2)]
     if kind in ("change", "take"):
         asked["update"] = update_of(values)
-    if random.random() < 0.12:
+    if random.random() < values.collated:
         asked["collation"] = random.choice(COLLATIONS)
     if random.random() < 0.5:
         asked["batch"] = random.choice([1, 2, 3])
@@ -183,21 +190,21 @@ REFUSED: Final[list[Document]] = [
 def update_of(values: Values) -> Any:
     """Return an update that, applied twice, differs from one applied once."""
     random = values.random
-    path = random.choice(["a", "b", "c", "a.b", "a.c", "b.b"])
+    path = random.choice([*PATHS, *4 * values.paths])
     dice = random.random()
     once: Document = {"$inc": {"times": 1}}
     if dice < 0.35:
         return {**once, "$set": {path: values.value()}}
     if dice < 0.45:
         return {**once, "$unset": {path: ""}}
-    if dice < 0.55:
+    if dice < 0.6:
         return {"$inc": {"times": 1, path: 1}}
-    if dice < 0.65:
+    if dice < 0.67:
         return {**once, "$push": {path: values.value(1)}}
     if dice < 0.7:
         return {**once, "$pull": {path: values.scalar()}}
     if dice < 0.75:
-        return {**once, "$rename": {path: "c" if path != "c" else "b"}}
+        return {**once, "$rename": {path: "b" if path.startswith("c") else "c"}}
     more: Document = {"times": {"$add": [{"$ifNull": ["$times", 0]}, 1]}}
     return [{"$set": {path: {"$literal": values.value()}, **more}}]
 
@@ -209,7 +216,7 @@ def change(values: Values, number: int) -> Document:
     if dice < 0.3:
         documents = [values.document(number + more) for more in range(random.choice([1, 1, 2, 5]))]
         return {"insert": "c", "documents": documents, "ordered": False}
-    collation = {"collation": random.choice(COLLATIONS)} if random.random() < 0.08 else {}
+    collation = {"collation": random.choice(COLLATIONS)} if random.random() < values.collated else {}
     if dice < 0.7:
         statement = {"q": filter_of(values), "u": update_of(values), **collation}
         return {"update": "c", "updates": [{**statement, "multi": random.random() < 0.7}]}

@@ -66,11 +66,13 @@ class Asking:
         yield None, matched
         if natural:
             yield NATURAL, matched
-            if orders:
+            if orders and "batch" in self._asked:
                 yield {"$natural": -1}, matched[::-1]
         for index in self._paths.indexes():
             if self._paths.open is not None and (index.get("hidden") or not holds_all(index)):
                 continue  # a hint that is refused would end the transaction
+            if index.get("sparse") and any(index_key(item, index["key"]) is None for item in self._documents):
+                continue  # an element without the field has no key, which may be the one that matches
             yield index["name"], [document for document in matched if in_sparse(index, document)]
         yield None, matched
 
@@ -304,7 +306,7 @@ class Asking:
                 refused = HINT_REFUSED | WRITE_REFUSED if hint is not None else WRITE_REFUSED
                 codes = {item["code"] for item in reply.get("writeErrors", [reply] if reply["ok"] != 1.0 else [])}
                 if codes:
-                    if not codes <= refused:
+                    if matched and not codes <= refused:
                         raise Difference(f"{reply}")
                     continue
                 last = self._paths.last

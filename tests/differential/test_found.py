@@ -66,3 +66,11 @@ def test_min_and_max_distinguish_long_values() -> None:
             insert(*documents),
             {"ask": {"kind": "range", "filter": {}, "ends": [[low], [high]]}},
         )
+
+
+def test_a_wildcard_index_without_some_paths_does_not_say_what_exists() -> None:
+    check(
+        index({"$**": 1}, wildcardProjection={"a.b": 0}),
+        insert({"_id": 1, "a": {"b": 2}}),
+        {"ask": {"kind": "find", "filter": {"a": {"$exists": True}}}},
+    )

@@ -7,7 +7,8 @@ A hash bounds equality only, says nothing of order, and may be that of other val
 
 A wildcard index is an index for each path that a condition is on. It has no keys for what is not there, nor for objects
 and arrays as such (`store/indexes/wildcard_keys.py`): a condition bounds its values only if it needs a value and no
-object or array is among these. A path whose other conditions need a value is read with everything below it.
+object or array is among these. A path whose other conditions need a value is read with everything below it, unless some
+of that is excluded.
 
 Source: MongoDB's documentation of hashed and wildcard indexes.
 """
@@ -87,6 +88,8 @@ def _wildcard(index: Index, conditions: Sequence[PathCondition]) -> Iterator[Var
     for path in wanted:
         bounding = [_bounding(condition) if condition.path == path else condition for condition in conditions]
         is_bounded = any(condition.path == path and condition.intervals is not None for condition in bounding)
+        if not is_bounded and not paths.has_all_below(path):
+            continue  # a document whose only values are excluded has no key
         at_path = point(path)
         intervals = [at_path] if is_bounded else [at_path, _below(path)]
         yield (

@@ -84,6 +84,10 @@ class WildcardPaths:
             return False
         return not self._included or any(_is_within(path, other) for other in self._included)
 
+    def has_all_below(self, path: str) -> bool:
+        """Whether each value at a path that has keys, or below it, has a key: none below it is excluded."""
+        return self.has(path) and not any(_is_within(other, path) for other in self._excluded)
+
     def reaches(self, path: str) -> bool:
         """Whether values at a path or below it may have keys."""
         return self.has(path) or any(_is_within(other, path) for other in self._included)
