@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Self, TypeVar
 
 from headrace import limits
+from headrace.errors import CommandError
 from headrace.store.catalog import Collection
 from headrace.store.view import LEFT_OUT, View
 from headrace.turns import examined, holds_chunk, tick
@@ -31,6 +32,14 @@ def take_chunk(walk: Iterable[Read], count_max: int) -> list[Read]:
         if len(chunk) == count_max or size >= limits.VIEW_CHUNK_BYTES:
             break
     return chunk
+
+
+def check_collection(view: View, collection: Collection) -> None:
+    """Raise 175 where a collection that a walk goes on through is not there any more under its name, in a view: the
+    documents of one that was dropped go bit by bit."""
+    now = view.collection(collection.namespace)
+    if now is None or now.number != collection.number:
+        raise CommandError(175, f"query plan killed :: collection '{collection.namespace}' dropped or renamed")
 
 
 class ChunkedScan:
@@ -78,7 +87,10 @@ class Scan(ChunkedScan):
         self._last: bytes | None = None
 
     def _chunk(self) -> list[bytes] | None:
-        chunk = self._view().scan_chunk(self._collection, after=self._last, backward=self._backward)
+        view = self._view()
+        if self._last is not None:
+            check_collection(view, self._collection)
+        chunk = view.scan_chunk(self._collection, after=self._last, backward=self._backward)
         examined("COLLSCAN", len(chunk))
         if not chunk:
             return None
@@ -102,10 +114,11 @@ class IdScan(ChunkedScan):
         self._last: bytes | None = None
 
     def _chunk(self) -> list[bytes] | None:
-        low, high = self._low, self._high
+        low, high, view = self._low, self._high, self._view()
         if self._last is not None:
+            check_collection(view, self._collection)
             low, high = (low, self._last) if self._backward else (self._last + b"\0", high)
-        walk = self._view().scan_ids(self._collection, low, high, backward=self._backward)
+        walk = view.scan_ids(self._collection, low, high, backward=self._backward)
         chunk = take_chunk(walk, self._count)
         examined("IXSCAN { _id: 1 }", len(chunk), len(chunk))
         if not chunk:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from headrace import limits
-from headrace.cursors.collection_scan import ChunkedScan
+from headrace.cursors.collection_scan import ChunkedScan, check_collection
 from headrace.cursors.index_scan import Range
 from headrace.store.catalog import Collection
 from headrace.store.view import LEFT_OUT, View
@@ -37,6 +37,7 @@ class IdKeyScan(ChunkedScan):
             return None
         low, high = self._ranges.pop()
         view, backward = self._view(), self._backward
+        check_collection(view, self._collection)
         chunk: list[bytes] = []
         size = fetched = count = 0
         for key, record in view.id_keys(self._collection, low, high, backward=backward):

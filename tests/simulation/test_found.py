@@ -233,3 +233,41 @@ def test_nothing_is_written_to_a_collection_that_was_replaced_meanwhile(body: di
                 with at.store.reading() as view:
                     written = [decode(raw) for _, raw in view.entries(renamed[0] + 1)]
                 assert not [entry for entry in written if bytes(entry.get("ui", b"")) == gone], pause
+
+
+def test_an_update_by_id_changes_no_document_that_has_the_record_of_one_that_was_deleted(tmp_path: Path) -> None:
+    """After a start the next record follows the last one that is there, which may be free again."""
+    for pause in range(1, 12):
+        _parsed.clear()
+        with DrivenServer(tmp_path / str(pause), clock=FakeClock()) as at:
+            at.must("t", {"insert": "c", "documents": [{"_id": 1}]})
+            at.restart()
+
+            def between(count: int, at: DrivenServer = at, pause: int = pause) -> None:
+                if count == pause:
+                    at.must("t", {"delete": "c", "deletes": [{"q": {}, "limit": 0}]})
+                    at.must("t", {"insert": "c", "documents": [{"_id": 2}]})
+
+            at.in_turns("t", {"update": "c", "updates": [{"q": {"_id": 1}, "u": {"$set": {"n": 1}}}]}, between)
+            assert {"_id": 2, "n": 1} not in at.must("t", {"find": "c"})["cursor"]["firstBatch"], pause
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"filter": {}},
+        {"filter": {"_id": {"$gte": 0}}},
+        {"sort": {"_id": 1}},
+        {"sort": {"_id": 1}, "projection": {"_id": 1}},
+    ],
+)
+def test_a_cursor_over_a_collection_that_was_dropped_is_killed(monkeypatch: pytest.MonkeyPatch, how: Any) -> None:
+    """Its documents go bit by bit, and others that were never seen may be among them."""
+    monkeypatch.setattr(limits, "VIEW_CHUNK_COUNT", 2)
+    with DrivenServer(clock=FakeClock()) as at:
+        at.must("t", {"insert": "c", "documents": [{"_id": n} for n in range(9)]})
+        cursor = at.must("t", {"find": "c", "batchSize": 2, **how})["cursor"]
+        at.must("t", {"drop": "c"})
+        at.must("t", {"insert": "c", "documents": [{"_id": 100}]})
+        reply = at.run("t", {"getMore": Int64(cursor["id"]), "collection": "c"})
+        assert isinstance(reply, dict) and reply.get("code") == 175

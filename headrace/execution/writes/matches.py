@@ -116,7 +116,10 @@ def current(context: CommandContext, target: Target, finder: Finder, match: Matc
         if raw == match.raw:
             return match._replace(pause_count=pause_count)
         document = decode(raw)
-        if finder.predicate is not None and not finder.predicate(document):
+        is_another = document.get("_id") != match.document.get(
+            "_id"
+        )  # which has got the record of one that was deleted
+        if is_another or (finder.predicate is not None and not finder.predicate(document)):
             return None
         match = MatchedDocument(match.record, raw, document, pause_count)
     return match
