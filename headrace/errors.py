@@ -115,6 +115,7 @@ CODE_NAMES: dict[int, str] = {
     234: "RetryChangeStream",
     237: "CursorKilled",
     238: "NotImplemented",
+    239: "SnapshotTooOld",
     241: "ConversionFailure",
     246: "SnapshotUnavailable",
     251: "NoSuchTransaction",

@@ -161,10 +161,9 @@ NOOP_INTERVAL_MS: Final = 10_000  # how often a quiet oplog gets a "periodic noo
 RETENTION_PACE_MAX: Final = 2  # how fast the retention clock follows a wall clock that jumped ahead
 
 # Storage.
-MAP_BYTES_START: Final = 16 * 1024**3  # address space first mapped; the file is sparse and the map doubles when full
+MAP_BYTES: Final = 1024**4  # address space of the data file, which is sparse: --mapSize; a full one refuses writes
 KEY_BYTES_MAX: Final = 500  # LMDB's keys hold 511; ours leave room for a collection's or index's number
 CHECK_PROBLEM_COUNT_MAX: Final = 1000  # problems of a data directory that are printed; a summary counts all
-MAP_BYTES_AHEAD: Final = 256 * 1024**2  # of the map free before a paused write goes on: more than a group can fill
 GROUP_SECONDS: Final = 0.010  # how long a group of writes runs before it is committed, and others have their turn
 USAGE_COUNT_MAX: Final = 10_000  # collections times kinds of commands that `top` has numbers of: 5 KiB each at most
 COMMIT_COMMAND_COUNT_MAX: Final = 1024  # commands in one write transaction, so that the first does not wait for all
@@ -206,6 +205,9 @@ SESSION_MINUTES: Final = 30  # logicalSessionTimeoutMinutes
 SESSION_COUNT_MAX: Final = 1_000_000  # sessions with a stored record: maxSessions
 ENDED_TRANSACTION_COUNT_MAX: Final = 10_000  # of which it is known in memory how they ended: 5 KB each
 OPEN_TRANSACTION_BYTES: Final = 8 * 1024  # counted for a client's open transaction, besides what it has written
+READER_COUNT_MAX: Final = 8192  # states of the store that reads hold at the same time: 64 bytes of a table each
+SNAPSHOT_SECONDS_MAX: Final = 3600  # how long a read may hold one, since a commit must not use the pages it can read
+SNAPSHOT_GROWTH_BYTES_MAX: Final = 16 * 1024**3  # and how far the data file may grow meanwhile
 SNAPSHOT_COUNT_MAX: Final = 64  # cluster times at which clients read; the oldest is let go for the next
 TRANSACTION_SECONDS_MAX: Final = 60  # transactionLifetimeLimitSeconds
 TRANSACTION_BYTES_MAX: Final = 512 * 1024 * 1024  # operations of one transaction, held in memory until it ends

@@ -123,6 +123,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         type=_bytes,
         help="memory that clients can make the server hold, such as 512M or 2G (default: a quarter of the machine's)",
     )
+    add(
+        "--mapSize",
+        metavar="BYTES",
+        type=_bytes,
+        default=limits.MAP_BYTES,
+        help="address space for the data file, and so its greatest size (default: 1T); smaller where that is limited",
+    )
     add("--no-oplog", action="store_true", help="a standalone: no local database and no change streams")
     add("--logpath", metavar="FILE", type=Path, help="log to this file instead of the standard output")
     _add_audit_flags(add)
@@ -218,8 +225,8 @@ def _positive_number(text: str) -> float:
 
 
 def _bytes(text: str) -> int:
-    """A size: a number of bytes, or of K, M or G (powers of 1024)."""
-    unit = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:].upper(), 1)
+    """A size: a number of bytes, or of K, M, G or T (powers of 1024)."""
+    unit = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}.get(text[-1:].upper(), 1)
     number = int(float(text if unit == 1 else text[:-1]) * unit)
     if number < limits.MEMORY_BYTES_LEAST:
         raise argparse.ArgumentTypeError(f"{text} is less than {limits.MEMORY_BYTES_LEAST} bytes")
@@ -280,6 +287,7 @@ def options_of(arguments: argparse.Namespace, words: Sequence[str]) -> ServerOpt
         oplog_hours=arguments.oplogMinRetentionHours,
         oplog_entries_max=arguments.oplogEntriesMax,
         memory_bytes_max=arguments.memoryLimit,
+        map_bytes=arguments.mapSize,
         enable_test_commands=arguments.enable_test_commands or test_commands,
         log_format=arguments.logFormat,
         slow_ms=arguments.slowms,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from headrace import limits
 from headrace.errors import CommandError, Interrupted
 from headrace.store.client_transaction import ClientTransaction, TransactionView
 from headrace.store.locks import LockHolder
@@ -31,6 +32,7 @@ class CommandContext:
         "_began",
         "_borrower",
         "_closed",
+        "_first_pause",
         "_lender",
         "_view",
         "_wrap",
@@ -72,6 +74,7 @@ class CommandContext:
         """A cursor goes on reading through this context, and gives back its memory."""
         self._view: View | None = txn
         self._began: View | None = None
+        self._first_pause: tuple[float, int] | None = None  # monotonic ms, and the bytes in use then
         self._lender: CommandContext | None = None
         self._borrower: CommandContext | None = None
         self._closed = False
@@ -80,11 +83,12 @@ class CommandContext:
     def view(self) -> View:
         """What the command reads: the last commit, the write transaction, the client's transaction, or a snapshot.
 
-        Scans ask for it every few documents, and nobody holds it from one time to the next: a command that reads may
-        pause here, and then goes on with a view of a later commit. Raises 50 when the deadline is over.
+        A command that reads holds one state from its first look to its end. A write has another view after each pause,
+        and asks for it every few documents. Raises 50 when the deadline is over.
         """
         self._check_deadline()
-        tick()
+        if self._view is not None:
+            tick()
         view = self._view
         return self._begin() if view is None else view
 
@@ -141,14 +145,16 @@ class CommandContext:
         self._view = TransactionView(view, snapshot)
 
     def _begin(self) -> View:
-        """The view at the first look, or the first after a pause: the lender's, or one of the last commit; of that
-        what a client's transaction sees."""
+        """Return the view at the first look: the lender's, or one of the last commit; what a client's transaction sees
+        of that."""
         if self._lender is not None:
             view = self._lender.view
         elif self._closed:
             raise RuntimeError("the command that this context belongs to has returned")
         else:
-            view = self._began = View(self.store, self.store.begin_read())
+            view = self._began
+            if view is None:
+                view = self._began = View(self.store, self.store.begin_read())
         if self.transaction is not None:
             if self.transaction.has_ended:
                 raise Interrupted(251, f"Transaction {self.transaction.number} has been aborted.")
@@ -165,6 +171,19 @@ class CommandContext:
             raise CommandError(246, "the snapshot that the cursor reads is not kept any longer")
         snapshot.started_ms = self.engine.clock.monotonic_ms()
 
+    def _check_snapshot(self) -> None:
+        """Raise 239 where the read has held its state for too long: commits cannot use the pages that it can read."""
+        now_ms, used = self.engine.clock.monotonic_ms(), self.store.environment.used_bytes
+        if self._first_pause is None:
+            self._first_pause = now_ms, used
+        age_ms, growth = now_ms - self._first_pause[0], used - self._first_pause[1]
+        if age_ms > limits.SNAPSHOT_SECONDS_MAX * 1000 or growth > limits.SNAPSHOT_GROWTH_BYTES_MAX:
+            raise Interrupted(
+                239,
+                f"the read has held its snapshot for {age_ms / 1000:.0f} s, and the data file has grown by {growth} "
+                "bytes meanwhile: read in smaller parts",
+            )
+
     def _check_deadline(self) -> None:
         if self.deadline_ms is not None and self.engine.clock.monotonic_ms() > self.deadline_ms:
             raise Interrupted(50, "operation exceeded time limit")
@@ -174,20 +193,20 @@ class CommandContext:
         self._check_deadline()
         if self._borrower is not None:
             self._borrower._check_deadline()
-            self._borrower._view = None
         if self.save_progress is not None:
             self.save_progress()
         if self.session is not None and not self.pause_count:
             self.engine.checked_out.add(self.session)
         self.pause_count += 1
-        self._view = None
-        if self._began is not None:
-            self._began.kv.abort()
-            self._began = None
+        if self._began is None:
+            self._view = None  # a write's, or there is none
+        else:
+            self._check_snapshot()
 
     def after_pause(self, txn: WriteTransaction | None) -> None:
         """The command goes on: a write in `txn`."""
-        self._view = txn
+        if txn is not None:
+            self._view = txn
 
     def wait_for(self, holder: LockHolder) -> None:
         """Pause until who has a lock that is in the way has ended. Raises 50 when the time is up."""

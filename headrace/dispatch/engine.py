@@ -48,6 +48,7 @@ from headrace.dispatch.shell import NoShell, Shell
 from headrace.dispatch.wait import Wait
 from headrace.errors import AnsweredError, CommandError
 from headrace.memory_budget import default_bytes_max
+from headrace.store.lmdb import LmdbError
 from headrace.turns import current_turn, free_held, uninterrupted
 from headrace.values.bson import encode
 from headrace.values.position import to_timestamp
@@ -217,6 +218,9 @@ class Engine:
             return self.failure(error, request)
         except (BSONError, UnicodeDecodeError) as error:
             return self.failure(CommandError(22, f"invalid bson: {error}"), request)
+        except LmdbError:
+            self.store.forget_read()
+            raise
         finally:
             context.close()
             if turn is not None and turn.pause_count:

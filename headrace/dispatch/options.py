@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from headrace import limits
+
 MECHANISMS: Final = ("MONGODB-X509", "SCRAM-SHA-1", "SCRAM-SHA-256")
 """By which there can be logins."""
 
@@ -86,6 +88,8 @@ class ServerOptions:
     """Limit of oplog entries; None: none."""
     memory_bytes_max: int | None = None
     """Memory that clients may make the server hold; None: a quarter of the machine's, or of its control group's."""
+    map_bytes: int = limits.MAP_BYTES
+    """Address space for the data file, in bytes, and so its greatest size."""
     enable_test_commands: bool = False
     """Enable `configureFailPoint` and other commands for tests."""
     log_format: str = "text"

@@ -70,7 +70,8 @@ class LocalEngine:
         """
         self.throw_away = path is None
         self.options = ServerOptions(dbpath=Path(path or os.devnull), bind_ips=(), oplog=oplog, **options)
-        self.store = Store(path, oplog=oplog, clock=clock or RunningClock(SystemClock()))
+        clock = clock or RunningClock(SystemClock())
+        self.store = Store(path, oplog=oplog, clock=clock, map_bytes=self.options.map_bytes)
         self.lock = threading.Lock()
         self.parked = ParkedThreads(self)
         self.engine = Engine(

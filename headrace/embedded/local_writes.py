@@ -24,7 +24,6 @@ from headrace.dispatch.wait import Wait
 from headrace.embedded.errors_raised import raise_closed, raise_failure
 from headrace.errors import Interrupted
 from headrace.server.failures import log_failure, write_error
-from headrace.store.store import MapFull
 from headrace.store.write_transaction import WriteTransaction
 from headrace.turns import Turn
 
@@ -249,16 +248,16 @@ class LocalWrites:
         finally:
             self._local.lock.release()
 
-    def _commit(self, run: Callable[[WriteTransaction], Any], *, again: bool = True) -> Any:
+    def _commit(self, run: Callable[[WriteTransaction], Any]) -> Any:
         """What `run` returns, in a transaction that is on disk and published. The caller is in the gate.
 
-        Raises what `run` or the commit raises: then nothing has happened. `again`: it may be run anew if the map is
-        full. An exception between sync and publish (Ctrl-C) leaves memory behind the disk, and the store unusable.
+        Raises what `run` or the commit raises: then nothing has happened. An exception between sync and publish
+        (Ctrl-C) leaves memory behind the disk, and the store unusable.
         """
         local, store = self._local, self._local.store
         local.enter()
         try:
-            txn, answer = self._run_in_transaction(run, again=again)
+            txn, answer = self._run_in_transaction(run)
             try:
                 local.lock.release()
                 try:
@@ -283,23 +282,17 @@ class LocalWrites:
         finally:
             local.lock.release()
 
-    def _run_in_transaction(
-        self, run: Callable[[WriteTransaction], Any], *, again: bool
-    ) -> tuple[WriteTransaction, Any]:
+    def _run_in_transaction(self, run: Callable[[WriteTransaction], Any]) -> tuple[WriteTransaction, Any]:
         """The transaction, ready for its sync, and what `run` returns."""
         store = self._local.store
-        while True:
-            txn, answer = store.begin(), None
-            try:
-                answer = run(txn)
-                store.prepare(txn)
-            except BaseException as error:
-                self._abandon(txn, answer)
-                if not again or not isinstance(error, MapFull):
-                    raise
-                store.grow()
-            else:
-                return txn, answer
+        txn, answer = store.begin(), None
+        try:
+            answer = run(txn)
+            store.prepare(txn)
+        except BaseException:
+            self._abandon(txn, answer)
+            raise
+        return txn, answer
 
     def _abandon(self, txn: WriteTransaction, answer: Any) -> None:
         """Nothing of the transaction has happened."""
@@ -364,10 +357,7 @@ class LocalWrites:
                 local.paused.pop(request, None)
             return answer
 
-        if turn is not None and local.store.is_nearly_full(limits.MAP_BYTES_AHEAD):
-            with local.lock:
-                local.store.grow()
-        return self._commit(run, again=turn is None)
+        return self._commit(run)
 
     def _between(self, caller: Caller, request: Request, turn: Turn) -> None:
         """A write has paused, and what it did is committed. It goes on when it is its turn, or what it waits for is

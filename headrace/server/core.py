@@ -122,7 +122,8 @@ class Core:
 
     def _new_engine(self, clock: Clock) -> Engine:
         options = self.options
-        store = Store(None if self._throw_away else options.dbpath, oplog=options.oplog, clock=clock)
+        path = None if self._throw_away else options.dbpath
+        store = Store(path, oplog=options.oplog, clock=clock, map_bytes=options.map_bytes)
         return Engine(store, options, commands_for(options), first_parameters(options), shell=self)
 
     async def start(self) -> None:

@@ -78,7 +78,9 @@ def write_error(error: BaseException) -> CommandError:
     if isinstance(error, RecursionError):
         return read_error(error)
     if is_disk_failure(error):
-        return CommandError(14031, f"the disk is full or fails, and nothing more was written: {error}")
+        return CommandError(
+            14031, f"the disk or the data file's map (--mapSize) is full, and nothing more was written: {error}"
+        )
     if is_damage(error):
         return CommandError(DAMAGED, f"the data file cannot be changed, and nothing more was written: {error}")
     return CommandError(1, "an error inside the server, and nothing more was written; see its log")

@@ -1,8 +1,8 @@
 """Group commit: all writes that wait share one transaction and one synced commit.
 
 Writes are gathered while the loop hands out what the sockets brought, then run together, committed and
-answered. A commit that is quick (an SSD) is awaited on the spot, which costs least; where commits have
-proved slow they go to a thread, so that reads and pings are answered meanwhile.
+answered. A commit that is quick (an SSD) is awaited on the spot, which costs least. Where commits have proved slow, or
+the messages are long, a thread begins the transaction and commits it, so that reads and pings are answered meanwhile.
 
 A write that takes long pauses (`turns.py`), and what it has done is committed with its group. It goes on in a later
 group, as the last of it, behind the writes that came meanwhile; one paused write in each group. Where a single change
@@ -11,8 +11,8 @@ transaction open, for those who read; other writes wait. Behind a long commit,
 the writes that came meanwhile have a group of their own: they have waited for megabytes to be written once already.
 
 Rules: no client is answered before its write is on disk. A write that fails inside costs every other write of its
-group at most one more run. A write in its first turn can be run anew; one that has paused before cannot, so the map is
-grown ahead of it, and if its group fails it ends with that error: what it did in earlier turns stays done.
+group at most one more run. A write in its first turn can be run anew. One that has paused before cannot: if its group
+fails it ends with that error, and what it did in earlier turns stays done.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from headrace.dispatch.wait import Wait
 from headrace.errors import Interrupted
 from headrace.server.failures import log_failure, write_error
 from headrace.server.measured_memory import oldest
-from headrace.store.store import MapFull
+from headrace.store.kv import Transaction
 from headrace.store.write_transaction import CatalogChange, WriteTransaction
 from headrace.turns import Turn
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from headrace.server.peer import Peer
 
 SLOW_COMMIT_MS: Final = 3.0  # from here on a commit is worth a thread
-LONG_COMMIT_BYTES: Final = 2 * 1024 * 1024  # of entries, and one of so many: to write as much takes that long
+LONG_COMMIT_BYTES: Final = 2 * 1024 * 1024  # of messages, and one of them: to write that much takes as long
 
 Write = tuple["Peer", Command, Request]
 Job = tuple[Callable[[WriteTransaction], object], "asyncio.Future[None]"]
@@ -97,6 +97,16 @@ class WriteGroup:
         if self.in_change is not None:
             paused.append(self.in_change)
         return paused if self.resumed is None or self.has_resumed else [*paused, self.resumed]
+
+
+def _message_bytes(group: WriteGroup) -> int:
+    """Bytes of the messages of a group, which its entries will have, too."""
+    size = 0
+    for _, _, request in group.writes:
+        size += len(request.raw)
+        for documents in request.sequences.values():
+            size += sum(map(len, documents))
+    return size
 
 
 class SharedGate(Protocol):
@@ -288,7 +298,23 @@ class Writer:
             if self._paused and not (self._commit_was_long and group.writes):
                 group.resumed = self._take_paused()
         self._group = group
-        self._steps = self._run(group)
+        if self._commit_ms > SLOW_COMMIT_MS or _message_bytes(group) > LONG_COMMIT_BYTES:
+            begin = self._core.store.environment.begin_write_in
+            task = self._core.loop.run_in_executor(self._core.commit_thread, begin, self._core.commit_thread)
+            task.add_done_callback(lambda begun: self._begin(group, begun))
+            return
+        self._steps = self._run(group, None)
+        self._go_on()
+
+    def _begin(self, group: WriteGroup, begun: asyncio.Future[Transaction]) -> None:
+        """The thread has begun the transaction of a group, or has failed to."""
+        try:
+            kv = begun.result()
+        except Exception as error:
+            self._core.fail("a group of writes could not begin", error)
+            return
+        self.busy_since = monotonic()
+        self._steps = self._run(group, kv)
         self._go_on()
 
     def _take_paused(self) -> PausedWrite:
@@ -309,12 +335,11 @@ class Writer:
         except Exception as error:
             self._core.fail("a group of writes could neither be committed nor given up", error)
 
-    def _run(self, group: WriteGroup) -> Iterator[None]:
-        """Run a group in one transaction, and commit it here or in the thread. Yields where others are to read."""
+    def _run(self, group: WriteGroup, kv: Transaction | None) -> Iterator[None]:
+        """Run a group in one transaction, and commit it here, or in the thread that has begun `kv`. Yields where others
+        are to read."""
         store = self._core.store
-        if group.resumed is not None and store.is_nearly_full(limits.MAP_BYTES_AHEAD):
-            store.grow()
-        txn = group.txn = store.begin()
+        txn = group.txn = store.begin(kv)
         try:
             yield from self._run_writes(group, txn)
             for run, _ in group.jobs:
@@ -336,7 +361,7 @@ class Writer:
             self._failed(group, error)
             return
         is_long = self._commit_was_long = txn.staged.entry_bytes > LONG_COMMIT_BYTES or group.change_pauses > 0
-        if is_long or self._commit_ms > SLOW_COMMIT_MS:
+        if kv is not None:
             self.busy_since = monotonic()  # what the commands took is not the disk's fault
             task = self._core.loop.run_in_executor(self._core.commit_thread, self._timed_sync, txn, is_long)
             task.add_done_callback(lambda done: self._synced(group, done.exception()))
@@ -438,16 +463,6 @@ class Writer:
             if type(answer) is Turn:
                 self._core.scheduler.turns.abandon(answer)
         failed = self._failed_resumed(group, error)
-        if isinstance(error, MapFull):
-            try:
-                self._core.store.grow()
-            except Exception as no_room:  # no address space: each client is answered that
-                error = no_room
-            else:
-                if writes or jobs:
-                    self._retries.appendleft(WriteGroup(writes, jobs))
-                self._next()
-                return
         if failed:
             retries = [WriteGroup(writes, jobs)]
         elif (index := len(group.answers)) < len(writes):

@@ -7,6 +7,7 @@ same interface. Keys and values are bytes, keys of at most 511; a table is order
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal, NewType, Protocol, TypeAlias, overload
@@ -106,7 +107,7 @@ class Transaction(Protocol):
     def get(self, key: bytes, *, db: Table) -> bytes | None: ...
 
     def put(self, key: bytes, value: bytes, *, db: Table) -> bool:
-        """Raises `MapFull` where the environment has no room left, as every other write."""
+        """Return whether the value was put. Raise `LmdbError` where the map is full, as every other write does."""
 
     def put_new(self, key: bytes, value: bytes, *, db: Table) -> bool:
         """Put, unless the key is there: whether it was put."""
@@ -129,10 +130,10 @@ class Transaction(Protocol):
 
 
 class SharedRead(Transaction, Protocol):
-    """A read transaction of several readers: their `abort` does nothing."""
+    """A read transaction of several readers, each of which aborts it once; it ends with the last of them."""
 
-    def end(self) -> None:
-        """Abort; no reader is left."""
+    def join(self) -> None:
+        """Count one more reader."""
 
 
 class Environment(Protocol):
@@ -150,36 +151,33 @@ class Environment(Protocol):
     def is_usable(self) -> bool:
         """Return whether transactions can begin, which none can after the disk has failed in the middle of a commit."""
 
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of the map up to its last used page: pages that commits cannot use again make it grow."""
+
     describe: Callable[[Table, bytes], str]
     """Says in an error what a damaged value is, by its table and key."""
 
     def name_of(self, table: Table) -> str:
         """The name of a table."""
 
-    @property
-    def map_bytes_left(self) -> int:
-        """Bytes of the map that were never used."""
-
-    def begin_read(self) -> Transaction:
-        """A read transaction on the last commit; the caller ends it before it returns to the loop.
+    def begin_read(self) -> SharedRead:
+        """Return a read transaction on the last commit, for one reader and all who `join` it.
 
         Whatever reads a value that does not match its checksum raises `DamagedValue`.
         """
 
-    def begin_shared_read(self) -> SharedRead:
-        """A read transaction on the last commit for several readers, until its `end`."""
-
     def begin_write(self) -> Transaction:
-        """The write transaction. The caller sees to it that there is one at a time."""
+        """Begin the write transaction in this thread, which also ends it. The caller sees to it that there is one."""
+
+    def begin_write_in(self, thread: Executor) -> Transaction:
+        """Begin the write transaction in the one thread of an executor, which calls this, and `commit`."""
 
     def begin_plain(self, *, write: bool = False) -> Transaction:
         """A transaction that shows values as they are stored, checksums included."""
 
     def reading(self) -> AbstractContextManager[Transaction]:
         """A read transaction for the length of a `with`."""
-
-    def grow(self) -> None:
-        """Double the map, after `MapFull` and with no transaction open."""
 
     def table_bytes(self, transaction: Transaction, name: str) -> int:
         """Bytes of a table's pages."""

@@ -3,9 +3,9 @@
 Rules:
 - One process opens a directory; a second is refused with `DirectoryInUse` (an advisory lock, freed by
   the kernel however the process ends).
-- LMDB's own lock table is off: every transaction begins on one thread, one write transaction at a time,
-  and no read transaction outlives the function that opened it. Under these rules a commit may finish
-  on another thread while the first one reads.
+- LMDB's lock table (`lock.mdb`, made anew at each start) has the open read transactions: a commit uses no page that
+  one of them can read. They may be used and ended by any thread, one at a time.
+- LMDB's write lock belongs to a thread: the one that begins the write transaction ends it (`begin_write_in`).
 - A commit at default settings has reached the disk when it returns, and so has all that an opened directory shows: a
   process that was killed may have left a commit in the system's memory.
 - A directory has a complete data file or none, whenever the process or the machine ends.
@@ -25,20 +25,21 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import Executor
 from typing import Final, cast
 
 import lmdb
 
 from headrace import limits
-from headrace.store.checksums.transaction import CheckedTransaction, Describe, SharedTransaction
+from headrace.store.checksums.transaction import CheckedTransaction, Describe, SharedTransaction, ThreadTransaction
 from headrace.store.data_file import DATA_FILE, UnusableDirectory, check_directory
 from headrace.store.kv import SharedRead, Table, Transaction
 
 TABLES: Final = ("catalog", "documents", "ids", "images", "indexes", "meta", "oplog", "runs", "sessions", "topics")
 
-MapFull = lmdb.MapFullError
 LmdbError = lmdb.Error
 LOCK_FILE: Final = "headrace.lock"
+READERS_FILE: Final = "lock.mdb"
 NEW_FILE: Final = "data.mdb.new"
 """A data file that is being made."""
 _NEW_FILE_BYTES: Final = 1 << 20
@@ -55,7 +56,9 @@ class DirectoryInUse(Exception):
 
 
 def is_disk_failure(error: BaseException) -> bool:
-    """Whether a write failed because the disk is full or fails; lmdb's own errors are no `OSError`."""
+    """Return whether a write failed because the disk or the map is full, or the disk fails."""
+    if isinstance(error, lmdb.MapFullError):
+        return True
     number = error.errno if isinstance(error, OSError) else None
     if isinstance(error, lmdb.Error):
         number = getattr(error, "code", None)
@@ -73,7 +76,7 @@ class LmdbEnvironment:
     A new directory, and the files in any, are the owner's only.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None, *, map_bytes: int = limits.MAP_BYTES_START) -> None:
+    def __init__(self, path: str | os.PathLike[str] | None, *, map_bytes: int = limits.MAP_BYTES) -> None:
         """Raises `DirectoryInUse` and `UnusableDirectory`; the directory is then as it was."""
         self.temporary = path is None
         self.path = pathlib.Path(tempfile.mkdtemp(prefix="headrace-") if path is None else path)
@@ -90,18 +93,21 @@ class LmdbEnvironment:
             self._open(map_bytes)
         except lmdb.Error as error:
             self._release()
+            if isinstance(error, lmdb.MemoryError):
+                raise UnusableDirectory(
+                    f"{map_bytes} bytes of address space for {self.path / DATA_FILE} are not to be had; give a smaller "
+                    "--mapSize (map_bytes)"
+                ) from error
             raise UnusableDirectory(f"{self.path / DATA_FILE} cannot be opened: {error}") from error
         except BaseException:
             self._release()
             raise
 
     def _open(self, map_bytes: int) -> None:
-        file_bytes = self._file_bytes()
-        while map_bytes < 2 * file_bytes:
-            map_bytes *= 2
+        (self.path / READERS_FILE).unlink(missing_ok=True)  # of a process that has ended
         self._lmdb = lmdb.open(
-            str(self.path), map_size=map_bytes, max_dbs=len(TABLES), lock=False, sync=not self.temporary,
-            metasync=not self.temporary, readahead=False, max_spare_txns=8, mode=0o600,
+            str(self.path), map_size=map_bytes, max_dbs=len(TABLES), sync=not self.temporary, mode=0o600,
+            metasync=not self.temporary, readahead=False, max_spare_txns=8, max_readers=limits.READER_COUNT_MAX,
         )  # fmt: skip
         if not self.temporary:
             try:
@@ -131,16 +137,17 @@ class LmdbEnvironment:
         """Bytes of the data file on disk."""
         return self._file_bytes()
 
-    def begin_read(self) -> Transaction:
-        """A read transaction on the last commit; the caller ends it before it returns to the loop."""
-        return CheckedTransaction(self._begin(None, None, False, False), self.describe)  # names cost 0.3 µs a call
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of the map up to its last used page: pages that commits cannot use again make it grow."""
+        return int((self._lmdb.info()["last_pgno"] + 1) * mmap.PAGESIZE)
 
-    def begin_shared_read(self) -> SharedRead:
-        """A read transaction on the last commit for several readers, until its `end`."""
-        return SharedTransaction(self._begin(None, None, False, False), self.describe)
+    def begin_read(self) -> SharedRead:
+        """Return a read transaction on the last commit, for one reader and all who `join` it."""
+        return SharedTransaction(self._begin(None, None, False, False), self.describe)  # names cost 0.3 µs a call
 
     def begin_write(self) -> Transaction:
-        """The write transaction. The caller sees to it that there is one at a time."""
+        """Begin the write transaction in this thread, which also ends it. The caller sees to it that there is one."""
         return CheckedTransaction(self._begin(None, None, True, False), self.describe)
 
     def is_usable(self) -> bool:
@@ -151,6 +158,10 @@ class LmdbEnvironment:
         except lmdb.PanicError:
             return False
         return True
+
+    def begin_write_in(self, thread: Executor) -> Transaction:
+        """Begin the write transaction in the one thread of an executor, which calls this, and `commit`."""
+        return ThreadTransaction(self._begin(None, None, True, False), self.describe, thread)
 
     def begin_plain(self, *, write: bool = False) -> Transaction:
         """A transaction that shows values as they are stored, checksums included."""
@@ -164,16 +175,6 @@ class LmdbEnvironment:
             yield transaction
         finally:
             transaction.abort()
-
-    @property
-    def map_bytes_left(self) -> int:
-        """Bytes of the map behind its last page, so that none of the free ones before it are counted."""
-        info = self._lmdb.info()
-        return int(info["map_size"] - (info["last_pgno"] + 1) * mmap.PAGESIZE)
-
-    def grow(self) -> None:
-        """Double the map, after `MapFull` and with no transaction open."""
-        self._lmdb.set_mapsize(self._lmdb.info()["map_size"] * 2)
 
     def table_bytes(self, transaction: Transaction, name: str) -> int:
         """Bytes of the pages that a table holds."""

@@ -35,7 +35,7 @@ from headrace.store.commit.commit_in_pieces import undo_all
 from headrace.store.data_file import DATA_FILE, UnusableDirectory
 from headrace.store.entries import noop_entry
 from headrace.store.kv import Environment, SharedRead, Transaction
-from headrace.store.lmdb import LmdbEnvironment, LmdbError, MapFull
+from headrace.store.lmdb import LmdbEnvironment, LmdbError
 from headrace.store.spill_file import SpillFolder
 from headrace.store.state import DocumentCount, StoreState
 from headrace.store.transaction_registry import Transactions
@@ -65,7 +65,7 @@ class Store:
 
     def __init__(
         self, path: str | os.PathLike[str] | None, *, clock: Clock | None = None, oplog: bool = True,
-        map_bytes: int = limits.MAP_BYTES_START,
+        map_bytes: int = limits.MAP_BYTES,
     ) -> None:  # fmt: skip
         """Open `path`, made if it is not there; None is a throw-away store.
 
@@ -96,8 +96,8 @@ class Store:
         self.transactions = Transactions(self)
         self.before_images: list[BeforeImages] = []
         """What others see of commits and inserts that are being made in pieces."""
-        self._committing: SharedRead | None = None
-        """The tables before the commit that is on its way to the disk, for who reads meanwhile."""
+        self._published: SharedRead | None = None
+        """The tables of the published state, for all who read it; begun by the first, or before the next commit."""
         self.kv_of_pieces: Transaction
         """That of the open write transaction, which reads pieces too, and whose changes are not recorded."""
         self.index_key_count_max = limits.INDEX_KEY_COUNT_MAX
@@ -119,9 +119,9 @@ class Store:
             raise
 
     def _start(self) -> None:
-        open_format(self.environment, MapFull)
+        open_format(self.environment)
         self.environment.describe = lambda table, key: describe(self.catalog, self.environment.name_of(table), key)
-        self._undo_commits()
+        undo_all(self.environment, self.tables)
         with self.environment.reading() as kv:
             self.state = self.state._replace(catalog=catalogs.load(kv, self.tables))
             meta = self.tables["meta"]
@@ -145,16 +145,6 @@ class Store:
         from headrace.store.indexes.index_migration import migrate
 
         migrate(self)
-
-    def _undo_commits(self) -> None:
-        """Undo what the end of the process has cut short."""
-        while True:
-            try:
-                undo_all(self.environment, self.tables)
-            except MapFull:
-                self.environment.grow()
-            else:
-                return
 
     def _prepare_tables(self) -> None:
         """Write the first entries of a new oplog, or note that from here on there is none."""
@@ -221,13 +211,26 @@ class Store:
         kv = self.begin_read()
         try:
             yield View(self, kv)
+        except LmdbError:
+            self.forget_read()
+            raise
         finally:
             kv.abort()
 
     def begin_read(self) -> Transaction:
-        """As `reading`; the caller aborts the transaction, before the next `publish` or `abandon`."""
-        kv: Transaction = self._committing or self.environment.begin_read()
+        """As `reading`; the caller aborts the transaction, which reads this state for as long as that takes."""
+        kv = self._published
+        if kv is None:
+            kv = self._published = self.environment.begin_read()
+        kv.join()
         return BeforeImageTransaction(kv, tuple(self.before_images), self.tables) if self.before_images else kv
+
+    def forget_read(self) -> None:
+        """Let the next reader begin a read transaction: after a commit, or as LMDB has met a damaged page in this one
+        and reads no more in it."""
+        if self._published is not None:
+            self._published.abort()
+            self._published = None
 
     def as_of(self, kv: Transaction, snapshot: int) -> Transaction:
         """What is read at a snapshot under the values of `history`: without the large commits that came later."""
@@ -237,11 +240,11 @@ class Store:
 
     # Writing.
 
-    def begin(self) -> WriteTransaction:
-        """Open the write transaction; one at a time."""
+    def begin(self, kv: Transaction | None = None) -> WriteTransaction:
+        """Open the write transaction; one at a time. `kv`: that of the environment, where it is begun already."""
         if self._open_transaction is not None:
             raise RuntimeError("a write transaction is open already")
-        kv = self.kv_of_pieces = self.environment.begin_write()
+        kv = self.kv_of_pieces = kv or self.environment.begin_write()
         if self.transactions.open:
             kv = self.transactions.recording(kv)
         if self.before_images:
@@ -261,10 +264,10 @@ class Store:
         return self._open_transaction
 
     def prepare(self, txn: WriteTransaction) -> None:
-        """Put the staged entries and their runs into the tables. Raises `MapFull`: abandon, grow, run again.
+        """Put the staged entries and their runs into the tables.
 
-        From here on `sync` may run in another thread: until `publish` or `abandon`, readers see the tables as they are
-        before the commit.
+        From here on `sync` may run in another thread, that of `begin_write_in`: until `publish`, readers see the tables
+        as they are before the commit.
         """
         if txn.claim_counts is not None:
             self.transactions.abort_overwritten(txn.claim_counts)
@@ -281,7 +284,8 @@ class Store:
                 for topic in topics:
                     key = txn.catalog.topic(txn.kv, topic).to_bytes(4, "big") + first.to_bytes(8, "big")
                     txn.kv.put(key, last.to_bytes(8, "big"), db=self.tables["runs"])
-        self._committing = self.environment.begin_shared_read()
+        if self._published is None:
+            self._published = self.environment.begin_read()
 
     def _joined(self, runs: list[Run]) -> list[Run]:
         """The runs of a commit, the first of them as the end of the last one before it if their topics are the same:
@@ -290,11 +294,6 @@ class Store:
             return runs
         return [(runs[0][0], self._last_run[1], runs[0][2]), *runs[1:]]
 
-    def _end_committing(self) -> None:
-        if self._committing is not None:
-            self._committing.end()
-            self._committing = None
-
     def sync(self, txn: WriteTransaction) -> None:
         """Commit: when this returns, the transaction is on disk (at default settings)."""
         txn.kv.commit()
@@ -302,7 +301,7 @@ class Store:
     def publish(self, txn: WriteTransaction) -> None:
         """After `sync`: the commit becomes the published state, and the listeners are called."""
         self._open_transaction = None
-        self._end_committing()
+        self.forget_read()
         self.state = txn.next_state(self.state)
         if txn.commits or self.transactions.awaited:
             self.transactions.published(txn)
@@ -333,7 +332,6 @@ class Store:
     def abandon(self, txn: WriteTransaction) -> None:
         """Abandon the transaction: nothing it did is left, in the tables or in memory."""
         self._open_transaction = None
-        self._end_committing()
         with contextlib.suppress(Exception):  # a failed commit has ended the KV transaction already
             txn.kv.abort()
         self.build_progress.clear()
@@ -343,14 +341,6 @@ class Store:
         for ended in txn.ended:
             ended.fail()
         self.transactions.settled()
-
-    def is_nearly_full(self, wanted_bytes: int) -> bool:
-        """Whether less than that is left of the map."""
-        return self.environment.map_bytes_left < wanted_bytes
-
-    def grow(self) -> None:
-        """Make room after `MapFull`; no transaction may be open."""
-        self.environment.grow()
 
     def log_noop(self, txn: WriteTransaction, message: str) -> int:
         """Stage a `n` entry, which advances the tokens of idle streams; returns its position."""
@@ -372,4 +362,4 @@ def _wall_ms(view: View, position: int) -> int:
     return seconds(position) * 1000
 
 
-__all__ = ["Committed", "IncompatibleFormat", "MapFull", "Store"]
+__all__ = ["Committed", "IncompatibleFormat", "Store"]

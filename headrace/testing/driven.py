@@ -14,7 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from headrace import limits
 from headrace.clock import Clock, SystemClock
 from headrace.commands.server_info.parameters import first_parameters
 from headrace.commands.table import commands_for
@@ -24,7 +23,7 @@ from headrace.dispatch.options import ServerOptions
 from headrace.dispatch.request import ClientInfo, Request
 from headrace.dispatch.wait import Wait, only_others
 from headrace.errors import CommandError, Interrupted
-from headrace.store.store import MapFull, Store
+from headrace.store.store import Store
 from headrace.turns import Turn, Turns
 from headrace.values.bson import decode, encode
 
@@ -34,20 +33,20 @@ class DrivenServer:
 
     def __init__(
         self, path: str | os.PathLike[str] | None = None, *, clock: Clock | None = None, oplog: bool = True,
-        map_bytes: int = limits.MAP_BYTES_START, **options: Any,
+        **options: Any,
     ) -> None:  # fmt: skip
         self.path = path
         self.clock = clock or SystemClock()
         self.options = ServerOptions(dbpath=Path(path or os.devnull), oplog=oplog, **options)
         self.between: Callable[[str], None] = lambda stage: None
         """Called while a commit is under way, as a slow disk lets reads come between: "prepared", then "synced"."""
-        self._map_bytes = map_bytes
         self.client = ClientInfo(1, "127.0.0.1:1", ("127.0.0.1", 27017))
         """Who sends the commands; another one to speak as another connection."""
         self._open()
 
     def _open(self) -> None:
-        self.store = Store(self.path, clock=self.clock, oplog=self.options.oplog, map_bytes=self._map_bytes)
+        options = self.options
+        self.store = Store(self.path, clock=self.clock, oplog=options.oplog, map_bytes=options.map_bytes)
         self.engine = Engine(self.store, self.options, commands_for(self.options), first_parameters(self.options))
 
     def restart(self) -> None:
@@ -134,23 +133,18 @@ class DrivenServer:
 
     def _commit(self, batch: list[tuple[Command, Request]]) -> list[bytes | Wait]:
         """Run and commit a batch of writes, as the shell does; `between` is called wherever reads may come between."""
-        while True:
-            txn = self.store.begin()
-            try:
-                answers = [self.engine.run_write(command, request, txn) for command, request in batch]
-                self.store.prepare(txn)
-                self.between("prepared")
-                self.store.sync(txn)
-            except MapFull:
-                self.store.abandon(txn)
-                self.store.grow()
-                continue
-            except BaseException:
-                self.store.abandon(txn)
-                raise
-            self.between("synced")
-            self.store.publish(txn)
-            return answers
+        txn = self.store.begin()
+        try:
+            answers = [self.engine.run_write(command, request, txn) for command, request in batch]
+            self.store.prepare(txn)
+            self.between("prepared")
+            self.store.sync(txn)
+        except BaseException:
+            self.store.abandon(txn)
+            raise
+        self.between("synced")
+        self.store.publish(txn)
+        return answers
 
     def must(self, database: str, body: dict[str, Any]) -> dict[str, Any]:
         """The reply of a command that is expected to succeed; raises `CommandError` for any other."""

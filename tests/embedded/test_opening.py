@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from pymongo import MongoClient
 from pymongo.errors import OperationFailure
 
 import headrace
-from headrace.store.store import Store
 from headrace.testing.clock import FakeClock
 from tests.waiting import until
 
@@ -271,13 +269,20 @@ def test_an_interrupted_commit_makes_the_store_unusable_and_loses_nothing(
         assert again.shop.orders.count_documents({}) == 2
 
 
-def test_the_map_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.embedded.local_engine.Store", partial(Store, map_bytes=1 << 20))
+def test_a_full_map_refuses_writes_and_loses_nothing(tmp_path: Path) -> None:
+    with headrace.open(tmp_path, map_bytes=1 << 20) as store:
+        blocks, stored = store.shop.blocks, []
+        with pytest.raises(OperationFailure, match="--mapSize") as refused:
+            for number in range(100):
+                blocks.insert_one({"_id": number, "block": b"x" * 50_000})
+                stored.append(number)
+        assert refused.value.code == 14031 and len(stored) > 5
+        with pytest.raises(OperationFailure):
+            blocks.insert_many([{"_id": number, "block": b"x" * 50_000} for number in range(200, 240)])
+        assert blocks.distinct("_id") == stored
     with headrace.open(tmp_path) as store:
-        for number in range(20):
-            store.shop.blocks.insert_one({"_id": number, "block": b"x" * 100_000})
-        store.shop.blocks.insert_many([{"_id": number, "block": b"x" * 100_000} for number in range(20, 60)])
-        assert store.shop.blocks.count_documents({}) == 60
+        store.shop.blocks.insert_many([{"_id": number, "block": b"x" * 50_000} for number in range(200, 240)])
+        assert store.shop.blocks.count_documents({}) == len(stored) + 40
 
 
 def test_background_jobs_expire_documents() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from pymongo.errors import DuplicateKeyError, OperationFailure, WriteError
 import headrace
 from headrace.commands.writing import insert
 from headrace.embedded.open_store import EmbeddedStore
-from headrace.store.store import MapFull
 from tests.embedded.test_streams import until_parked
 
 
@@ -139,25 +137,3 @@ def test_a_lock_of_a_transaction_is_waited_for(store: EmbeddedStore, plain: list
         waiting.join(60)
     assert len(errors) == 1
     assert not any(plain)
-
-
-def test_a_full_map_grows(tmp_path: Path, plain: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
-    with headrace.open(tmp_path) as store:
-        store.shop.orders.insert_one({"_id": 0})
-        kv_store, grown = store._local.store, []
-        prepare, grow = kv_store.prepare, kv_store.grow
-
-        def full_once(txn: Any) -> None:
-            if not grown:
-                raise MapFull
-            prepare(txn)
-
-        def noted() -> None:
-            grown.append(1)
-            grow()
-
-        monkeypatch.setattr(kv_store, "prepare", full_once)
-        monkeypatch.setattr(kv_store, "grow", noted)
-        store.shop.orders.insert_one({"_id": 1})
-        assert (grown, plain) == ([1], [False, True, True])
-        assert store.shop.orders.count_documents({}) == 2

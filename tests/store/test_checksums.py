@@ -52,6 +52,7 @@ def damage(store: Store, table: str, key: bytes, change: Callable[[bytes], bytes
     flipped = stored[:middle] + bytes([stored[middle] ^ 0x40]) + stored[middle + 1 :]
     kv.put(key, flipped if change is None else change(stored), db=store.tables[table])
     kv.commit()
+    store.forget_read()
 
 
 def documents(at: DrivenServer, collection: str = "t.c") -> list[bytes]:

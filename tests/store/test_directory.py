@@ -80,22 +80,6 @@ def test_a_throw_away_directory_is_removed() -> None:
     assert not path.exists()
 
 
-def test_a_full_map_grows_and_every_write_is_done_once(tmp_path: Path) -> None:
-    clock = FakeClock()
-    with DrivenServer(tmp_path, clock=clock, map_bytes=1 << 20) as at:
-        opened = token(at)
-        for batch in range(40):
-            insert(at, *[{"_id": batch * 10 + n, "text": "x" * 5000} for n in range(10)])
-        for number in range(0, 400, 7):
-            at.must("t", {"update": "c", "updates": [{"q": {"_id": number}, "u": {"$set": {"text": "y"}}}]})
-        assert at.must("t", {"count": "c"})["n"] == 400
-        stream = at.must("t", {**watching(resumeAfter=opened), "cursor": {"batchSize": 10_000}})["cursor"]
-        kinds = [event["operationType"] for event in stream["firstBatch"]]
-        assert kinds == ["insert"] * 400 + ["update"] * 58
-        at.restart()
-        assert at.must("t", {"count": "c"})["n"] == 400
-
-
 def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
     with DrivenServer(tmp_path, clock=FakeClock()) as at:
         before = token(at)

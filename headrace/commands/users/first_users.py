@@ -8,7 +8,6 @@ from typing import Any
 from headrace.dispatch.engine import Engine
 from headrace.dispatch.request import ClientInfo, Request
 from headrace.errors import CommandError
-from headrace.store.store import MapFull
 from headrace.values.bson import decode, encode
 
 
@@ -33,14 +32,9 @@ def _run(engine: Engine, db: str, body: dict[str, Any]) -> None:
     command.arguments.check(command.name, request.body)
     work = None if command.prepare is None else command.prepare(request)
     request.prepared = None if work is None else work()
-    while True:
-        txn = engine.store.begin()
-        try:
-            answer = engine.run_write(command, request, txn)
-            engine.store.commit(txn)
-            break
-        except MapFull:
-            engine.store.grow()
+    txn = engine.store.begin()
+    answer = engine.run_write(command, request, txn)
+    engine.store.commit(txn)
     assert isinstance(answer, bytes)
     reply = decode(answer)
     if reply["ok"] != 1.0:

@@ -13,6 +13,7 @@ whether the rest is. What reads keys alone compares nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor
 from struct import Struct
 from typing import Any, Final
 
@@ -124,16 +125,37 @@ class CheckedTransaction:
 
 
 class SharedTransaction(CheckedTransaction):
-    """A read transaction of all who read while a commit is on its way to the disk. Not they end it, but `end`."""
+    """A read transaction of several readers, which ends with the last of them."""
 
-    __slots__ = ()
+    __slots__ = ("_reader_count",)
+
+    def __init__(self, base: Any, describe: Describe) -> None:
+        super().__init__(base, describe)
+        self._reader_count = 1
+
+    def join(self) -> None:
+        """Count one more reader."""
+        self._reader_count += 1
 
     def abort(self) -> None:
-        """One reader is done."""
+        """Count one reader less; the last one ends the transaction."""
+        self._reader_count -= 1
+        if not self._reader_count:
+            self._base.abort()
 
-    def end(self) -> None:
-        """Abort; no reader is left."""
-        self._base.abort()
+
+class ThreadTransaction(CheckedTransaction):
+    """A write transaction that a thread has begun, commits and aborts; other threads may use it in between."""
+
+    __slots__ = ("_thread",)
+
+    def __init__(self, base: Any, describe: Describe, thread: Executor) -> None:
+        super().__init__(base, describe)
+        self._thread = thread
+
+    def abort(self) -> None:
+        """Abort in the thread, and wait for it."""
+        self._thread.submit(self._base.abort).result()
 
 
 class _CheckedCursor:

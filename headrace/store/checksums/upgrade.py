@@ -47,8 +47,8 @@ def stored_format(environment: Environment) -> bytes | None:
         transaction.abort()
 
 
-def open_format(environment: Environment, map_full: type[Exception]) -> None:
-    """See to it that every value has a checksum. `map_full`: what a full map raises, which then grows.
+def open_format(environment: Environment) -> None:
+    """See to it that every value has a checksum.
 
     Raises `IncompatibleFormat`, and what a failing disk raises: what is converted by then stays so, and the next call
     goes on from there.
@@ -61,11 +61,11 @@ def open_format(environment: Environment, map_full: type[Exception]) -> None:
         )
     if version != FORMAT:
         convert = version == WITHOUT_CHECKSUMS
-        _in_transaction(environment, map_full, lambda kv: _begin(environment, kv, convert=convert))
+        _in_transaction(environment, lambda kv: _begin(environment, kv, convert=convert))
     if not _is_converting(environment):
         return
     LOG.warning("%s gets checksums; no earlier version opens it from now on", environment.path)
-    while _in_transaction(environment, map_full, lambda kv: _convert(environment, kv)):
+    while _in_transaction(environment, lambda kv: _convert(environment, kv)):
         pass
     LOG.warning("%s has checksums now", environment.path)
 
@@ -78,20 +78,16 @@ def _is_converting(environment: Environment) -> bool:
         transaction.abort()
 
 
-def _in_transaction(environment: Environment, map_full: type[Exception], change: Callable[[Transaction], bool]) -> bool:
+def _in_transaction(environment: Environment, change: Callable[[Transaction], bool]) -> bool:
     """Commit a change of stored values; returns what it returns."""
-    while True:
-        kv = environment.begin_plain(write=True)
-        try:
-            result = change(kv)
-            kv.commit()
-            return result
-        except map_full:
-            kv.abort()
-            environment.grow()
-        except BaseException:
-            kv.abort()
-            raise
+    kv = environment.begin_plain(write=True)
+    try:
+        result = change(kv)
+        kv.commit()
+    except BaseException:
+        kv.abort()
+        raise
+    return result
 
 
 def _begin(environment: Environment, kv: Transaction, *, convert: bool) -> bool:

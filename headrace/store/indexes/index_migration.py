@@ -18,7 +18,6 @@ from headrace.store import catalog_changes
 from headrace.store.catalog import Collection, Index, can_have_entries
 from headrace.store.checksums.transaction import DamagedValue
 from headrace.store.indexes import index_entries
-from headrace.store.lmdb import MapFull
 from headrace.store.write_transaction import WriteTransaction
 
 if TYPE_CHECKING:
@@ -76,22 +75,14 @@ def _give_entries(store: Store, namespace: str, index: Index) -> None:
 
 
 def _commit(store: Store, change: Callable[[WriteTransaction], object]) -> None:
-    """Run a change in a transaction of its own; again, if the map was full."""
-    while True:
-        txn = store.begin()
-        try:
-            change(txn)
-            store.prepare(txn)
-            store.sync(txn)
-        except MapFull:
-            store.abandon(txn)
-            store.grow()
-            continue
-        except BaseException:
-            store.abandon(txn)
-            raise
-        store.publish(txn)
-        return
+    """Run a change in a transaction of its own."""
+    txn = store.begin()
+    try:
+        change(txn)
+    except BaseException:
+        store.abandon(txn)
+        raise
+    store.commit(txn)
 
 
 def _begin(txn: WriteTransaction, index: Index) -> Index:

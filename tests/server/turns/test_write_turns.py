@@ -15,7 +15,7 @@ from pymongo import MongoClient
 import headrace
 from headrace.server.writer import LONG_COMMIT_BYTES, Writer
 from headrace.store.checksums.transaction import CheckedTransaction
-from headrace.store.store import MapFull, Store
+from headrace.store.store import Store
 from headrace.values.bson import encode
 from tests.waiting import until
 
@@ -283,7 +283,7 @@ def fail_at(monkeypatch: pytest.MonkeyPatch, method: str, error: type[Exception]
 
 
 @pytest.mark.parametrize("method", ["prepare", "sync"])
-@pytest.mark.parametrize("error", [MapFull, MemoryError])
+@pytest.mark.parametrize("error", [OSError, MemoryError])
 def test_a_commit_that_fails_in_the_middle_of_a_write_loses_one_turn_of_it(
     pausing: headrace.Server, monkeypatch: pytest.MonkeyPatch, method: str, error: type[Exception]
 ) -> None:
@@ -300,7 +300,7 @@ def test_a_commit_that_fails_in_the_middle_of_a_write_loses_one_turn_of_it(
         assert long.ask(update_all({"n": 0}))["n"] == COUNT - len(changed)
 
 
-@pytest.mark.parametrize("error", [MapFull, MemoryError])
+@pytest.mark.parametrize("error", [OSError, MemoryError])
 def test_a_write_whose_first_turn_fails_runs_again(
     pausing: headrace.Server, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
