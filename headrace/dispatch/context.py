@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from headrace import limits
-from headrace.errors import CommandError, Interrupted
+from headrace.errors import Interrupted
 from headrace.store.client_transaction import ClientTransaction, TransactionView
 from headrace.store.locks import LockHolder
 from headrace.store.view import View
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from headrace.clock import Clock
     from headrace.cursors.registry import Cursors
     from headrace.dispatch.engine import Engine
+    from headrace.dispatch.snapshots import HeldSnapshot
     from headrace.query.operation_memory import OperationMemory
     from headrace.store.store import Store
     from headrace.store.write_transaction import WriteTransaction
@@ -55,7 +56,7 @@ class CommandContext:
         """When the time of the command is over, on the monotonic clock; None: no limit."""
         self.transaction: ClientTransaction | None = None
         """The client's transaction of which the command is a statement."""
-        self.snapshot: ClientTransaction | None = None
+        self.snapshot: HeldSnapshot | None = None
         """The snapshot that a command with read concern `snapshot` reads."""
         self.session: bytes | None = None
         """The session that the command has checked out: while it is paused, no other of that session may run."""
@@ -100,7 +101,7 @@ class CommandContext:
     def txn(self) -> WriteTransaction:
         """The write transaction of a command that writes; another one after each pause."""
         view = self._view
-        if view is None:  # a statement of a client's transaction has paused
+        if view is None:
             view = self._begin()
         return view  # type: ignore[return-value]  # run_write, or a client's transaction, has put it there
 
@@ -138,38 +139,39 @@ class CommandContext:
         self._view = wrap(self.view)
         self._wrap = wrap
 
-    def enter_snapshot(self, snapshot: ClientTransaction) -> None:
+    def enter_snapshot(self, snapshot: HeldSnapshot) -> None:
         """From here on the command reads at a snapshot, and so does the cursor that it may open."""
-        view = self.view
         self.snapshot = snapshot
-        self._view = TransactionView(view, snapshot)
+        self._view = snapshot.view(self.store)
 
     def _begin(self) -> View:
-        """Return the view at the first look: the lender's, or one of the last commit; what a client's transaction sees
-        of that."""
-        if self._lender is not None:
-            view = self._lender.view
-        elif self._closed:
+        """Return the view at the first look: that of the client's transaction, of the snapshot or of the lender, or one
+        of the last commit."""
+        view: View
+        if self._closed and self._lender is None:
             raise RuntimeError("the command that this context belongs to has returned")
-        else:
-            view = self._began
-            if view is None:
-                view = self._began = View(self.store, self.store.begin_read())
         if self.transaction is not None:
-            if self.transaction.has_ended:
-                raise Interrupted(251, f"Transaction {self.transaction.number} has been aborted.")
-            view = TransactionView(view, self.transaction)
+            self._check_transaction()
+            view = TransactionView(self.store, self.transaction)
         elif self.snapshot is not None:
             self._keep_snapshot(self.snapshot)
-            view = TransactionView(view, self.snapshot)
+            view = self.snapshot.view(self.store)
+        elif self._lender is not None:
+            view = self._lender.view
+        else:
+            view = self._began = View(self.store, self.store.begin_read())
         self._view = view if self._wrap is None else self._wrap(view)
         return self._view
 
-    def _keep_snapshot(self, snapshot: ClientTransaction) -> None:
+    def _check_transaction(self) -> None:
+        if self.transaction is not None and self.transaction.has_ended:
+            raise Interrupted(251, f"Transaction {self.transaction.number} has been aborted.")
+
+    def _keep_snapshot(self, snapshot: HeldSnapshot) -> None:
         """Keep the snapshot for longer, because it is being read. Raises 246 where it is gone."""
         if snapshot.has_ended:
-            raise CommandError(246, "the snapshot that the cursor reads is not kept any longer")
-        snapshot.started_ms = self.engine.clock.monotonic_ms()
+            raise Interrupted(246, "the snapshot that the cursor reads is not kept any longer")
+        snapshot.read_ms = self.engine.clock.monotonic_ms()
 
     def _check_snapshot(self) -> None:
         """Raise 239 where the read has held its state for too long: commits cannot use the pages that it can read."""
@@ -198,15 +200,20 @@ class CommandContext:
         if self.session is not None and not self.pause_count:
             self.engine.checked_out.add(self.session)
         self.pause_count += 1
-        if self._began is None:
-            self._view = None  # a write's, or there is none
-        else:
+        if self._began is not None:
             self._check_snapshot()
+        elif self.transaction is None and self.snapshot is None and self._lender is None:
+            self._view = None  # a write's, or there is none
 
     def after_pause(self, txn: WriteTransaction | None) -> None:
         """The command goes on: a write in `txn`."""
         if txn is not None:
             self._view = txn
+        for context in (self, self._borrower):
+            if context is not None:
+                context._check_transaction()
+                if context.snapshot is not None:
+                    context._keep_snapshot(context.snapshot)
 
     def wait_for(self, holder: LockHolder) -> None:
         """Pause until who has a lock that is in the way has ended. Raises 50 when the time is up."""
@@ -243,8 +250,6 @@ class CommandContext:
         if self._lender is not None:
             self._lender._borrower = None
         self._lender = self._view = None
-        if self.snapshot is not None:
-            self.snapshot.touched.clear()
 
 
 class TrialContext(CommandContext):

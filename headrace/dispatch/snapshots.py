@@ -1,12 +1,11 @@
 """Reads at one cluster time outside transactions: read concern `snapshot`, with or without `atClusterTime`.
 
-A read without a time is answered with that of the last commit. To read at this time again, the store must retain
-what is overwritten later. It does so for open transactions, so that a snapshot is represented by a transaction that
-writes nothing and has no client. It is dropped when nothing has read at it for `transactionLifetimeLimitSeconds`, when
-there are too many, or when the memory for it is needed; reads at it, and at older times, are then error 246
-(SnapshotUnavailable). Until something is written, every time since the last change is available.
+A read without a time is answered with that of the last commit. The state of that moment is held, so that later reads
+can name the time. It is let go when nothing has read at it for `transactionLifetimeLimitSeconds`, or when there are too
+many; reads at it, and at older times, are then error 246 (SnapshotUnavailable). Until something is written, every time
+since the last change is available.
 
-What it does not do: block writers. Reading a collection that was dropped or changed meanwhile is error 246 as well.
+What it does not do: block writers, or care for what has been dropped or changed since.
 """
 
 from __future__ import annotations
@@ -18,16 +17,35 @@ from headrace.dispatch import reply
 from headrace.dispatch.command import Command, Reply, Run
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
-from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
-from headrace.store.client_transaction import ClientTransaction
-from headrace.store.locks import Conflict
 from headrace.store.store import Committed
-from headrace.store.transaction_registry import SETTLED
+from headrace.store.view import Snapshot, View
 from headrace.values.position import shell_text, to_timestamp
 
 if TYPE_CHECKING:
     from headrace.store.store import Store
+
+
+class HeldSnapshot(Snapshot):
+    """A state that is held for reads at its position."""
+
+    __slots__ = ("has_ended", "position", "read_ms")
+
+    def __init__(self, store: Store, position: int, now_ms: float) -> None:
+        super().__init__(store)
+        self.position = position
+        self.has_ended = False
+        self.read_ms = now_ms
+        """When a command last read at it, on the monotonic clock."""
+
+    def view(self, store: Store) -> View:
+        """Return a view of the state."""
+        return View(store, self.kv, self.state)
+
+    def close(self) -> None:
+        """Let go of the state; cursors that read it end with 246."""
+        self.has_ended = True
+        super().close()
 
 
 class Snapshots:
@@ -35,11 +53,10 @@ class Snapshots:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._held: dict[int, ClientTransaction] = {}
+        self._held: dict[int, HeldSnapshot] = {}
         self.changed_position = store.last_position
         """The position of the last commit that changed data; periodic no-ops do not count."""
         store.listeners.append(self._committed)
-        store.transactions.listeners.append(self._ended)
 
     def _committed(self, committed: Committed) -> None:
         for topics, _, _ in committed.runs:
@@ -47,48 +64,41 @@ class Snapshots:
                 self.changed_position = committed.last
                 return
 
-    def _ended(self, transaction: ClientTransaction) -> None:
-        if self._held.get(transaction.number) is transaction:
-            del self._held[transaction.number]
-            del self._store.transactions.latest[transaction.session]
-
-    def get(self, position: int | None, now_ms: float) -> ClientTransaction | None:
-        """The snapshot at a position; None: at the last commit. None while a commit is being written. Raises 246."""
+    def get(self, position: int | None, now_ms: float) -> HeldSnapshot:
+        """Return the snapshot at a position; None: at the last commit. Raises 246."""
         store = self._store
         position = store.last_position if position is None else position
         held = self._held.get(position)
         if held is not None:
-            held.started_ms = now_ms
+            held.read_ms = now_ms
             return held
         if not self.changed_position <= position <= store.last_position:
             raise CommandError(
                 246,
                 f"Read timestamp {shell_text(position)} is older than the oldest available timestamp.",
             )
-        if store.writing is not None:
-            store.transactions.awaited = True
-            return None
         while len(self._held) >= limits.SNAPSHOT_COUNT_MAX:
-            store.transactions.abort(next(iter(self._held.values())), now_ms)
-        session = b"\x00snapshot" + position.to_bytes(8, "big")
-        made = self._held[position] = store.transactions.start(session, position, now_ms)
+            self._end(next(iter(self._held.values())))
+        made = self._held[position] = HeldSnapshot(store, position, now_ms)
         return made
+
+    def end_older(self, read_before_ms: float) -> None:
+        """Let go of the snapshots that nothing has read since a time of the monotonic clock, in ms."""
+        for held in [held for held in self._held.values() if held.read_ms <= read_before_ms]:
+            self._end(held)
+
+    def _end(self, held: HeldSnapshot) -> None:
+        del self._held[held.position]
+        held.close()
 
 
 def at(command: Command, position: int | None) -> Run:
     """The command's `run` at the snapshot of a position, or of the last commit (None)."""
 
     def run(context: CommandContext, request: Request) -> Reply:
-        transaction = context.engine.snapshots.get(position, context.clock.monotonic_ms())
-        if transaction is None:
-            return Wait(limits.AWAIT_MS_MAX, SETTLED)
-        context.enter_snapshot(transaction)
-        try:
-            return _with_cluster_time(command.run(context, request), transaction.number)
-        except Conflict as conflict:
-            raise CommandError(conflict.code, conflict.message) from None
-        finally:
-            transaction.touched.clear()
+        snapshot = context.engine.snapshots.get(position, context.clock.monotonic_ms())
+        context.enter_snapshot(snapshot)
+        return _with_cluster_time(command.run(context, request), snapshot.position)
 
     return run
 

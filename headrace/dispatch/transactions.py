@@ -58,7 +58,7 @@ def _statement(command: Command) -> Run:
             return transaction
         context.session = transaction.session
         try:
-            context.enter(TransactionView(context.view, transaction), transaction)
+            context.enter(TransactionView(context.store, transaction), transaction)
             check_statement(context, command, request)
             answer = command.run(context, request)
         except Conflict as conflict:
@@ -199,8 +199,9 @@ def abort_of_sessions(engine: Engine, sessions: list[bytes] | None) -> None:
 def retire(engine: Engine, now_ms: float) -> None:
     """Abort what is open for longer than transactionLifetimeLimitSeconds, forget sessions that have long been quiet."""
     transactions = engine.store.transactions
+    lifetime_ms = engine.parameters["transactionLifetimeLimitSeconds"] * 1000
     if transactions.open:
-        lifetime_ms = engine.parameters["transactionLifetimeLimitSeconds"] * 1000
         transactions.abort_older(now_ms - lifetime_ms, now_ms)
+    engine.snapshots.end_older(now_ms - lifetime_ms)
     if transactions.latest:
         transactions.forget(now_ms - limits.SESSION_MINUTES * 60_000)

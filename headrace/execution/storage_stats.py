@@ -11,6 +11,7 @@ from headrace.dispatch.namespaces import OPLOG
 from headrace.errors import CommandError
 from headrace.store.catalog import Collection
 from headrace.store.indexes.index_rows import rows_of
+from headrace.store.write_transaction import WriteTransaction
 
 
 def size_of(context: CommandContext, collection: Collection) -> int:
@@ -34,12 +35,23 @@ def index_sizes(context: CommandContext, collection: Collection) -> dict[str, in
 
 
 def count_of(context: CommandContext, collection: Collection) -> int:
-    """Return how many documents a collection has. The first time since the start they are counted, with pauses."""
+    """Return how many documents a collection has. The first time since the start they are counted, with pauses.
+
+    A read that holds an older state counts on in the published one, for all that come later.
+    """
     while True:
         view = context.view
-        view.count_on(collection, limits.COUNT_COUNT)
-        if view.is_counted(collection):  # in the same view: of a collection that is gone no count outlives a pause
-            return view.count(collection)
+        if isinstance(view, WriteTransaction) or view.is_counted(collection) or view.state is context.store.state:
+            view.count_on(collection, limits.COUNT_COUNT)
+            if view.is_counted(collection):  # in the same view: of a collection that is gone no count outlives a pause
+                return view.count(collection)
+            continue
+        with context.store.reading() as newest:
+            if collection.number not in newest.catalog.by_number:
+                return view.count(collection)
+            newest.count_on(collection, limits.COUNT_COUNT)
+            if newest.is_counted(collection):
+                return newest.count(collection)
 
 
 def check_scale(scale: Any) -> int:

@@ -24,7 +24,7 @@ from headrace.store.indexes.index_keys import NO_TRAITS, Traits
 from headrace.store.kv import TableKey, Transaction
 from headrace.store.locks import Conflict
 from headrace.store.overlay import Claim, Overlay, OverlayTransaction, ProvisionalCatalog, ProvisionalTransaction
-from headrace.store.view import View
+from headrace.store.view import Snapshot
 from headrace.store.write_transaction import RetryableWrite, WriteTransaction
 from headrace.values.bson import encode
 
@@ -55,8 +55,8 @@ class ClientTransaction:
 
     __slots__ = (
         "account", "bytes", "catalog_version", "claims", "committing", "created", "cursors", "ended_ms", "key",
-        "long_ids", "lsid", "number", "operations", "overlay", "pieces", "session", "snapshot", "started_ms", "state",
-        "touched", "traits",
+        "long_ids", "lsid", "number", "operations", "overlay", "pieces", "session", "since", "snapshot", "started_ms",
+        "state", "touched", "traits",
     )  # fmt: skip
 
     def __init__(self, store: Store, session: bytes, number: int, now_ms: float) -> None:
@@ -66,7 +66,6 @@ class ClientTransaction:
         """The session's `lsid` as others see it, where a user has begun it on a server with authorization."""
         self.state = TransactionState.IN_PROGRESS
         self.started_ms = now_ms
-        """For a snapshot: when something last read at it."""
         self.ended_ms = now_ms
         self.key = f"\x00transaction {session.hex()} {number}"
         """The wake-up key of those who wait for its end."""
@@ -74,7 +73,8 @@ class ClientTransaction:
         """The write transaction that holds its writes; they count once that one is published."""
         self.pieces: CommitInPieces | None = None
         """Its commit, where that is made in pieces, from its beginning to its end."""
-        self.snapshot = store.transactions.history.sequence
+        self.snapshot = Snapshot(store)
+        self.since = store.transactions.written.sequence
         self.catalog_version = store.catalog.version
         self.cursors: set[int] = set()
         self.account = store.memory.account(
@@ -120,19 +120,11 @@ class TransactionView(ProvisionalTransaction):
 
     __slots__ = ()
 
-    def __init__(self, base: View, transaction: ClientTransaction) -> None:
-        """`base` is a view of the last commit."""
-        store = base.store
+    def __init__(self, store: Store, transaction: ClientTransaction) -> None:
         claim = partial(store.transactions.claim, transaction)
         super().__init__(
             store,
-            OverlayTransaction(
-                store.as_of(base.kv, transaction.snapshot),
-                transaction.overlay,
-                claim,
-                store.transactions.history,
-                transaction.snapshot,
-            ),
+            OverlayTransaction(transaction.snapshot.kv, transaction.overlay, claim),
             catalog=TransactionCatalog(store, transaction, claim),
             changes=TransactionLog(transaction),
         )

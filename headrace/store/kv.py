@@ -1,6 +1,6 @@
 """The key-value interface that the store is written against: what it asks of an environment and its transactions.
 
-`lmdb.py` opens the real one; `history.RecordingTransaction` and `overlay.OverlayTransaction` wrap a transaction in the
+`lmdb.py` opens the real one; `RecordingTransaction` and `OverlayTransaction`, for example, wrap a transaction in the
 same interface. Keys and values are bytes, keys of at most 511; a table is ordered by its keys as bytes.
 """
 

@@ -1,6 +1,6 @@
 """Writes in memory over the tables: a KV transaction in which a client's statements read and write.
 
-    a key      the write in the overlay, else what the key held at the snapshot, else what the tables hold
+    a key      the write in the overlay, else what the tables hold in the state that is read
     a record   8 bytes from 2^63 on: provisional, sorted behind all that are stored
     a number   4 bytes from 2^31 on: that of a collection or an index which exists nowhere else yet
 
@@ -20,7 +20,6 @@ from headrace.memory_budget import Account
 from headrace.store.catalog import Catalog, Collection, Index
 from headrace.store.catalog_draft import CatalogDraft
 from headrace.store.changed_keys import ChangedKeys
-from headrace.store.history import History
 from headrace.store.indexes.index_keys import Traits
 from headrace.store.kv import Cursor, Table, TableKey, Transaction
 from headrace.store.overlay_cursor import OverlayCursor
@@ -56,32 +55,19 @@ class Overlay:
 
 
 class OverlayTransaction:
-    """A KV transaction that reads `base` through an overlay and a history, and writes into the overlay.
+    """A KV transaction that reads `base` through an overlay, and writes into the overlay."""
 
-    With a `history` it reads as of the sequence `snapshot`; without one, what `base` holds.
-    """
+    __slots__ = ("_base", "_claim", "_overlay")
 
-    __slots__ = ("_base", "_claim", "_history", "_overlay", "_snapshot")
-
-    def __init__(
-        self, base: Transaction, overlay: Overlay, claim: Claim, history: History | None = None, snapshot: int = 0
-    ) -> None:
+    def __init__(self, base: Transaction, overlay: Overlay, claim: Claim) -> None:
         self._base = base
         self._overlay = overlay
         self._claim = claim
-        self._history = history
-        self._snapshot = snapshot
 
     def get(self, key: bytes, *, db: Table) -> bytes | None:
         """The value of a key, None where it is not or no longer there."""
         value: bytes | None = self._overlay.values.get((db, key), _ABSENT)
-        if value is not _ABSENT:
-            return value
-        if self._history is not None:
-            before = self._history.before((db, key), self._snapshot)
-            if before is not None:
-                return before[0]
-        return self._base.get(key, db=db)
+        return value if value is not _ABSENT else self._base.get(key, db=db)
 
     def put(self, key: bytes, value: bytes, *, db: Table) -> bool:
         """Claim and write a key."""
@@ -107,8 +93,7 @@ class OverlayTransaction:
 
     def cursor(self, db: Table) -> Cursor:
         """A cursor over the table as this transaction sees it: one of documents, ids or indexes."""
-        changed = [self._overlay.changed] if self._history is None else [self._overlay.changed, self._history.changed]
-        return OverlayCursor(self, self._base.cursor(db), db, changed)
+        return OverlayCursor(self, self._base.cursor(db), db, [self._overlay.changed])
 
     def stat(self, db: Table) -> dict[str, int]:
         """The sizes of the table without the overlay."""

@@ -1,4 +1,4 @@
-"""A cursor that merges a table with keys that are changed: by a client's transaction, or since it began."""
+"""A cursor that merges a table with keys that are changed, by a client's transaction or by a commit in pieces."""
 
 from __future__ import annotations
 

@@ -232,12 +232,6 @@ class Store:
             self._published.abort()
             self._published = None
 
-    def as_of(self, kv: Transaction, snapshot: int) -> Transaction:
-        """What is read at a snapshot under the values of `history`: without the large commits that came later."""
-        layers = self.transactions.history.layers
-        later = [layer for sequence, layer in layers if sequence > snapshot and isinstance(layer, BeforeImages)]
-        return BeforeImageTransaction(kv, later, self.tables) if later else kv
-
     # Writing.
 
     def begin(self, kv: Transaction | None = None) -> WriteTransaction:
@@ -303,7 +297,7 @@ class Store:
         self._open_transaction = None
         self.forget_read()
         self.state = txn.next_state(self.state)
-        if txn.commits or self.transactions.awaited:
+        if txn.commits or self.transactions.awaited or self.transactions.written.open:
             self.transactions.published(txn)
         for ended in txn.ended:
             ended.show()

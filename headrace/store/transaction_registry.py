@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace import limits
 from headrace.store.client_transaction import ClientTransaction, TransactionState
-from headrace.store.history import History, RecordingTransaction
 from headrace.store.kv import TableKey, Transaction
 from headrace.store.locks import write_conflict
+from headrace.store.written_keys import RecordingTransaction, WrittenKeys
 from headrace.turns import LARGE_COUNT, TICK_COUNT, tick
 
 if TYPE_CHECKING:
@@ -52,9 +52,9 @@ class Transactions:
         self.discarded: list[list[Any] | dict[Any, Any]] = []
         """Large containers that nobody needs any more, for whoever frees them in pieces."""
         account = store.memory.account(
-            "earlier versions of documents, for the oldest snapshot or transaction", self._abort_oldest, may_close=False
+            "the keys written since the oldest transaction began", self._abort_oldest, may_close=False
         )
-        self.history = History(store.tables, account)
+        self.written = WrittenKeys(account)
         self._next_record = RECORD_START
         self._last_number = NUMBER_START
         self.listeners: list[Callable[[ClientTransaction], None]] = []
@@ -72,7 +72,6 @@ class Transactions:
         transaction.account.add(limits.OPEN_TRANSACTION_BYTES)
         self.latest.pop(session, None)  # the newest is the last of them
         self.open[session] = self.latest[session] = transaction
-        self.history.is_needed = True
         if len(self.latest) > limits.ENDED_TRANSACTION_COUNT_MAX:
             self._forget_oldest()
         return transaction
@@ -100,10 +99,9 @@ class Transactions:
             transaction.pieces = None
         transaction.empty(self._store)
         transaction.account.close()
-        if self.open:
-            self.history.forget(min(other.snapshot for other in self.open.values()))
-        else:
-            self.history.clear()
+        transaction.snapshot.close()
+        since = min((other.since for other in self.open.values()), default=self.written.sequence)
+        self.written.forget(since)
         for listener in self.listeners:
             listener(transaction)
         self._wake(transaction.key)
@@ -124,8 +122,6 @@ class Transactions:
 
     def clean(self) -> None:
         """Remove what large transactions and long ones have left behind, with ticks."""
-        while self.history.forget_more():
-            tick()
         while self._left:
             claims = self._left[-1]
             for key in claims[-TICK_COUNT:]:
@@ -140,7 +136,7 @@ class Transactions:
     @property
     def needs_cleaning(self) -> bool:
         """Whether there is something for `clean`."""
-        return bool(self._left) or self.history.has_forgotten
+        return bool(self._left)
 
     def _wake(self, key: str) -> None:
         for listener in self.wake_listeners:
@@ -165,8 +161,8 @@ class Transactions:
         return True
 
     def _abort_oldest(self) -> None:
-        """There is no memory for what it would read."""
-        oldest = min(self.open.values(), key=lambda item: item.snapshot, default=None)
+        """The memory of the keys written since it began is needed."""
+        oldest = min(self.open.values(), key=lambda item: item.since, default=None)
         if oldest is not None:
             self.abort(oldest, self._store.clock.monotonic_ms())
 
@@ -183,7 +179,7 @@ class Transactions:
         holder = self.locks.get(key)
         if holder is transaction:
             return
-        if (holder is not None and not holder.has_ended) or self.history.before(key, transaction.snapshot) is not None:
+        if (holder is not None and not holder.has_ended) or self.written.has_changed(key, transaction.since):
             raise write_conflict()
         self.locks[key] = transaction
         transaction.claims.append(key)
@@ -193,11 +189,11 @@ class Transactions:
         return {transaction: len(transaction.claims) for transaction in self.open.values()}
 
     def abort_overwritten(self, counts: dict[ClientTransaction, int]) -> None:
-        """Abort the transactions that have locked keys since `claim_counts` which the open write transaction, the last
-        one that is recorded, has written nevertheless: it had begun to."""
+        """Abort the transactions that have locked keys since `claim_counts` which the open write transaction, that had
+        begun to, has written nevertheless."""
         for transaction in list(self.open.values()):
             claims = transaction.claims[counts.get(transaction, 0) :]
-            if any(self.history.has_recorded(key, self.history.sequence) for key in claims):
+            if any(key in self.written.open for key in claims):
                 self.abort(transaction, self._store.clock.monotonic_ms())
 
     @property
@@ -219,11 +215,13 @@ class Transactions:
     # What the store calls.
 
     def recording(self, kv: Transaction) -> RecordingTransaction:
-        """A KV write transaction that records for the open ones what it overwrites."""
-        return RecordingTransaction(kv, self.history, self._store.tables)
+        """Return a KV write transaction that notes for the open ones what it writes."""
+        return RecordingTransaction(kv, self.written.begin(), self._store.tables)
 
     def published(self, txn: WriteTransaction) -> None:
         """The write transaction is on disk, and with it the commits it holds."""
+        if self.written.open:
+            self.written.publish()
         for transaction in txn.commits:
             failed = transaction.pieces is not None and transaction.pieces.failed
             state = TransactionState.ABORTED if failed else TransactionState.COMMITTED
@@ -232,6 +230,7 @@ class Transactions:
 
     def settled(self) -> None:
         """No write transaction is open any more: who waited for that may start."""
+        self.written.open = set()
         if self.awaited:
             self.awaited = False
             self._wake(SETTLED)

@@ -25,7 +25,7 @@ from headrace.store.catalog import Catalog, Collection, Index
 from headrace.store.checksums.transaction import DamagedValue
 from headrace.store.kv import Cursor, Transaction, chunk_of
 from headrace.store.overlay_cursor import Item, OverlayCursor
-from headrace.store.state import NOT_COUNTED, DocumentCount
+from headrace.store.state import NOT_COUNTED, DocumentCount, StoreState
 from headrace.values import position as positions
 
 if TYPE_CHECKING:
@@ -65,16 +65,30 @@ class Counted(NamedTuple):
     last: bytes
 
 
+class Snapshot:
+    """A published state and its tables, held from here until `close`."""
+
+    __slots__ = ("kv", "state")
+
+    def __init__(self, store: Store) -> None:
+        self.state = store.state
+        self.kv = store.begin_read()
+
+    def close(self) -> None:
+        """Let commits use the pages that only this state can reach. It is not read any more."""
+        self.kv.abort()
+
+
 class View:
-    """One KV transaction, read. Short-lived: it never outlives the function that opened it."""
+    """One KV transaction, read, with the published state that belongs to it."""
 
     __slots__ = ("catalog", "kv", "state", "store", "tables")
 
-    def __init__(self, store: Store, kv: Transaction) -> None:
-        """`kv`: what `Store.begin_read` returned just now."""
+    def __init__(self, store: Store, kv: Transaction, state: StoreState | None = None) -> None:
+        """`kv`: what `Store.begin_read` returned just now, or together with `state`."""
         self.store = store
         self.kv = kv
-        self.state = store.state
+        self.state = state or store.state
         self.catalog: Catalog = self.state.catalog
         self.tables = store.tables
 

@@ -103,10 +103,14 @@ def test_a_cursor_goes_on_at_its_snapshot(client: Any) -> None:
         assert list(client.t.c.aggregate([{"$count": "n"}], session=session)) == [{"n": 3}]
 
 
-def test_a_snapshot_holds_nobody_back_and_ends_where_its_collection_does(client: Any) -> None:
+def test_a_snapshot_reads_a_collection_that_was_dropped_since(client: Any) -> None:
+    documents = list(client.t.c.find())
     at = find(client)["atClusterTime"]
     client.t.c.drop()
-    assert code_of(client, {"find": "c", "readConcern": {"level": "snapshot", "atClusterTime": at}}) == 246
+    client.t.c.insert_one({"_id": "other"})
+    reply = client.t.command({"find": "c", "readConcern": {"level": "snapshot", "atClusterTime": at}})
+    assert reply["cursor"]["firstBatch"] == documents and documents
+    assert [document["_id"] for document in client.t.c.find()] == ["other"]
 
 
 def test_a_snapshot_stays_while_it_is_read_and_ends_a_minute_after() -> None:
@@ -134,9 +138,10 @@ def test_a_snapshot_stays_while_it_is_read_and_ends_a_minute_after() -> None:
 def test_snapshot_reads_before_the_last_write_are_refused(client: Any) -> None:
     operation_time = client.t.command("ping")["operationTime"]
     assert len(find(client, operation_time)["firstBatch"]) == 3
+    client.t.other.insert_one({})
     before = client.t.command("ping")["operationTime"]
     client.t.other.insert_one({})
-    client.admin.command({"killAllSessions": []})
+    assert len(find(client, operation_time)["firstBatch"]) == 3
     assert code_of(client, {"find": "c", "readConcern": {"level": "snapshot", "atClusterTime": before}}) == 246
 
 

@@ -20,8 +20,8 @@ COUNT = 300
 LONG_READS: dict[str, dict[str, Any]] = {
     **{name: read for name, read in READS.items() if name not in ("collections", "indexes", "plan", "size")},
     "find and sort": {"find": "c", "sort": {"n": -1}, "batchSize": 1000},
-    "facet": {"aggregate": "c", "cursor": {}, "pipeline": [
-        {"$facet": {"a": [{"$group": {"_id": "$x", "n": {"$sum": 1}}}, {"$sort": {"_id": 1}}], "b": [{"$count": "n"}]}}]},
+    "facet": {"aggregate": "c", "cursor": {}, "pipeline": [{"$facet": {
+        "a": [{"$group": {"_id": "$x", "n": {"$sum": 1}}}, {"$sort": {"_id": 1}}], "b": [{"$count": "n"}]}}]},
 }  # fmt: skip
 MORE_WRITES: dict[str, dict[str, Any]] = {
     "insert before the end": {"insert": "c", "documents": [{"_id": 10_000, "x": 3, "y": 1, "n": 5}]},

@@ -9,10 +9,10 @@ import pytest
 from bson import ObjectId
 
 from headrace.store import entries
-from headrace.store.history import History, RecordingTransaction
 from headrace.store.kv import Transaction
 from headrace.store.overlay import Overlay, OverlayTransaction
 from headrace.store.store import Store
+from headrace.store.written_keys import RecordingTransaction
 from headrace.values.bson import encode
 
 
@@ -22,7 +22,7 @@ def transaction(store: Store, kind: str) -> Iterator[Transaction]:
     try:
         kv.put(b"there", b"before", db=store.tables["ids"])
         if kind == "recording":
-            yield RecordingTransaction(kv, History(store.tables), store.tables)
+            yield RecordingTransaction(kv, set(), store.tables)
         elif kind == "overlay":
             yield OverlayTransaction(kv, Overlay(store.tables), lambda key: None)
         else:

@@ -18,7 +18,6 @@ from headrace.dispatch.request import Request
 from headrace.dispatch.transaction_statements import check_cursor
 from headrace.dispatch.wait import Wait
 from headrace.errors import AnsweredError, CommandError
-from headrace.store.locks import Conflict
 from headrace.turns import uninterrupted
 
 UNBOUNDED: Final = 1 << 30
@@ -95,10 +94,8 @@ def _documents(context: CommandContext, cursor: DocumentCursor, count_max: int |
     try:
         reader.resume(context, deadline_ms)
         batch = cursor.next_batch(count_max)
-    except BaseException as error:
+    except BaseException:
         context.cursors.remove(cursor.id)
-        if reader.snapshot is not None and isinstance(error, Conflict):
-            raise CommandError(error.code, error.message) from None
         raise
     finally:
         cursor.in_use = False

@@ -4,8 +4,8 @@
     a record that it inserts     nothing: the records of its documents are one range in each collection
     any other key                what the tables hold
 
-The keys are locked by the transaction, so that nobody else writes them meanwhile. Once the last piece is on disk the
-tables show it to all but the transactions that began before, for which the before-images stay until they end.
+The keys are locked by the transaction, so that no other write changes them meanwhile. Once the last piece is on disk
+the tables show it to new readers; readers that began before keep the before-images until they end.
 """
 
 from __future__ import annotations

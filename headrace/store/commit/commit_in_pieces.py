@@ -244,9 +244,8 @@ class CommitInPieces:
                 self._store.next_records[collections[prefix].number] = first + max(0, self.counts.get(prefix, 0))
         for piece in range(self._piece_count):
             self._store.kv_of_pieces.delete(undo_key(self.transaction.session, piece), db=txn.tables["meta"])
-        transactions = self._store.transactions
-        if len(transactions.open) > 1:
-            transactions.history.add_layer(transactions.history.sequence, self.before_images)
+        if len(self._store.transactions.open) > 1:
+            self._store.transactions.written.open.update(self.before_images.values)
 
     # Giving up.
 

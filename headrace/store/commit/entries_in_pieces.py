@@ -164,9 +164,8 @@ class EntriesInPieces:
         self._made.note_traits(txn, collection)
         for piece in range(self._piece_count):
             self._store.kv_of_pieces.delete(undo_key(self._session, piece), db=txn.tables["meta"])
-        transactions = self._store.transactions
-        if transactions.open:
-            transactions.history.add_layer(transactions.history.sequence, self._images)
+        if self._store.transactions.open:
+            self._store.transactions.written.open.update(self._images.values)
         txn.ended.append(self)
 
     def undo(self, txn: WriteTransaction) -> None:

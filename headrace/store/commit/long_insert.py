@@ -68,9 +68,6 @@ class LongInsert:
     def end(self, txn: WriteTransaction, collection: Collection) -> None:
         """Its insert is part of `txn`: it is seen once that is published."""
         txn.count_change(collection).begins_anew = True
-        transactions = self._store.transactions
-        if transactions.open:
-            transactions.history.add_layer(transactions.history.sequence, self.before_images)
         self._store.kv_of_pieces.delete(self._undo_key, db=txn.tables["meta"])
         txn.ended.append(self)
 

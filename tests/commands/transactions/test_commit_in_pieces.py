@@ -141,7 +141,7 @@ def test_a_transaction_reads_as_of_its_start_whenever_that_was(server: DrivenSer
         look(session)
         body = {"update": "c", "updates": [{"q": {"_id": 30}, "u": {"$inc": {"a": 1}}}], **part_of(session=session)}
         assert server.run("d", body)["code"] == 112  # type: ignore[index]
-    assert not server.store.transactions.history.layers and not server.store.before_images
+    assert not server.store.before_images
     assert len(all_in(server)) == len(uncut()[0][0])
 
 

@@ -194,5 +194,5 @@ def test_every_answer_is_that_of_snapshot_isolation(seed: int) -> None:
         for client in list(run.model.open):
             run.end(client)
         run.check()
-        history = at.store.transactions
-        assert not history.locks and not len(history.history)
+        transactions = at.store.transactions
+        assert not transactions.locks and not transactions.written._last and not transactions.written._commits

@@ -1,0 +1,132 @@
+"""Which keys were written while clients' transactions are open: a transaction that writes one of them conflicts.
+
+A transaction conflicts with a key of documents, ids or indexes that a commit has written since it began, or that the
+open write transaction has written, which is not published yet. Values do not matter, as on MongoDB.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, cast
+
+from headrace import limits
+from headrace.memory_budget import Account
+from headrace.store.changed_keys import TRACKED
+from headrace.store.kv import Cursor, Table, TableKey, Transaction
+
+
+class WrittenKeys:
+    """The keys that were written from the first open transaction's start to the last one's end."""
+
+    def __init__(self, account: Account) -> None:
+        """`account`: counts the memory of the keys."""
+        self.sequence = 0
+        """The number of the last commit that is recorded."""
+        self.open: set[TableKey] = set()
+        """The keys of the open write transaction."""
+        self._account = account
+        self._last: dict[TableKey, int] = {}  # the commit that wrote a key last
+        self._commits: deque[tuple[int, set[TableKey]]] = deque()
+
+    def has_changed(self, key: TableKey, since: int) -> bool:
+        """Return whether a key was written after the commit `since`."""
+        return key in self.open or self._last.get(key, 0) > since
+
+    def begin(self) -> set[TableKey]:
+        """Return the set for the keys of a write transaction that begins."""
+        self.open = set()
+        return self.open
+
+    def publish(self) -> None:
+        """Record the keys of the write transaction, which is published."""
+        keys, self.open = self.open, set()
+        self.sequence += 1
+        self._last.update(dict.fromkeys(keys, self.sequence))
+        self._commits.append((self.sequence, keys))
+        self._account.add(limits.VERSION_BYTES * len(keys))  # which may end transactions, and forget
+
+    def forget(self, through: int) -> None:
+        """Forget the commits up to the number `through`: no open transaction began before them."""
+        while self._commits and self._commits[0][0] <= through:
+            sequence, keys = self._commits.popleft()
+            self._account.add(-limits.VERSION_BYTES * len(keys))
+            for key in keys:
+                if self._last[key] == sequence:
+                    del self._last[key]
+
+
+class RecordingTransaction:
+    """A KV write transaction that adds the keys it writes to a set; in everything else the one it wraps."""
+
+    __slots__ = ("_base", "_tracked", "_written")
+
+    def __init__(self, base: Transaction, written: set[TableKey], tables: dict[str, Table]) -> None:
+        self._base = base
+        self._written = written
+        self._tracked = {tables[name] for name in TRACKED}
+
+    def get(self, key: bytes, *, db: Table) -> bytes | None:
+        """The value of a key."""
+        return self._base.get(key, db=db)
+
+    def put(self, key: bytes, value: bytes, *, db: Table) -> bool:
+        """Note and put."""
+        if db in self._tracked:
+            self._written.add((db, key))
+        return self._base.put(key, value, db=db)
+
+    def put_new(self, key: bytes, value: bytes, *, db: Table) -> bool:
+        """Note and put, unless the key is there."""
+        return self._base.get(key, db=db) is None and self.put(key, value, db=db)
+
+    def delete(self, key: bytes, *, db: Table) -> bool:
+        """Note and delete."""
+        if db in self._tracked:
+            self._written.add((db, key))
+        return self._base.delete(key, db=db)
+
+    def drop(self, db: Table, *, delete: bool) -> None:
+        """Not noted: only the oplog's tables are dropped, before any transaction is open."""
+        self._base.drop(db, delete=delete)
+
+    def cursor(self, db: Table) -> Cursor:
+        """A cursor whose `putmulti` is noted."""
+        cursor = self._base.cursor(db)
+        return cast("Cursor", _RecordingCursor(self._written, cursor, db)) if db in self._tracked else cursor
+
+    def stat(self, db: Table) -> dict[str, int]:
+        """The sizes of a table."""
+        return self._base.stat(db)
+
+    def commit(self) -> None:
+        """Commit."""
+        self._base.commit()
+
+    def abort(self) -> None:
+        """Abort."""
+        self._base.abort()
+
+
+class _RecordingCursor:
+    """A cursor whose `putmulti` is noted. Its `delete` is not: only what no client can see any more goes that way."""
+
+    __slots__ = ("_cursor", "_db", "_written")
+
+    def __init__(self, written: set[TableKey], cursor: Cursor, db: Table) -> None:
+        self._written = written
+        self._cursor = cursor
+        self._db = db
+
+    def putmulti(self, items: list[tuple[bytes, bytes]], **options: bool) -> tuple[int, int]:
+        self._written.update((self._db, key) for key, _ in items)
+        return self._cursor.putmulti(items, **options)
+
+    def __enter__(self) -> _RecordingCursor:
+        self._cursor.__enter__()
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._cursor.__exit__(*failure)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cursor, name)
