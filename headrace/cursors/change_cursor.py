@@ -40,10 +40,10 @@ _LARGE_BYTES: Final = 64 * 1024
 
 
 class ViewSource(Protocol):
-    """What a read may need of the store: the view of the running command, opened when it is first used."""
+    """What a stream needs of the store: the command that runs, which has a view of it."""
 
     @property
-    def view(self) -> View: ...
+    def newest_view(self) -> View: ...
 
     @property
     def store(self) -> Store: ...
@@ -135,7 +135,7 @@ class ChangeCursor:
         self._after = ""  # no event with this token or an earlier one is returned
         self._read_from = last + 1 if spec.start is None else spec.start
         if spec.start is not None:
-            _check_history(source.view, spec.start)
+            _check_history(source.newest_view, spec.start)
         else:
             self._catch_up()
 
@@ -146,7 +146,7 @@ class ChangeCursor:
         if count_max == 0 or self.state is CursorState.CLOSED:
             return Batch([], self._token)
         batch = self.next_from_feed(count_max)
-        return self._from_oplog(source.view, count_max) if batch is None else batch
+        return self._from_oplog(source.newest_view, count_max) if batch is None else batch
 
     def unread_since(self, last_position: int) -> int | None:
         """The position of the oldest entry that may hold an unread event; None where everything is read."""
@@ -319,7 +319,7 @@ class ChangeCursor:
 
     def _reached_end(self, view: View) -> None:
         """Nothing is left to read: advance the token, and join the feed unless the start is in the future."""
-        last = view.store.last_position
+        last = view.state.last_position
         self.idle = True
         self._advance_mark(last)
         if self._read_from <= last + 1:
@@ -360,5 +360,5 @@ def _check_history(view: View, start: int) -> None:
 
 def check_read(view: View, read_from: int) -> None:
     """At a later read: lost if an entry at or after `read_from` was pruned."""
-    if 0 < view.store.pruned_through >= read_from:
+    if 0 < view.state.pruned_through >= read_from:
         raise CommandError(286, "Executor error during getMore :: caused by :: " + HISTORY_LOST)

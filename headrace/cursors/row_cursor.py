@@ -57,7 +57,7 @@ class RowCursor(ChangeCursor):
 
     def read(self, source: ViewSource, until: str | None) -> None:
         """Takes the rows up to and including the token `until`, or as many as it may."""
-        view = source.view
+        view = source.newest_view
         check_read(view, self._read_from)
         end = LAST if until is None else int(until[2:_TIME_END], 16)
         entries = self._entries(view)
@@ -76,7 +76,7 @@ class RowCursor(ChangeCursor):
             self._advance_mark(self._late_at)
         elif not self._taker.full:
             self.idle = True
-            self._advance_mark(view.store.last_position)
+            self._advance_mark(view.state.last_position)
 
     def _next(self, entries: Iterator[Entry], end: int) -> Entry | None:
         """The next entry that is not plain, when the rows before it were taken."""

@@ -93,6 +93,15 @@ class CommandContext:
         view = self._view
         return self._begin() if view is None else view
 
+    @property
+    def newest_view(self) -> View:
+        """A view of the published state, which a change stream reads to its end: that moves while it reads."""
+        view = self.view
+        if self._began is not None and self._began.state is not self.store.state:
+            self._began.kv.abort()
+            view = self._begin()
+        return view
+
     def current_view(self) -> View:
         """`view`, for whoever asks for it again behind each pause."""
         return self.view
