@@ -102,7 +102,7 @@ class WriteGroup:
 def _message_bytes(group: WriteGroup) -> int:
     """Bytes of the messages of a group, which its entries will have, too."""
     size = 0
-    for _, _, request in group.writes:
+    for _, _, request in group.all_writes():
         size += len(request.raw)
         for documents in request.sequences.values():
             size += sum(map(len, documents))
