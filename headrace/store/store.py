@@ -295,7 +295,9 @@ class Store:
     def publish(self, txn: WriteTransaction) -> None:
         """After `sync`: the commit becomes the published state, and the listeners are called."""
         self._open_transaction = None
-        self.forget_read()
+        if self._published is not None:  # as `forget_read`, without the call
+            self._published.abort()
+            self._published = None
         self.state = txn.next_state(self.state)
         if txn.commits or self.transactions.awaited or self.transactions.written.open:
             self.transactions.published(txn)
