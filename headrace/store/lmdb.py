@@ -43,6 +43,7 @@ READERS_FILE: Final = "lock.mdb"
 NEW_FILE: Final = "data.mdb.new"
 """A data file that is being made."""
 _NEW_FILE_BYTES: Final = 1 << 20
+_READER_BYTES: Final = 64
 _DISK_ERRORS: Final = frozenset({errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC})
 
 
@@ -104,7 +105,7 @@ class LmdbEnvironment:
             raise
 
     def _open(self, map_bytes: int) -> None:
-        (self.path / READERS_FILE).unlink(missing_ok=True)  # of a process that has ended
+        self._make_readers_file()
         self._lmdb = lmdb.open(
             str(self.path), map_size=map_bytes, max_dbs=len(TABLES), sync=not self.temporary, mode=0o600,
             metasync=not self.temporary, readahead=False, max_spare_txns=8, max_readers=limits.READER_COUNT_MAX,
@@ -121,6 +122,15 @@ class LmdbEnvironment:
             (self.path / LOCK_FILE).chmod(0o600)
         self.tables: dict[str, Table] = {name: Table(self._lmdb.open_db(name.encode())) for name in TABLES}
         self.describe: Describe = lambda table, key: f"the value of {key.hex()} in the table {self.name_of(table)}"
+
+    def _make_readers_file(self) -> None:
+        """Replace LMDB's lock table, which a process that has ended may have left. It is mapped, so that all of it is
+        written: on a full disk a page of a sparse one would end the process. Raises `OSError` where there is no room."""
+        path = self.path / READERS_FILE
+        path.unlink(missing_ok=True)
+        if not self.temporary:
+            path.touch(mode=0o600)
+            path.write_bytes(bytes(limits.READER_COUNT_MAX * _READER_BYTES))
 
     def name_of(self, table: Table) -> str:
         """The name of an open table."""
