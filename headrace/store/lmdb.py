@@ -124,8 +124,10 @@ class LmdbEnvironment:
         self.describe: Describe = lambda table, key: f"the value of {key.hex()} in the table {self.name_of(table)}"
 
     def _make_readers_file(self) -> None:
-        """Replace LMDB's lock table, which a process that has ended may have left. It is mapped, so that all of it is
-        written: on a full disk a page of a sparse one would end the process. Raises `OSError` where there is no room."""
+        """Replace LMDB's lock table, which a process that has ended may have left. Raises `OSError` on a full disk.
+
+        The table is mapped: a page of a sparse file that the disk has no room for would end the process.
+        """
         path = self.path / READERS_FILE
         path.unlink(missing_ok=True)
         if not self.temporary:

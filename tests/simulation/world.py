@@ -27,7 +27,7 @@ from headrace.dispatch.shell import NoShell
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError, Interrupted
 from headrace.server.background import Background
-from headrace.store.store import Committed, MapFull, Store
+from headrace.store.store import Committed, Store
 from headrace.testing.clock import FakeClock
 from headrace.turns import Turn, Turns
 from tests.simulation.language import Document
@@ -318,21 +318,16 @@ class World:
         group, pending = self.group, self.pending[client]
         assert group is not None
         self.attempted.append(Event("tried", pending.op.get("ns", "")))
-        try:
-            if pending.phase == "writing":
-                group.is_full = True
-                answer = self._in_group(group, pending, self._turns(pending).resume, pending.turn, group.txn)
-            elif pending.pauses:
-                run = self._turns(pending).run
-                arguments = (self.engine.run_write, pending.command, pending.request, group.txn)
-                answer = self._in_group(group, pending, run, *arguments)
-            else:
-                arguments = (pending.command, pending.request, group.txn)
-                answer = self._in_group(group, pending, self.engine.run_write, *arguments)
-        except MapFull:
-            self.fail()
-            self.store.grow()
-            return
+        if pending.phase == "writing":
+            group.is_full = True
+            answer = self._in_group(group, pending, self._turns(pending).resume, pending.turn, group.txn)
+        elif pending.pauses:
+            run = self._turns(pending).run
+            arguments = (self.engine.run_write, pending.command, pending.request, group.txn)
+            answer = self._in_group(group, pending, run, *arguments)
+        else:
+            arguments = (pending.command, pending.request, group.txn)
+            answer = self._in_group(group, pending, self.engine.run_write, *arguments)
         self._has_run(group, pending, answer)
 
     def change(self) -> None:
@@ -384,12 +379,7 @@ class World:
     def prepare(self) -> None:
         """Put the entries into the tables."""
         assert self.group is not None
-        try:
-            self.store.prepare(self.group.txn)
-        except MapFull:
-            self.fail()
-            self.store.grow()
-            return
+        self.store.prepare(self.group.txn)
         self.group.phase = "prepared"
 
     def sync(self) -> None:
