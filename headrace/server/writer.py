@@ -300,11 +300,15 @@ class Writer:
         self._group = group
         if self._commit_ms > SLOW_COMMIT_MS or _message_bytes(group) > LONG_COMMIT_BYTES:
             begin = self._core.store.environment.begin_write_in
-            task = self._core.loop.run_in_executor(self._core.commit_thread, begin, self._core.commit_thread)
+            task = self._core.loop.run_in_executor(self._core.commit_thread, begin, self._call_in_thread)
             task.add_done_callback(lambda begun: self._begin(group, begun))
             return
         self._steps = self._run(group, None)
         self._go_on()
+
+    def _call_in_thread(self, function: Callable[[], None]) -> None:
+        """Call a function in the thread that commits, and wait for it."""
+        self._core.commit_thread.submit(function).result()
 
     def _begin(self, group: WriteGroup, begun: asyncio.Future[Transaction]) -> None:
         """The thread has begun the transaction of a group, or has failed to."""

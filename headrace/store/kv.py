@@ -7,7 +7,6 @@ same interface. Keys and values are bytes, keys of at most 511; a table is order
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal, NewType, Protocol, TypeAlias, overload
@@ -170,8 +169,9 @@ class Environment(Protocol):
     def begin_write(self) -> Transaction:
         """Begin the write transaction in this thread, which also ends it. The caller sees to it that there is one."""
 
-    def begin_write_in(self, thread: Executor) -> Transaction:
-        """Begin the write transaction in the one thread of an executor, which calls this, and `commit`."""
+    def begin_write_in(self, call: Callable[[Callable[[], None]], None]) -> Transaction:
+        """Begin the write transaction in this thread, which also commits it. `call`: calls a function in this thread,
+        and waits for it."""
 
     def begin_plain(self, *, write: bool = False) -> Transaction:
         """A transaction that shows values as they are stored, checksums included."""

@@ -24,8 +24,7 @@ import pathlib
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator
-from concurrent.futures import Executor
+from collections.abc import Callable, Iterator
 from typing import Final, cast
 
 import lmdb
@@ -171,9 +170,10 @@ class LmdbEnvironment:
             return False
         return True
 
-    def begin_write_in(self, thread: Executor) -> Transaction:
-        """Begin the write transaction in the one thread of an executor, which calls this, and `commit`."""
-        return ThreadTransaction(self._begin(None, None, True, False), self.describe, thread)
+    def begin_write_in(self, call: Callable[[Callable[[], None]], None]) -> Transaction:
+        """Begin the write transaction in this thread, which also commits it. `call`: calls a function in this thread,
+        and waits for it."""
+        return ThreadTransaction(self._begin(None, None, True, False), self.describe, call)
 
     def begin_plain(self, *, write: bool = False) -> Transaction:
         """A transaction that shows values as they are stored, checksums included."""

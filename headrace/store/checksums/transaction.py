@@ -13,7 +13,6 @@ whether the rest is. What reads keys alone compares nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor
 from struct import Struct
 from typing import Any, Final
 
@@ -147,15 +146,16 @@ class SharedTransaction(CheckedTransaction):
 class ThreadTransaction(CheckedTransaction):
     """A write transaction that a thread has begun, commits and aborts; other threads may use it in between."""
 
-    __slots__ = ("_thread",)
+    __slots__ = ("_call",)
 
-    def __init__(self, base: Any, describe: Describe, thread: Executor) -> None:
+    def __init__(self, base: Any, describe: Describe, call: Callable[[Callable[[], None]], None]) -> None:
+        """`call`: calls a function in the thread, and waits for it."""
         super().__init__(base, describe)
-        self._thread = thread
+        self._call = call
 
     def abort(self) -> None:
         """Abort in the thread, and wait for it."""
-        self._thread.submit(self._base.abort).result()
+        self._call(self._base.abort)
 
 
 class _CheckedCursor:
