@@ -109,27 +109,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     access.add_argument("--noauth", action="store_true", help="let everybody do everything (the default)")
     add("--replSet", metavar="NAME", default="rs0", help="name of the replica set of one (default: %(default)s)")
-    add(
-        "--oplogSize",
-        metavar="MB",
-        type=_positive_number,
-        help="size limit of the oplog (default: 5%% of the free disk, at least 1 GiB or a quarter of it)",
-    )
-    add("--oplogMinRetentionHours", metavar="HOURS", type=_hours, default=24.0, help="age limit of the oplog; 0: none")
-    add("--oplogEntriesMax", metavar="N", type=_positive, help="limit of oplog entries (default: none)")
-    add(
-        "--memoryLimit",
-        metavar="BYTES",
-        type=_bytes,
-        help="memory that clients can make the server hold, such as 512M or 2G (default: a quarter of the machine's)",
-    )
-    add(
-        "--mapSize",
-        metavar="BYTES",
-        type=_bytes,
-        default=limits.MAP_BYTES,
-        help="address space for the data file, and so its greatest size (default: 1T); smaller where that is limited",
-    )
+    _add_storage_flags(add)
     add("--no-oplog", action="store_true", help="a standalone: no local database and no change streams")
     add("--logpath", metavar="FILE", type=Path, help="log to this file instead of the standard output")
     _add_audit_flags(add)
@@ -154,6 +134,30 @@ def _add_rotation_flags(add: Callable[..., Any]) -> None:
         help="what logRotate, SIGUSR1 and SIGHUP do with the log: rename it, or open it again, which needs --logappend",
     )
     add("--logappend", action="store_true", help="append to an existing log file instead of renaming it")
+
+
+def _add_storage_flags(add: Callable[..., Any]) -> None:
+    add(
+        "--oplogSize",
+        metavar="MB",
+        type=_positive_number,
+        help="size limit of the oplog (default: 5%% of the free disk, at least 1 GiB or a quarter of it)",
+    )
+    add("--oplogMinRetentionHours", metavar="HOURS", type=_hours, default=24.0, help="age limit of the oplog; 0: none")
+    add("--oplogEntriesMax", metavar="N", type=_positive, help="limit of oplog entries (default: none)")
+    add(
+        "--memoryLimit",
+        metavar="BYTES",
+        type=_bytes,
+        help="memory that clients can make the server hold, such as 512M or 2G (default: a quarter of the machine's)",
+    )
+    add(
+        "--mapSize",
+        metavar="BYTES",
+        type=_bytes,
+        default=limits.MAP_BYTES,
+        help="address space for the data file, and so its greatest size (default: 1T); smaller where that is limited",
+    )
 
 
 def _add_profiling_flags(add: Callable[..., Any]) -> None:
