@@ -19,14 +19,14 @@ from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
 from headrace.store.store import Committed
-from headrace.store.view import Snapshot, View
+from headrace.store.view import HeldState, View
 from headrace.values.position import shell_text, to_timestamp
 
 if TYPE_CHECKING:
     from headrace.store.store import Store
 
 
-class HeldSnapshot(Snapshot):
+class HeldSnapshot(HeldState):
     """A state that is held for reads at its position."""
 
     __slots__ = ("has_ended", "position", "read_ms")

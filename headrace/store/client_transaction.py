@@ -24,7 +24,7 @@ from headrace.store.indexes.index_keys import NO_TRAITS, Traits
 from headrace.store.kv import TableKey, Transaction
 from headrace.store.locks import Conflict
 from headrace.store.overlay import Claim, Overlay, OverlayTransaction, ProvisionalCatalog, ProvisionalTransaction
-from headrace.store.view import Snapshot
+from headrace.store.view import HeldState
 from headrace.store.write_transaction import RetryableWrite, WriteTransaction
 from headrace.values.bson import encode
 
@@ -73,7 +73,7 @@ class ClientTransaction:
         """The write transaction that holds its writes; they count once that one is published."""
         self.pieces: CommitInPieces | None = None
         """Its commit, where that is made in pieces, from its beginning to its end."""
-        self.snapshot = Snapshot(store)
+        self.snapshot = HeldState(store)
         self.since = store.transactions.written.sequence
         self.catalog_version = store.catalog.version
         self.cursors: set[int] = set()

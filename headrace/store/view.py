@@ -65,7 +65,7 @@ class Counted(NamedTuple):
     last: bytes
 
 
-class Snapshot:
+class HeldState:
     """A published state and its tables, held from here until `close`."""
 
     __slots__ = ("kv", "state")
