@@ -2,7 +2,7 @@
 
 It goes through the documents, each of which must be readable and have exactly its rows in every index, and then through
 the rows of every index, each of which must belong to its document. A document and its rows are looked at through one
-view; between two documents the command may pause, so that writes go on.
+view; between two documents the command may pause, so that writes go on. Without repairs all is seen in one state.
 
 Source: MongoDB's manual, validate; shapes of `missingIndexEntries` and `extraIndexEntries` as it shows them.
 """
@@ -96,7 +96,7 @@ class _Inspection:
         for name in list(report.indexes):
             self._index(name)
         unchanged = began[0] == store.last_position if store.oplog_enabled else began[1] == self._context.pause_count
-        if unchanged:
+        if unchanged or not self._repairs:
             self._compare_count()
         return report
 
@@ -261,7 +261,7 @@ class _Inspection:
     # Counts.
 
     def _compare_count(self) -> None:
-        """The number of documents in memory; a wrong one is set right, nothing having changed meanwhile."""
+        """Compare the number of documents in memory, and set a wrong one right where nothing has changed meanwhile."""
         view, collection = self._view()
         known = view.known_count(collection)
         if known is None or not view.is_counted(collection) or (stored := view.count(collection)) == self._report.count:
