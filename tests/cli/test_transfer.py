@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -272,13 +274,21 @@ def test_a_dump_beside_transactions_is_of_one_moment(
     assert total(tmp_path / "shop") == 22  # `a` before the transaction, `b` after it
 
 
-def test_a_dump_starts_again_when_a_collection_is_dropped_before_it_is_read(
+def test_a_dump_starts_again_when_the_server_lets_go_of_its_snapshot(
     server: headrace.Server, client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     client.shop.a.insert_one({"_id": 1, "n": 10})
     client.shop.b.insert_one({"_id": 1, "n": 10})
-    with between(monkeypatch, "b.bson", client.shop.a.drop), between(monkeypatch, "a.bson", client.shop.b.drop):
+    lost: list[str] = []
+
+    def lose() -> None:
+        if not lost:
+            lost.append("the snapshot")
+            client.shop.b.drop()
+            lose_snapshots(server)
+
+    with between(monkeypatch, "a.bson", lose), between(monkeypatch, "b.bson", lose):
         assert main(["export", server.uri, "shop", "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr()
     assert "the dump starts again: the server no longer has the snapshot" in printed.err
@@ -290,17 +300,25 @@ def test_a_dump_that_never_gets_its_snapshot_says_so_and_leaves_no_part(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     client.shop.a.insert_one({"_id": 1, "n": 10})
-    with between(monkeypatch, "a.bson", lambda: again(client)):
+    with between(monkeypatch, "a.bson", lambda: again(server, client)):
         assert main(["export", server.uri, "shop", "--out", str(tmp_path)]) == 1
     printed = capsys.readouterr()
     assert "cannot be read at one time, tried 5 times" in printed.err and "--live" in printed.err
     assert list((tmp_path / "shop").iterdir()) == []
 
 
-def again(client: Any) -> None:
-    """Drop and create the collection."""
-    client.shop.a.drop()
-    client.shop.a.insert_one({"_id": 1, "n": 10})
+def lose_snapshots(server: headrace.Server) -> None:
+    """Let the server let go of all snapshots, as it does when nothing has read at them for a minute."""
+    core, done = server._running, threading.Event()
+    core.loop.call_soon_threadsafe(core.engine.snapshots.end_older, math.inf)
+    core.loop.call_soon_threadsafe(done.set)
+    assert done.wait(60)
+
+
+def again(server: headrace.Server, client: Any) -> None:
+    """Change the collection, and lose the snapshot of what it was before."""
+    client.shop.a.update_one({"_id": 1}, {"$inc": {"n": 1}})
+    lose_snapshots(server)
 
 
 def test_a_dump_starts_again_when_collections_come_while_it_begins(
