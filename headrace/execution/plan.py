@@ -12,6 +12,7 @@ from bson import Decimal128, Int64, ObjectId
 from bson.datetime_ms import DatetimeMS
 
 from headrace import limits
+from headrace.cursors.collection_scan import check_collection
 from headrace.cursors.index_scan import RANGE_COUNT, check_index, first_past, plan_summary, walk_keys
 from headrace.errors import CommandError
 from headrace.execution.planner.choice import NO_INDEX, Choice, choose, distinct_access, key_count
@@ -177,6 +178,7 @@ class Finder:
             yield from self._by_index(current, access, after)
             return
         view = current()
+        check_collection(view, self._collection)
         if after is None and self._goes_by_id:
             self.note_id_use(view)
         if self._id_key is not None or self._id_keys is not None:

@@ -159,17 +159,17 @@ class TransactionCatalog(ProvisionalCatalog):
         return collection
 
     def _is_changing(self, namespace: str) -> bool:
-        """Whether the write transaction that is on its way to the disk changes what the namespace means, or which
-        indexes the collection has: it did not look for what this transaction is about to use."""
+        """Whether the write transaction that is on its way to the disk changes what the namespace means, the
+        collection's options or which indexes it has: it did not look for what this transaction is about to use."""
         writing = self._transactions.writing
         if writing is None:
             return False
         now, then = self.collections.get(namespace), writing.catalog.collections.get(namespace)
         if now is None or then is None or now is then:
             return now is not then
-        return now.number != then.number or {index.number for index in now.maintained} != {
-            index.number for index in then.maintained
-        }
+        if now.number != then.number or now.options != then.options:
+            return True
+        return {index.number for index in now.maintained} != {index.number for index in then.maintained}
 
     def add_traits(self, txn: Transaction, collection: Collection, index: Index, traits: Traits) -> None:
         """Note the traits of a document of the transaction; the commit saves them."""

@@ -170,10 +170,10 @@ def distinct_states(op: Document, states: list[State]) -> list[State]:
     return made
 
 
-def explain(op: Document, reply: Document, documents: list[Document], states: list[State], *, strict: bool) -> None:
+def explain(op: Document, reply: Document, documents: list[Document], states: list[State], *, is_one: bool) -> None:
     """Raise `Finding` where no state of those between the read's start and its end explains its answer.
 
-    `strict`: it is one state's; otherwise each document is some state's."""
+    `is_one`: one command has read it all, from one state; otherwise each document is some state's."""
     states = distinct_states(op, states)
     answer = answer_of(op, reply, documents)
     if any(answer_in(op, state) == answer for state in states):
@@ -181,7 +181,7 @@ def explain(op: Document, reply: Document, documents: list[Document], states: li
     if reply["ok"] != 1.0:
         if error_is_explained(op, reply["code"], states):
             return
-    elif len(states) > 1 and not strict and _is_explained_loosely(op, answer, documents, states):
+    elif len(states) > 1 and not is_one and _is_explained_loosely(op, answer, documents, states):
         return
     expected = [answer_in(op, state) for state in states][:3]
     raise Finding("read", f"{op} was answered {answer}, of {len(states)} states;\n expected {expected}")

@@ -50,9 +50,8 @@ class Client:
 class Simulation:
     """The world, its clients, and the draw."""
 
-    def __init__(self, path: Path, seed: int | None, *, strict: bool = False) -> None:
+    def __init__(self, path: Path, seed: int | None) -> None:
         self.world = World(path)
-        self.strict = strict
         self.steps: list[Step] = []
         self.clients = [Client(number, role) for number, role in enumerate(ROLES)]
         self.failed_commits: list[ModelTransaction] = []
@@ -221,8 +220,7 @@ class Simulation:
     def _explain_read(self, op: Document, reply: Reply, documents: list[Document], since: int, *, is_one: bool) -> None:
         if reply["ok"] != 1.0 and reply["code"] in ENDED:
             return
-        states = self.world.states[since:]
-        reads.explain(op, reply, documents, states, strict=self.strict and is_one)
+        reads.explain(op, reply, documents, self.world.states[since:], is_one=is_one)
 
     def _start_getMore(self, client: Client, op: Document) -> None:
         if client.cursor is None:

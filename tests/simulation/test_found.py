@@ -11,6 +11,7 @@ from bson import Binary, Int64
 from headrace import limits
 from headrace.commands.writing.update import _parsed
 from headrace.dispatch.wait import Wait
+from headrace.store.catalog_changes import collect_garbage
 from headrace.testing.clock import FakeClock
 from headrace.testing.driven import DrivenServer
 from headrace.turns import Turn, Turns
@@ -131,6 +132,8 @@ def test_an_index_build_waits_for_a_transaction_that_has_begun_while_documents_w
 @pytest.mark.parametrize("body", [
     {"drop": "c"},
     {"createIndexes": "c", "indexes": [A_1]},
+    {"collMod": "c", "changeStreamPreAndPostImages": {"enabled": True}},
+    {"collMod": "c", "validator": {"a": {"$gt": 1}}},
     {"create": "new"},
     {"renameCollection": "t.c", "to": "t.new"},
 ])  # fmt: skip
@@ -250,6 +253,36 @@ def test_an_update_by_id_changes_no_document_that_has_the_record_of_one_that_was
 
             at.in_turns("t", {"update": "c", "updates": [{"q": {"_id": 1}, "u": {"$set": {"n": 1}}}]}, between)
             assert {"_id": 2, "n": 1} not in at.must("t", {"find": "c"})["cursor"]["firstBatch"], pause
+
+
+@pytest.mark.parametrize("body", [
+    {"delete": "c", "deletes": [{"q": {"_id": {"$in": [1, 2]}}, "limit": 0}]},
+    {"delete": "c", "deletes": [{"q": {"_id": {"$gte": 0}}, "limit": 0}]},
+    {"delete": "c", "deletes": [{"q": {"a": 1, "b": 1}, "limit": 1}]},
+    {"update": "c", "updates": [{"q": {"a": 1, "b": 1}, "u": {"$set": {"m": 1}}, "multi": True}]},
+    {"update": "c", "updates": [{"q": {"_id": 2}, "u": {"$set": {"m": 1}}}]},
+    {"findAndModify": "c", "query": {"a": 1, "b": 1}, "update": {"$set": {"o": 1}}},
+    {"findAndModify": "c", "query": {"_id": {"$gte": 2}}, "sort": {"_id": 1}, "remove": True},
+])  # fmt: skip
+def test_a_write_that_has_paused_looks_for_nothing_in_a_collection_that_was_dropped(body: dict[str, Any]) -> None:
+    """The documents of one go bit by bit, before what leads to them: an error would say that the file is damaged."""
+    indexes = [{"key": {"a": 1, "b": 1}, "name": "a_b"}, {"key": {"b": 1, "a": 1}, "name": "b_a"}]
+    for pause in range(1, 30):
+        _parsed.clear()
+        with DrivenServer(clock=FakeClock()) as at:
+            at.must("t", {"insert": "c", "documents": [{"_id": n, "a": 1, "b": 1} for n in range(3)]})
+            at.must("t", {"createIndexes": "c", "indexes": indexes})
+
+            def between(count: int, at: DrivenServer = at, pause: int = pause) -> None:
+                if count == pause:
+                    at.must("t", {"drop": "c"})
+                    txn = at.store.begin()
+                    collect_garbage(txn, 3)
+                    at.store.commit(txn)
+
+            reply, _ = at.in_turns("t", body, between)
+            codes = {reply.get("code", 0), *(error["code"] for error in reply.get("writeErrors", ()))}
+            assert codes <= {0, 175}, pause
 
 
 @pytest.mark.parametrize(

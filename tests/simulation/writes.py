@@ -1,7 +1,8 @@
 """Writes outside transactions: the command of each, and whether its changes and its reply are explained.
 
 Each change is of a document that matched as it was made, and is what the update makes of it. A document that matched
-all the time has been changed, once. The numbers in the reply are those of the changes.
+all the time has been changed, once. The numbers in the reply are those of the changes. A write whose commit has failed
+keeps what its earlier turns did; a retryable one that is sent again does the rest.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any, Final
 from tests.simulation.language import Document, frozen, matches, ordered, updated, upserted
 from tests.simulation.model import Event, Finding, ModelView, State, collection_of, index_keys
 from tests.simulation.reads import shape, split, steady
-from tests.simulation.world import ENDED, Pending
+from tests.simulation.world import COMMIT_FAILED, ENDED, Pending
 
 WRITES: Final = ("delete", "findAndModify", "insert", "update")
 
@@ -72,12 +73,17 @@ class Explanation:
 
     def _insert(self) -> None:
         documents, errors = self.op["documents"], self.reply.get("writeErrors", [])
+        is_unordered = not self.op.get("ordered", True)
         if self.reply["ok"] != 1.0:
-            if self.is_one_turn and self.events:
+            made = [event.after for event in self.events]
+            if self.reply["code"] != COMMIT_FAILED and self.is_one_turn and made:
                 self.fail("a failed command has changed something")
+            left = iter(documents if is_unordered else documents[: len(made)])
+            if not all(item in left for item in made):  # in the order in which they were sent
+                self.fail("other documents are there than were to be inserted")
             return
         failed = [error["index"] for error in errors]
-        if self.op.get("ordered", True) and failed:
+        if failed and not is_unordered:
             expected = documents[: failed[0]]
         else:
             expected = [item for index, item in enumerate(documents) if index not in failed]

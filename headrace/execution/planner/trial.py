@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from headrace.clock import thread_time
+from headrace.cursors.index_scan import check_index
 from headrace.errors import CommandError
 from headrace.execution.planner.index_access import IndexAccess
 from headrace.execution.planner.query import Order, Query
@@ -54,7 +55,9 @@ class Trial:
 def run_trials(
     view: View, collection: Collection, query: Query, ways: list[Access], order: Order
 ) -> list[Trial]:  # fmt: skip
-    """What each way did, in the order of the ways."""
+    """What each way did, in the order of the ways. Raises 175 where an index is not there any more, in the view."""
+    for index in {branch.index.number: branch.index for way in ways for branch in way.branches}.values():
+        check_index(view, collection, index)
     wanted = min(RESULT_COUNT, order.limit or RESULT_COUNT)
     candidates = [_Candidate(view, collection, query, way, order) for way in ways]
     ends = thread_time() + TRIAL_SECONDS
