@@ -17,7 +17,7 @@ Document = dict[str, Any]
 def random_case(seed: int) -> Case:
     """Return the case of a seed. Each has a theme, so that what is rare comes often in some cases."""
     random = Random(seed)
-    theme = random.choice(["read"] * 5 + ["write"] * 2 + ["pause"] * 3 + ["transaction"])
+    theme = random.choice(["read"] * 5 + ["write"] * 2 + ["pause"] * 3 + ["transaction"] * 2)
     values = Values(random, arrays=random.random() < 0.5, nested=random.random() < 0.6, rare=random.choice([0.05, 0.4]))
     count = random.choice([3, 8, 8, 15, 30] if theme == "read" else [3, 6, 12])
     built_first = random.random() < 0.5
@@ -34,7 +34,7 @@ def random_case(seed: int) -> Case:
 
 
 def _read(values: Values, indexes: list[Document], number: int) -> list[Document]:
-    asked = {"ask": question(values)}
+    asked = {"ask": question(values, indexes)}
     return [asked, asked] if values.random.random() < 0.1 else [asked]  # the second by the plan cache
 
 
@@ -44,7 +44,7 @@ def _write(values: Values, indexes: list[Document], number: int) -> list[Documen
         return [{"refused": values.random.choice(REFUSED)}]
     if dice < 0.2:
         return [{"do": _index_change(values, indexes)}]
-    return [{"do": change(values, number)}, {"ask": question(values)}]
+    return [{"do": change(values, number)}, {"ask": question(values, indexes)}]
 
 
 def _pause(values: Values, indexes: list[Document], number: int) -> list[Document]:
@@ -58,21 +58,29 @@ def _transaction(values: Values, indexes: list[Document], number: int) -> list[D
         steps.append({"outside": change(values, number)})
     if random.random() < 0.8:
         steps.append({"do": change(values, number + 10)})
-    steps += [{"ask": question(values, reads_only=True)} for _ in range(random.choice([1, 2, 3]))]
+    if random.random() < 0.4:
+        steps.append({"do": {"delete": "c", "deletes": [{"q": filter_of(values), "limit": 1}]}})
+    steps += [{"ask": question(values, indexes, reads_only=True)} for _ in range(random.choice([1, 2, 3]))]
     return [*steps, {random.choice(["commit", "commit", "abort"]): 1}]
 
 
 def _paged(values: Values, indexes: list[Document], number: int) -> Document:
-    asked = {"kind": "find", **{
-        name: value for name, value in question(values).items() if name in ("filter", "sort", "batch", "collation")
-    }}  # fmt: skip
+    names = ("filter", "sort", "batch", "collation")
+    asked = {"kind": "find"}
+    asked.update({name: value for name, value in question(values, indexes).items() if name in names})
     if values.random.random() < 0.6:
         whole = [index["name"] for index in indexes if not index.get("sparse")]
         asked["hint"] = values.random.choice([*whole, {"$natural": 1}])
     between = _between(values, indexes, number)
     if values.random.random() < 0.4:  # a scan that has not begun, whose index goes
-        asked.update(filter={"$or": [filter_of(values, 0) for _ in range(2)]}, batch=values.random.choice([0, 1]))
-        between = [{"do": {"dropIndexes": "c", "index": values.random.choice(indexes)["name"]}}, *between]
+        index = values.random.choice(indexes)
+        condition = {next(iter(index["key"])): {"$gte": values.scalar_of_order()}}
+        spec = condition if values.random.random() < 0.5 else {"$or": [filter_of(values, 0), condition]}
+        asked.update(filter=spec, batch=values.random.choice([0, 1]))
+        asked.pop("hint", None)
+        if spec is condition:
+            asked["hint"] = index["name"]
+        between = [{"do": {"dropIndexes": "c", "index": index["name"]}}, *between]
     return {"paged": asked, "between": between, **({"turns": True} if values.random.random() < 0.4 else {})}
 
 
@@ -98,7 +106,7 @@ def _between(values: Values, indexes: list[Document], number: int) -> list[Docum
         if dice < 0.5:
             steps.append({"do": change(values, number + at)})
         elif dice < 0.8:
-            steps.append({"ask": question(values)})
+            steps.append({"ask": question(values, indexes)})
         else:
             steps.append({"do": _index_change(values, indexes)})
     return steps

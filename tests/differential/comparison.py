@@ -220,6 +220,7 @@ class _Run:
         """Write while others write: each match that they leave alone is changed once."""
         command, before, between = step["turned"], self.documents, _Between(self, step["between"])
         reply, _ = self.paths.at.in_turns("t", command, lambda count: between.next())
+        self.paths.forget_indexes()
         self._done.append(command)
         after = self._present()
         self.paths.last = command

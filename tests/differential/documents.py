@@ -20,7 +20,7 @@ RARE: Final[list[Any]] = [
     DatetimeMS(5), DatetimeMS(-5), DatetimeMS(0), Timestamp(0, 5), Timestamp(5, 0), b"", b"\0", b"ab",
     Binary(b"ab", 5), Regex("a"), Regex("^a", "i"), MinKey(), MaxKey(), Code("f"), {},
 ]  # fmt: skip
-LONG: Final[list[Any]] = ["x" * 600, "x" * 600 + "y", "x" * 460, "x" * 470, "x" * 470 + "\0", {"b": "x" * 600}]
+LONG: Final[list[Any]] = ["x" * 600, "x" * 600 + "y", "x" * 600 + "y", "x" * 470]
 """Values around the length at which keys are cut."""
 TEXTS: Final[list[Any]] = ["a", "A", "á", "b", "B", "9", "10", None]
 FIELDS: Final = ["a", "b", "c"]
@@ -38,7 +38,7 @@ class Values:
         self._arrays = arrays
         self._nested = nested
         self._rare = rare
-        self._long = random.random() < 0.15
+        self._long = random.random() < 0.25
         self.collated = 0.5 if random.random() < 0.15 else 0.05
         """The share of questions with a collation; where it is large, there are texts for it."""
         self._common = TEXTS if self.collated > 0.1 else random.sample(COMMON, random.choice([3, 4, len(COMMON)]))
@@ -47,12 +47,14 @@ class Values:
 
     def scalar(self) -> Any:
         """Return a value that is no array and holds none."""
-        if self._long and self.random.random() < 0.2:
+        if self._long and self.random.random() < 0.35:
             return self.random.choice(LONG)
         return self.random.choice(RARE if self.random.random() < self._rare else self._common)
 
     def scalar_of_order(self) -> Any:
         """Return a value that can be an end of a range."""
+        if self.random.random() < 0.6:
+            return self.random.choice([0, 1, 2, 3, 4])
         value = self.scalar()
         return 1 if value is None or type(value) is Regex else value
 

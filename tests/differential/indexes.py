@@ -39,7 +39,7 @@ def random_index(values: Values, number: int) -> dict[str, Any]:
         spec = dict(random.choice(_HASHED))
     else:
         spec = _ordered(values)
-    if random.random() < 0.15:
+    if random.random() < 0.2:
         covered: dict[str, Any] = {random.choice(values.paths): random.choice(_PARTIAL)}
         if random.random() < 0.2:
             covered = {"$or": [covered, {random.choice(values.paths): random.choice(_PARTIAL)}]}

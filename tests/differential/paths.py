@@ -74,6 +74,7 @@ class Paths:
         self.filters: list[Document] = []
         """Filters that are asked about during commits."""
         self._names: list[str] = []
+        self._indexes: list[Document] | None = None
         self.last: Document = {}
         """The command that was sent last."""
         self._number = 0
@@ -106,6 +107,7 @@ class Paths:
     def expect(self, documents: list[Document] | None) -> None:
         """Note what others see until the next commit is published; None: compare nothing."""
         self.published = None
+        self.forget_indexes()
         self._names = [] if documents is None else [index["name"] for index in self.indexes()]
         self.published = documents
 
@@ -121,6 +123,7 @@ class Paths:
             self.open, self.published, self.last = open_fields, published, last
 
     def _see(self, published: list[Document]) -> None:
+        self.forget_indexes()
         names = [index["name"] for index in self.indexes()]
         if names != self._names:
             raise Difference(f"indexes {names} before the commit was published, expected {self._names}")
@@ -179,8 +182,14 @@ class Paths:
 
     def indexes(self) -> list[Document]:
         """Return the specifications of all indexes."""
-        reply = self.send({"listIndexes": "c", "cursor": {"batchSize": 1000}})
-        return reply["cursor"]["firstBatch"] if "cursor" in reply else []
+        if self._indexes is None:
+            reply = self.send({"listIndexes": "c", "cursor": {"batchSize": 1000}})
+            self._indexes = reply["cursor"]["firstBatch"] if "cursor" in reply else []
+        return self._indexes
+
+    def forget_indexes(self) -> None:
+        """Ask for the indexes again: they may have changed."""
+        self._indexes = None
 
 
 def checked(reply: Document) -> Document:

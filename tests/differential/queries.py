@@ -24,10 +24,10 @@ def condition(values: Values) -> Document:
     made: Document = {}
     for _ in range(random.choice([1, 1, 2])):
         dice = random.random()
-        if dice < 0.08:
+        if dice < 0.18:
             made[random.choice(["$gt", "$gte"])] = values.scalar_of_order()
             made[random.choice(["$lt", "$lte"])] = values.scalar_of_order()
-        elif dice < 0.45:
+        elif dice < 0.46:
             operand = values.value(1)
             if type(operand) is Regex:
                 operand = "a"
@@ -139,14 +139,30 @@ def projection_of(values: Values) -> Document | None:
     return made
 
 
-def question(values: Values, *, reads_only: bool = False) -> Document:
+def aimed_filter(values: Values, index: Document) -> Document:
+    """Return a filter on the fields of an index, and on those of the documents that it covers."""
+    random = values.random
+    wildcard = [path.removesuffix("$**") for path in index["key"] if path.endswith("$**")]
+    paths = [path for path in index["key"] if not path.endswith("$**")]
+    paths += [f"{prefix}{random.choice(['b', 'c'])}" if prefix else values.path() for prefix in wildcard]
+    made: Document = {path: field(values) for path in random.sample(paths, random.randrange(1, len(paths) + 1))}
+    for path in index.get("partialFilterExpression", ()):
+        if not path.startswith("$") and random.random() < 0.7:
+            some = [values.scalar() for _ in range(2)]
+            made[path] = random.choice([{"$in": some}, some[0], {"$gte": values.scalar_of_order()}])
+    return made
+
+
+def question(values: Values, indexes: list[Document], *, reads_only: bool = False) -> Document:
     """Return what is asked by every access path: the kind, and what it needs. `reads_only`: what a transaction can."""
     random = values.random
     kinds = ["find"] * 8 + ["count"] * 5 + ["distinct"] * 3 + ["aggregate"] * 2
     kinds += ["group", "first", "lookup", "lookup", "view", "range", "take", "remove", "change", "range", "output"]
     if reads_only:
         kinds = ["find", "find", "count", "distinct", "aggregate", "group"]
-    asked: Document = {"kind": random.choice(kinds), "filter": filter_of(values)}
+    is_aimed = random.random() < 0.5
+    spec = aimed_filter(values, random.choice(indexes)) if is_aimed else filter_of(values)
+    asked: Document = {"kind": random.choice(kinds), "filter": spec}
     kind = asked["kind"]
     if kind in ("find", "aggregate", "view", "take") and (sort := sort_of(values)) is not None:
         asked["sort"] = sort
@@ -170,7 +186,7 @@ def question(values: Values, *, reads_only: bool = False) -> Document:
         asked["update"] = update_of(values)
     if random.random() < values.collated:
         asked["collation"] = random.choice(COLLATIONS)
-    if random.random() < 0.5:
+    if random.random() < 0.25:
         asked["batch"] = random.choice([1, 2, 3])
     return asked
 

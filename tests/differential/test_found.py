@@ -54,6 +54,15 @@ def test_a_scan_that_seeks_a_long_value_does_not_pass_its_cut_key() -> None:
         )
 
 
+def test_a_key_that_is_almost_too_long_is_counted_only_if_it_matches() -> None:
+    for key in ({"a": 1, "$**": 1}, {"b": 1, "c": 1}):
+        check(
+            insert({"_id": 0, "b": "x" * 470, "c": 1}),
+            index(key, **({"wildcardProjection": {"a": 0}} if "a" in key else {})),
+            {"ask": {"kind": "count", "filter": {"c": 2}}},
+        )
+
+
 def test_natural_order_is_that_of_insertion_also_with_a_range_of_ids() -> None:
     check(insert({"_id": 3}, {"_id": 2}), {"ask": {"kind": "find", "filter": {"_id": {"$lte": 4}}}})
 

@@ -21,7 +21,7 @@ from headrace.execution.planner.intervals import Intervals
 from headrace.execution.planner.key_values import value_at
 from headrace.query.match.match_expression import LeafMatchExpression, MatchType
 from headrace.store.catalog import Index
-from headrace.store.indexes.index_keys import CUT_BYTES, INVERTED, descends
+from headrace.store.indexes.index_keys import CUT_BYTES, CUT_KEY, INVERTED, descends
 from headrace.store.view import Skip
 from headrace.turns import ticking_if_many
 from headrace.values.keystring import value_end
@@ -69,7 +69,7 @@ def key_bounds(
         fields.append(field_bounds(kind, intervals, [] if kind == "hashed" else tests))
     while fields and fields[-1].lows is None and not fields[-1].tests:
         fields.pop()
-    return _KeyBounds(fields)
+    return _KeyBounds(fields, are_cut=CUT_KEY in index.traits)
 
 
 def _is_pattern(condition: PathCondition) -> bool:
@@ -83,13 +83,15 @@ def _is_pattern(condition: PathCondition) -> bool:
 class _KeyBounds:
     """Is called with a key, and whether the walk is backward: see `Skip`."""
 
-    __slots__ = ("_fields",)
+    __slots__ = ("_are_cut", "_fields")
 
-    def __init__(self, fields: list[FieldBounds]) -> None:
+    def __init__(self, fields: list[FieldBounds], *, are_cut: bool) -> None:
         self._fields = fields
+        self._are_cut = are_cut
+        """Whether the index has keys that were cut."""
 
     def __call__(self, key: bytes, backward: bool) -> bytes | None:
-        if len(key) >= _CUT:
+        if self._are_cut and len(key) >= _CUT:
             return None  # perhaps it was cut
         plain = {False: key}
         at = _NUMBER_BYTES
@@ -100,8 +102,8 @@ class _KeyBounds:
                 interval = bisect_right(highs, rest)
                 if interval == len(highs) or rest < lows[interval]:
                     if backward:
-                        return _cut_high(key[:at] + (highs[interval - 1] if interval else b"\x01"))
-                    return (key[:at] + (b"\xff" if interval == len(highs) else lows[interval]))[:_CUT]
+                        return self._cut_high(key[:at] + (highs[interval - 1] if interval else b"\x01"))
+                    return self._cut_low(key[:at] + (b"\xff" if interval == len(highs) else lows[interval]))
             if number == last and not tests:
                 break
             if down and True not in plain:
@@ -116,10 +118,15 @@ class _KeyBounds:
                 return None  # nested too deeply to be taken apart: the filter decides
         return None
 
+    def _cut_low(self, position: bytes) -> bytes:
+        """A position in front of all keys that begin with this one as far as keys that are cut do."""
+        return position[:_CUT] if self._are_cut else position
 
-def _cut_high(position: bytes) -> bytes:
-    """A position behind all keys that begin with this one as far as keys that are cut do."""
-    return position if len(position) <= _CUT else position[:_CUT] + b"\xff" * 40
+    def _cut_high(self, position: bytes) -> bytes:
+        """A position behind all such keys."""
+        if not self._are_cut or len(position) <= _CUT:
+            return position
+        return position[:_CUT] + b"\xff" * 40
 
 
 def end_of_value(key: bytes, at: int) -> int:
