@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +190,40 @@ def test_a_session_whose_commit_has_failed_begins_again_when_that_is_undone(monk
         at.must("t", begins)
         at.must("admin", {"commitTransaction": 1, **fields(2)})
         assert at.must("t", {"find": "c"})["cursor"]["firstBatch"] == [{"_id": 1}]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_document_that_a_commit_in_pieces_deletes_is_there_until_its_end(
+    monkeypatch: pytest.MonkeyPatch, *, fails: bool
+) -> None:
+    """Otherwise another one with its `_id` is inserted before the delete, in the oplog, or beside it, where that is
+    undone."""
+    monkeypatch.setattr(limits, "COMMIT_PIECE_COUNT", 2)
+
+    class Fails(Exception):
+        pass
+
+    with DrivenServer(clock=FakeClock()) as at:
+        at.must("t", {"insert": "c", "documents": [{"_id": n} for n in range(5)]})
+        at.must("t", {"delete": "c", "deletes": [{"q": {"_id": {"$gt": 0}}, "limit": 0}], **fields(1, starts=True)})
+        codes: list[int] = []
+
+        def between(count: int) -> None:
+            reply = at.run("t", {"insert": "c", "documents": [{"_id": 3}]})
+            assert isinstance(reply, dict)
+            codes.extend(error["code"] for error in reply["writeErrors"])
+            if fails and any(item.pieces and item.pieces._piece_count > 3 for item in at.store.transactions.open.values()):
+                raise Fails
+
+        with pytest.raises(Fails) if fails else nullcontext():
+            at.in_turns("admin", {"commitTransaction": 1, **fields(1)}, between)
+        while at.store.transactions.undoing:
+            txn = at.store.begin()
+            at.store.transactions.undoing[0].undo(txn)
+            at.store.commit(txn)
+        assert set(codes) == {11000}
+        left = [{"_id": n} for n in range(5 if fails else 1)]
+        assert at.must("t", {"find": "c"})["cursor"]["firstBatch"] == left
 
 
 def test_a_database_is_dropped_whose_collection_goes_while_it_is_counted(tmp_path: Path) -> None:

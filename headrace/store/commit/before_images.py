@@ -71,7 +71,11 @@ class BeforeImageTransaction:
         return self._base.put(key, value, db=db)
 
     def put_new(self, key: bytes, value: bytes, *, db: Table) -> bool:
-        """Put into the tables, unless the key is there."""
+        """Put into the tables, unless the key is there, or was there before."""
+        for layer in self._layers:
+            before = layer.before((db, key))
+            if before is not None and before[0] is not None:
+                return False
         return self._base.put_new(key, value, db=db)
 
     def delete(self, key: bytes, *, db: Table) -> bool:
