@@ -398,11 +398,14 @@ class Simulation:
             return
         self._stop(client)
         options, place = stream.resume_options(op)
+        self._open(client, options, op, partial(self._has_opened, client, (place, self._is_lost(stream))))
+
+    def _is_lost(self, stream: Stream) -> bool:
+        """Whether the oplog no longer has the place where a stream is resumed."""
         with self.world.store.reading() as view:
             oldest = view.oldest_position()
         assert oldest is not None
-        is_lost = self.world.store.pruned_through >= 0 and stream.floor < oldest
-        self._open(client, options, op, partial(self._has_opened, client, (place, is_lost)))
+        return self.world.store.pruned_through >= 0 and stream.floor < oldest
 
     def _has_opened(self, client: Client, resumed: Any, reply: Reply, pending: Pending) -> None:
         stream = client.stream
@@ -419,9 +422,10 @@ class Simulation:
         place, is_lost = resumed
         if reply.get("code") == 286 and "committed transaction" in reply["errmsg"]:
             is_lost = self.world.store.pruned_through >= 0  # the first entries of a transaction are gone, not the last
-        if is_lost != (reply.get("code") == 286):
+        has_lost = reply.get("code") == 286
+        if has_lost != is_lost and not (has_lost and self._is_lost(stream)):  # it was pruned meanwhile
             raise Finding("stream", f"resumed at {stream.floor}, lost: {is_lost}, but: {reply}")
-        if is_lost:
+        if has_lost:
             client.stream = None
             return
         if reply["ok"] != 1.0:

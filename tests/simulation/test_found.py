@@ -212,7 +212,9 @@ def test_a_document_that_a_commit_in_pieces_deletes_is_there_until_its_end(
             reply = at.run("t", {"insert": "c", "documents": [{"_id": 3}]})
             assert isinstance(reply, dict)
             codes.extend(error["code"] for error in reply["writeErrors"])
-            if fails and any(item.pieces and item.pieces._piece_count > 3 for item in at.store.transactions.open.values()):
+            if fails and any(
+                item.pieces and item.pieces._piece_count > 3 for item in at.store.transactions.open.values()
+            ):
                 raise Fails
 
         with pytest.raises(Fails) if fails else nullcontext():

@@ -118,7 +118,11 @@ class TransactionCheck:
         self.others = others
 
     def _may_conflict(self, namespace: str) -> bool:
-        """Whether another client has written there, or writes there, since the transaction began."""
+        """Whether another client has written there, or writes there, since the transaction began; or a background job
+        goes on with an index build there, which writes the keys of documents."""
+        there = collection_of(self.transaction.snapshot, namespace)
+        if there is not None and there.builds:
+            return True
         return any(namespace in other.namespaces for other in self.others) or any(
             namespace in (event.namespace, event.to)
             or (event.namespace.endswith(".") and namespace.startswith(event.namespace))
