@@ -54,9 +54,6 @@ def indexes(*specs: tuple[str, str], **more: Any) -> dict[str, Any]:
 
 REFUSED: dict[str, tuple[dict[str, Any], list[int]]] = {
     "bulkWrite: an insert": (bulk({"insert": 0, "document": {"_id": [1]}}), [2]),
-    "bulkWrite: an upsert": (
-        bulk({"update": 0, "filter": {}, "updateMods": {"_id": [1]}, "upsert": True}), [53],
-    ),
     "bulkWrite: inserts": (bulk(*[{"insert": 0, "document": {"_id": [1]}}] * 2, ordered=False), [2, 2]),
     "createIndexes: a collation of _id": (
         {"createIndexes": "c", "indexes": [{"key": {"_id": 1}, "name": "_id_", "collation": {"locale": "en"}}]}, [2],
@@ -65,8 +62,6 @@ REFUSED: dict[str, tuple[dict[str, Any], list[int]]] = {
     "createIndexes: two names": (indexes(("a", "x"), ("a", "y")), [85]),
     "createIndexes: two of a name": (indexes(("a", "x"), ("b", "x")), [86]),
     "createIndexes: option": ({"createIndexes": "c", "indexes": [{"key": {"a": 1}, "name": "a", "b": 1}]}, [197]),
-    "findAndModify: $inc of a string": (modify({"$inc": {"a": 1}}, {"a": "text"}), [14]),
-    "findAndModify: array as _id": (modify({"_id": [1]}), [53]),
     "findAndModify: filter": (modify({"a": 1}, {"$no": 1}), [2]),
     "findAndModify: hint": (modify({"a": 1}, hint="none"), [2]),
     "findAndModify: projection": (modify({"a": 1}, fields={"a": {"$no": 1}}, new=True), [31325]),
@@ -75,12 +70,31 @@ REFUSED: dict[str, tuple[dict[str, Any], list[int]]] = {
     "insert: one": ({"insert": "c", "documents": [{"_id": [1]}]}, [2]),
     "insert: the first of two": ({"insert": "c", "documents": [{"_id": [1]}, {"_id": 2}]}, [2]),
     "insert: too large": ({"insert": "c", "documents": [{"_id": 1, "a": "x" * (16 << 20)}]}, [10334]),
-    "update: $inc of a string": (upsert({"$inc": {"a": 1}}, {"a": "text"}), [14]),
-    "update: array as _id": (upsert({"_id": [1]}), [53]),
     "update: filter": (upsert({"a": 1}, {"$no": 1}), [2]),
     "update: hint": (upsert({"a": 1}, hint="none"), [2]),
+}  # fmt: skip
+
+
+UPSERTS: dict[str, tuple[dict[str, Any], list[int]]] = {
+    "bulkWrite: an upsert": (
+        bulk({"update": 0, "filter": {}, "updateMods": {"_id": [1]}, "upsert": True}), [53],
+    ),
+    "findAndModify: $inc of a string": (modify({"$inc": {"a": 1}}, {"a": "text"}), [14]),
+    "findAndModify: array as _id": (modify({"_id": [1]}), [53]),
+    "update: $inc of a string": (upsert({"$inc": {"a": 1}}, {"a": "text"}), [14]),
+    "update: array as _id": (upsert({"_id": [1]}), [53]),
     "update: path": (upsert({"$set": {"a.$": 1}}), [2]),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("case", UPSERTS)
+def test_an_upsert_that_is_refused_leaves_the_empty_collection_as_on_mongodb(at: DrivenServer, case: str) -> None:
+    command, expected = UPSERTS[case]
+    names, entries = left(at)
+    assert codes(at.run("admin" if "bulkWrite" in command else "t", command)) == expected
+    after = left(at)
+    assert after[0] == sorted([*names, "c"])
+    assert [entry["o"].get("create") for entry in after[1][len(entries) :]] == ["c"]
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -91,9 +105,9 @@ def test_what_is_refused_makes_no_collection(at: DrivenServer, case: str) -> Non
     assert left(at) == before
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("case", [*REFUSED, *UPSERTS])
 def test_in_a_transaction_it_makes_none_either(at: DrivenServer, case: str) -> None:
-    command, expected = REFUSED[case]
+    command, expected = {**REFUSED, **UPSERTS}[case]
     before = left(at)
     asked = {**command, **SESSION, "startTransaction": True}
     assert codes(at.run("admin" if "bulkWrite" in command else "t", asked)) == expected

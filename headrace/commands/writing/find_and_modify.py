@@ -30,7 +30,7 @@ from headrace.errors import CommandError
 from headrace.execution.let import variables_of
 from headrace.execution.plan import Finder, check_hint, collation_of
 from headrace.execution.writes.matches import Target, created, first_match, missing
-from headrace.execution.writes.updates import Applier, check_upsert, parsed
+from headrace.execution.writes.updates import Applier, parsed
 from headrace.query.projection import Projection, parse_projection
 from headrace.query.sort import SortKey, parse_sort
 from headrace.query.update import check_upsert_filter
@@ -155,7 +155,6 @@ def _modify(
         absent = missing(namespace)
         Finder(absent, spec, collation_of(absent, body.get("collation")), let, body.get("hint"))
         _sort_key(body, absent)
-        check_upsert(update, spec, context.txn.wall_ms)
         collection = created(context, namespace)
         finder = Finder(collection, spec, collation_of(collection, body.get("collation")), let)
     retryable = retryable_of(context, request)

@@ -35,7 +35,7 @@ from headrace.errors import CommandError
 from headrace.execution.let import variables_of
 from headrace.execution.plan import Finder, check_hint, collation_of
 from headrace.execution.writes.matches import MatchedDocument, Target, created, first_match, matches, missing
-from headrace.execution.writes.updates import Applier, Changed, check_upsert, parsed
+from headrace.execution.writes.updates import Applier, Changed, parsed
 from headrace.query.pipeline import check_stage_names
 from headrace.query.sort import parse_sort
 from headrace.query.update import Update, check_upsert_filter, parse_update
@@ -211,7 +211,6 @@ def _run_statement(
         Finder(missing(namespace), statement["q"], collation, let, statement.get("hint") if upsert else None)
         if not upsert:
             return Outcome()
-        check_upsert(update, statement["q"], context.txn.wall_ms)
         collection = created(context, namespace)
         collation = collation_of(collection, statement.get("collation"))
     finder = Finder(collection, statement["q"], collation, let, statement.get("hint"))

@@ -20,7 +20,6 @@ from headrace.execution.writes.validation import Validator
 from headrace.query.update import Diff, Update, UpdateContext, parse_update, upsert_document
 from headrace.store.catalog import Collection
 from headrace.store.commit.entries_in_pieces import EntriesInPieces
-from headrace.store.identity import with_id_first
 from headrace.store.indexes.prepared_change import PreparedChange, prepared
 from headrace.store.write_transaction import RetryableWrite, WriteTransaction
 from headrace.values.bson import decode, encode, encode_stored_in_pieces
@@ -57,12 +56,6 @@ def _try(
     write: tuple[Collection, bytes, bytes, bytes, bytes], made: PreparedChange | None, txn: WriteTransaction
 ) -> None:
     txn.replace(*write, made=made)
-
-
-def check_upsert(update: Update, spec: dict[str, Any], wall_ms: int) -> None:
-    """Raise what is wrong with the document that an upsert inserts: a document that is refused makes no collection."""
-    times = UpdateContext(wall_ms, _NO_TIME, inserting=True)
-    with_id_first(encode(upsert_document(update, spec, times)))
 
 
 class Changed(NamedTuple):
