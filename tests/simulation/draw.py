@@ -127,15 +127,19 @@ class Draw:
         base["filter"] = self.filter()
         if kind == "count":
             return {**base, "do": "count"}
-        if kind == "distinct":
-            return {**base, "do": "distinct", "key": random.choice(("a", "b", "n", "s"))}
-        if kind == "aggregate":
-            stage = random.choice(("count", "group", "group", "lookup"))
-            made = {**base, "do": "aggregate", "stage": stage, "key": random.choice(("a", "n", "s"))}
-            if stage == "lookup":
-                made["from"] = namespace.partition(".")[0] + random.choice((".x", ".y"))
-            return made
+        if kind in ("aggregate", "distinct"):
+            return self._aggregate_or_distinct(base, is_distinct=kind == "distinct")
         return self._find(base, is_view=namespace in VIEWS)
+
+    def _aggregate_or_distinct(self, base: Document, *, is_distinct: bool = False) -> Document:
+        random = self.random
+        if is_distinct:
+            return {**base, "do": "distinct", "key": random.choice(("a", "b", "n", "s"))}
+        stage = random.choice(("count", "group", "group", "lookup"))
+        made = {**base, "do": "aggregate", "stage": stage, "key": random.choice(("a", "n", "s"))}
+        if stage == "lookup":
+            made["from"] = base["ns"].partition(".")[0] + random.choice((".x", ".y", ".v"))
+        return made
 
     def _find(self, base: Document, *, is_view: bool) -> Document:
         random = self.random
@@ -235,7 +239,9 @@ class Draw:
         """A statement of a client's transaction."""
         random = self.random
         base: Document = {"ns": random.choice(NAMESPACES), "calm": self.chance(0.6)}
-        kind = random.choice(("find",) * 3 + ("insert",) * 2 + ("update",) * 3 + ("delete",))
+        kind = random.choice(("find",) * 3 + ("read",) * 2 + ("insert",) * 2 + ("update",) * 3 + ("delete",))
+        if kind == "read":
+            return self._aggregate_or_distinct({**base, "filter": self.filter()}, is_distinct=self.chance(0.3))
         if kind == "find":
             made = self._find({**base, "filter": self.filter()}, is_view=False)
             return (

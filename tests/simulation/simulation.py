@@ -309,11 +309,11 @@ class Simulation:
                 ModelTransaction(world.state, world.clock.monotonic_ms(), world.now, len(world.attempted))
             ]
         database = reads.split(inner["ns"])[0]
-        is_read = inner["do"] == "find"
+        is_read = inner["do"] in reads.READS
         body, sequences = (reads.body_of(inner), {}) if is_read else writes.body_of(inner)
-        if is_read:
+        if inner["do"] == "find":
             body["batchSize"] = 1000
-        else:
+        if not is_read:
             for transaction in client.transactions:
                 transaction.namespaces.add(inner["ns"])
         body |= {**fields, **self._fields(client)}

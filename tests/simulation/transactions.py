@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from tests.simulation.language import Document, matches, updated, upserted
 from tests.simulation.model import Event, Finding, ModelCollection, ModelView, State, collection_of, index_keys
-from tests.simulation.reads import answer_in, answer_of
+from tests.simulation.reads import READS, answer_in, answer_of, namespaces_of
 from tests.simulation.world import ENDED
 
 LIFETIME_MS: Final = 60_000
@@ -135,19 +135,20 @@ class TransactionCheck:
         if code == 251 and now_ms - transaction.began_ms >= LIFETIME_MS:
             return
         ends = op["do"] in ("abort", "commit")
-        if code in ENDED or (not ends and op["do"] != "find" and transaction.is_refused(op, code)):
+        if code in ENDED or (not ends and op["do"] not in READS and transaction.is_refused(op, code)):
             return
         if code == 251 and any(map(self._may_conflict, transaction.namespaces)):
             return  # a change that took long has overwritten what it had locked meanwhile
-        if code in (112, 175, 246) and not ends and self._may_conflict(op["ns"]):
+        namespaces = [] if ends else namespaces_of(op, transaction.snapshot)
+        if code in (112, 175, 246) and any(map(self._may_conflict, namespaces)):
             return
         raise Finding("transaction", f"{op} was answered {reply}, of a transaction that has made {transaction.changes}")
 
     def statement(self, op: Document, reply: Document) -> None:
         """Check the reply of a statement, and note what it has done. Raises `Finding`."""
         transaction = self.transaction
-        if op["do"] == "find":
-            documents = reply["cursor"]["firstBatch"]
+        if op["do"] in READS:
+            documents = reply["cursor"]["firstBatch"] if "cursor" in reply else []
             answer, expected = answer_of(op, reply, documents), answer_in(op, transaction.state)
             if answer != expected:
                 raise Finding("transaction", f"{op} was answered {answer}, expected {expected}")
