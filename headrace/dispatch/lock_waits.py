@@ -97,15 +97,17 @@ def wait_until_unlocked(context: CommandContext, change: Change) -> bool:
     """Try a change before it is made; where it meets a lock, pause until that is gone.
 
     False: it has paused, so that what was looked at may have changed. To be called where `context.has_locks`; what else
-    stands against the change is raised when it is made.
+    stands against the change is raised when it is made, or here, if it has paused to tell that.
     """
+    pause_count = context.pause_count
     try:
         change(TrialView(context.txn))
     except Locked as locked:
         context.wait_for(locked.holder)
         return False
     except CommandError:
-        pass
+        if context.pause_count != pause_count:
+            raise
     return True
 
 

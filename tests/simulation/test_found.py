@@ -228,6 +228,33 @@ def test_a_document_that_a_commit_in_pieces_deletes_is_there_until_its_end(
         assert at.must("t", {"find": "c"})["cursor"]["firstBatch"] == left
 
 
+def test_a_key_that_a_transaction_locks_while_an_insert_is_being_refused_stays_locked(tmp_path: Path) -> None:
+    """To tell what is a duplicate may take a pause, and after that it may be one no longer."""
+    for pause in range(1, 15):
+        with DrivenServer(tmp_path / str(pause), clock=FakeClock()) as at:
+            at.must("t", {"insert": "c", "documents": [{"_id": 1}, {"_id": 8}]})
+            at.must("t", {"insert": "other", "documents": [{"_id": 1}]})
+            at.must("t", {"update": "other", "updates": [{"q": {}, "u": {"a": 1}}], **fields(1, 2, starts=True)})
+
+            def between(count: int, at: DrivenServer = at, pause: int = pause) -> None:
+                if count == pause:
+                    txn = at.store.begin()
+                    delete = {"delete": "c", "deletes": [{"q": {"_id": 1}, "limit": 1}]}
+                    request = at.request("t", delete)
+                    assert isinstance(at.engine.run_write(at.engine.command(request), request, txn), bytes)
+                    at.store.commit(txn)
+                    at.must("t", {"insert": "c", "documents": [{"_id": 1, "by": "t"}], **fields(1, starts=True)})
+                elif count == pause + 3:
+                    at.must("admin", {"commitTransaction": 1, **fields(1)})
+
+            body = {"insert": "c", "documents": [{"_id": 1}, {"_id": 5}], "ordered": False}
+            reply, pauses = at.in_turns("t", body, between)
+            at.run("admin", {"commitTransaction": 1, **fields(1)})
+            assert reply["n"] == 1, pause
+            found = at.must("t", {"find": "c", "filter": {}})["cursor"]["firstBatch"]
+            assert sorted(item["_id"] for item in found) == [1, 5, 8], (pause, pauses)
+
+
 def test_a_database_is_dropped_whose_collection_goes_while_it_is_counted(tmp_path: Path) -> None:
     """The count of a collection that is gone is not kept from one turn to the next."""
     for pause in (1, 2):
