@@ -18,7 +18,8 @@ def random_case(seed: int) -> Case:
     """Return the case of a seed. Each has a theme, so that what is rare comes often in some cases."""
     random = Random(seed)
     theme = random.choice(["read"] * 5 + ["write"] * 2 + ["pause"] * 3 + ["transaction"] * 2)
-    values = Values(random, arrays=random.random() < 0.5, nested=random.random() < 0.6, rare=random.choice([0.05, 0.4]))
+    arrays = random.random() < (0.25 if theme == "transaction" else 0.5)
+    values = Values(random, arrays=arrays, nested=random.random() < 0.6, rare=random.choice([0.05, 0.4]))
     count = random.choice([3, 8, 8, 15, 30] if theme == "read" else [3, 6, 12])
     built_first = random.random() < 0.5
     indexes = [random_index(values, number) for number in range(random.choice([1, 2, 3, 4]))]

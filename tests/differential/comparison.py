@@ -26,7 +26,7 @@ from tests.differential.paths import Paths, checked, small_limits
 from tests.differential.questions import Asking
 
 Document = dict[str, Any]
-CASE_SECONDS_MAX: Final = 20.0
+CASE_SECONDS_MAX: Final = 6.0
 """Processor time of a case, which takes a fifth of a second."""
 READS_ALL: Document = {"find": "c", "hint": {"$natural": 1}}
 

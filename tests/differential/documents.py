@@ -41,7 +41,7 @@ class Values:
         self._long = random.random() < 0.25
         self.collated = 0.5 if random.random() < 0.15 else 0.05
         """The share of questions with a collation; where it is large, there are texts for it."""
-        self._common = TEXTS if self.collated > 0.1 else random.sample(COMMON, random.choice([3, 4, len(COMMON)]))
+        self._common = TEXTS if self.collated > 0.1 else [None, *random.sample(COMMON, random.choice([3, 4, 9]))]
         self.paths = random.sample(sorted(set(PATHS)), random.choice([1, 2, 2, 3])) if random.random() < 0.8 else PATHS
         """The paths of filters and indexes: few, so that they are of the same fields."""
 

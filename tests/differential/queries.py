@@ -153,6 +153,21 @@ def aimed_filter(values: Values, index: Document) -> Document:
     return made
 
 
+def aimed_question(values: Values, index: Document, *, reads_only: bool) -> Document:
+    """Return a question that an index answers by itself: a count, distinct values, a seek in its last field, or an
+    update that moves its keys."""
+    random, paths = values.random, [path for path in index["key"] if "$" not in path] or ["a"]
+    above = {paths[0]: {"$gte": values.scalar_of_order()}}
+    made: list[Document] = [
+        {"kind": "count", "filter": above},
+        {"kind": "distinct", "filter": random.choice([{}, above]), "path": paths[0]},
+        {"kind": "count", "filter": {paths[-1]: values.scalar()}},
+    ]
+    if not reads_only:
+        made.append({"kind": "change", "filter": above, "update": {"$inc": {"times": 1, paths[0]: 1}}})
+    return random.choice(made)
+
+
 def question(values: Values, indexes: list[Document], *, reads_only: bool = False) -> Document:
     """Return what is asked by every access path: the kind, and what it needs. `reads_only`: what a transaction can."""
     random = values.random
@@ -160,6 +175,8 @@ def question(values: Values, indexes: list[Document], *, reads_only: bool = Fals
     kinds += ["group", "first", "lookup", "lookup", "view", "range", "take", "remove", "change", "range", "output"]
     if reads_only:
         kinds = ["find", "find", "count", "distinct", "aggregate", "group"]
+    if random.random() < 0.2:
+        return aimed_question(values, random.choice(indexes), reads_only=reads_only)
     is_aimed = random.random() < 0.5
     spec = aimed_filter(values, random.choice(indexes)) if is_aimed else filter_of(values)
     asked: Document = {"kind": random.choice(kinds), "filter": spec}
