@@ -78,7 +78,7 @@ def test_freed_memory_is_returned_before_anything_ends() -> None:
 def test_the_memory_of_this_process_is_measured() -> None:
     before = resident_bytes()
     with mmap.mmap(-1, 64 * MEGABYTE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as held:
-        held.write(b"x" * held.size())
+        held.write(b"x" * len(held))
         assert resident_bytes() - before > 32 * MEGABYTE
 
 
