@@ -214,7 +214,6 @@ REFUSED: Final[list[Document]] = [
     {"createIndexes": "z", "indexes": [{"key": {"a": "other"}, "name": "i"}]},
     {"create": "z", "viewOn": "c", "pipeline": [{"$other": 1}]},
     {"insert": "z", "documents": [{"_id": [1]}]},
-    {"update": "z", "updates": [{"q": {}, "u": {"$set": {"_id": [1]}}, "upsert": True}]},
     {"findAndModify": "z", "query": {}, "update": {"$other": 1}, "upsert": True},
 ]  # fmt: skip
 """Commands that fail, and that must not make the collection that they name."""

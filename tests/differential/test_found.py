@@ -63,6 +63,28 @@ def test_a_key_that_is_almost_too_long_is_counted_only_if_it_matches() -> None:
         )
 
 
+def test_a_range_that_is_cut_does_not_count_a_key_that_is_almost_too_long() -> None:
+    for direction in (1, -1):
+        check(
+            index({"a": direction}),
+            insert({"_id": 0, "a": "x" * 470}),
+            {"ask": {"kind": "count", "filter": {"a": LONG}}},
+            {"ask": {"kind": "find", "filter": {"a": {"$gte": LONG}}, "projection": {"_id": 0, "a": 1}}},
+            {"ask": {"kind": "distinct", "filter": {"a": {"$gte": LONG}}, "path": "a"}},
+        )
+
+
+def test_a_seek_of_a_value_longer_than_a_key_passes_over_shorter_keys() -> None:
+    for key in ({"b": 1, "a": 1}, {"b": -1, "a": -1}):
+        check(
+            insert({"_id": 0, "a": "a"}, {"_id": 1, "a": "z"}),
+            index(key),
+            {"ask": {"kind": "find", "filter": {"a": LONG}, "sort": {"b": 1}}},
+            {"ask": {"kind": "find", "filter": {"a": LONG}, "sort": {"b": -1}}},
+            {"ask": {"kind": "distinct", "filter": {"b": None, "a": {"$gte": LONG}}, "path": "a"}},
+        )
+
+
 def test_natural_order_is_that_of_insertion_also_with_a_range_of_ids() -> None:
     check(insert({"_id": 3}, {"_id": 2}), {"ask": {"kind": "find", "filter": {"_id": {"$lte": 4}}}})
 

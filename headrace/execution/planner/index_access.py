@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 RANGE_COUNT_MAX: Final = 1000
 """Ranges of keys that the values of several fields may be multiplied to; then the later ones are left to the filter."""
+_CUT: Final = CUT_BYTES + 4
+"""The length to which the ends of ranges are cut, as keys are: a range may then have keys of other values."""
 _PAIR_COUNT_MAX: Final = 100_000
 """Ranges of the values of several fields; of more the first fields alone bound the keys."""
 
@@ -128,10 +130,12 @@ def index_access(
         point_count += 1
     backward = direction == -1
     ranges = ranges_of(index, bounds)
+    are_whole = all(len(low) < _CUT and len(high) < _CUT for low, high in ticking_if_many(ranges))
     says_all = is_complete and len(used) == len(conditions) and all(condition.is_exact for condition in conditions)
     return IndexAccess(
         index, tuple(bounds), tuple(reversed(ranges) if backward else ranges), backward, direction is not None,
-        says_all and not index.traits, point_count, says_all=says_all, skip=skip_of(index, bounds, conditions),
+        says_all and are_whole and not index.traits, point_count, says_all=says_all,
+        skip=skip_of(index, bounds, conditions),
     )  # fmt: skip
 
 
@@ -250,12 +254,11 @@ def ranges_of(index: Index, bounds: Sequence[Intervals | None]) -> list[Range]:
 
 def cut_ranges(ranges: list[Range]) -> list[Range]:
     """The ranges for keys that are cut where they are too long; what then overlaps is joined."""
-    longest = CUT_BYTES + 4
-    if all(len(low) <= longest and len(high) <= longest for low, high in ticking_if_many(ranges)):
+    if all(len(low) <= _CUT and len(high) <= _CUT for low, high in ticking_if_many(ranges)):
         return ranges
     made: list[Range] = []
     for low, high in ticking_if_many(ranges):
-        cut = low[:longest], (high if len(high) <= longest else high[:longest] + b"\xff" * 40)
+        cut = low[:_CUT], (high if len(high) <= _CUT else high[:_CUT] + b"\xff" * 40)
         if made and cut[0] <= made[-1][1]:
             made[-1] = made[-1][0], max(made[-1][1], cut[1])
         else:
