@@ -219,13 +219,19 @@ class _Run:
     def _turned(self, step: Document) -> None:
         """Write while others write: each match that they leave alone is changed once."""
         command, before, between = step["turned"], self.documents, _Between(self, step["between"])
-        reply, _ = self.paths.at.in_turns("t", command, lambda count: between.next())
+
+        def go_on(count: int) -> None:
+            self.documents = self._present()  # with what the command has done so far
+            between.next()
+
+        reply, _ = self.paths.at.in_turns("t", command, go_on)
         self.paths.forget_indexes()
         self._done.append(command)
         after = self._present()
         self.paths.last = command
         if "createIndexes" in command:
-            return self._compare(after, self.documents)
+            self._compare(after, self.documents)
+            return
         constant = [document for document in before if between.is_constant(document)]
         identities = {_identity(document) for document in constant}
         there = [document for document in after if _identity(document) in identities]

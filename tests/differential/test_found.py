@@ -105,3 +105,13 @@ def test_a_wildcard_index_without_some_paths_does_not_say_what_exists() -> None:
         insert({"_id": 1, "a": {"b": 2}}),
         {"ask": {"kind": "find", "filter": {"a": {"$exists": True}}}},
     )
+
+
+def test_an_empty_array_is_found_in_an_index_with_a_collation() -> None:
+    for value in ([], [[]], [{}]):
+        check(
+            insert({"_id": 1, "a": value}),
+            index({"a": -1}, collation={"locale": "en"}),
+            {"ask": {"kind": "find", "filter": {"a": value}, "collation": {"locale": "en"}}},
+            {"ask": {"kind": "find", "filter": {"a": {"$in": [value, "x"]}}, "collation": {"locale": "en"}}},
+        )

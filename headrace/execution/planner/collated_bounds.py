@@ -44,7 +44,10 @@ def has_order_of(index: Index, collation: Collation | None) -> bool:
 
 
 def _is_collated(end: End) -> bool:
-    """Whether the end is at a value whose key depends on the collation: not where all of a type begin or end."""
+    """Whether the end is at a value whose key depends on the collation: not where all of a type begin or end, nor at an
+    array with nothing in it."""
+    if type(end.value) is list and not end.value:
+        return False
     return (not end.is_prefix and type(end.value) in COLLATED) or (end.key[:1] == _STRINGS and len(end.key) > 1)
 
 
