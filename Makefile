@@ -13,13 +13,14 @@ DAYS ?= 1
 # The fast tests run in so many processes; tests/lanes.py says what else runs side by side.
 export PROCESSES ?= 2
 
-.PHONY: help setup check test soak demo bench docs warm clean
+.PHONY: help setup check test soak clients demo bench docs warm clean
 
 help:
 	@echo 'make setup   .venv with headrace and its tools; does nothing the second time'
 	@echo 'make check   style, types, import rules and the fast tests: under a minute'
 	@echo 'make test    everything, with servers, Spark and kill -9: a quarter of an hour'
-	@echo 'make soak    random and repeated tests for longer: half an hour'
+	@echo 'make soak    random and repeated tests for longer, and make clients: some hours'
+	@echo 'make clients the suites of drivers, from their registries, against a server: some hours'
 	@echo 'make demo    DAYS=1 of flights through a server, its change stream and Spark into a table'
 	@echo 'make bench   measures the server'
 	@echo 'make docs    the documentation as a site, in site/'
@@ -41,6 +42,9 @@ test: setup $(WARM)
 
 soak: setup $(WARM)
 	$(TESTED) tests/lanes.py soak
+
+clients: setup
+	$(TESTED) tests/lanes.py clients
 
 $(WARM): $(STAMP)
 	@mkdir -p $(@D)

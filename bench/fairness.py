@@ -1,12 +1,15 @@
 """What other clients notice of an attack: their waits, the server's memory, and how the attack was answered.
 
-    python bench/fairness.py                          all attacks; a table in Markdown
+    python bench/fairness.py --class applications     what applications do: a minute
+    python bench/fairness.py --class extremes         what hostile clients may do: ten minutes
+    python bench/fairness.py                          both; a table in Markdown
     python bench/fairness.py --only regex unwind      those whose name contains one of these
-    python bench/fairness.py --seconds 5 --write docs/limits.md
+    python bench/fairness.py --seconds 5 --write bench/attacks.md
     python bench/fairness.py --memoryLimit 512M       the peak memory of a server with that limit, and the answers
 
 Each attack has a server process of its own. Beside it one client pings, one inserts and one watches (`honest.py`), and
-one pings a second server that does nothing else: what that one waits is the machine's, and is taken off.
+one pings a second server that does nothing else: what that one waits is the machine's, and is taken off. The last line
+says how many keep the bound of their class for pings and inserts, and the exit status is 1 where one does not.
 """
 
 from __future__ import annotations
@@ -24,11 +27,14 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from attacks import ALL
+from attacks import ALL, APPLICATIONS, EXTREMES
 from attacks.attacker import ANSWER_SECONDS_MAX, Attack, Attacker
 from honest import KINDS, HonestClient, Latency, lower_priority
 from target import StartedServer, Target
 
+CLASSES = {"applications": APPLICATIONS, "extremes": EXTREMES}
+PERCENTILE_99_MS_MAX = {"applications": 20.0, "extremes": 250.0}
+WORST_MS_MAX = {"applications": float("inf"), "extremes": 500.0}
 BEGIN, END = "<!-- bench/fairness.py: begin -->", "<!-- bench/fairness.py: end -->"
 
 
@@ -50,6 +56,14 @@ class Result:
         """(worst, 99th percentile) of a kind of client, less the idle server's."""
         one, idle = self.latency[kind], self.latency["idle"]
         return max(0.0, one.worst - idle.worst), max(0.0, one.percentile_99 - idle.percentile_99)
+
+    def keeps_bound(self) -> bool:
+        """Whether pings and inserts wait no longer than others may make them."""
+        name = "applications" if self.attack in {attack.name for attack in APPLICATIONS} else "extremes"
+        waits = [self.wait(kind) for kind in ("ping", "insert")]
+        return self.alive and all(
+            worst <= WORST_MS_MAX[name] and percentile <= PERCENTILE_99_MS_MAX[name] for worst, percentile in waits
+        )
 
     def row(self) -> str:
         """The line of the table."""
@@ -75,14 +89,15 @@ MEMORY_HEAD = "| Attack | VmHWM | without pages of the data file | answers |\n|-
 
 def main() -> int:
     arguments = _arguments()
-    wanted = [attack for attack in ALL if _wanted(attack, arguments.only)]
+    attacks = ALL if arguments.kind is None else CLASSES[arguments.kind]
+    wanted = [attack for attack in attacks if _wanted(attack, arguments.only)]
     if not wanted:
         print("no attack has such a name; there are: " + "; ".join(attack.name for attack in ALL), file=sys.stderr)
         return 2
     if arguments.list:
         print("\n".join(attack.name for attack in wanted))
         return 0
-    rows = []
+    rows, exceeded = [], []
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that servers and clients end, too
     limit = arguments.memory_limit
     head, flags = (HEAD, ()) if limit is None else (MEMORY_HEAD, ("--memoryLimit", limit))
@@ -92,18 +107,24 @@ def main() -> int:
             result = measure(attack, idle, arguments.seconds, arguments.directory, flags)
             rows.append(result.row() if limit is None else result.memory_row())
             print(rows[-1], flush=True)
+            if not result.keeps_bound():
+                exceeded.append(attack.name)
             for kind, latency in result.latency.items():
                 if latency.failure:
                     print(f"{kind}: {latency.failure}", file=sys.stderr)
     if arguments.write is not None:
         _write(arguments.write, head, rows)
-    return 0
+    print(f"\n{len(wanted) - len(exceeded)} of {len(wanted)} keep their bound")
+    for name in exceeded:
+        print(f"exceeded: {name}")
+    return 1 if exceeded else 0
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0], allow_abbrev=False)
     add = parser.add_argument
     add("--only", nargs="+", default=[], metavar="TEXT", help="attacks whose name contains one of these")
+    add("--class", dest="kind", choices=sorted(CLASSES), help="only what applications do, or only extremes")
     add("--seconds", type=float, default=3.0, help="how long each goes on (default: 3)")
     add("--list", action="store_true", help="print the names only")
     add("--write", type=Path, metavar="FILE", help="put the table into this page, between its marks")

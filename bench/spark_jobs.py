@@ -159,7 +159,7 @@ def measure_collections(
     uri = f"mongodb://{server.address[0]}:{server.address[1]}/?directConnection=true"
     source = {"uri": uri, "database": "bench_collections", "startingPosition": "snapshot"}
     sink = {"kind": "mirror", "path": "{collection}", "schema": "infer", "upkeep": False}
-    given = {"checkpoint": "checkpoint", "source": source, "sink": [sink], "trigger": {"availableNow": True}}
+    given = {"checkpoint": "_checkpoint", "source": source, "sink": [sink], "trigger": {"availableNow": True}}
     figures: dict[str, float] = {"collections": collections, "documents": documents}
     with tempfile.TemporaryDirectory() as folder, MongoClient[dict[str, Any]](uri) as client:
         job = parse_job(given, "bench", Path(folder))

@@ -7,6 +7,7 @@ tests/test_docs.py checks that the pages are up to date.
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,9 +16,12 @@ from unittest.mock import patch
 
 from headrace.cli.main import build_parser
 from headrace.demo.__main__ import main as demo
-from headrace.spark.jobs.file_table import JOB_KEYS, LOOKUP_TABLE_KEYS, SINK_KEYS, UPKEEP_KEYS, FileKey
+from headrace.spark.jobs.job_model import TABLES, LookupTable, json_schema, option_text
 from headrace.spark.mirror import main as mirror
-from headrace.spark.source.option_table import GROUPS, SOURCE_OPTIONS
+from headrace.spark.sinks.file_values import FileTable, allowed
+from headrace.spark.sinks.sink_model import Upkeep
+from headrace.spark.sinks.sink_options import KINDS
+from headrace.spark.source.option_table import GROUPS, SOURCE_OPTIONS, SourceOption
 
 FOLDER: Final = Path(__file__).with_name("reference")
 NOTE: Final = "<!-- Written by docs/reference.py; change the code and run it again. -->\n"
@@ -25,7 +29,12 @@ NOTE: Final = "<!-- Written by docs/reference.py; change the code and run it aga
 
 def pages() -> dict[str, str]:
     """The text of each page, by the name of its file."""
-    return {"cli.md": cli(), "job-file.md": job_file(), "source-options.md": source_options()}
+    return {
+        "cli.md": cli(),
+        "job-file.md": job_file(),
+        "job-file.schema.json": schema(),
+        "source-options.md": source_options(),
+    }
 
 
 def cli() -> str:
@@ -96,41 +105,86 @@ def source_options() -> str:
     sections = []
     for group in GROUPS:
         rows = [
-            (f"`{name}`", f"`{option.default}`" if option.default else "", option.text)
+            (f"`{name}`", option.allowed, f"`{option.default}`" if option.default else "", example(option), option.text)
             for name, option in SOURCE_OPTIONS.items()
             if option.group == group
         ]
-        sections.append(f"\n## {group}\n" + table(("Option", "Default", "Meaning"), rows))
+        sections.append(f"\n## {group}\n" + table(("Option", "Value", "Default", "Example", "Meaning"), rows))
     return head + "".join(sections)
+
+
+def example(option: SourceOption) -> str:
+    return f"`{option_text(option.choices[-1] if option.choices else option.example)}`"
 
 
 def job_file() -> str:
     head = (
         f"# Job file\n\n{NOTE}\nA job is a TOML file that `headrace pipeline run` takes. "
-        "[Run a job](../spark/jobs.md) explains how to write one.\nA key that is not listed here is an error.\n"
+        "[Run a job](../spark/jobs.md) explains how to write one.\nA key that is not listed here is an error, and so "
+        "is a value that its key does not allow: the message names the file, the\nline, the key and what is allowed. "
+        "Nothing is "
+        'converted: `"4"` is no number.\n\nA path is taken as it is written: one with `~` or `$HOME` is refused, since '
+        "no "
+        "shell expands it.\n\nEditors complete and check a job's file by its JSON schema: [job-file.schema.json]"
+        "(job-file.schema.json), which\n`headrace pipeline schema` prints, too. With taplo, or *Even Better TOML*, the "
+        "file's first line names it:\n`#:schema job-file.schema.json`.\n"
     )
-    sections = [f"\n## {heading(name)}\n" + keys(options) for name, options in JOB_KEYS.items()]
+    sections = [f"\n## {heading(name)}\n" + keys(model) for name, model in TABLES.items()]
     sections.insert(1, "\n## [source]\n\nThe [options of the source](source-options.md), by their names.\n")
     lookups = (
         "\n## [pipeline.tables.NAME]\n\nA table that a `$lookup` reads, as `from = NAME`. `format` or `path` is "
         "required.\n"
     )
-    sections.append(lookups + keys(LOOKUP_TABLE_KEYS))
-    for kind, options in SINK_KEYS.items():
+    sections.append(lookups + keys(LookupTable))
+    for kind, made in KINDS.items():
         about = f"\nSee [the sink `{kind}`](../sinks/{kind}.md).\n"
-        sections.append(f'\n## [[sink]] of kind = "{kind}"\n{about}' + keys(options))
+        sections.append(f'\n## [[sink]] of kind = "{kind}"\n{about}' + keys(made.model))
     about = "\nOf a sink with a Delta table, see [upkeep of tables](../spark/tables-upkeep.md).\n"
-    sections.append(f"\n## [sink.upkeep]\n{about}" + keys(UPKEEP_KEYS))
+    sections.append(f"\n## [sink.upkeep]\n{about}" + keys(Upkeep))
     return head + "".join(sections)
+
+
+def schema() -> str:
+    return json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n"
 
 
 def heading(name: str) -> str:
     return f"[{name}]" if name else "Top level"
 
 
-def keys(options: dict[str, FileKey]) -> str:
-    rows = [(f"`{name}`", key.default, key.text) for name, key in options.items()]
-    return table(("Key", "Default", "Meaning"), rows)
+def keys(model: type[FileTable]) -> str:
+    schemas = model.schemas()
+    rows = [
+        (
+            f"`{name}`",
+            allowed(schemas[name]),
+            default_of(field),
+            f"`{toml((field.examples or [None])[0])}`",
+            field.description or "",
+        )
+        for name, field in model.keys().items()
+        if name != "kind"
+    ]
+    return table(("Key", "Value", "Default", "Example", "Meaning"), rows)
+
+
+def default_of(field: Any) -> str:
+    if field.json_schema_extra:
+        return str(field.json_schema_extra["shown"])
+    return "required" if field.is_required() else f"`{toml(field.default)}`"
+
+
+def toml(value: Any) -> str:
+    """The value as TOML has it."""
+    if isinstance(value, dict):
+        return (
+            "{"
+            + ", ".join(
+                f"{name if name.isidentifier() else json.dumps(name)} = {toml(each)}" for name, each in value.items()
+            )
+            + "}"
+        )
+    return f"[{', '.join(map(toml, value))}]" if isinstance(value, list) else json.dumps(value)
 
 
 def table(titles: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

@@ -18,6 +18,7 @@ PAGE: Final = Path(__file__).with_name("unsupported.md")
 NAMES: Final = ("REFUSED", "REFUSED_FLAGS", "UNSUPPORTED")
 TITLES: Final = {
     "accumulator.UNSUPPORTED": "Accumulators",
+    "coll_mod.UNSUPPORTED": "Options of `collMod`",
     "create.UNSUPPORTED": "Options of `create`",
     "field_operators.UNSUPPORTED": "Query operators on a field",
     "filter_parser.UNSUPPORTED": "Query operators at the top level",

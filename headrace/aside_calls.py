@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from math import inf
 from typing import Any
 
-from greenlet import getcurrent
-
-from headrace.turns import Turn
+from headrace.running_command import running_command
 
 
 class _Failed:
-    """What such a call has raised."""
+    """The error that a call has raised."""
 
     __slots__ = ("error",)
 
@@ -22,8 +19,8 @@ class _Failed:
 
 
 class AsideCall:
-    """A long call of C code that lets other threads run. The shell may run it in one, and the command goes on when it
-    has ended; where nobody does, the command runs it itself."""
+    """A long call of C code that lets other threads run. The shell may run it in a thread, and the command continues
+    when it has ended. Without a shell the command runs it itself."""
 
     def __init__(self, function: Callable[..., Any], *args: Any) -> None:
         self._call = partial(function, *args)
@@ -43,7 +40,7 @@ class AsideCall:
         return True
 
     def result(self) -> Any:
-        """What it has returned; raises what it has raised."""
+        """Return the call's result, or raise its error."""
         self.over()
         outcome = self._outcome.pop()
         if type(outcome) is _Failed:
@@ -52,9 +49,9 @@ class AsideCall:
 
 
 def call_aside(function: Callable[..., Any], *args: Any) -> Any:
-    """What `function` returns, which touches nothing but its arguments; others run meanwhile."""
+    """Return the result of `function`, which uses only its arguments; other commands run meanwhile."""
     call = AsideCall(function, *args)
-    turn = getcurrent()
-    if type(turn) is Turn and turn.ends != inf:
-        turn.pause(call)
+    command = running_command()
+    if command is not None:
+        command.pause(call)
     return call.result()

@@ -1,4 +1,4 @@
-"""The only module that reads the time; everything else is given a clock."""
+"""The only module that reads the time; all others get a clock."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What everything that needs the time is given; `testing.clock.FakeClock` is the one of tests."""
+    """The time, passed to everything that needs it; tests pass `testing.clock.FakeClock`."""
 
     def now_ms(self) -> int:
         """Wall-clock milliseconds since the Unix epoch, as BSON dates count them."""

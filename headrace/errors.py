@@ -1,7 +1,7 @@
-"""What a client is answered that fails: `CommandError` or `Interrupted`, and MongoDB's error codes with their names.
+"""The errors of commands: `CommandError` or `Interrupted`, and MongoDB's error codes with their names.
 
-Rule: whatever a client did wrong is raised as a `CommandError` with MongoDB's own number, what ends a command from
-outside as `Interrupted`. Anything else that escapes from the core is our bug and stops what was being done.
+Rule: a client's mistake is raised as a `CommandError` with MongoDB's own number, the end of a command from outside as
+`Interrupted`. Any other exception that escapes from the core is our bug and stops what was being done.
 
 Source of the names: MongoDB's documentation and the drivers' specifications.
 """
@@ -167,7 +167,7 @@ def code_name(code: int) -> str:
 
 
 class AnsweredError(Exception):
-    """What a client is answered with MongoDB's number; `extra` holds fields sent beside the message."""
+    """An error with MongoDB's number, sent to the client; `extra` holds fields sent beside the message."""
 
     def __init__(
         self, code: int, message: str, *, labels: tuple[str, ...] = (), extra: dict[str, Any] | None = None
@@ -185,16 +185,17 @@ class AnsweredError(Exception):
 
 
 class CommandError(AnsweredError):
-    """What a client did wrong. Whoever runs a part of a command may catch it: a statement, a constant, a trial."""
+    """A mistake of the client. Code that runs a part of a command may catch it: for a statement, a constant, a
+    trial."""
 
     def behind(self, prefix: str) -> CommandError:
-        """The same error with its message behind `prefix`: what was wrong in a part, as an error of the whole."""
+        """The same error with `prefix` before its message: an error of a part becomes an error of the whole."""
         return CommandError(self.code, prefix + self.message, labels=self.labels, extra=self.extra)
 
 
 class Interrupted(AnsweredError):
     """Ends a command, and not only the part of it that ran: its time is up, it was killed, its client has gone.
 
-    No `CommandError`, so that nobody takes it for the error of a part; who clears up catches both (`AnsweredError`).
-    What the command has done until then stays done.
+    Not a `CommandError`, so that no handler takes it for the error of a part; code that cleans up catches both
+    (`AnsweredError`). The finished part of the command stays done.
     """

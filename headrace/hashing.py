@@ -18,7 +18,7 @@ def sha256(data: bytes) -> bytes:
 
 
 def md5(data: bytes = b"") -> _Hash:
-    """An MD5 hash to add to, for what is named by it and not protected by it."""
+    """An MD5 hash to add to: it names data and does not protect it."""
     import hashlib
 
     return hashlib.md5(data, usedforsecurity=False)
@@ -39,7 +39,7 @@ def keyed(key: bytes, data: bytes, name: str) -> bytes:
 
 
 def equal(one: bytes, other: bytes) -> bool:
-    """Whether they are, in a time that does not tell how far."""
+    """Whether they are equal, in a time that does not depend on where they differ."""
     import hmac
 
     return hmac.compare_digest(one, other)

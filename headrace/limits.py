@@ -30,7 +30,7 @@ PATH_COMPONENT_COUNT_MAX: Final = 200  # of a dotted path: as deep as MongoDB le
 PIPELINE_STAGE_COUNT_MAX: Final = 1000  # internalPipelineLengthLimit
 SUBPIPELINE_DEPTH_MAX: Final = 20  # pipelines of $lookup and the like in each other: internalMaxSubPipelineViewDepth
 RECURSION_DEPTH_MAX: Final = 5000  # calls of Python within each other: two for each stage, some 20 for a nested level
-KEY_NESTING_MAX: Final = 200  # levels of a token's key: one of nothing but array bytes must not exhaust the stack
+KEY_NESTING_MAX: Final = 200  # levels of a token's key: a key of array bytes alone must not exhaust the stack
 
 # Clients.
 CLIENT_METADATA_BYTES_MAX: Final = 512  # of the `client` document of hello: MongoDB's
@@ -45,12 +45,15 @@ WRITE_BUFFER_BYTES_MAX: Final = (
 READ_AHEAD_BYTES_MAX: Final = 2 * MESSAGE_BYTES_MAX  # what a client may send ahead while its command waits
 REPLY_ID_MAX: Final = 2**31 - 1  # of a connection's replies, an int32 in their header; they begin again at 0
 COLLECTION_SECONDS: Final = 0.25  # between two looks whether garbage is to be collected
-COLLECTION_PASS_COUNT_MAX: Final = 4  # passes over young objects, some 20,000, behind which it is in any case
-COLLECTION_PASS_COUNT_LONG: Final = 8  # behind which it would take up to 25 ms, while others wait
+COLLECTION_PASS_COUNT_MAX: Final = 4  # passes over young objects, some 20,000, after which it is collected in any case
+COLLECTION_PASS_COUNT_LONG: Final = 8  # after which it would take up to 25 ms, while others wait
 COLLECTION_SECONDS_MAX: Final = 60  # between two collections, however busy the server is
 QUIET_SECONDS: Final = 1.5  # without a command, from which on the server is quiet
 THAW_SECONDS: Final = 600  # between two collections that look at old objects, too, on a quiet server
 THAW_SECONDS_MAX: Final = 3600  # and on any
+IDLE_SECONDS: Final = 5.0  # with fewer than IDLE_BYTES from all clients, after which the server is idle
+IDLE_BYTES: Final = 16 * 1024  # monitors send some hundred bytes each ten seconds
+IDLE_GROWTH_BYTES: Final = 16 * 1024 * 1024  # by which an idle server's memory grows before it is returned again
 FREED_BYTES_MAX: Final = 128 * 1024 * 1024  # at the end of the heap that stay with the process while it is busy
 FREED_BYTES_BUSY_MAX: Final = 256 * 1024 * 1024  # in the middle of it: returned once so much was freed
 STOP_SECONDS_MAX: Final = 30  # for the writes that have come; then the server stops without them
@@ -75,14 +78,12 @@ HANDSHAKE_BYTES_MAX: Final = 128 * 1024  # that a client may send before its han
 TLS_WRITE_BYTES_MAX: Final = 256 * 1024  # encrypted at once: a tenth of a millisecond; the rest in later iterations
 AUDIT_EVENT_COUNT_MAX: Final = 10_000  # of the audit log that wait to be written: some megabytes; others are dropped
 AUDIT_CLOSE_SECONDS: Final = 5.0  # for these at the end of the server
-USER_FILTER_SECONDS_MAX: Final = 0.05  # an audit or profile filter on one event, up to twice: it holds others up
 REPEATED_LOG_SECONDS: Final = 10.0  # between two lines of the log that strangers can cause as often as they like
 KEEPALIVE_SECONDS_MAX: Final = 300  # without a byte, until the kernel asks whether a client is there: as on MongoDB
 KEEPALIVE_ANSWER_SECONDS_MAX: Final = 10  # between such questions: after nine without an answer the client has gone
 CONNECTION_COUNT_MAX: Final = 65536  # what serverStatus reports as available; the operating system's limit is lower
 CLOCK_SKEW_SECONDS_MAX: Final = 1  # how far a client's time may be ahead of the clock, as the oplog's times may be
-DECODED_FACTOR: Final = 8  # memory of a decoded document for each byte of BSON: doubles take 2, short documents 8
-DECODED_BYTES_MAX: Final = 256 * 1024  # of BSON that are decoded without a tick, and of a message that is unpacked so
+DECODED_BYTES_MAX: Final = 256 * 1024  # of a message; a longer one is opened and decoded in a turn of its own
 PARSED_UPDATE_COUNT_MAX: Final = 1024  # parsed updates that are memoized; then all are forgotten
 PARSED_UPDATE_BYTES_MAX: Final = 1024  # and the size of one: larger ones hardly come twice
 VALIDATION_DETAIL_BYTES_MAX: Final = 12 * 1024 * 1024  # of `errInfo.details` in one reply, as mongod has it
@@ -93,14 +94,11 @@ ID_LOOKUP_COUNT_MAX: Final = 1000  # values of an $in on `_id` that are looked u
 FIRST_BATCH_COUNT: Final = 101  # documents in a first batch when the client names no size
 BATCH_BYTES_MAX: Final = DOCUMENT_BYTES_MAX  # bytes of documents in one reply
 ARROW_BYTES_MAX: Final = MESSAGE_BYTES_MAX - 64 * 1024  # an Arrow batch in one reply, less room for the rest of it
-CURSOR_IDLE_MS_MAX: Final = 10 * 60 * 1000  # a cursor nobody reads is closed after MongoDB's ten minutes
+CURSOR_IDLE_MS_MAX: Final = 10 * 60 * 1000  # an unread cursor is closed after MongoDB's ten minutes
 DISTINCT_VALUE_COUNT: Final = 10_000  # values of documents with arrays that a distinct by index remembers: 1 MB
 VIEW_CHUNK_COUNT: Final = 64  # documents or entries a scan reads from a view at once, between two looks at the time
-BUILD_ENTRY_COUNT: Final = 500  # entries, one for each document and index, that a build makes at once: some 5 ms
-BUILD_COUNT: Final = 500  # documents that a build indexes at once: some 5 ms
-BUILD_KEY_COUNT: Final = 4096  # keys of long documents that a build puts in one transaction, before each of which it
-# reads these again: some 10 ms
-BUILD_RESTART_COUNT_MAX: Final = 3  # changes of them meanwhile, behind which all their keys are put in one
+BUILD_COUNT: Final = 500  # entries, one for each document and index, that a build makes at once: some 5 ms
+BUILD_BYTES: Final = 64 * 1024  # and bytes of documents, once for each index: arrays have a key for each 8 bytes
 VIEW_CHUNK_BYTES: Final = 1024 * 1024  # and bytes of them
 MEMORY_SHARE_DEFAULT: Final = 0.25  # of the machine's: Python's objects take some times the bytes that are counted
 MEMORY_BYTES_LEAST: Final = 64 * 1024 * 1024  # that --memoryLimit may be: a message of the greatest length must fit
@@ -125,6 +123,7 @@ TEXT_BYTES_MAX: Final = 31 * 1024 * 1024  # that $concat or $replaceAll makes: j
 ACCUMULATOR_BYTES_MAX: Final = 100 * 1024 * 1024  # and one accumulator of one group: internalQueryMaxPushBytes
 SPILL_BLOCK_BYTES: Final = 64 * 1024  # of records, written to a temporary file at once; a group gathers 16 blocks
 SPILL_DISK_FREE_BYTES_MIN: Final = 500 * 1024 * 1024  # on the disk, for writes: as MongoDB leaves
+CONSTANT_LENGTH_MAX: Final = 10_000  # elements or characters of a value that is computed once for all documents
 EXPRESSION_ARRAY_LENGTH_MAX: Final = (
     4_000_000  # elements $range may make: about what fits the 100 MB of memory MongoDB grants
 )
@@ -145,7 +144,7 @@ FEED_MS: Final = (
 )
 SCAN_ENTRY_COUNT_MAX: Final = 20_000  # entries one getMore may look at before it answers, so that others get a turn
 SCAN_MS_MAX: Final = 8.0  # and how long: about a turn, and long beside what a getMore costs
-EVENT_SECONDS_MAX: Final = 0.5  # the stages of one event, up to twice: one of 16 MB takes a tenth; then error 50
+DOCUMENT_SECONDS_MAX: Final = 0.25  # CPU time of what one stage, filter or update does with one document; then error 50
 FEED_MS_MAX: Final = 5.0  # how long events are built at once for streams that are caught up
 FEED_BATCH_COUNT_MAX: Final = 16  # encoded batches a feed stores for other watchers that ask for the same
 FEED_BATCH_BYTES_MAX: Final = 1024 * 1024  # bytes of events in one of them; a larger one is stored alone
@@ -167,22 +166,17 @@ CHECK_PROBLEM_COUNT_MAX: Final = 1000  # problems of a data directory that are p
 GROUP_SECONDS: Final = 0.010  # how long a group of writes runs before it is committed, and others have their turn
 USAGE_COUNT_MAX: Final = 10_000  # collections times kinds of commands that `top` has numbers of: 5 KiB each at most
 COMMIT_COMMAND_COUNT_MAX: Final = 1024  # commands in one write transaction, so that the first does not wait for all
-COMMIT_PIECE_COUNT: Final = 256  # changes that a large transaction's commit makes without a tick: some milliseconds
-COMMIT_PIECE_BYTES: Final = 1024 * 1024  # and bytes of them; a commit with fewer of both is one piece
 CONVERT_BYTES: Final = 16 * 1024 * 1024  # values that get their checksums in one transaction, at an upgrade
 CONVERT_COUNT: Final = 50_000  # and how many of them: a few milliseconds of a commit for each tenth of a second
 COUNT_COUNT: Final = 5000  # documents that are counted at once: a millisecond
 TRANSACTION_COUNT_COUNT: Final = 512  # and in a client's transaction, which looks up each
-ERROR_BYTES_MAX: Final = 1024 * 1024  # of messages in a reply's writeErrors, MongoDB's: those behind them are empty
-INDEX_KEY_COUNT_MAX: Final = 100_000  # of one document in all indexes (MongoDB: in one)
+ERROR_BYTES_MAX: Final = 1024 * 1024  # of messages in a reply's writeErrors, MongoDB's: later ones are empty
+INDEX_KEY_COUNT_MAX: Final = 10_000  # of one document for all its indexes: 0.25 s at the worst (MongoDB: 100,000)
 INSERT_COUNT: Final = 500  # documents of one command that are inserted at once, between two looks at the time: a few ms
-KEYS_BYTES: Final = 8 * 1024  # of a document whose index keys are made without a tick: they may be a thousand
-PREPARED_BYTES: Final = 32 * 1024  # of a document whose index keys are made before it is written: they may be thousands
-ENTRY_COUNT: Final = 16_384  # index keys of a document that come and go in one commit; more do so in pieces before it
+KEYS_BYTES: Final = 8 * 1024  # of a document that its indexes decode once for all of them
 BATCH_ENTRY_COUNT_MAX: Final = 8192  # entries in indexes of documents that are inserted at once: some milliseconds
 INDEXED_INSERT_BYTES: Final = 128 * 1024  # of documents that are inserted at once where there are indexes, likewise
 RECENT_ROW_COUNT_MAX: Final = 1_000_000  # index rows of long documents that a check remembers, before the next document
-LONG_DOCUMENT_BYTES: Final = 4 * 1024 * 1024  # of a document that is written alone: to copy it and its entry takes long
 INSERT_BYTES: Final = 1024 * 1024  # and bytes of them
 PRUNE_COUNT_MAX: Final = 2000  # rows removed by one background transaction: writes wait for a few milliseconds
 PRUNE_ROUND_COUNT_MAX: Final = 20_000  # entries that are counted to see how many must go: some milliseconds
@@ -198,19 +192,22 @@ PROFILE_READ_BYTES_MAX: Final = 1024 * 1024  # of a reply without a cursor that 
 PROFILE_STATEMENT_COUNT_MAX: Final = 100  # statements of one command that are shown
 VALIDATE_LISTED_COUNT_MAX: Final = 1000  # records and rows that an answer of `validate` names; it counts all of them
 PLAN_CACHE_COUNT_MAX: Final = 200  # shapes of queries of a collection whose plan is remembered: some 2 KiB each
+TTL_SECONDS: Final = 60  # between two rounds of the TTL indexes: ttlMonitorSleepSecs
 TTL_COUNT_MAX: Final = 250  # documents a TTL index's round looks at before others get a turn
 
 # Sessions.
 SESSION_MINUTES: Final = 30  # logicalSessionTimeoutMinutes
 SESSION_COUNT_MAX: Final = 1_000_000  # sessions with a stored record: maxSessions
-ENDED_TRANSACTION_COUNT_MAX: Final = 10_000  # of which it is known in memory how they ended: 5 KB each
+ENDED_TRANSACTION_COUNT_MAX: Final = 10_000  # whose end is remembered: 5 KB each
 OPEN_TRANSACTION_BYTES: Final = 8 * 1024  # counted for a client's open transaction, besides what it has written
 READER_COUNT_MAX: Final = 8192  # states of the store that reads hold at the same time: 64 bytes of a table each
 SNAPSHOT_SECONDS_MAX: Final = 3600  # how long a read may hold one, since a commit must not use the pages it can read
 SNAPSHOT_GROWTH_BYTES_MAX: Final = 16 * 1024**3  # and how far the data file may grow meanwhile
-SNAPSHOT_COUNT_MAX: Final = 64  # cluster times at which clients read; the oldest is let go for the next
+SNAPSHOT_COUNT_MAX: Final = 64  # cluster times at which clients read; the oldest is released for the next
 TRANSACTION_SECONDS_MAX: Final = 60  # transactionLifetimeLimitSeconds
-TRANSACTION_BYTES_MAX: Final = 512 * 1024 * 1024  # operations of one transaction, held in memory until it ends
+TRANSACTION_BYTES_MAX: Final = 64 * 1024 * 1024  # operations of one transaction, whose commit writes all at once
+TRANSACTION_ENTRY_BYTES: Final = DOCUMENT_BYTES_MAX  # of them in one entry of the oplog; more make a chain
+TRANSACTION_KEY_COUNT_MAX: Final = 100_000  # documents, `_id`s and index keys that one writes: 0.3 s of its commit
 
 # Patterns.
 PATTERN_LENGTH_MAX: Final = 32764  # characters of a regular expression: MongoDB's
@@ -219,6 +216,7 @@ PATTERN_QUICK_STEPS_MAX: Final = 2000  # the same without a chance to pause: 10 
 PATTERN_QUICK_CHARACTERS_MAX: Final = 2048  # of a text that is searched without a chance to pause: 20 ms at the worst
 
 # The pipeline.
+BUCKET_COUNT_MAX: Final = 1000  # of a mirror: a batch writes a file into each that it touches
 LAG_EVENT_COUNT_MAX: Final = 10_000  # events that the lag of a job counts; from there on it says "or more"
 REDO_BYTES_MAX: Final = 4 * 1024 * 1024  # of a document in the redo log of the sink `mongodb`: far from 16 MiB
 SINK_WRITE_COUNT_MAX: Final = 1000  # writes that the sink `mongodb` sends in one message
@@ -231,14 +229,16 @@ SINK_ROW_COUNT_MAX: Final = 5000  # rows that the sink `mongodb` has in memory a
 START_CHECK_SECONDS_MAX: Final = 5.0  # for a server to answer before a job starts: a person waits
 HISTORY_WAIT_SECONDS_MAX: Final = 15.0  # until a quiet server's time is past a position: it writes a no-op every 10 s
 ALERT_SECONDS_MAX: Final = 30.0  # for the command of an alert; then it is killed, as the next one could not begin
-SINK_EXIT_SECONDS_MAX: Final = 20.0  # for a sink's batch when the process ends; else it is repeated after the restart
-MERGED_ROW_COUNT_MAX: Final = 100_000  # rows of a micro-batch of several servers, when nobody says
+SINK_EXIT_SECONDS_MAX: Final = 20.0  # for a sink's batch when the process ends; or it is repeated after the restart
+MERGED_ROW_COUNT_MAX: Final = 100_000  # rows of a micro-batch of several servers, by default
 MERGED_PING_SECONDS_MAX: Final = 3.0  # after which one of several servers counts as down
+PARTITION_COUNT_MAX: Final = 1000  # of a batch: each is a task, which takes Spark some 10 ms
 PARTITION_ROW_COUNT_MIN: Final = 5000  # rows of a batch for each partition by time: a task takes some 10 ms
 EVENT_MARK_COUNT_MAX: Final = 10_000  # tokens asked for in one command: about a megabyte
 COMPACT_BYTES: Final = 8_000_000  # of a file that a sink makes of small ones: each hundredth batch waits for it
 SQL_ROW_COUNT_MAX: Final = 500  # rows of a statement: databases bound the number of parameters, some at 1000
 UPKEEP_BYTES_MAX: Final = 1_000_000_000  # of small files that are joined between two batches: ten seconds or so
+SPARK_CORE_COUNT_MAX: Final = 1024  # threads of a local session
 UPKEEP_COMMIT_COUNT_MIN: Final = 100  # of a table's last versions that stay: deltalake makes a checkpoint as often
 UPKEEP_SMALL_FILE_COUNT: Final = 8  # of them in a table that are worth a commit
 TEXT_FORM_COUNT_MAX: Final = 27  # texts that a column is compared with for one value: 3 types for each of 3 numbers
@@ -246,21 +246,29 @@ TYPED_COLUMN_COUNT_MAX: Final = 1000  # columns of a typed table, nested ones co
 STRUCT_FIELD_COUNT_MAX: Final = 200  # fields that an object of a typed table gains by itself; what has more is a map
 TYPED_DEPTH_MAX: Final = 12  # objects within objects that become columns: readers of Delta recurse
 TYPED_SAMPLE_COUNT_MAX: Final = 1000  # documents, and items of an array, that a schema is inferred from: a second
-COLUMN_NAME_LENGTH_MAX: Final = 120  # of a typed table's column, before a number that tells it from others
+COLUMN_NAME_LENGTH_MAX: Final = 120  # of a typed table's column, before a number that makes it unique
 LAYOUT_FIELD_COUNT_MAX: Final = 200  # fields of a document that is decoded by its layout
 LAYOUT_FAILURE_COUNT_MAX: Final = 8  # layouts that matched no further row, until the rest is decoded one by one
 SNAPSHOT_FREE_ROUND_COUNT: Final = (
     4  # rounds without read concern `snapshot`, for which a server has to retain old versions, and not every one can
 )
 SNAPSHOT_ROUND_COUNT_MAX: Final = 200  # how often a document may change while it is read; a round takes milliseconds
-ROW_COUNT_UNBOUNDED: Final = 1 << 31  # rows of a chunk whose size nobody knows: what is asked for, then
+ROW_COUNT_UNBOUNDED: Final = 1 << 31  # rows of a chunk of unknown size: the number to ask for
+SNAPSHOT_RANGE_ROW_COUNT: Final = 50_000  # documents of a task that reads a range of a collection at one time
+SNAPSHOT_RANGE_COUNT_MAX: Final = 64  # such tasks, unless more partitions are asked for
 SNAPSHOT_CHUNK_BYTES: Final = (
     256 * 1024 * 1024
 )  # of documents in a chunk, about, which a worker holds and Spark takes in one batch
 SNAPSHOT_COLLECTION_COUNT_MAX: Final = (
     100  # collections whose snapshots are in a micro-batch: a commit of each takes 30 ms
 )
-REWRITTEN_BYTES_MAX: Final = 262_144  # of a small table's files, which a batch writes anew: above, a merge is cheaper
+FOLD_ROW_COUNT_MIN: Final = 20_000  # rows of a batch that tasks fold: two more rounds of tasks cost a second of CPU
+FOLD_BYTES_MAX: Final = (
+    1_000_000_000  # of a mirror without buckets that tasks write anew: each holds its share in memory
+)
+FOLD_TASK_COUNT_MAX: Final = 64  # that fold a batch: each writes a file
+FOLD_TASK_COUNT_MIN: Final = 4  # where a session does not tell how many tasks it runs at once
+REWRITTEN_BYTES_MAX: Final = 262_144  # of a small table's files, which a batch rewrites: above, a merge is cheaper
 REWRITTEN_FILE_COUNT_MAX: Final = 50  # of a small table's files: each costs some 0.3 ms to open
 STATISTIC_CHARACTER_COUNT_MAX: Final = 100  # of a text in a file's statistics, which each commit has
 TABLE_WRITER_COUNT_MAX: Final = 4  # tables of several collections that are written at once: commits wait for the disk
@@ -272,5 +280,6 @@ DIFFERENCE_COUNT_MAX: Final = 10  # keys that `verify` names of each kind of dif
 ROW_BATCH_BYTES_MAX: Final = 16 * 1024 * 1024  # events that a worker gathers into one Arrow batch
 CLASS_ARCHIVE_SECONDS_MIN: Final = 86_400.0  # between two trials to make it in the background: each takes half a minute
 JVM_START_SECONDS_MAX: Final = 120.0  # for Spark's JVM to be ready: some 5 s on an idle machine
-TRACEBACK_LINE_COUNT_MAX: Final = 500  # that are held back to see whether a traceback concerns anybody
+TRACEBACK_LINE_COUNT_MAX: Final = 500  # that are held back to see whether a traceback matters
 LISTENER_SECONDS_MAX: Final = 10  # for Spark to report a job's last batch to its listener
+WORKER_KILL_COUNT_MAX: Final = 5  # times in a row: Spark notices one by one that its four daemons are gone

@@ -25,8 +25,8 @@ def emit(
     log: logging.Logger, level: int, text: str, *arguments: object, extra: dict[str, Any] | None = None,
     exc_info: bool = False,
 ) -> None:  # fmt: skip
-    """Log a line. Raises nothing: a handler or a filter of the program's own that fails is told of on stderr, as
-    logging's own handlers do it, and costs the line."""
+    """Log a line. Raises nothing: if a handler or a filter of the program fails, the line is lost and the error is
+    printed on stderr, as logging's own handlers do it."""
     try:
         log.log(level, text, *arguments, extra=extra, exc_info=exc_info)
     except Exception:

@@ -1,11 +1,11 @@
-"""The memory budget of a process: accounts of who holds how much, and what becomes of the one who holds most.
+"""The memory budget of a process: an account for each holder of memory, and the release of the largest account.
 
     account = memory.account("cursors of 127.0.0.1:50100", release)     for each that can grow at a client's wish
     account.add(65536); account.add(-65536); account.close()
 
 Rule: when the sum of all accounts exceeds the budget, `release` of the largest is called, then of the next, until the
-rest fits. It lets go of what the account stands for: a cursor is closed, a transaction aborted, a connection cut off.
-Where it has nothing to let go, the account is closed: its holder learns that from the error that the next `add` raises.
+rest fits. It frees the memory of the account: a cursor is closed, a transaction aborted, a connection cut off. If it
+has nothing to free, the account is closed: the next `add` of its holder raises an error.
 Amounts are estimates of what is stored (bytes of BSON, a flat amount for an object), never measured.
 """
 
@@ -28,7 +28,7 @@ UNLIMITED: Final = 1 << 62
 
 
 class Account:
-    """What one holder of memory has taken. `bytes` is never below zero."""
+    """The memory of one holder. `bytes` is never below zero."""
 
     __slots__ = ("_error", "_memory", "_release", "bytes", "closed", "may_close", "name")
 
@@ -46,8 +46,8 @@ class Account:
         self.closed = False
 
     def add(self, size: int) -> None:
-        """Take `size` more bytes, or give them back (negative). Raises the account's error if it was released; one that
-        `may_close` forbids to close was closed by its own holder, who needs no telling."""
+        """Take `size` more bytes, or give them back (negative). Raises the account's error if it was released. An
+        account that `may_close` forbids to close was closed by its own holder, so it raises nothing."""
         if self.closed:
             if size > 0 and self.may_close:
                 raise self._failure()
@@ -78,7 +78,7 @@ class Account:
             self._memory.forget(self)
 
     def release(self) -> None:
-        """Make the holder let go; the account is closed unless that gave something back."""
+        """Make the holder free memory; the account is closed unless that gave something back."""
         before = self.bytes
         if self._release is not None:
             self._release()
@@ -101,7 +101,7 @@ class Memory:
         self.used_max = 0
         """The most that was in use when one had to."""
         self.released = 0
-        """How many accounts had to let go."""
+        """How many accounts were released."""
         self._accounts: dict[Account, None] = {}
         self._line = RepeatedLine(LOG)
 
@@ -154,7 +154,7 @@ class Memory:
         account.release()
 
     def note_cut_off(self, used: int, consequence: str) -> None:
-        """Count and log that somebody is cut off, because `used` bytes are in use."""
+        """Count and log that a client is cut off, because `used` bytes are in use."""
         self.used_max = max(self.used_max, used)
         self.released += 1
         self._line.log(f"memory: {used} bytes are in use and {self.bytes_max} allowed (--memoryLimit); {consequence}")

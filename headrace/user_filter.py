@@ -10,16 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from headrace import limits
 from headrace.errors import AnsweredError
 from headrace.log_lines import RepeatedLine
-from headrace.turns import TimeLimit, uninterrupted
 
 
 class UserFilter:
     """A parsed filter that raises nothing and ends in time."""
 
-    __slots__ = ("_limit", "_line", "_otherwise", "_result", "_test", "_what")
+    __slots__ = ("_line", "_otherwise", "_result", "_test", "_what")
 
     def __init__(self, test: Callable[[dict[str, Any]], bool], what: str, *, otherwise: bool, result: str) -> None:
         """`test`: raises `CommandError`s. `otherwise`: the answer where it fails. `what`, `result`: its name, and what
@@ -28,23 +26,16 @@ class UserFilter:
         self._what = what
         self._otherwise = otherwise
         self._result = result
-        self._limit = TimeLimit(limits.USER_FILTER_SECONDS_MAX, what)
         self._line = RepeatedLine()
 
     def __call__(self, event: dict[str, Any]) -> bool:
-        """Whether the event matches. Does not pause, and so is not interrupted: the command beside it is done."""
-        with uninterrupted():
-            self._limit.begin()
-            try:
-                return self._test(event)
-            except Exception as error:
-                # The message of the error may have values of the event in it.
-                reason = (
-                    f"error {error.code} ({error.code_name})"
-                    if isinstance(error, AnsweredError)
-                    else type(error).__name__
-                )
-                self._line.log(f"{self._what} failed with {reason}; {self._result}")
-                return self._otherwise
-            finally:
-                self._limit.end()
+        """Whether the event matches."""
+        try:
+            return self._test(event)
+        except Exception as error:
+            # The message of the error may have values of the event in it.
+            reason = (
+                f"error {error.code} ({error.code_name})" if isinstance(error, AnsweredError) else type(error).__name__
+            )
+            self._line.log(f"{self._what} failed with {reason}; {self._result}")
+            return self._otherwise

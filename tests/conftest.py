@@ -1,4 +1,4 @@
-"""What holds for all tests: the same random examples everywhere, the lanes, and one Spark session for a process."""
+"""Settings of all tests: the same random examples everywhere, the lanes, and one Spark session for a process."""
 
 from __future__ import annotations
 

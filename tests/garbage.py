@@ -1,4 +1,4 @@
-"""What is left to Python's collector: objects of the package that only refer to each other."""
+"""Garbage for Python's collector: objects of the package that only refer to each other."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Runs the lanes of `make check`, `make test` and `make soak`, side by side where that is safe, and times each.
+"""Runs the lanes of `make check`, `test`, `soak` and `clients`, side by side where that is safe, and times each.
 
-    python tests/lanes.py check|test|soak
+    python tests/lanes.py check|test|soak|clients
 
 A lane is a list of commands run one after the other. Its output goes to `.venv/lanes/NAME.log`, which is printed in
 full if the lane fails. At the end each lane has a line: its time, and the last line of its last command, which for
@@ -43,10 +43,10 @@ class Lane:
     environment: tuple[tuple[str, str], ...] = ()
 
 
-def tests(name: str, marks: str, test_s: int, processes: int = 1) -> Lane:
+def tests(name: str, marks: str, test_s: int, processes: int = 1, folders: tuple[str, ...] = ()) -> Lane:
     """A lane of pytest; more than one process take whole files from one list, and the lane ends if one dies.
 
-    `test_s`: seconds that a test may take, 0 for any.
+    `test_s`: seconds that a test may take, 0 for any. `folders`: where the tests are, if not all.
     """
     workers = (
         ("--numprocesses", str(processes), "--dist", "loadfile", "--max-worker-restart", "0")
@@ -54,7 +54,7 @@ def tests(name: str, marks: str, test_s: int, processes: int = 1) -> Lane:
         else ("-p", "no:xdist")
     )
     timeout = ("-o", f"faulthandler_timeout={test_s}", "-o", "faulthandler_exit_on_timeout=true") if test_s else ()
-    return Lane(name, ((sys.executable, "-m", "pytest", *workers, *timeout, "-m", marks),))
+    return Lane(name, ((sys.executable, "-m", "pytest", *workers, *timeout, "-m", marks, *folders),))
 
 
 STATIC: Final = Lane(
@@ -76,6 +76,7 @@ SPARK: Final = tests("spark", "spark and not process and not soak", LONG_TEST_S)
 PROCESS: Final = tests("process", "(process or network and not spark) and not soak", LONG_TEST_S)
 GROUPS: Final = {
     "check": ((STATIC, QUICK),),
+    "clients": ((tests("clients", "soak", 0, folders=("tests/clients",)),),),
     "soak": ((tests("soak", "soak", 0),),),
     "test": ((STATIC, FAST), (SPARK, PROCESS)),
 }

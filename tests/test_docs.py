@@ -11,9 +11,9 @@ The convention, in a page:
     <!-- slow -->            above a block: it needs Spark or many seconds; left out of `make check`
     <!-- not run: why -->    above a block: it cannot be run here
 
-Each page has a new folder and a new home directory. The port 27017 stands for a free one that the test picks. `make`
-is run with -n. A slow `headrace pipeline` is called in the test's process, where it finds the Spark session that the
-page uses. Other languages (json, sql, ...) are not run.
+Each page has a new folder and a new home directory. The ports 27017 and 27018 stand for free ones that the test
+picks. `make` is run with -n. A slow `headrace pipeline` is called in the test's process, where it finds the Spark
+session that the page uses. Other languages (json, sql, ...) are not run.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Reader:
         self.page = page
         self.folder = folder
         self.namespace: dict[str, Any] = {"__name__": "__page__"}
-        self.port = free_port()
+        self.ports = {"27017": str(free_port()), "27018": str(free_port())}
         self.environment = {
             **os.environ,
             "HOME": str(folder / "home"),
@@ -123,8 +123,8 @@ class Reader:
         (folder / "home").mkdir()
 
     def follow(self, block: Block) -> None:
-        text = block.text.replace("27017", str(self.port))
-        prints = None if block.prints is None else block.prints.replace("27017", str(self.port))
+        text = self.with_ports(block.text)
+        prints = None if block.prints is None else self.with_ports(block.prints)
         if block.language == "toml":
             (self.folder / text.partition("\n")[0].removeprefix("# ")).write_text(text, "utf-8")
         elif block.language == "console" and block.slow and text.startswith("$ headrace pipeline"):
@@ -135,6 +135,11 @@ class Reader:
             (self.folder / match[1]).write_text(text, "utf-8")
         else:
             self.python(text, prints, block)
+
+    def with_ports(self, text: str) -> str:
+        for written, free in self.ports.items():
+            text = text.replace(written, free)
+        return text
 
     def python(self, text: str, prints: str | None, block: Block) -> None:
         """Run a block as if it stood at its place in the page, so that a traceback names the page's line."""
@@ -291,19 +296,10 @@ def test_the_page_of_what_is_not_supported_is_what_the_tables_say() -> None:
     assert writer["PAGE"].read_text("utf-8") == writer["page"](), "run: python docs/unsupported.py"
 
 
-@pytest.mark.parametrize("name", ["cli.md", "job-file.md", "source-options.md"])
+@pytest.mark.parametrize("name", ["cli.md", "job-file.md", "job-file.schema.json", "source-options.md"])
 def test_reference_pages_are_what_the_code_says(name: str) -> None:
     writer = runpy.run_path(str(ROOT / "docs" / "reference.py"))
     assert (writer["FOLDER"] / name).read_text("utf-8") == writer["pages"]()[name], "run: python docs/reference.py"
-
-
-def test_the_table_of_sinks_has_the_keys_that_sinks_accept() -> None:
-    from headrace.spark.jobs.file_table import SINK_KEYS
-    from headrace.spark.sinks.sink_options import KINDS
-
-    assert SINK_KEYS.keys() == KINDS.keys()
-    for kind, keys in SINK_KEYS.items():
-        assert keys.keys() - {"factory"} == KINDS[kind].options, kind
 
 
 def test_the_page_of_errors_names_codes_and_exceptions_that_exist() -> None:

@@ -1,4 +1,4 @@
-"""What is published: the metadata, and a wheel and a source distribution that work in an empty environment."""
+"""The published package: the metadata, and a wheel and a source distribution that work in an empty environment."""
 
 from __future__ import annotations
 

@@ -33,6 +33,7 @@ _MERGE: Final = {"tempUsersCollection": "admin.tempusers", "db": "shop"}
 EXAMPLES: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "_mergeAuthzCollections": ("admin", {"_mergeAuthzCollections": 1, **_MERGE}),
     "aggregate": ("shop", {"aggregate": "orders", "pipeline": [], "cursor": {}}),
+    "applyOps": ("admin", {"applyOps": [{"op": "i", "ns": "shop.orders", "o": {"_id": 2}}]}),
     "bulkWrite": ("admin", {"bulkWrite": 1, "ops": [{"insert": 0, "document": {}}], "nsInfo": [{"ns": "shop.orders"}]}),
     "cloneCollectionAsCapped": ("shop", {"cloneCollectionAsCapped": "orders", "toCollection": "copy", "size": 4096}),
     "collMod": ("shop", {"collMod": "orders"}),

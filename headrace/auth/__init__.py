@@ -1,1 +1,5 @@
-"""Who a client is and what it may do: credentials and SCRAM, users, roles, privileges. Pure functions, no I/O."""
+"""Authentication and authorization: credentials and SCRAM, users, roles, privileges. Pure functions, no I/O.
+
+Users and roles are documents of `admin.system.users` and `admin.system.roles`, in MongoDB's form. `dispatch/access.py`
+knows the users of a server's connections.
+"""

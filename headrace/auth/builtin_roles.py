@@ -68,6 +68,9 @@ _RESTORE: Final = frozenset({
     "bypassDocumentValidation", "collMod", "createCollection", "createIndex", "dropCollection", "insert",
     "updateSearchIndex",
 })  # fmt: skip
+_RESTORE_CLUSTER: Final = frozenset({
+    "bypassWriteBlockingMode", "forceUUID", "getParameter", "setUserWriteBlockMode", "useUUID",
+})  # fmt: skip
 _RESTORE_USERS: Final = _USER_ADMIN - {"setAuthenticationRestriction"}
 _FIND: Final = frozenset({"find"})
 _LIST: Final = frozenset({"listCollections", "listDatabases", "listIndexes", "listSearchIndexes"})
@@ -178,7 +181,7 @@ def _backup(db: str) -> list[Privilege]:
 
 def _restore(db: str) -> list[Privilege]:
     return [
-        (CLUSTER, frozenset({"bypassWriteBlockingMode", "getParameter", "setUserWriteBlockMode"})),
+        (CLUSTER, _RESTORE_CLUSTER),
         (ANY, frozenset({"listCollections"})),
         (ANY_NORMAL, _RESTORE | _RESTORE_USERS | {"convertToCapped", "createSearchIndexes"}),
         ("config.", _RESTORE),
@@ -232,7 +235,7 @@ ROLES: Final = dict(sorted((EVERYWHERE | OF_ADMIN).items()))
 
 @lru_cache(1024)
 def privileges_of(name: RoleName) -> Privileges | None:
-    """The privileges of a built-in role; None: there is none of that name in that database."""
+    """The privileges of a built-in role; None if the database has no such role."""
     made = EVERYWHERE.get(name.role)
     if made is not None and name.db != "$external":
         return merged(made(name.db))

@@ -115,7 +115,7 @@ def documents_of(privileges: Privileges) -> list[dict[str, Any]]:
 
 
 def parse_privilege(document: Mapping[str, Any]) -> Privilege:
-    """A privilege of a role's document. Raises 2, 9 and 14 for what is none."""
+    """Return the privilege of a role's document. Raises 2, 9 and 14 if it is not valid."""
     actions, resource = document.get("actions"), document.get("resource")
     if type(actions) is not list or not actions or not all(type(item) is str for item in actions):
         raise CommandError(9, "privilege must have an 'actions' array of strings that is not empty")
@@ -128,7 +128,7 @@ def parse_privilege(document: Mapping[str, Any]) -> Privilege:
 
 
 def parse_resource(document: Mapping[str, Any]) -> str:
-    """A resource of a privilege's document. Raises 9 for what is none."""
+    """Return the resource of a privilege's document. Raises 9 if it is not valid."""
     fields = dict(document)
     for name, resource in (("anyResource", ANY), ("cluster", CLUSTER)):
         if name in fields:

@@ -17,7 +17,7 @@ SERVER: Final = "serverAddress"
 
 
 def check_restrictions(listed: list[Any]) -> None:
-    """Raise 2 or 14 for what is no list of restrictions."""
+    """Raise 2 or 14 if it is not a list of restrictions."""
     for restriction in listed:
         if type(restriction) is not dict:
             raise CommandError(14, "authenticationRestrictions must be an array of documents")
@@ -38,10 +38,10 @@ def _network(text: Any) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
 
 
 def permitted(lists: Iterable[list[dict[str, Any]]], client: str, server: str) -> bool:
-    """Whether all lists permit a client at the numeric address `client` that has reached us at `server`.
+    """Whether all lists permit a client at the numeric address `client` that has reached the server at `server`.
 
-    A Unix socket has no addresses: no restriction that asks for one is met there. What is no list of restrictions, and
-    was put into a stored document by hand, permits nobody.
+    A Unix socket has no addresses, so it never meets a restriction that requires one. A list that is not valid, because
+    a stored document was edited by hand, permits no client.
     """
     return all(not listed or _any_met(listed, client, server) for listed in lists)
 

@@ -1,4 +1,4 @@
-"""What roles come to: all that they inherit, and the privileges and restrictions of these.
+"""Roles resolved: the roles that they inherit, and the privileges and restrictions of all of them.
 
 admin.system.roles   {_id: "db.role", role, db, privileges: [...], roles: [{role, db}], authenticationRestrictions?}
 """
@@ -20,17 +20,18 @@ LoadRole = Callable[[RoleName], dict[str, Any] | None]
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """What some roles come to."""
+    """Roles with everything that they inherit."""
 
     roles: tuple[RoleName, ...]
-    """They and all that they inherit, sorted; those that do not exist are left out."""
+    """These roles and all roles they inherit, sorted; roles that do not exist are left out."""
     privileges: Privileges
     restrictions: tuple[list[dict[str, Any]], ...]
     """The `authenticationRestrictions` of each of them that has some."""
 
 
 def roles_of(document: dict[str, Any]) -> list[RoleName]:
-    """The roles that a stored user or role has directly. What is none is left out: anybody may have put it there."""
+    """The roles that a stored user or role has directly. Invalid ones, which a hand-edited document may have, are
+    skipped."""
     listed = document.get("roles")
     names = []
     for item in listed if type(listed) is list else ():
@@ -40,7 +41,8 @@ def roles_of(document: dict[str, Any]) -> list[RoleName]:
 
 
 def resolve(roles: Iterable[RoleName], load: LoadRole) -> Resolved:
-    """What roles come to. A role that inherits itself is counted once."""
+    """Return the roles with all they inherit, their privileges and restrictions. A role that inherits itself counts
+    once."""
     seen: set[RoleName] = set()
     held: list[Privilege] = []
     restrictions = []
@@ -66,7 +68,7 @@ def resolve(roles: Iterable[RoleName], load: LoadRole) -> Resolved:
 
 
 def stored_privileges(document: dict[str, Any]) -> list[tuple[str, frozenset[str]]]:
-    """The privileges of a stored role; what is none grants nothing."""
+    """The privileges of a stored role; an invalid one grants nothing."""
     listed = document.get("privileges")
     privileges = []
     for item in listed if type(listed) is list else ():

@@ -14,11 +14,11 @@ _PROHIBITED: Final = (
 
 
 def saslprep(text: str) -> str:
-    """The prepared text. Raises ValueError for one with characters that it may not have, or nothing else."""
+    """Return the prepared text. Raises ValueError if a character is not allowed, or if no character is left."""
     spaced = (" " if stringprep.in_table_c12(char) else char for char in text if not stringprep.in_table_b1(char))
     prepared = unicodedata.ucd_3_2_0.normalize("NFKC", "".join(spaced))
     if text and not prepared:
-        raise ValueError("it has nothing but characters that SASLprep leaves out")
+        raise ValueError("it has only characters that SASLprep leaves out")
     if any(prohibited(char) for char in prepared for prohibited in _PROHIBITED):
         raise ValueError("it has a character that SASLprep prohibits")
     if any(map(stringprep.in_table_d1, prepared)):

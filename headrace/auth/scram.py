@@ -1,6 +1,6 @@
 """SCRAM, the server's side: what is stored of a password, and the conversation that proves that a client knows it.
 
-Of a password nothing is stored from which it can be had but by trying: a salt, a count of iterations, and two keys.
+Nothing stored reveals the password, except by trying passwords: a salt, a count of iterations, and two keys.
 
     C  n,,n=user,r=CNONCE
     S  r=CNONCE+SNONCE,s=SALT,i=ITERATIONS
@@ -31,13 +31,13 @@ SALT_BYTES: Final = {SHA_1: 16, SHA_256: 28}
 
 
 def failed() -> CommandError:
-    """What every login that fails is answered with, whatever the reason."""
+    """The error of every failed login, whatever the reason."""
     return CommandError(18, "Authentication failed.")
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What is stored of one password for one mechanism."""
+    """The stored credentials of one password for one mechanism."""
 
     mechanism: str
     salt: bytes
@@ -55,7 +55,8 @@ class Credentials:
 
     @classmethod
     def parsed(cls, mechanism: str, document: dict[str, Any]) -> Credentials | None:
-        """The credentials of a user's document, which may have been put there by anybody; None: not usable."""
+        """The credentials in a user's document; None if they are not usable, as a document edited by hand may have
+        them."""
         try:
             salt, stored, server = (b64decode(document[name]) for name in ("salt", "storedKey", "serverKey"))
             iterations = int(document["iterationCount"])
@@ -97,12 +98,13 @@ def prepared(mechanism: str, user: str, password: str) -> bytes:
 
 
 def password_digest(user: str, password: str) -> str:
-    """What SCRAM-SHA-1 has as password, as clients of old send it."""
+    """The digest that SCRAM-SHA-1 uses as the password, as old clients send it."""
     return hashing.md5(f"{user}:mongo:{password}".encode()).hexdigest()
 
 
 def fake(mechanism: str, name: str, secret: bytes) -> Credentials:
-    """Credentials for a user that does not exist: the same each time, so that nobody can tell, and of no password."""
+    """Credentials for a user that does not exist: the same each time, so that a client cannot notice, and without
+    a password."""
     size = len(hashing.digest(HASHES[mechanism]))
     salt = hashing.keyed(secret, f"{mechanism} {name}".encode(), "sha512")[: SALT_BYTES[mechanism]]
     keys = hashing.keyed(secret, f"{mechanism} keys {name}".encode(), "sha512")
@@ -110,7 +112,7 @@ def fake(mechanism: str, name: str, secret: bytes) -> Credentials:
 
 
 class ClientFirst:
-    """A client's first message. Raises 18 for what is none."""
+    """A client's first message. Raises 18 if it is not valid."""
 
     __slots__ = ("bare", "header", "nonce", "user")
 
@@ -126,7 +128,7 @@ class ClientFirst:
 
 
 def _split_header(message: bytes) -> tuple[bytes, str]:
-    """The header and what follows: no binding to a channel, nobody else's name."""
+    """The header and the rest of the message. The header has no channel binding and no other user's name."""
     if len(message) > limits.SASL_BYTES_MAX or not message.startswith((b"n,,", b"y,,")):
         raise failed()
     try:
@@ -153,21 +155,22 @@ def _unescaped(name: str) -> str:
 
 
 class Exchange:
-    """What follows a client's first message: the server's first, and the check of the client's last."""
+    """The rest of a conversation after the client's first message: the server's first, and the check of the client's
+    last."""
 
     __slots__ = ("_first", "_nonce", "credentials", "server_first")
 
     def __init__(self, first: ClientFirst, credentials: Credentials, nonce: str) -> None:
         """`nonce`: the server's part, fresh for each conversation, so that none can be replayed."""
         self.credentials = credentials
-        """What the client's last message is checked against."""
+        """The keys that the client's last message is checked against."""
         self._first = first
         self._nonce = first.nonce + nonce
         self.server_first = f"r={self._nonce},s={_text(credentials.salt)},i={credentials.iterations}"
         """The server's first message."""
 
     def finish(self, message: bytes) -> bytes:
-        """The server's last message, if the client's proves that it has the password; else raises 18."""
+        """Return the server's last message. Raises 18 unless the client's message proves that it has the password."""
         try:
             text = message.decode() if len(message) <= limits.SASL_BYTES_MAX else ""
             fields = dict(_fields(text))

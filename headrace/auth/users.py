@@ -14,7 +14,7 @@ from headrace.auth.names import UserName
 from headrace.auth.scram import SHA_1, SHA_256, Credentials, derive, derived_from_digest
 
 MECHANISMS: Final = (SHA_1, SHA_256)
-"""Those that a user with a password has, unless told otherwise; in MongoDB's order."""
+"""The mechanisms of a user with a password, by default; in MongoDB's order."""
 
 
 def derive_all(
@@ -34,14 +34,14 @@ def credentials_of(document: dict[str, Any], mechanism: str) -> Credentials | No
 
 
 def mechanisms_of(document: dict[str, Any]) -> list[str]:
-    """The mechanisms by which a user can log in."""
+    """The mechanisms that a user can log in with."""
     credentials = document.get("credentials")
     names = credentials if type(credentials) is dict else {}
     return ["external"] if names.get("external") is True else [name for name in MECHANISMS if name in names]
 
 
 def shown(document: dict[str, Any], *, credentials: bool = False) -> dict[str, Any]:
-    """A user as usersInfo shows it: without what is stored of its password, unless asked for by who may see it."""
+    """A user as usersInfo shows it: without credentials, unless a client that may see them requests them."""
     user = {"_id": document["_id"]}
     if "userId" in document:
         user["userId"] = document["userId"]

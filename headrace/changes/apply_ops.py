@@ -90,7 +90,7 @@ def _transaction(entry: Fields, command: bytes, history: EntryLookup | None) -> 
 
 
 def _link(link: Fields, entry: Fields, session: Session | None, first: int) -> Iterator[list[UnwoundOperation]]:
-    """The operations in one entry of a transaction, of which `first` come before it; `entry` completes it."""
+    """The operations in one entry of a transaction, after its first `first` operations; `entry` completes it."""
     array = fields_of(link[b"o"])[b"applyOps"]
     position = from_bson_value(link[b"ts"])
     piece: list[UnwoundOperation] = []

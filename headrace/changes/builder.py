@@ -27,20 +27,19 @@ from headrace.changes.stream import StreamSpec
 from headrace.changes.stream_options import Shape
 from headrace.changes.stream_pipeline import StreamPipeline, passes
 from headrace.errors import CommandError
-from headrace.turns import TimeLimit
 from headrace.values.bson import decode
 from headrace.values.bson.to_string import to_string
 
 
 class HeadRule:
-    """What a stream does with the operations of one head."""
+    """How a stream treats the operations of one head."""
 
     __slots__ = ("in_scope", "is_view", "matches")
 
     def __init__(self, in_scope: bool, matches: bool, is_view: bool) -> None:
         self.in_scope = in_scope
         self.matches = matches
-        """In scope, and the conditions that look at nothing but the head are met."""
+        """Whether the operations are in scope and meet the conditions that look only at the head."""
         self.is_view = is_view
         """Its documents are the definitions of views."""
 
@@ -52,7 +51,7 @@ class EventBuilder:
         self, spec: StreamSpec, lookup: ImageLookup, history: EntryLookup | None = None,
         count: CountMetric | None = None,
     ) -> None:  # fmt: skip
-        """`history` has the earlier entries of transactions; `count` counts too large events, where somebody asks."""
+        """`history` has the earlier entries of transactions; `count`, if given, counts events that are too large."""
         self._spec = spec
         self._shape = spec.shape
         self._lookup = lookup
@@ -60,9 +59,6 @@ class EventBuilder:
         self._count = count or _count_nothing
         self._pipeline = pipeline = StreamPipeline(spec)
         self._plain = not (pipeline.header or pipeline.early or pipeline.late or pipeline.changes)
-        self._limit = (
-            None if self._plain else TimeLimit(limits.EVENT_SECONDS_MAX, "stages of a change stream, for an event")
-        )
         self._rules: dict[Head, HeadRule] = {}
 
     def build(self, entry: DecodedEntry, guard: ResumeGuard | None = None) -> list[Event]:
@@ -81,12 +77,9 @@ class EventBuilder:
 
     def _build(self, operations: Iterable[Operation], guard: ResumeGuard | None) -> list[Event]:
         events: list[Event] = []
-        limit = self._limit
         guarded = guard is not None and not guard.settled
         try:
             for operation in operations:
-                if limit is not None:
-                    limit.begin()
                 if guarded:
                     assert guard is not None
                     self._build_guarded(operation, guard, events)
@@ -97,9 +90,6 @@ class EventBuilder:
             if events:
                 raise IncompleteEvents(error, events) from error
             raise
-        finally:
-            if limit is not None:
-                limit.end()
         return events
 
     @property
@@ -228,7 +218,7 @@ class EventBuilder:
         return self._pipeline.run(draft.final_fields(self._lookup))
 
     def _add_fragments_after(self, draft: Draft, fragment: int, client_token: str, events: list[Event]) -> None:
-        """The fragments behind the one that the client has seen, of the event it belongs to."""
+        """Add the fragments of the event that follow the one the client has seen."""
         if not passes(self._pipeline.tests, draft.final_fields(self._lookup)):
             return
         document = self._document(draft)

@@ -33,7 +33,7 @@ UNREPORTED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class CommandChange:
-    """What a command did, parsed from its entry."""
+    """The effect of a command, parsed from its entry."""
 
     kind: str
     db: str
@@ -86,7 +86,7 @@ class CommandDraft(Draft):
         return change.to is not None and scope.matches(".".join(change.to))
 
     def invalidate(self, scope: Scope) -> Draft | None:
-        """What follows this event in a stream of this scope, if the event ends such streams."""
+        """The invalidate after this event in a stream of this scope; None if the event does not end such streams."""
         if scope.kind is ScopeKind.COLLECTION and self.kind in ("drop", "rename"):
             return Invalidate.of(self, self.version, self.description)
         if scope.kind is ScopeKind.DATABASE and self.kind == "dropDatabase":

@@ -82,5 +82,5 @@ class _DiffReader:
 
 
 def _is_ambiguous(name: str, above: Components) -> bool:
-    """Whether a field of this name may be taken for something else: a dotted path, or below the top an index."""
+    """Whether a field's name may be mistaken for something else: for a dotted path, or below the top for an index."""
     return "." in name or (bool(above) and name.isascii() and name.isdigit() and (name == "0" or name[0] != "0"))

@@ -27,7 +27,7 @@ _PLAIN_DIFF: Final = (b"\x03diff\0", b"\x03u\0", b"\x03i\0")
 
 
 class EventTemplate:
-    """What all events of one head in one shape have in common, as bytes."""
+    """The parts, as bytes, that all events of one head in one shape share."""
 
     __slots__ = (
         "before_time", "before_wall", "fixed_bytes", "maker", "needs_lookup", "ns", "shape", "shows_document", "uuid",
@@ -90,7 +90,7 @@ def description(o: bytes, shape: Shape) -> bytes:
 
 
 def update_name(shape: Shape) -> bytes:
-    """What stands before the document of that element."""
+    """The bytes before the document of that element."""
     return b"\x03rawUpdateDescription\0" if shape.raw_update else b"\x03updateDescription\0"
 
 
@@ -173,7 +173,7 @@ def event(operation: Operation, shape: Shape) -> Event | None:
 
 
 def header(operation: Operation) -> dict[str, Any]:
-    """The fields of the event that filters look at most, without building it; made once, not to be changed."""
+    """The fields of the event that filters look at most, without building it; made once, and must not be changed."""
     if operation.seen_header is None:
         head = operation.head
         assert head is not None

@@ -1,4 +1,4 @@
-"""An event that is not complete yet: token and header at once, the rest when it is asked for, each piece once.
+"""An incomplete event: token and header at once, the rest when it is needed, each piece once.
 
     start   [to | txnNumber, lsid] _id operationType clusterTime [collectionUUID] wallTime
     full    [fullDocument]
@@ -6,7 +6,7 @@
     end     [fullDocumentBeforeChange] [nsType]
 
 Rule: a draft belongs to an operation and a shape, and is the same for every stream of that shape, whatever its scope
-and pipeline. The dicts it returns are not to be changed.
+and pipeline. Do not change the dicts it returns.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Draft:
 
     @property
     def operation(self) -> Operation:
-        """The operation, which whoever asks a draft for anything holds."""
+        """The operation; the caller that reads a draft holds it."""
         operation = self._operation()
         assert operation is not None
         return operation
@@ -81,11 +81,11 @@ class Draft:
         return b""
 
     def rest(self) -> bytes:
-        """The elements behind `fullDocument`, as far as the oplog has them."""
+        """The elements after `fullDocument`, as far as the oplog has them."""
         return b""
 
     def identifier(self) -> tuple[bytes | None, bytes | None, bool]:
-        """What the token holds of the event: (document key, operationDescription, whether it is an invalidate)."""
+        """The parts of the event in its token: (document key, operationDescription, whether it is an invalidate)."""
         return None, None, False
 
     def fragment_token(self, fragment: int) -> tuple[str, bytes]:
@@ -99,14 +99,14 @@ class Draft:
 
     @property
     def core(self) -> bytes:
-        """The event without what has to be looked up outside the oplog."""
+        """The event without the parts that need a look-up outside the oplog."""
         if self._core is None:
             self._core = document_of(b"".join((self.start, self.full(), self.rest())))
         return self._core
 
     @property
     def core_fields(self) -> dict[str, Any]:
-        """`core`, decoded; not to be changed."""
+        """`core`, decoded; do not change it."""
         if self._core_fields is None:
             self._core_fields = decode(self.core)
         return self._core_fields
@@ -130,7 +130,7 @@ class Draft:
         return self._final
 
     def final_fields(self, lookup: ImageLookup) -> dict[str, Any]:
-        """`final`, decoded; not to be changed."""
+        """`final`, decoded; do not change it."""
         if not self.needs_lookup:
             return self.core_fields
         if self._final_fields is None:
@@ -143,7 +143,7 @@ def _image_element(name: bytes, image: bytes | None) -> bytes:
 
 
 class Invalidate(Draft):
-    """What ends a stream: the same token as the event before it, marked; no namespace."""
+    """The event that ends a stream: the same token as the event before it, marked; no namespace."""
 
     __slots__ = ()
 

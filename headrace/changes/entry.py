@@ -17,7 +17,7 @@ from headrace.values.position import Position, from_bson_value
 
 _COMMAND: Final = b"\x02op\0\x02\0\0\0c\0"
 _HEAD_BYTES: Final = 512
-"""Within these an entry has its `op`, behind what names the session."""
+"""The first bytes of an entry, which hold its `op` after the fields of the session."""
 __all__ = ["DecodedEntry", "EntryLookup"]
 
 
@@ -67,7 +67,7 @@ class DecodedEntry:
         return iter((self._operations,)) if self._operations is not None else unwound_in_pieces(self.data, history)
 
     def forget(self) -> None:
-        """Drop everything but the raw entry; it is derived again when asked for."""
+        """Drop everything but the raw entry; the rest is derived again when it is needed."""
         self._operations = None
         self._document = None
 

@@ -28,4 +28,4 @@ class IncompleteEvents(CommandError):
     def __init__(self, error: CommandError, events: list[Event]) -> None:
         super().__init__(error.code, error.message, labels=error.labels, extra=error.extra)
         self.events = events
-        """To be returned first; the error comes after them."""
+        """The events to return before the error."""

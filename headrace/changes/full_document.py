@@ -57,7 +57,7 @@ def before_image(draft: Draft, lookup: ImageLookup) -> bytes | None:
 
 
 def after_image(draft: Draft, before: bytes | None, lookup: ImageLookup) -> bytes | None:
-    """The element `fullDocument` of an update; None where the shape does not ask for more than the oplog has."""
+    """The element `fullDocument` of an update; None if the shape needs no more than the oplog has."""
     mode, operation = draft.shape.full_document, draft.operation
     if draft.kind != "update" or mode == "default":
         return None

@@ -16,7 +16,7 @@ _UINT64 = Struct("<Q").unpack
 
 
 class Head:
-    """What all entries of one operation on one collection have in common. Compared by identity."""
+    """The fields that all entries of one operation on one collection share. Compared by identity."""
 
     __slots__ = ("coll", "db", "kind", "namespace", "ns_element", "replacement", "templates", "uuid")
 

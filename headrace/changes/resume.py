@@ -51,7 +51,7 @@ class ResumeGuard:
         self.settled = self._matched and (token is None or self._version == TOKEN_VERSION)
 
     def version_at(self, cluster_time: Position, txn_op_index: int) -> int:
-        """The version of the tokens of an operation; settles the guard once it is behind the resume point."""
+        """The version of the tokens of an operation; settles the guard once the operation is past the resume point."""
         if (cluster_time, txn_op_index) <= self._resume_point:
             return self._version
         if self._matched:
@@ -59,11 +59,11 @@ class ResumeGuard:
         return TOKEN_VERSION
 
     def filter(self, drafts: Iterable[Draft]) -> Iterator[tuple[Draft, int | None]]:
-        """The drafts behind the client's token, each with None; drafts come in the order of their tokens, each once.
+        """The drafts after the client's token, each with None; drafts come in the order of their tokens, each once.
 
         The draft of the client's own event, if the client has seen only some fragments of it, comes with the number
-        (from 0) of the last of those. Raises error 280 when a draft lies behind the client's token and that was
-        not seen.
+        (from 0) of the last of those. Raises error 280 when a draft comes after the client's token and the token itself
+        was not seen.
         """
         for draft in drafts:
             token = draft.token

@@ -1,7 +1,7 @@
-"""Rows of plain changes of documents, straight from oplog entries: for those who read events as columns.
+"""Rows of plain changes of documents, straight from oplog entries, for clients that read events as columns.
 
 A plain change is an insert, replace, update or delete outside a transaction, in a stream that does not change events
-and needs no image that is not in the entry. Everything else goes through the `EventBuilder`.
+and needs no image that is not in the entry. All other entries go through the `EventBuilder`.
 
 Rule: both ways give the same rows, and agree on whether an event is in the stream at all.
 """
@@ -44,7 +44,7 @@ class ReadBounds:
 
 
 class _HeadPlan:
-    """What is done with the entries of one head; they are not plain where `maker` is None."""
+    """The steps for the entries of one head; they are not plain where `maker` is None."""
 
     __slots__ = ("kind", "maker", "matches")
 
@@ -76,9 +76,10 @@ class RowCollector:
         """Whether the next row was left out because there is no room for it."""
 
     def run(self, entries: Iterator[Entry], end: int, late: Callable[[int], bool]) -> Entry | None:
-        """Collect the rows of plain entries before the position `end`; returns the first entry that is none of these.
+        """Collect the rows of plain entries before the position `end`; return the first entry that is not plain.
 
-        None when there are no more, when it is full, and when `late` says, each 256 entries, that it is time to stop.
+        None when there are no more, when the collector is full, and when `late`, called every 256 entries, returns
+        True.
         """
         if self._bounds.counts:
             return self._count(entries, end, late)

@@ -1,6 +1,6 @@
-"""What a stream looks at: one collection, one database, or everything; and the namespaces that belong to it.
+"""The scope of a stream: one collection, one database, or everything; and the namespaces that belong to it.
 
-Rule (who sees what):
+Rule (which namespaces a scope has):
 
     collection   exactly `db.coll`, whatever its name
     database     `db.*`, less names that begin with `$` or `system.`
@@ -21,7 +21,7 @@ VIEWS: Final = "system.views"
 
 
 class ScopeKind(Enum):
-    """What a stream is opened on."""
+    """The kinds of scope."""
 
     COLLECTION = "collection"
     DATABASE = "database"
@@ -30,7 +30,7 @@ class ScopeKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What one stream looks at. `coll` is None but for a collection; `db` is "admin" for the deployment."""
+    """The namespaces of one stream. `coll` is None but for a collection; `db` is "admin" for the deployment."""
 
     kind: ScopeKind
     db: str
@@ -61,7 +61,7 @@ class Scope:
         return self.kind is ScopeKind.DEPLOYMENT and db not in INTERNAL_DATABASES
 
     def topics(self) -> tuple[tuple[str, str], ...]:
-        """What of the oplog's index has to be read: ("coll", namespace), ("db", database) or ("all", "").
+        """The parts of the oplog's index to read: ("coll", namespace), ("db", database) or ("all", "").
 
         A transaction's entry is indexed under every namespace it touches; `db.$cmd` holds a database's commands.
         """

@@ -77,7 +77,7 @@ def slices_of(data: bytes) -> EntrySlices | None:
 
 
 def head_bytes(data: bytes) -> bytes:
-    """What a CRUD entry has for its head, see `head_of`; of any other entry some bytes that are no head."""
+    """The bytes of a CRUD entry's head, see `head_of`; for any other entry, bytes that are not a head."""
     at = 4
     if data[4] == _OBJECT:
         at = 10 + _INT32(data, 10)[0]

@@ -92,7 +92,7 @@ def _fragment(token: tuple[str, bytes], index: int, of: int, group: list[bytes])
 
 
 def after_fragment(sent: list[Fragment], seen: int, client: str) -> list[Fragment]:
-    """What is left when the client has seen fragment `seen` (from 0), whose token reads `client`.
+    """The fragments that remain after the client has seen fragment `seen` (from 0), whose token reads `client`.
 
     Raises error 280 when the event is not split here as it was for the client.
     """

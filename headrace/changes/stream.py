@@ -27,14 +27,14 @@ TIME_VARIABLES: Final = (b"$$NOW", b"$$CLUSTER_TIME")
 
 @dataclass(frozen=True, slots=True)
 class StreamSpec:
-    """One stream as its client asked for it, checked. All but `resume`, `start_after` and `start_at` may be shared."""
+    """One stream as its client requested it, checked. All but `resume`, `start_after` and `start_at` may be shared."""
 
     scope: Scope
     shape: Shape
     stages: tuple[Stage, ...]
     """The client's stages after `$changeStream`, without `$changeStreamSplitLargeEvent`."""
     split: bool
-    """Whether events that are too large are to be sent in fragments."""
+    """Whether to send events that are too large in fragments."""
     context: PipelineContext
     share_key: bytes
     """Streams with the same key have the same events, as the same bytes; the resume point is not part of it."""
@@ -45,7 +45,8 @@ class StreamSpec:
     start_at: Position | None = None
     """`startAtOperationTime`; inclusive."""
     unbounded: bool = False
-    """Whether events may have any size, for a reader that is no client's cursor; else too large ones are an error."""
+    """Whether events may have any size, for a reader without a client's cursor; otherwise too large ones are an
+    error."""
 
     @property
     def start(self) -> Position | None:

@@ -23,6 +23,7 @@ from headrace.query.expansion import encoded_between
 from headrace.query.match import Predicate
 from headrace.query.stages.match_stage import Match
 from headrace.query.stages.stage import Stage
+from headrace.time_limit import limited_call
 from headrace.values.bson.to_string import to_string
 
 FIXED: Final = frozenset({"ns", "operationType"})
@@ -64,8 +65,9 @@ class StreamPipeline:
         """Whether there are stages beyond the conditions."""
         return bool(self._steps)
 
+    @limited_call
     def run(self, fields: Document) -> bytes | None:
-        """The event after the stages behind the conditions, or None when one of them drops it.
+        """Return the event after the stages that follow the conditions, or None when one of them drops it.
 
         Raises error 280 when they changed its `_id`.
         """

@@ -1,26 +1,44 @@
-"""What the commands' parsers share: help with examples, the connection string, exit statuses of clients."""
+"""The parts that the commands' parsers share: help with examples, the connection string, exit statuses of clients."""
 
 from __future__ import annotations
 
 import argparse
 import re
 import signal
+import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NoReturn
 
+from headrace.keywords import nearest
+
 DEFAULT_URI: Final = "mongodb://localhost:27017"
 EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
 EXIT_UNREACHABLE: Final = 4
 """The server did not answer, or refused the login."""
 EXIT_POSITION_LOST: Final = 5
-"""The oplog no longer has the position to go on from."""
+"""The oplog no longer has the position to continue from."""
 EXIT_INTERRUPTED: Final = 130
 """128 and the number of SIGINT, as shells show it."""
 EXIT_PIPE_CLOSED: Final = 141
-"""128 and the number of SIGPIPE: nobody reads the output any more."""
+"""128 and the number of SIGPIPE: the reader of the output is gone."""
 _URI: Final = re.compile(r"^(mongodb(\+srv)?://|env:|file:)")
+_ADDRESS: Final = re.compile(
+    r"^([^\s/@]*@)?(localhost|[\w-]+(?=:\d{4,5})|\d+(\.\d+){3}|\[[0-9A-Fa-f:]+\]|[\w.-]+(?=:2701[789]))(:\d{2,5})([/,?].*)?$"
+)
+"""Matches a server's address without a scheme, but not `shop.events:2024`, which is a collection."""
+_INVALID: Final = re.compile(r"invalid (\w+) value: (.*)")
+_MEANT: Final = {
+    "_bytes": "a number of bytes, such as 512M or 2G",
+    "_file_mode": "an octal file mode, such as 0700",
+    "_hours": "a number of hours",
+    "_port": "a port number",
+    "_seconds": "a number of seconds above 0",
+    "_slow_ms": "a number of milliseconds",
+}
+"""By the name of an argument's type: the value it stands for."""
 _LOGIN: Final = re.compile(r"[^\s'\"]*:[^\s'\"]*@")
 
 Run = Callable[[argparse.Namespace, Sequence[str]], int]
@@ -35,7 +53,7 @@ class Failed(Exception):
 
 
 class Terminated(BaseException):
-    """A signal ends the command, which clears up as behind Ctrl-C."""
+    """A signal ends the command, which cleans up as after Ctrl-C."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -89,7 +107,7 @@ def add_command(
 
 
 def epilog_of(examples: Sequence[str]) -> str:
-    """What a help with examples ends with; its formatter is `ExamplesHelp`."""
+    """The end of a help text with examples; its formatter is `ExamplesHelp`."""
     return "examples:\n" + "".join(f"  {line}\n" for line in examples)
 
 
@@ -115,23 +133,31 @@ def is_uri(word: str) -> bool:
 def split_words(words: Sequence[str], count_max: int) -> tuple[str, list[str]]:
     """The connection string that arguments begin with, or the default, and the others. Raises Failed for too many."""
     given = list(words)
+    if given and _ADDRESS.match(given[0]):
+        raise Failed(_without_scheme(given[0]), EXIT_USAGE)
     uri = given.pop(0) if given and is_uri(given[0]) else DEFAULT_URI
     if len(given) > count_max:
-        raise Failed(f"too many arguments: {without_logins(repr(given[count_max]))}", 2)
+        raise Failed(f"too many arguments: {without_logins(repr(given[count_max]))}", EXIT_USAGE)
     return uri, given
 
 
 def uri_argument(word: str) -> str:
     """An argument that must be a connection string. Raises ArgumentTypeError."""
     if not is_uri(word):
+        if _ADDRESS.match(word):
+            raise argparse.ArgumentTypeError(_without_scheme(word))
         raise argparse.ArgumentTypeError(f"{word!r} does not begin with mongodb://, mongodb+srv://, env: or file:")
     return word
+
+
+def _without_scheme(address: str) -> str:
+    return f"mongodb:// is missing: mongodb://{without_logins(address)}"
 
 
 def positive(word: str) -> int:
     """An argument that must be a whole number of at least 1. Raises ArgumentTypeError."""
     if not word.isdecimal() or not int(word):
-        raise argparse.ArgumentTypeError(f"{word!r} is no whole number of at least 1")
+        raise argparse.ArgumentTypeError(f"{word!r} is not a whole number of at least 1")
     return int(word)
 
 
@@ -141,11 +167,37 @@ def without_logins(text: str) -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """Quotes no password where the command line is wrong."""
+    """Says in one line what is wrong with a command line, and suggests the nearest word. Quotes no password."""
 
     def error(self, message: str) -> NoReturn:
         """End with status 2."""
-        super().error(without_logins(message))
+        text = _INVALID.sub(lambda found: f"{found[2]} is not {_MEANT.get(found[1], 'a number')}", message)
+        self.exit(EXIT_USAGE, f"{self.prog}: {without_logins(text)} ({self.prog} --help)\n")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse does, after a look at the names of flags: a wrong flag is named before what it leaves missing."""
+        args = list(sys.argv[1:] if args is None else args)
+        for word in args:
+            flag = word.partition("=")[0]
+            if word == "--" or (not word.startswith("-") and self._has_subcommands):
+                break
+            if flag.startswith("--") and " " not in word and flag not in self._option_string_actions:
+                shown = [name for name, action in self._option_string_actions.items() if name.startswith("--")
+                         and action.help is not argparse.SUPPRESS]  # fmt: skip
+                self.error(f"there is no {flag}{_suggestion(flag, shown)}")
+        return super().parse_known_args(args, namespace)
+
+    @property
+    def _has_subcommands(self) -> bool:
+        return any(isinstance(action, argparse._SubParsersAction) for action in self._actions)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        if isinstance(action, argparse._SubParsersAction):
+            kind = str(action.metavar).lower()
+            self.error(f"there is no {kind} {value!r}{_suggestion(str(value), action.choices, quoted=True)}")
+        raise argparse.ArgumentError(action, f"{value!r} is none of {', '.join(map(str, action.choices))}")
 
 
 class CommandParser(Parser):
@@ -155,13 +207,21 @@ class CommandParser(Parser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse does, which gives up on `--option value ARGUMENT` where ARGUMENT may be left out."""
-        if self._is_intermixing or any(isinstance(action, argparse._SubParsersAction) for action in self._actions):
+        if self._is_intermixing or self._has_subcommands:
             return super().parse_known_args(args, namespace)
         self._is_intermixing = True
         try:
-            return self.parse_known_intermixed_args(args, namespace)
+            parsed, left = self.parse_known_intermixed_args(args, namespace)
         finally:
             self._is_intermixing = False
+        if left:
+            self.error(f"there is no {left[0]}" if left[0].startswith("-") else f"too many arguments: {left[0]!r}")
+        return parsed, left
+
+
+def _suggestion(word: str, words: Iterable[str], *, quoted: bool = False) -> str:
+    similar = nearest(word, words)
+    return "" if similar is None else f"; did you mean {repr(similar) if quoted else similar}?"
 
 
 class ExamplesHelp(argparse.HelpFormatter):

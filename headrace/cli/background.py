@@ -24,7 +24,7 @@ Announce = Callable[[str], None]
 
 
 def run_in_background(run: Callable[[Announce], int]) -> int:
-    """Call `run` in a process of its own, detached from the terminal; 0 when it listens, else its status."""
+    """Call `run` in a process of its own, detached from the terminal; 0 when it listens, otherwise its status."""
     print("about to fork child process, waiting until server is ready for connections.", flush=True)
     reader, writer = os.pipe()
     child = os.fork()

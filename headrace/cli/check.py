@@ -21,7 +21,7 @@ def add_parser(commands: Any) -> None:
     parser = add_command(
         commands, "check", _run, "check a data directory that no server has open",
         "Check a data directory that no server has open: its pages, checksums, and documents, indexes, "
-        "oplog entries and pre-images against each other. Nothing is changed. The status is 0 if all is well, else 1.",
+        "oplog entries and pre-images against each other. Nothing is changed. The status is 1 if a problem is found.",
         ("headrace check data", "headrace check /var/lib/headrace --json"),
     )  # fmt: skip
     parser.add_argument("path", metavar="DIR", type=Path, help="the data directory")
@@ -30,13 +30,21 @@ def add_parser(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     """Print the problems and a summary; 0 if there are none, 1 if there are, 100 if a server has the directory open."""
+    from headrace.cli.progress import progress
     from headrace.store.check.directory import check
     from headrace.store.checksums.upgrade import IncompatibleFormat
     from headrace.store.data_file import UnusableDirectory
     from headrace.store.lmdb import DirectoryInUse
 
     try:
-        report = check(arguments.path)
+        with progress("pages", None, "") as bar:
+
+            def advance(what: str, done: int, total: int) -> None:
+                if bar.is_shown:
+                    bar.name(what)
+                    bar.set(done, total)
+
+            report = check(arguments.path, advance)
     except DirectoryInUse as error:
         raise Failed(str(error), EXIT_DIRECTORY_IN_USE) from None
     except (IncompatibleFormat, OSError, UnusableDirectory) as error:

@@ -55,14 +55,15 @@ _PARAMETERS: Final = frozenset({
     "setParameter.authenticationMechanisms",
     "setParameter.enableLocalhostAuthBypass",
     "setParameter.enableTestCommands",
+    "setParameter.ttlMonitorSleepSecs",
 })  # fmt: skip
-"""Each stands for a `--setParameter` of its own, of which the last one of a name holds: that of the command line."""
+"""Settings that each stand for a `--setParameter`; the last one of a name holds: that of the command line."""
 _EXCLUDED_BY: Final = {"--bind_ip": "--bind_ip_all", "--bind_ip_all": "--bind_ip", "--noauth": "--auth"}
 _BYTES_MAX: Final = 1 << 20
 
 
 class BadConfiguration(Exception):
-    """The file cannot be read, is no YAML, or has a setting that does not apply; the message says which."""
+    """The file cannot be read, is not YAML, or has a setting that does not apply; the message says which."""
 
 
 def expanded(words: Sequence[str]) -> list[str]:
@@ -151,7 +152,7 @@ def _document(path: Path) -> dict[Any, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise BadConfiguration(f"--config {path} cannot be read: {error}") from None
     except (yaml.YAMLError, RecursionError) as error:
-        raise BadConfiguration(f"--config {path} is no YAML: {error}") from None
+        raise BadConfiguration(f"--config {path} is not YAML: {error}") from None
     if document is None:
         return {}
     if type(document) is not dict:

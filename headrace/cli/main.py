@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import headrace
-from headrace.cli import check, doctor, tls, token_command
+from headrace.cli import backup, check, doctor, tls, token_command
 from headrace.cli.arguments import (
     EXIT_INTERRUPTED,
     EXIT_PIPE_CLOSED,
@@ -91,14 +91,14 @@ def build_parser() -> argparse.ArgumentParser:
     tls.add_parser(commands)
     user = commands.add_parser("user", help="create users in a data directory", allow_abbrev=False)
     add_user_actions(user)
-    for module in (tail, oplog, status, top, token_command, export_command, import_command, doctor):
+    for module in (tail, oplog, status, top, token_command, export_command, import_command, backup, doctor):
         module.add_parser(commands)
     add_command(commands, "version", _print_version, "print the version")
     return parser
 
 
 class _Version(argparse.Action):
-    """argparse's action `version`, except that the text is only made when it is asked for."""
+    """argparse's action `version`, except that the text is only made when it is needed."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         print(_version_text())

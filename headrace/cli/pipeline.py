@@ -15,14 +15,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli.arguments import add_command
+from headrace.cli.progress import Bar, progress
 
 if TYPE_CHECKING:
     from headrace.spark.jobs.job_file import Job
+    from headrace.spark.jobs.metrics import JobMetrics
 
+_MISSING = "the pipeline is not installed: pip install 'headrace[spark]'"
 _CLEAR = "\x1b[H\x1b[2J"
 EXIT_FAILED = 1
 EXIT_RUNNING = 3
 """The job runs already."""
+EXIT_NOT_COMPARED = 6
+"""`verify` found nothing wrong, and could not compare everything."""
 
 Action = Callable[["Job", argparse.Namespace], int]
 
@@ -50,6 +55,9 @@ def add_actions(parser: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--once", action="store_true", help="process what is there and end, whatever the file's trigger says"
     )
+    about_schema = "print the JSON schema of a job's file, by which editors complete and check it"
+    examples = ["headrace pipeline schema > job-file.schema.json"]
+    add_command(actions, "schema", _schema, about_schema, examples=examples)
     about_status = "show whether the job runs, its position, its lag and its tables"
     status = add("status", _status, about_status, "orders.toml --json --max-lag 60")
     status.add_argument("--json", action="store_true", help="print it as a line of JSON")
@@ -58,10 +66,14 @@ def add_actions(parser: argparse.ArgumentParser) -> None:
     )
     status.add_argument(
         "--max-lag", type=_seconds, metavar="SECONDS",
-        help="the exit status is 4 if the job is further behind (default: the bound of [on_lag])",
+        help="the exit status is 4 if the job's lag is longer (default: the bound of [on_lag])",
     )  # fmt: skip
     add("upkeep", _upkeep, "join small files of its tables, and remove what is old; a job that runs does it itself")
-    add("verify", _verify, "compare each sink with the source; the exit status is 1 if one differs")
+    verify = add("verify", _verify, "compare each sink with the source; the exit status is 1 if one differs")
+    verify.add_argument(
+        "--allow-not-compared", action="store_true",
+        help="the exit status is 0, not 6, although something could not be compared",
+    )  # fmt: skip
 
 
 def _runner(action: Action) -> Callable[[argparse.Namespace, Sequence[str]], int]:
@@ -70,7 +82,7 @@ def _runner(action: Action) -> Callable[[argparse.Namespace, Sequence[str]], int
             from headrace.spark.errors import error_line
             from headrace.spark.jobs.job_file import JobError, read_job
         except ImportError as error:
-            return _fail(f"the pipeline is not installed: pip install 'headrace[spark]' ({error})")
+            return _fail(f"{_MISSING} ({error})")
         try:
             return action(read_job(arguments.job), arguments)
         except JobError as error:
@@ -93,7 +105,15 @@ def _run(job: Job, arguments: argparse.Namespace) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     try:
-        run_job(replace(job, every=None) if arguments.once else job, stop=stop, report=_say)
+        with progress("snapshot", None, "documents") as bar:
+
+            def show(metrics: JobMetrics) -> None:
+                if metrics.phase == "snapshot":
+                    bar.set(metrics.snapshot_documents or 0, metrics.snapshot_documents_total)
+                else:
+                    bar.close()
+
+            run_job(replace(job, every=None) if arguments.once else job, stop=stop, report=bar.say, on_batch=show)
     except JobRunning as error:
         return _fail(str(error), EXIT_RUNNING)
     except CannotStart as error:
@@ -176,6 +196,17 @@ def _reset(job: Job, arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _schema(arguments: argparse.Namespace, words: Sequence[str]) -> int:
+    import json
+
+    try:
+        from headrace.spark.jobs.job_model import json_schema
+    except ImportError as error:
+        return _fail(f"{_MISSING} ({error})")
+    _say(json.dumps(json_schema(), indent=1, ensure_ascii=False))
+    return 0
+
+
 def _upkeep(job: Job, arguments: argparse.Namespace) -> int:
     from headrace.spark.jobs.job_upkeep import upkeep_by_hand
     from headrace.spark.jobs.runner import JobRunning
@@ -192,12 +223,27 @@ def _upkeep(job: Job, arguments: argparse.Namespace) -> int:
 def _verify(job: Job, arguments: argparse.Namespace) -> int:
     from headrace.spark.jobs.report import verify_job
 
-    unequal = False
-    for result in verify_job(job):
-        word: Any = {True: "equal", False: "NOT EQUAL", None: "skipped"}[result.equal]
-        _say(f"{result.sink}: {word}: {result.description}")
-        unequal = unequal or result.equal is False
-    return EXIT_FAILED if unequal else 0
+    words: Any = {True: "equal", False: "NOT EQUAL", None: "not compared"}
+    found = set()
+    bars = [Bar()]
+
+    def counted(done: int, total: int) -> None:
+        bars[0].set(done, total)
+
+    results = verify_job(job, counted)
+    while True:
+        with progress("verify", None, "documents") as bars[0]:
+            result = next(results, None)
+        if result is None:
+            break
+        found.add(result.equal)
+        _say(f"{result.sink}: {words[result.equal]}: {result.description}")
+    if not found:
+        _say("not compared: the job has no table yet")
+    if False in found:
+        return EXIT_FAILED
+    compared = bool(found) and None not in found
+    return 0 if compared or arguments.allow_not_compared else EXIT_NOT_COMPARED
 
 
 def _say(line: str) -> None:

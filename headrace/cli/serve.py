@@ -1,6 +1,6 @@
 """`headrace serve`: mongod's flags to `ServerOptions`, and a server that runs until a signal ends it.
 
-A flag of mongod that would mean something else here, or nothing, is refused with the reason rather than
+A flag of mongod that would have another meaning here, or none, is refused with the reason rather than
 ignored.
 """
 
@@ -20,10 +20,11 @@ from typing import Any, Final
 from headrace import limits
 from headrace.cli.background import Announce, open_log, pid_file, run_in_background
 from headrace.cli.data_directory import data_directory
+from headrace.cli.readiness import notify_ready
 from headrace.cli.tls_flags import BadOptions, add_tls_flags, tls_options_of, without_passwords
 from headrace.dispatch.options import MECHANISMS, AuditOptions, ServerOptions
 
-_NO_KEY_FILE: Final = "Headrace is a set of one member, which has nobody to show a key to; access control is --auth"
+_NO_KEY_FILE: Final = "Headrace is a set of one member and needs no key between members; access control is --auth"
 _NO_SHARDS: Final = "Headrace is not part of a sharded cluster"
 _NO_PEERS: Final = "a set of one connects to no other server"
 _NO_SELECTOR: Final = "certificates are read from files: --tlsCertificateKeyFile"
@@ -105,7 +106,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     access = parser.add_mutually_exclusive_group()
     access.add_argument(
-        "--auth", action="store_true", help="require users to log in, and of each command the privileges that it needs"
+        "--auth", action="store_true", help="require users to log in, with the privileges that each command needs"
     )
     access.add_argument("--noauth", action="store_true", help="let everybody do everything (the default)")
     add("--replSet", metavar="NAME", default="rs0", help="name of the replica set of one (default: %(default)s)")
@@ -161,7 +162,7 @@ def _add_storage_flags(add: Callable[..., Any]) -> None:
 
 
 def _add_profiling_flags(add: Callable[..., Any]) -> None:
-    add("--slowms", metavar="MS", type=_slow_ms, default=100, help="log commands that take so long (default: 100)")
+    add("--slowms", metavar="MS", type=_slow_ms, default=100, help="log commands that take MS or longer (default: 100)")
     add(
         "--slowOpSampleRate",
         metavar="SHARE",
@@ -196,7 +197,7 @@ def _port(text: str) -> int:
 def _file_mode(text: str) -> int:
     mode = int(text, 8)
     if not 0 <= mode <= 0o777:
-        raise argparse.ArgumentTypeError(f"{text} is no file mode: 0000 to 0777")
+        raise argparse.ArgumentTypeError(f"{text} is not a file mode: 0000 to 0777")
     return mode
 
 
@@ -253,14 +254,17 @@ def _parameter(text: str) -> tuple[str, str]:
     if name == "authenticationMechanisms":
         if not set(value.split(",")) <= set(MECHANISMS):
             raise argparse.ArgumentTypeError(f"{text}: there are {', '.join(MECHANISMS)}")
+    elif name == "ttlMonitorSleepSecs":
+        if not value.isdecimal() or int(value) == 0:
+            raise argparse.ArgumentTypeError(f"{text}: the value is a whole number of seconds above 0")
     elif (
         not sign
         or name not in ("enableLocalhostAuthBypass", "enableTestCommands")
         or value not in ("0", "1", "false", "true")
     ):
         raise argparse.ArgumentTypeError(
-            "only authenticationMechanisms=NAMES, enableLocalhostAuthBypass=0 and enableTestCommands=1 can be set here,"
-            f" not {text}"
+            "only authenticationMechanisms=NAMES, enableLocalhostAuthBypass=0, enableTestCommands=1 and "
+            f"ttlMonitorSleepSecs=SECONDS can be set here, not {text}"
         )
     return name, value
 
@@ -281,6 +285,7 @@ def options_of(arguments: argparse.Namespace, words: Sequence[str]) -> ServerOpt
         unix_socket_mode=arguments.filePermissions,
         auth=arguments.auth,
         mechanisms=tuple(sorted(set(mechanisms))),
+        ttl_seconds=int(parameters.get("ttlMonitorSleepSecs", limits.TTL_SECONDS)),
         localhost_exception=parameters.get("enableLocalhostAuthBypass") not in ("0", "false"),
         allow_unauthenticated=arguments.allowUnauthenticated,
         audit=_audit_options(arguments),
@@ -328,7 +333,8 @@ def _audit_options(arguments: argparse.Namespace) -> AuditOptions | None:
 
 
 def serve(arguments: argparse.Namespace, words: Sequence[str]) -> int:
-    """Serve until a signal; 0 for a clean end, else one of the statuses above and the reason on stderr."""
+    """Serve until a signal; return 0 for a clean end, otherwise one of the statuses above, with the reason on
+    stderr."""
     try:
         options = options_of(arguments, words)
     except BadOptions as error:
@@ -336,7 +342,7 @@ def serve(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     if arguments.shutdown:
         return shut_down(options.dbpath)
     if options.fork and options.logpath is None:
-        return _fail("--fork has to be used with --logpath", EXIT_FAILED)
+        return _fail("--fork requires --logpath", EXIT_FAILED)
     if options.fork:
         return run_in_background(partial(_run, options))
     return _run(options, _say)
@@ -379,7 +385,12 @@ def _run(options: ServerOptions, announce: Announce) -> int:
             rotated = (
                 None if options.logpath is None else partial(open_log, options.logpath, append=options.reopens_log)
             )
-            daemon.run(options, announce, rotate_log=rotated)
+
+            def listens(line: str) -> None:
+                announce(line)
+                notify_ready()
+
+            daemon.run(options, listens, rotate_log=rotated)
     except DirectoryInUse as error:
         return _fail(str(error), EXIT_DIRECTORY_IN_USE)
     except (AuditError, TlsError, UnprotectedAddress) as error:
@@ -392,7 +403,7 @@ def _run(options: ServerOptions, announce: Announce) -> int:
 
 
 def _reason(error: OSError) -> str:
-    """What the operating system says, without its number."""
+    """The message of the operating system, without its number."""
     return f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
 
 

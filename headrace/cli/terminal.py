@@ -15,7 +15,7 @@ from bson import json_util
 _STYLES: Final = {"blue": "34", "bold": "1", "cyan": "36", "dim": "2", "green": "32", "red": "31", "yellow": "33"}
 _ESCAPE: Final = re.compile(r"\x1b\[[0-9;]*m")
 _CONTROL: Final = {code: f"\\x{code:02x}" for code in (*range(32), 127, *range(128, 160))}
-"""What a document's text must not send to a terminal."""
+"""The control characters that a document's text must not send to a terminal."""
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 

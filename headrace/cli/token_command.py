@@ -16,8 +16,8 @@ def add_parser(commands: Any) -> None:
     actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION", parser_class=type(parser))
     word = "a token's _data, or the token document as JSON"
     compare = add_command(
-        actions, "compare", _compare, "tell which of two resume tokens comes first",
-        "Tell whether the first token comes before, after or at the second, as streams have their events.",
+        actions, "compare", _compare, "show which of two resume tokens comes first",
+        "Show whether the first token comes before, after or at the second, in the order of streams.",
         ("headrace token compare 826B02C4C3000000012B0429296E1404 826B02C4C4000000012B0429296E1404",),
     )  # fmt: skip
     compare.add_argument("first", metavar="TOKEN", help=word)
@@ -30,10 +30,10 @@ def add_parser(commands: Any) -> None:
     decode.add_argument("token", metavar="TOKEN", help=word)
     from_time = add_command(
         actions, "from-time", _from_time, "print the resume token of a time",
-        "Print a resume token behind which all events of a time and after it come, for drivers' resumeAfter.",
+        "Print a resume token for drivers' resumeAfter. The stream begins with the first event at or after the time.",
         ("headrace token from-time 2026-11-22T10:00:00Z", "headrace token from-time 2h"),
     )  # fmt: skip
-    from_time.add_argument("time", metavar="TIME", help="such as 2026-11-22T10:00:00Z, or so long ago: 10m, 2h, 1d")
+    from_time.add_argument("time", metavar="TIME", help="such as 2026-11-22T10:00:00Z, or an age: 10m, 2h, 1d")
 
 
 def _compare(arguments: argparse.Namespace, words: Sequence[str]) -> int:

@@ -22,8 +22,8 @@ def add_user_actions(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION", parser_class=type(parser))
     add = add_command(
         actions, "add", add_user, "create a user, or change one, in a data directory that no server has open",
-        "Create a user in a data directory that no server has open; one that is there gets the password and the roles. "
-        f"The password is asked for, or read from the environment variable {PASSWORD_VARIABLE}, or from the standard "
+        "Create a user in a data directory that no server has open; an existing user gets the password and the roles. "
+        f"The password comes from the environment variable {PASSWORD_VARIABLE}, the terminal, or the standard "
         f"input. A user of the database {EXTERNAL} has none: its name is the subject of its certificate.",
         ("headrace user add admin --dbpath data --role root", "headrace user add web --role readWrite@shop"),
     )  # fmt: skip

@@ -7,15 +7,15 @@ from typing import Final
 from headrace.commands.catalog import coll_mod, create, drop, indexes, listing
 from headrace.commands.maintenance import capping, plan_cache, profiling, sizes, validate
 from headrace.commands.reading import aggregate, arrow_changes, count, explain, find, get_more, kill_cursors
-from headrace.commands.server_info import cluster_parameters, configure_fail_point, current_op
+from headrace.commands.server_info import api_commands, cluster_parameters, configure_fail_point, current_op
 from headrace.commands.table_static import STATIC_COMMANDS
-from headrace.commands.writing import bulk_write, delete, end_transaction, find_and_modify, insert, update
+from headrace.commands.writing import apply_ops, bulk_write, delete, end_transaction, find_and_modify, insert, update
 from headrace.dispatch.command import Command
 from headrace.dispatch.options import ServerOptions
 
 _ONE: Final = (
-    aggregate, arrow_changes, bulk_write, coll_mod, create, delete, explain, find, find_and_modify, get_more, insert,
-    kill_cursors, update,
+    aggregate, apply_ops, arrow_changes, bulk_write, coll_mod, create, delete, explain, find, find_and_modify, get_more,
+    insert, kill_cursors, update,
 )  # fmt: skip
 _MANY: Final = (
     capping, cluster_parameters, count, current_op, drop, end_transaction, indexes, listing, plan_cache, profiling,
@@ -38,8 +38,8 @@ def _by_name() -> dict[str, Command]:
 
 
 COMMANDS: Final = _by_name()
-TEST_COMMANDS: Final = {command.name: command for command in configure_fail_point.COMMANDS}
-"""Those that are only there with `--enable-test-commands`."""
+TEST_COMMANDS: Final = {command.name: command for command in (*api_commands.COMMANDS, *configure_fail_point.COMMANDS)}
+"""Commands that exist only with `--enable-test-commands`."""
 
 
 def commands_for(options: ServerOptions) -> dict[str, Command]:

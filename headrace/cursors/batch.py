@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Batch:
-    """Raw event documents and the token behind the last of them. Nothing in it changes but `shared_reply`."""
+    """Raw event documents and the token after the last of them. Nothing in it changes but `shared_reply`."""
 
     __slots__ = ("closes", "count", "documents", "last", "read_from", "shared_reply", "token")
 
@@ -24,5 +24,5 @@ class Batch:
         self.read_from = 0
         """From a feed: the position from which the oplog has what comes next."""
         self.shared_reply: Any = None
-        """(position, bytes before the cursor's id, bytes behind it) of the reply, made for its first reader and used by
-        the next, as long as that is the position of the last commit."""
+        """(position, bytes before the cursor's id, bytes after it) of the reply. Its first reader makes it; the next
+        ones use it while the last commit has that position."""

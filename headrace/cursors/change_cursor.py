@@ -1,11 +1,11 @@
-"""A change stream's cursor: behind, it reads the oplog's index; caught up, it reads a shared feed.
+"""A change stream's cursor: one that lags reads the oplog's index; one that is caught up reads a shared feed.
 
     BEHIND ── the oplog is read to its end ──▶ LIVE ── the feed forgot what comes next ──▶ BEHIND
        └──────────────── an invalidate was returned ──────────────────▶ CLOSED ◀────────────┘
 
-Rule: a stream never skips. Its position is a token, the last one returned; everything read again is compared
-with it as text, so that nothing comes twice and nothing is left out. A position that the oplog no longer holds
-is error 286, at open and at every later read.
+Rule: a stream never skips. Its position is a token, the last one returned. Everything read again is compared with it as
+text, so that no event comes twice and none is left out. A position that the oplog no longer holds is error 286, at open
+and at every later read.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ HISTORY_LOST = "Resume of change stream was not possible, as the resume point ma
 _LOOK: Final = 63
 """The time is checked every 64 entries,"""
 _LARGE_BYTES: Final = 64 * 1024
-"""and behind an event of one with so many bytes."""
+"""and after an event larger than this many bytes."""
 
 
 class ViewSource(Protocol):
-    """What a stream needs of the store: the command that runs, which has a view of it."""
+    """The source of a stream: the command that runs, which has a view of the store."""
 
     @property
     def newest_view(self) -> View: ...
@@ -118,7 +118,7 @@ class ChangeCursor:
         self.idle = False  # the last read reached the end of what there is
         self.has_stages = bool(spec.stages)
         self.is_slow = self.has_stages
-        """Its last batch took long, or nobody knows yet: other streams are read before it."""
+        """Its last batch took long, or it has not been read yet: other streams are read before it."""
         self.session: bytes | None = None
         self.used_ms = 0.0
         self.no_timeout = False
@@ -172,7 +172,7 @@ class ChangeCursor:
     # Caught up.
 
     def _catch_up(self) -> None:
-        """Everything committed was read: from here on events come from the feed, unless that lags behind."""
+        """Join the feed: everything committed was read, so events come from the feed, unless the feed lags."""
         self._rest = None
         self._feed = self._feeds.join(self._spec.share_key, self._builder, self.key, self._clock_ms)
         if self._feed is None:
@@ -181,7 +181,7 @@ class ChangeCursor:
         self.state = CursorState.LIVE
 
     def next_from_feed(self, count_max: int) -> Batch | None:
-        """As `next_batch`, from the feed; None where the oplog has to be read, or nothing is asked for."""
+        """As `next_batch`, from the feed; None if the oplog must be read, or `count_max` is 0."""
         feed = self._feed
         if feed is None or not count_max:
             return None
@@ -217,7 +217,7 @@ class ChangeCursor:
             self._feeds.leave(self._spec.share_key, self._feed)
             self._feed = None
 
-    # Behind.
+    # State BEHIND.
 
     def _from_oplog(self, view: View, count_max: int) -> Batch:
         """A batch from the oplog: bounded in events, bytes, entries looked at and time.
@@ -274,8 +274,8 @@ class ChangeCursor:
         return Batch(documents, self._token)
 
     def _items_of(self, position: int, raw: bytes) -> Iterator[Event | CommandError | None]:
-        """The events of an entry, and an error behind them if not all of them can be built. Those of a long entry are
-        built piece by piece, with None behind each, and go on where the last batch ended."""
+        """The events of an entry, and an error after them if not all of them can be built. Those of a long entry are
+        built piece by piece, with None after each, and continue where the last batch ended."""
         rest, self._rest = self._rest, None
         if rest is not None and rest[0] == position:
             return rest[1]

@@ -76,13 +76,13 @@ class Channel:
         self._account.set(self._bytes)
 
     def _drop(self) -> None:
-        """Their memory is needed: whoever has not read them goes back to the oplog."""
+        """Drop the entries, because their memory is needed: watchers that have not read them go back to the oplog."""
         self._entries.clear()
         self.start, self._bytes = self.end, 0
         self._count()
 
     def close(self) -> None:
-        """Nobody listens any more."""
+        """Close the channel, which no watcher uses any longer."""
         self._entries.clear()
         self.start, self._bytes = self.end, 0
         if self._account is not None:
@@ -114,7 +114,7 @@ def channel_keys(topics: Iterable[str], live: Mapping[Any, object]) -> list[Any]
 
 
 class Channels:
-    """All channels that somebody listens to, and the entries that go to each."""
+    """All channels that have watchers, and the entries that go to each."""
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory

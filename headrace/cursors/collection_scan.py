@@ -1,7 +1,7 @@
 """Walks through a collection: iterators of raw documents that survive their views, a chunk at a time.
 
-A scan holds the place where it stopped and the documents that it has read and not returned, but no KV transaction:
-for each chunk it asks for the current view.
+A scan holds the place where it stopped and the documents that it has read and not returned, but no KV transaction: it
+fetches the current view for each chunk.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ from typing import Any, Self, TypeVar
 
 from headrace import limits
 from headrace.errors import CommandError
+from headrace.running_command import examined, holds_chunk
 from headrace.store.catalog import Collection
 from headrace.store.view import LEFT_OUT, View
-from headrace.turns import examined, holds_chunk, tick
+from headrace.turns import tick
 
 Read = TypeVar("Read", bound=tuple[Any, ...])
-"""What a walk gives of a document; its BSON comes last."""
+"""A document as a walk returns it; its BSON comes last."""
 
 
 def take_chunk(walk: Iterable[Read], count_max: int) -> list[Read]:
-    """What a scan reads from a view at once: so many documents, or so many bytes of them. One that is larger comes by
-    itself, so that none is held back that is."""
+    """Return the documents that a scan reads from a view at once: at most `count_max`, and a bounded number of bytes. A
+    larger document is returned alone, so that no other one is held back."""
     chunk: list[Read] = []
     size = 0
     for read in walk:
@@ -35,8 +36,8 @@ def take_chunk(walk: Iterable[Read], count_max: int) -> list[Read]:
 
 
 def check_collection(view: View, collection: Collection) -> None:
-    """Raise 175 where a collection that a walk goes on through is not there any more under its name, in a view: the
-    documents of one that was dropped go bit by bit."""
+    """Raise 175 if the collection of a walk is no longer there under its name in a view. A dropped collection's
+    documents are removed bit by bit, so a walk must not go on through them."""
     now = view.collection(collection.namespace)
     if now is None or now.number != collection.number:
         raise CommandError(175, f"query plan killed :: collection '{collection.namespace}' dropped or renamed")

@@ -11,7 +11,8 @@ from typing import Any
 from headrace import limits
 from headrace.errors import CommandError
 from headrace.memory_budget import Account
-from headrace.turns import current_turn, holds_batch, tick
+from headrace.running_command import holds_batch, running_command
+from headrace.turns import tick
 
 
 def _check_size(size: int) -> None:
@@ -38,7 +39,7 @@ class DocumentCursor:
         self, namespace: str, documents: Iterator[bytes], context: Any = None, *, no_timeout: bool = False,
         limit: int | None = None,
     ) -> None:  # fmt: skip
-        """`context`: what `documents` reads through, for whoever asks for the next batch to prepare."""
+        """`context`: the one that `documents` reads through, which the next getMore prepares."""
         self.namespace = namespace
         self.context = context
         self.id = 0
@@ -64,14 +65,14 @@ class DocumentCursor:
         self._held: bytes | None = None  # read, but too large for the batch before
 
     def next_batch(self, count_max: int | None) -> list[bytes]:
-        """Up to `count_max` documents (None: no bound) and 16 MiB; `exhausted` tells whether more may come."""
+        """Up to `count_max` documents (None: no bound) and 16 MiB; `exhausted` says whether more may come."""
         batch: list[bytes] = []
         if count_max == 0:
             return batch
         if self._left is not None:
             count_max = self._left if count_max is None else min(count_max, self._left)
         batch = self._take(count_max)
-        if (turn := current_turn()) is not None:
+        if (turn := running_command()) is not None:
             self.grown_bytes = max(0, self.grown_bytes + turn.grown_bytes)
             if turn.scan_bytes:
                 self._scan_bytes = turn.scan_bytes
@@ -81,8 +82,8 @@ class DocumentCursor:
         return batch
 
     def held_bytes(self, batch: Sequence[bytes]) -> int:
-        """About what it holds behind this batch: what its scan has last read at once, or would have read of documents
-        as large as those returned, and one that was too large for the batch."""
+        """An estimate of the bytes that it holds after this batch: the last chunk of its scan, or one of documents as
+        large as those returned, and a document that was too large for the batch."""
         size = self.command_bytes
         if self._held is not None:
             size += 2 * len(self._held)  # its scan has it, too, or made it of one as large
@@ -94,8 +95,8 @@ class DocumentCursor:
         return size + self._grown_uncounted()
 
     def _grown_uncounted(self) -> int:
-        """Return by how much the process has grown as batches were made, besides what stages count; 0 if by little: an
-        expression has made a large array, of which `$unwind` has returned some elements."""
+        """Return by how many bytes the process has grown as batches were made, besides those that stages count; 0 if by
+        few. It grows if an expression makes a large array and `$unwind` returns some elements of it."""
         if not self.grown_bytes or self.context is None:
             return 0
         memory, stages = self.context.engine.memory, self.context.memory

@@ -2,7 +2,7 @@
 
 Rule: a feed holds every event of its stream from sequence number `start` on. A watcher whose position is before
 `start`, because it was too slow or the channel overflowed, goes back to the oplog. So memory is held for seconds
-(`forget_aged`), however many streams were left open and however long nobody reads them.
+(`forget_aged`), however many streams were left open and however long no client reads them.
 
 An event that cannot be built (too large, its image missing) is in the feed as the error, at its sequence number.
 """
@@ -22,7 +22,6 @@ from headrace.cursors.batch import Batch
 from headrace.cursors.channels import Channel, Channels
 from headrace.errors import CommandError
 from headrace.memory_budget import Account
-from headrace.turns import uninterrupted
 from headrace.values.token import high_water_mark
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ class Feed:
         self._batches: dict[tuple[int, int, int], Batch] = {}  # returned lately, by (first, count, position)
         self._aged = 0  # number up to which items were there at the last `forget_aged`
         self.nothing = Batch([], b"")
-        """The empty batch, with the token of whoever was last at the end."""
+        """The empty batch, with the token of the last reader at the end."""
         self.start = 0
         self.end = 0
         self.users = 0
@@ -77,12 +76,11 @@ class Feed:
         if self._batches:
             self._batches.clear()
         entries = channel.since(self._read)
-        with uninterrupted():  # all of its streams share the feed
-            if len(entries) == 1 and self._pieces is None and not entries[0][1].may_be_long:
-                self._add_events(self._built_at_once(entries[0][1]))
-                self._read += 1
-            else:
-                self._build(entries, clock_ms)
+        if len(entries) == 1 and self._pieces is None and not entries[0][1].may_be_long:
+            self._add_events(self._built_at_once(entries[0][1]))
+            self._read += 1
+        else:
+            self._build(entries, clock_ms)
         if len(self._items) > 2 * limits.FEED_EVENT_COUNT_MAX or self._bytes > limits.FEED_BYTES_MAX:
             self._shorten()
         self._count_if_changed()
@@ -124,7 +122,7 @@ class Feed:
             self._count()
 
     def _built(self, entry: DecodedEntry) -> Sequence[Item]:
-        """The events of an entry; of a long one the next ones, with `_pieces` set until there are no more."""
+        """The events of an entry; for a long entry the next ones, with `_pieces` set until there are no more."""
         if self._pieces is None:
             if not entry.may_be_long:
                 return self._built_at_once(entry)
@@ -166,7 +164,7 @@ class Feed:
         self._drop(drop)
 
     def _drop(self, count: int) -> None:
-        """Drop so many of the oldest."""
+        """Drop the `count` oldest."""
         self._bytes -= sum(map(_size, self._items[:count]))
         del self._items[:count]
         self.start += count
@@ -183,10 +181,10 @@ class Feed:
         self._batches.clear()
 
     def batch(self, first: int, count_max: int) -> Batch:
-        """The events from `first` on, which is held; raises the error at `first`, if it is one.
+        """The events from `first` on, which must be held; raises the error at `first`, if it is one.
 
-        Watchers that ask for the same get the same `Batch`, as long as nothing was committed in between; of the last
-        event also those of other feeds, whose filters are different.
+        Watchers that request the same get the same `Batch`, until the next commit; for the last event, watchers of
+        other feeds, with different filters, too.
         """
         feeds = self._feeds
         position = feeds.store.last_position

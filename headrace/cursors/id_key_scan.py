@@ -1,4 +1,4 @@
-"""A walk through ranges of the keys of `_id`, for nothing but the `_id`s, which goes on where it was after a pause."""
+"""A walk through ranges of the keys of `_id` that reads only the `_id`s, and resumes where it was after a pause."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Callable, Sequence
 from headrace import limits
 from headrace.cursors.collection_scan import ChunkedScan, check_collection
 from headrace.cursors.index_scan import Range
+from headrace.running_command import examined
 from headrace.store.catalog import Collection
 from headrace.store.view import LEFT_OUT, View
-from headrace.turns import examined
 
 Reader = Callable[[View, bytes, bytes], tuple[bytes, bool]]
 """Makes the document `{_id: ...}` of a key and its record, and says whether it has fetched the document for that."""
 
 
 class IdKeyScan(ChunkedScan):
-    """What `reader` makes of the keys."""
+    """A scan of the documents that `reader` makes of the keys."""
 
     __slots__ = ("_backward", "_collection", "_ranges", "_reader")
 
@@ -32,7 +32,7 @@ class IdKeyScan(ChunkedScan):
         self._backward = backward
 
     def _chunk(self) -> list[bytes] | None:
-        """The next documents of the last range, which is cut behind them, or gone where it has no more."""
+        """The next documents of the last range, which is cut after them, or removed when it is used up."""
         if not self._ranges:
             return None
         low, high = self._ranges.pop()

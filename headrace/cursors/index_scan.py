@@ -1,7 +1,7 @@
-"""A walk through ranges of an index's keys to the documents, which goes on where it was after a pause.
+"""A walk through ranges of an index's keys to the documents, which resumes where it was after a pause.
 
-What it remembers is the last key, which has the record in it. A document that several keys lead to is returned once,
-for which the records are remembered.
+It remembers the last key, which has the record in it. It returns a document to which several keys lead once, and
+remembers the records for that.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Final
 from headrace import limits
 from headrace.cursors.collection_scan import ChunkedScan
 from headrace.errors import CommandError
+from headrace.running_command import examined
 from headrace.store.catalog import Collection, Index
 from headrace.store.view import LEFT_OUT, Skip, View
-from headrace.turns import examined
 
 RECORD_BYTES: Final = 64
-"""What a remembered record takes in memory, about."""
+"""The approximate memory of a remembered record."""
 _REPORTED_COUNT: Final = 1024
 RANGE_COUNT: Final = 512
 """Ranges that are read from one view at most: they may all be empty."""
@@ -26,7 +26,7 @@ Range = tuple[bytes, bytes]
 
 
 def check_index(view: View, collection: Collection, index: Index) -> None:
-    """Raise 175 where an index that a walk goes through is not there, or not yet or no longer complete, in a view."""
+    """Raise 175 if an index that a walk goes through is missing or incomplete in a view."""
     now = view.collection(collection.namespace)
     if now is None or not any(item.number == index.number for item in now.indexes):
         raise CommandError(175, f"query plan killed :: index '{index.name}' dropped")
@@ -75,7 +75,7 @@ def plan_summary(stage: str, index: Index) -> str:
 
 
 class SeenRecords:
-    """The records that a walk has returned; `count` is told of the memory they take."""
+    """The records that a walk has returned; `count` is called with the memory they take."""
 
     __slots__ = ("_count", "_records", "_unreported")
 
@@ -109,7 +109,7 @@ class IndexScan(ChunkedScan):
         backward: bool = False, seen: SeenRecords | None = None, wanted: int | None = None,
         reader: Callable[[View, bytes, bytes], tuple[bytes, bool]] | None = None, skip: Skip | None = None,
     ) -> None:  # fmt: skip
-        """`seen`: where documents may come more than once. `reader`: what makes something else of a key and its record
+        """`seen`: where documents may come more than once. `reader`: makes another result of a key and its record
         than the document, and says whether it has fetched that."""
         super().__init__(view, wanted)
         self._collection = collection

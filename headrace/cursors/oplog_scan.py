@@ -1,6 +1,6 @@
 """The oplog and the pre-images read as if they were collections: `local.oplog.rs`, `config.system.preimages`.
 
-Scans hold the last key they returned and ask for the current view, so that they can be tailed.
+Scans hold the last key they returned and fetch the current view, so that they can be tailed.
 """
 
 from __future__ import annotations

@@ -14,11 +14,10 @@ from headrace import limits
 from headrace.clock import Clock
 from headrace.errors import CommandError
 from headrace.memory_budget import Account, Memory
-from headrace.turns import tick
 
 
 class OpenCursor(Protocol):
-    """What every kind of cursor has; how it is read differs and is known to `commands/reading/get_more.py`."""
+    """The members that all kinds of cursors share. `commands/reading/get_more.py` knows how to read each kind."""
 
     id: int
     namespace: str
@@ -35,13 +34,13 @@ class OpenCursor(Protocol):
 
 
 class CursorRecord:
-    """What `$currentOp` shows of an open cursor besides its position."""
+    """The fields of an open cursor that `$currentOp` shows besides its position."""
 
     __slots__ = ("batch_count", "client", "command", "created_ms", "document_count")
 
     def __init__(self, client: Any, command: bytes, document_count: int) -> None:
         self.client = client
-        """The `ClientInfo` of who has opened it."""
+        """The `ClientInfo` of the client that opened it."""
         self.command = command
         """The command that opened it, as BSON; of a long one its name and `$truncated`."""
         self.created_ms = 0.0
@@ -63,11 +62,12 @@ class Cursors:
         self._clock = clock
         self._memory = memory
         self._accounts: dict[int, Account] = {}
-        """What the cursors of a client hold, by its connection's number: an address may soon be another client's."""
+        """The memory of each client's cursors, by its connection's number: an address may soon be another client's."""
         self._killed = killed
         self._open: dict[int, Any] = {}
         self.owners: dict[int, Any] = {}
-        """Whose cursors are that users have opened, by their ids, on a server with authorization: `Access.owner`."""
+        """The owners of cursors that users have opened, by cursor id, on a server with authorization:
+        `Access.owner`."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -78,7 +78,7 @@ class Cursors:
     def add(self, cursor: OpenCursor, record: CursorRecord, session: bytes | None = None, owner: Any = None) -> int:
         """Give the cursor an id, a random positive 63-bit number, and register it for the client of `record`.
 
-        Where memory is short, cursors of whoever holds most are killed: it may be this one.
+        If memory is short, cursors of the client that holds most are killed: this one may be among them.
         """
         cursor.id = (int.from_bytes(os.urandom(8), "big") >> 2) + 1
         cursor.session = session
@@ -167,7 +167,6 @@ class Cursors:
         """Close what the ended sessions opened."""
         ended = set(sessions)
         for cursor_id in [item.id for item in self._open.values() if item.session in ended]:
-            tick()
             self.kill(cursor_id)
 
     def remove_idle(self, now_ms: float) -> int:

@@ -1,4 +1,4 @@
-"""A range of a stream read once, as rows: plain changes straight from the oplog, everything else as events.
+"""A range of a stream read once, as rows: plain changes straight from the oplog, all others as events.
 
 Rule: the rows are those of the events that a `ChangeCursor` would give, in the same order, and so are its errors.
 Nothing is stored: no feed is joined.
@@ -29,7 +29,7 @@ _LOOK: Final = 63
 
 
 class RowCursor(ChangeCursor):
-    """A stream opened behind a token, for one `read`."""
+    """A stream opened after a token, for one `read`."""
 
     __slots__ = ("_late_at", "_looked_at", "_taker", "_until_ms", "moved")
 

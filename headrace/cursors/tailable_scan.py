@@ -1,6 +1,6 @@
-"""What a tailable cursor reads: a capped collection or the oplog, whose end is not the cursor's.
+"""Scans for tailable cursors over a capped collection or the oplog, which go on when documents are added.
 
-Unlike a generator, each iterator here can be asked again after it has ended, and goes on with what was inserted since.
+Unlike a generator, each iterator here can be called again after it has ended, and resumes with newer documents.
 A cursor ends with an error where it cannot go on: 136 when the capped collection has dropped the document at which it
 stood, 175 when the collection has been dropped or renamed (both as MongoDB's).
 """
@@ -67,7 +67,7 @@ class Matching:
 
 
 class Skipping:
-    """All but the first so many raw documents."""
+    """All but the first `count` raw documents."""
 
     __slots__ = ("_documents", "_left")
 

@@ -47,7 +47,7 @@ class DemoMetrics:
         self.reported.set()
 
     def wait_for(self, event_count: int) -> None:
-        """Waits until so many events were counted, or no batch came for five seconds."""
+        """Wait until `event_count` events were counted, or no batch came for five seconds."""
         while self.event_count < event_count and self.reported.wait(5):
             self.reported.clear()
 

@@ -1,7 +1,7 @@
-"""Who the clients of a server are: its users and roles as they are stored, and which of them a connection is.
+"""Access control of a server: its stored users and roles, and the user of each connection.
 
-What is stored in `admin.system.users` and `admin.system.roles` counts from the commit on, whoever wrote it: each
-commit there begins a new *generation*, and a connection looks its user up again when it is asked for the next time.
+A change of `admin.system.users` or `admin.system.roles` takes effect with its commit, however it was written: each
+commit there begins a new *generation*, and a connection looks its user up again at its next check.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SECRET_KEY: Final = b"login-secret"
 _TOPICS: Final = frozenset({USERS, ROLES, "admin.$cmd"})
 
 AccessEvent = tuple[str, ClientInfo, dict[str, Any], int]
-"""What happened, to whom, its details, and the code of its error, 0 for none. See `Access.listeners`."""
+"""The event, its client, its details, and the code of its error, 0 for none. See `Access.listeners`."""
 
 
 _MEMO_COUNT_MAX: Final = 4096  # of what was granted to a connection: collections times actions
@@ -45,7 +45,7 @@ _RESOLVED_COUNT_MAX: Final = 256  # lists of roles whose privileges connections 
 
 
 class Grants:
-    """What a connection may do: what its user's roles came to in one generation."""
+    """The privileges of a connection: those of its user's roles in one generation."""
 
     __slots__ = ("allowed", "document", "generation", "known", "name", "resolved")
 
@@ -55,9 +55,9 @@ class Grants:
         self.resolved = resolved
         self.generation = generation
         self.allowed: set[tuple[str, frozenset[str]]] = set()
-        """What was asked for and granted already."""
+        """The privileges that were checked and granted already."""
         self.known: dict[tuple[Needs, str, str, Hashable], tuple[Privilege, ...]] = {}
-        """The same by requirement, database, collection and variant, where a requirement asks for nothing else."""
+        """The same by requirement, database, collection and variant, for requirements that depend on nothing more."""
 
     @property
     def privileges(self) -> Privileges:
@@ -77,16 +77,16 @@ class Grants:
 
 
 class CursorOwner(NamedTuple):
-    """Whose a cursor is, and what opening it required."""
+    """The owner of a cursor, and the privileges that opening it required."""
 
     name: UserName
     required: frozenset[Privilege]
     lsid: dict[str, Any] | None
-    """That of the session that opened it."""
+    """The `lsid` of the session that opened it."""
 
 
 PROGRAM: Final = UserName("__system", "local")
-"""Who owns the cursors of a program that has the store open: MongoDB's name for itself, which nobody can log in as."""
+"""The owner of the cursors of a program that has the store open: MongoDB's internal user, which cannot log in."""
 _NOBODY: Final = UserName("", "")
 _OF_PROGRAM: Final = CursorOwner(PROGRAM, frozenset(), None)
 _LOCALHOST: Final = merged((
@@ -94,7 +94,8 @@ _LOCALHOST: Final = merged((
     ("$external.", frozenset({"createUser"})),
     (CLUSTER, frozenset({"replSetConfigure", "replSetGetStatus"})),
 ))  # fmt: skip
-"""What somebody on this machine may do while there are no users: create the first. MongoDB's localhost exception."""
+"""The privileges of a client on this machine while there are no users: create the first. MongoDB's localhost
+exception."""
 
 
 class Access:
@@ -103,7 +104,7 @@ class Access:
     def __init__(self, store: Store, *, authorizes: bool = False, localhost_exception: bool = True) -> None:
         """`authorizes`: commands are for users; then a session belongs to its user.
 
-        `localhost_exception`: who is on this machine may create the first user."""
+        `localhost_exception`: a client on this machine may create the first user."""
         self._localhost_exception = localhost_exception
         self._store = store
         self.authorizes = authorizes
@@ -115,7 +116,7 @@ class Access:
         self._has_users: bool | None = None
         self._secret: bytes | None = None
         self._resolved: dict[tuple[RoleName, ...], Resolved] = {}
-        """What roles come to in this generation, for all connections of the users that have them."""
+        """Resolved roles of this generation, for all connections of the users that have them."""
         self._count = {"received": 0, "successful": 0}
         self.counts: dict[str, dict[str, dict[str, int]]] = {}
         """By mechanism, then `authenticate` or `speculativeAuthenticate`: logins `received` and `successful`."""
@@ -136,7 +137,7 @@ class Access:
         self.changed()
 
     def note(self, what: str, client: ClientInfo, details: dict[str, Any], code: int = 0) -> None:
-        """Tell the listeners what happened."""
+        """Notify the listeners of an event."""
         for listener in self.listeners:
             listener((what, client, details, code))
 
@@ -172,16 +173,16 @@ class Access:
 
     @property
     def secret(self) -> bytes:
-        """What the salts of users that do not exist are made from; stored with the first user."""
+        """The secret from which the salts of users that do not exist are made; stored with the first user."""
         if self._secret is None:
             with self._store.reading() as view:
                 self._secret = view.kv.get(SECRET_KEY, db=view.tables["meta"]) or os.urandom(32)
         return self._secret
 
-    # Who a connection is.
+    # The user of a connection.
 
     def grants(self, client: ClientInfo) -> Grants | None:
-        """What the connection's user may do; None for nobody. A user that was dropped is out here."""
+        """The privileges of the connection's user; None if no user is logged in. A dropped user is logged out here."""
         grants: Grants | None = client.grants
         if grants is None or grants.generation == self.generation:
             return grants
@@ -196,7 +197,7 @@ class Access:
 
     def _set(self, client: ClientInfo, grants: Grants | None) -> None:
         client.grants = grants
-        client.last_session = (None, b"")
+        client.last_session = None
         client.uid = user_digest(grants.name) if self.authorizes and grants is not None else None
 
     def log_in(self, client: ClientInfo, name: UserName) -> None:
@@ -237,14 +238,14 @@ class Access:
         return resolved
 
     def note_logout(self, client: ClientInfo, name: UserName, reason: str) -> None:
-        """Tell the listeners that a connection is nobody's any more."""
+        """Report to the listeners that a connection's user is logged out."""
         users = [{"user": name.user, "db": name.db}]
         self.note("logout", client, {"reason": reason, "initialUsers": users, "updatedUsers": []})
 
     # What it may do: asked by the engine before each command, on a server with authorization.
 
     def require_login(self, command: Command, request: Request) -> None:
-        """Raise 13 where the command is one for users, and nobody is logged in."""
+        """Raise 13 if the command requires a login and no user is logged in."""
         grants: Grants | None = request.client.grants
         if grants is not None and grants.generation == self.generation:
             return
@@ -295,7 +296,7 @@ class Access:
         self.require_privileges(engine, command, request)
 
     def owner(self, request: Request) -> CursorOwner | None:
-        """Whose the cursor is that a request opens; None where nobody is logged in."""
+        """The owner of the cursor that a request opens; None if no user is logged in."""
         grants: Grants | None = request.client.grants
         if request.client.is_program:
             return _OF_PROGRAM
@@ -324,7 +325,7 @@ class Access:
         return privileges is not None and all(allowed(privileges, *wanted) for wanted in owner.required)
 
     def log_out(self, client: ClientInfo, db: str) -> None:
-        """The connection is nobody any more, if its user is one of that database."""
+        """Log the connection's user out, if it is a user of that database."""
         grants = self.grants(client)
         if grants is not None and grants.name.db == db:
             self._set(client, None)
@@ -332,7 +333,7 @@ class Access:
 
 
 def _checked(command: Command, request: Request) -> dict[str, Any]:
-    """The details of a refusal, as MongoDB's audit log has them; of the command no more than its names."""
+    """The details of a refusal, as MongoDB's audit log has them; only the names of the command."""
     name = request.body.get("collection" if request.name == "getMore" else request.name)
     db = shortened(request.db)
     is_of_user = "User" in command.name or "Role" in command.name

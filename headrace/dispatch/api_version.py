@@ -8,18 +8,30 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from headrace.dispatch import api_strict
+from headrace.dispatch.request import Request
 from headrace.errors import CommandError
 
 IN_VERSION_1: Final = frozenset({
     "abortTransaction", "aggregate", "authenticate", "bulkWrite", "collMod", "commitTransaction", "count", "create",
     "createIndexes", "delete", "drop", "dropDatabase", "dropIndexes", "endSessions", "explain", "find",
     "findAndModify", "findandmodify", "getMore", "hello", "insert", "killCursors", "listCollections",
-    "listDatabases", "listIndexes", "ping", "refreshSessions", "saslContinue", "saslStart", "update",
+    "listDatabases", "listIndexes", "ping", "refreshSessions", "renameCollection", "saslContinue", "saslStart",
+    "update",
 })  # fmt: skip
 
 
-def check(command: str, body: dict[str, Any]) -> None:
-    """Raise 322 for another version, 323 for a command outside of a strict one."""
+def is_strict(body: dict[str, Any]) -> bool:
+    """Whether the client has asked for the stable API and nothing else."""
+    return body.get("apiStrict") is True
+
+
+def check(command: str, request: Request) -> None:
+    """Raise 322 for another version, 323 for parts of a command that a strict one does not allow.
+
+    `command`: the name of the command that the request names, perhaps by an alias.
+    """
+    body = request.body
     version = body.get("apiVersion")
     if version is None:
         if "apiStrict" in body or "apiDeprecationErrors" in body:
@@ -27,9 +39,16 @@ def check(command: str, body: dict[str, Any]) -> None:
         return
     if version != "1":
         raise CommandError(322, 'API version must be "1"')
-    if body.get("apiStrict") and command not in IN_VERSION_1:
+    if body.get("apiStrict"):
+        api_strict.check(command, request)
+
+
+def check_name(request: Request) -> None:
+    """Raise 323 for a command outside of the strict version 1, whatever its fields are."""
+    if request.body.get("apiVersion") == "1" and request.name not in IN_VERSION_1:
         raise CommandError(
             323,
-            f"Provided apiStrict:true, but the command {command} is not in API Version 1. Information on supported "
-            "commands and migrations in API Version 1 can be found at https://dochub.mongodb.org/core/manual-versioned-api",
+            f"Provided apiStrict:true, but the command {request.name} is not in API Version 1. Information on "
+            "supported commands and migrations in API Version 1 can be found at "
+            "https://dochub.mongodb.org/core/manual-versioned-api",
         )

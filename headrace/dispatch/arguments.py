@@ -23,7 +23,6 @@ from headrace import limits
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
 from headrace.query.expressions.numbers import to_long, truthy
-from headrace.turns import TICK_COUNT, tick
 from headrace.values.bson import find_element, iter_elements, type_name, types_named, value_of
 
 T = TypeVar("T")
@@ -77,7 +76,7 @@ class Field(Generic[T]):
     """One declared field; `T` is the Python type that `of` returns.
 
     `kind` is a type of `TYPES`, by its name, or one of several types. `fields` declares those of a document, `items`
-    the type of an array's elements. `check` is called for what the type does not say, and where there is a `least` only
+    the type of an array's elements. `check` is called for rules that the type does not express; with a `least`, only
     for a number below it. `error` and `items_error` replace error 14 where MongoDB has another.
     """
 
@@ -294,23 +293,36 @@ def without_effect(kind: str, *names: str) -> list[Field[Any]]:
 
 
 def raw_documents(request: Request, field: str) -> list[bytes]:
-    """The documents of a write, raw: a kind-1 section's, or those of the array in the body. Raises 14, 16, 40414."""
+    """The documents of a write, raw: a kind-1 section's, or those of the body. Raises 14, 16, 40414, 72."""
     documents = request.sequences.get(field)
     if documents is None:
         element = find_element(request.raw, field.encode())
-        if element is None or element[0] != 0x04:  # null: what is no array either was refused before
+        if element is None or element[0] != 0x04:  # null: other types were refused before
             raise missing(f"{request.name}.{field}")
         documents = []
         for kind, index, low, high in iter_elements(request.raw, element[1]):
             if kind != 0x03:
                 item = value_of(kind, request.raw, low, high)
                 raise TYPES["object"].error(f"{request.name}.{field}.{index.decode()}", item)
-            if not len(documents) % TICK_COUNT:
-                tick()
             documents.append(request.raw[low:high])
     if not 1 <= len(documents) <= limits.WRITE_BATCH_COUNT_MAX:
         raise CommandError(
             16,
             f"Write batch sizes must be between 1 and {limits.WRITE_BATCH_COUNT_MAX}. Got {len(documents)} operations.",
         )
+    if request.body.get("stmtIds") is not None and field != "nsInfo":
+        _check_statement_ids(request.body, len(documents))
     return documents
+
+
+def _check_statement_ids(body: dict[str, Any], count: int) -> None:
+    """Raise 16 unless each of the statements has an ID, 72 where `stmtId` gives them one, too."""
+    ids = len(body["stmtIds"])
+    if ids != count:
+        raise CommandError(
+            16,
+            f"Number of statement ids must match the number of batch entries. Got {ids} statement ids but {count} "
+            "operations.",
+        )
+    if body.get("stmtId") is not None:
+        raise CommandError(72, "May not specify both stmtId and stmtIds in write command.")

@@ -6,7 +6,6 @@ Source: the documentation of the field in MongoDB's commands; the fields of its 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
 from typing import Any, Final, TypeVar
 
 from bson import Binary
@@ -31,10 +30,8 @@ COLLECTION_UUID: Final[Field[Any]] = Field("collectionUUID", FieldType(("binData
 def with_expected_uuid(run: Callable[[CommandContext, Request], R]) -> Callable[[CommandContext, Request], R]:
     """Have a command begin with the check of its `collectionUUID`."""
 
-    @wraps(run)
     def checked(context: CommandContext, request: Request) -> R:
-        if (uuid := request.body.get("collectionUUID")) is not None:
-            check_collection_uuid(context, _namespace(request), uuid)
+        check_collection_uuid(context, _namespace(request), request.body["collectionUUID"])
         return run(context, request)
 
     return checked

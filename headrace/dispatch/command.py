@@ -2,7 +2,7 @@
 
 A command is a plain function `run(context, request)`. It returns a dict or BSON bytes (the reply, to which
 the shell adds `ok`, `$clusterTime` and `operationTime`), or a `Wait` (call me again later), or raises
-`CommandError`. It never awaits, and holds no reference to the request behind its return.
+`CommandError`. It never awaits, and holds no reference to the request after its return.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Command:
     needs_oplog: bool = False
     """Error 76 (NoReplicationEnabled) on a server without an oplog."""
     prepare: Callable[[Request], Callable[[], Any] | None] | None = None
-    """What takes many milliseconds without a look at the store, such as the derivation of a password's credentials: the
-    shell runs what this returns in a thread, before the command, and puts the result into `request.prepared`."""
+    """Returns a slow calculation that does not read the store, such as the derivation of a password's credentials. The
+    shell runs it in a thread before the command, and puts the result into `request.prepared`."""
     arguments: Arguments = field(init=False)
     """The parser of its fields."""
     total: str = field(init=False)
@@ -58,7 +58,7 @@ class Command:
     failed: str = field(init=False)
     """The metric that counts how often it was answered with an error."""
     usage: int = field(init=False)
-    """What `top` counts it as; 0: nothing, as it is not about one collection."""
+    """The kind under which `top` counts it; 0: not counted, because it is not about one collection."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "arguments", _arguments(self.name, self.aliases, self.fields))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from headrace import limits
 from headrace.errors import Interrupted
+from headrace.running_command import running_command
 from headrace.store.client_transaction import ClientTransaction, TransactionView
-from headrace.store.locks import LockHolder
 from headrace.store.view import View
-from headrace.turns import current_turn, tick
+from headrace.turns import paced, tick
 
 if TYPE_CHECKING:
     from headrace.clock import Clock
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class CommandContext:
-    """Made by the engine for one run of a command and closed behind it.
+    """The context of one run of a command. The engine makes it, and closes it after the run.
 
     An open cursor reads its documents through the context of the command that opened it; each getMore lends that
     context its own view, from `resume` to `pause`.
@@ -41,6 +42,7 @@ class CommandContext:
         "engine",
         "keeps_empty_timestamps",
         "memory",
+        "metrics",
         "outlives_command",
         "pause_count",
         "progress",
@@ -52,10 +54,12 @@ class CommandContext:
 
     def __init__(self, engine: Engine, deadline_ms: float | None = None, txn: WriteTransaction | None = None) -> None:
         self.engine = engine
+        self.metrics: dict[str, int] = engine.metrics
+        """The counters of `serverStatus`, by their dotted names."""
         self.deadline_ms = deadline_ms
         """When the time of the command is over, on the monotonic clock; None: no limit."""
         self.transaction: ClientTransaction | None = None
-        """The client's transaction of which the command is a statement."""
+        """The client's transaction, if the command is a statement of one."""
         self.snapshot: HeldSnapshot | None = None
         """The snapshot that a command with read concern `snapshot` reads."""
         self.session: bytes | None = None
@@ -63,16 +67,16 @@ class CommandContext:
         self.pause_count = 0
         """How often it has paused. What was read before the last time may have changed since."""
         self.progress: dict[str, Any] | None = None
-        """What a command of many statements has done: `next`, the number of the next one, and what it will answer."""
+        """The progress of a command of many statements: `next`, the number of the next one, and the reply so far."""
         self.save_progress: Callable[[], None] | None = None
         """Called before each pause while the write transaction is there: notes what the pause will commit."""
         self.keeps_empty_timestamps = False
         """Whether top-level timestamps of 0 are stored as they are, and not replaced by the time of the write."""
         self._wrap: Callable[[View], View] | None = None
         self.memory: OperationMemory | None = None
-        """What its stages may hold in memory; see `execution/command_memory.py`."""
+        """The memory that its stages may use; see `execution/command_memory.py`."""
         self.outlives_command = False
-        """A cursor goes on reading through this context, and gives back its memory."""
+        """Whether a cursor continues to read through this context, and gives back its memory."""
         self._view: View | None = txn
         self._began: View | None = None
         self._first_pause: tuple[float, int] | None = None  # monotonic ms, and the bytes in use then
@@ -82,7 +86,8 @@ class CommandContext:
 
     @property
     def view(self) -> View:
-        """What the command reads: the last commit, the write transaction, the client's transaction, or a snapshot.
+        """The view that the command reads: of the last commit, a write transaction, the client's transaction, or a
+        snapshot.
 
         A command that reads holds one state from its first look to its end. A write has another view after each pause,
         and asks for it every few documents. Raises 50 when the deadline is over.
@@ -95,15 +100,16 @@ class CommandContext:
 
     @property
     def newest_view(self) -> View:
-        """A view of the published state, which a change stream reads to its end: that moves while it reads."""
-        view = self.view
+        """A view of the published state, which a change stream reads to its end: that moves while it reads. It does not
+        pause: streams share what they read with each other. Raises 50 when the deadline is over."""
+        self._check_deadline()
         if self._began is not None and self._began.state is not self.store.state:
             self._began.kv.abort()
-            view = self._begin()
-        return view
+            self._view = None
+        return self._begin() if self._view is None else self._view
 
     def current_view(self) -> View:
-        """`view`, for whoever asks for it again behind each pause."""
+        """Return `view`; for callers that fetch it again after each pause."""
         return self.view
 
     @property
@@ -117,7 +123,12 @@ class CommandContext:
     @property
     def has_locks(self) -> bool:
         """Whether a write must look for the locks of clients' transactions before each change: `lock_waits`."""
-        return bool(self.engine.store.transactions.locks) and self.transaction is None and current_turn() is not None
+        return bool(self.engine.store.transactions.locks) and self.transaction is None and running_command() is not None
+
+    tick = staticmethod(tick)
+    """Called between documents: pauses the command if its turn is over."""
+    paced = staticmethod(paced)
+    """The documents of an iterable, with a tick before each."""
 
     @property
     def store(self) -> Store:
@@ -133,10 +144,6 @@ class CommandContext:
     def cursors(self) -> Cursors:
         """The open cursors of all clients."""
         return self.engine.cursors
-
-    def count(self, metric: str, by: int = 1) -> None:
-        """Add to a counter of `serverStatus`, by its dotted name."""
-        self.engine.metrics[metric] += by
 
     def enter(self, view: View, transaction: ClientTransaction | None = None) -> None:
         """From here on the command reads `view`, and writes to it."""
@@ -200,7 +207,7 @@ class CommandContext:
             raise Interrupted(50, "operation exceeded time limit")
 
     def before_pause(self) -> None:
-        """The turn is over: let go of the transaction. Raises 50 when the deadline is over."""
+        """End the turn: release the transaction. Raises 50 when the deadline is over."""
         self._check_deadline()
         if self._borrower is not None:
             self._borrower._check_deadline()
@@ -215,7 +222,7 @@ class CommandContext:
             self._view = None  # a write's, or there is none
 
     def after_pause(self, txn: WriteTransaction | None) -> None:
-        """The command goes on: a write in `txn`."""
+        """Resume the command: a write in `txn`."""
         if txn is not None:
             self._view = txn
         for context in (self, self._borrower):
@@ -224,14 +231,14 @@ class CommandContext:
                 if context.snapshot is not None:
                     context._keep_snapshot(context.snapshot)
 
-    def wait_for(self, holder: LockHolder) -> None:
-        """Pause until who has a lock that is in the way has ended. Raises 50 when the time is up."""
-        turn = current_turn()
-        assert turn is not None
-        turn.pause(holder)
+    def wait_for(self, holder: ClientTransaction) -> None:
+        """Pause until the holder of a lock that is in the way has ended. Raises 50 when the time is up."""
+        command = running_command()
+        assert command is not None
+        command.pause(holder)
         self._check_deadline()
 
-    # What happens behind the command.
+    # After the command.
 
     def close(self) -> None:
         """The command has returned: end its read transaction."""
@@ -266,5 +273,6 @@ class TrialContext(CommandContext):
 
     __slots__ = ()
 
-    def count(self, metric: str, by: int = 1) -> None:
-        """Nothing."""
+    def __init__(self, engine: Engine, deadline_ms: float | None, txn: WriteTransaction) -> None:
+        super().__init__(engine, deadline_ms, txn)
+        self.metrics = defaultdict(int)

@@ -1,7 +1,7 @@
-"""The engine: the state that commands share, and the two ways to run one, without sockets or an event loop.
+"""The engine: the state that commands share, and how one is run, without sockets or an event loop.
 
-    engine.run_read(command, request)         → reply bytes, or a Wait
-    engine.run_write(command, request, txn)   → reply bytes, valid once `txn` is committed, or a Wait
+    engine.run(command, request)        → reply bytes, or a Wait
+    engine.run(command, request, txn)   → the same of a write, valid once `txn` is committed
 
 A read sees the last commit. Writes of several clients share one KV transaction: a command that fails with a
 `CommandError` has changed nothing; after any other exception the shell abandons the transaction and runs the other
@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from bson import ObjectId, Timestamp
@@ -29,6 +30,7 @@ from headrace.dispatch import (
     fail_points,
     generic_arguments,
     lock_waits,
+    primacy,
     read_concern,
     repeated_getmore,
     reply,
@@ -37,6 +39,7 @@ from headrace.dispatch import (
     transactions,
 )
 from headrace.dispatch.access import Access
+from headrace.dispatch.collection_uuid import COLLECTION_UUID, with_expected_uuid
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.options import ServerOptions
@@ -48,8 +51,8 @@ from headrace.dispatch.shell import NoShell, Shell
 from headrace.dispatch.wait import Wait
 from headrace.errors import AnsweredError, CommandError
 from headrace.memory_budget import default_bytes_max
+from headrace.running_command import running_command
 from headrace.store.lmdb import LmdbError
-from headrace.turns import current_turn, free_held, uninterrupted
 from headrace.values.bson import encode
 from headrace.values.position import to_timestamp
 
@@ -88,6 +91,7 @@ class Engine:
         self.memory = store.memory
         self.memory.bytes_max = options.memory_bytes_max or default_bytes_max()
         self.fail_points = fail_points.FailPoints()
+        self.primacy = primacy.Primacy(self.clock)
         self.profiler = Profiler(options.slow_ms, options.slow_share, options.profile_level)
         self.snapshots = snapshots.Snapshots(store)
         self.statements: dict[str, Command] = {}
@@ -116,7 +120,7 @@ class Engine:
     # For commands.
 
     def restricts(self, client: ClientInfo) -> bool:
-        """Whether a client may do what its user may do; else it may do everything."""
+        """Whether a client is limited to its user's privileges; otherwise it may do everything."""
         return self.authorizes and not client.is_program
 
     def end_sessions(self, sessions: list[bytes] | None) -> None:
@@ -129,7 +133,7 @@ class Engine:
             self.cursors.remove(cursor_id)
 
     def _end_cursors(self) -> None:
-        """Users or roles have changed: whoever might not open a cursor any more waits for it no longer."""
+        """Interrupt the waiting cursors that may not be opened any longer: users or roles have changed."""
         users: dict[Any, Any] = {}
         for cursor_id, owner in list(self.cursors.owners.items()):
             cursor = self.cursors.peek(cursor_id)
@@ -141,7 +145,7 @@ class Engine:
                 self.cursors.remove(cursor_id)
 
     def return_session(self, session: bytes) -> None:
-        """The session's command has ended: who waits for that is run again."""
+        """Return a session whose command has ended, and wake the requests that wait for it."""
         self.checked_out.discard(session)
         self.shell.wake(checked_out_key(session))
 
@@ -173,34 +177,59 @@ class Engine:
         if command.needs_oplog and not self.store.oplog_enabled:
             raise CommandError(76, "not running with --replSet")
         body = request.body
-        command.arguments.check(command.name, body)
+        if body.get("apiStrict") is True:
+            api_version.check_name(request)
+        if not request.is_repeated:
+            command.arguments.check(command.name, body)
         if restricts:
             self.access.require_privileges(self, command, request)
+        if self.primacy.ends_ms is not None:
+            primacy.require_primary(self, command, request)
         if not body.keys().isdisjoint(generic_arguments.ACTED_UPON):
             command = self._as_asked(command, request, body)
-        return self.profiler.profiled(command, request) if self.profiler.active else command
+        profiler = self.profiler
+        if profiler.stored_count < profiler.recorded_count:
+            command = profiler.reading(command, request)
+        return profiler.profiled(command, request) if profiler.active else command
 
     def _as_asked(self, command: Command, request: Request, body: dict[str, Any]) -> Command:
         """The command as it runs for a request with generic fields."""
-        api_version.check(request.name, body)
+        api_version.check(command.name, request)
         if command.name != "getMore" and (limit_ms := generic_arguments.MAX_TIME_MS.of(body)):
             request.deadline_ms = self.clock.monotonic_ms() + limit_ms
+        if COLLECTION_UUID.name in body and COLLECTION_UUID.name in command.arguments.by_name:
+            command = replace(command, run=with_expected_uuid(command.run))
         if "autocommit" in body or "startTransaction" in body:
             return transactions.in_transaction(self, command, request)
         if "readConcern" in body:
             return read_concern.apply_read_concern(self, command, request)
         return command
 
-    def run_read(self, command: Command, request: Request) -> bytes | Wait:
-        """Run a command that changes nothing; every `AnsweredError` becomes a reply."""
+    def run(self, command: Command, request: Request, txn: WriteTransaction | None = None) -> bytes | Wait:
+        """Run a command, inside `txn` if it writes: then its reply counts once that is committed.
+
+        Every `AnsweredError` becomes a reply. In a turn the command may pause; a write continues in another
+        transaction, and its finished part is committed.
+        """
         began = monotonic() if command.usage else 0.0
-        context = CommandContext(self, request.deadline_ms)
-        turn = current_turn() if command.pauses else None
+        context = CommandContext(self, request.deadline_ms, txn)
+        turn = running_command() if command.pauses else None
         if turn is not None:
             turn.before_pause = context.before_pause
             turn.after_pause = context.after_pause
         try:
-            answer = command.run(context, request)
+            if txn is None:
+                answer = command.run(context, request)
+            else:
+                transactions = self.store.transactions
+                if transactions.open or transactions.locks:
+                    waits = lock_waits.wait_for_locks(self, command, request, txn, in_turn=turn is not None)
+                    if waits is not None:
+                        return waits
+                if "txnNumber" in request.body:
+                    answer = retryable_writes.run_once(context, command, request)
+                else:
+                    answer = command.run(context, request)
             if self.fail_points.active:
                 answer = self.fail_points.after_reply(self, command, request, answer)
             if type(answer) is Wait:
@@ -210,21 +239,28 @@ class Engine:
                 self.usage.note(command.usage, request, monotonic() - began)
             if turn is not None:
                 turn.answer = answer
-            return self._close(answer)
+            if txn is None:
+                return self._close(answer)
+            if "writeConcern" in request.body and (error := generic_arguments.unsatisfied(request.body)):
+                answer = (answer if isinstance(answer, bytes) else encode(answer)[4:-1]) + error
+            return self._close(answer, max(context.txn.clock_position, self.store.state.last_position))
         except AnsweredError as error:
-            free_held(error)
             if began:
                 self.usage.note(command.usage, request, monotonic() - began)
-            return self.failure(error, request)
+            return self.failure(error, request, concern=txn is not None)
         except (BSONError, UnicodeDecodeError) as error:
             return self.failure(CommandError(22, f"invalid bson: {error}"), request)
         except LmdbError:
-            self.store.forget_read()
+            if txn is None:
+                self.store.forget_read()
             raise
         finally:
             context.close()
             if turn is not None and turn.pause_count:
                 self.shell.has_paused(request, turn)
+
+    run_read = run_write = run
+    """The same, for callers that know which it is."""
 
     def run_stream(self, command: Command, request: Request) -> bytes | Wait:
         """As `run_read`, of a getMore that is known to be a change stream's, and with a shortcut for most of them."""
@@ -235,48 +271,6 @@ class Engine:
             self.usage.note_stream(request.cursor, monotonic() - began)
             return answer
         return self.run_read(command, request) if answer is None else answer
-
-    def run_write(self, command: Command, request: Request, txn: WriteTransaction) -> bytes | Wait:
-        """Run a command that writes, inside `txn`; the reply counts once `txn` is committed.
-
-        In a turn it may pause, and goes on in another transaction: what it has done until then is committed.
-        """
-        began = monotonic() if command.usage else 0.0
-        context = CommandContext(self, request.deadline_ms, txn)
-        turn = current_turn() if command.pauses else None
-        if turn is not None:
-            turn.before_pause = context.before_pause
-            turn.after_pause = context.after_pause
-        try:
-            transactions = self.store.transactions
-            if transactions.open or transactions.locks:
-                waits = lock_waits.wait_for_locks(self, command, request, txn, in_turn=turn is not None)
-                if waits is not None:
-                    return waits
-            answer = retryable_writes.run_once(context, command, request)
-            if self.fail_points.active:
-                answer = self.fail_points.after_reply(self, command, request, answer)
-            if type(answer) is Wait:
-                return answer
-            self.metrics[command.total] += 1
-            if began:
-                self.usage.note(command.usage, request, monotonic() - began)
-            if turn is not None:
-                turn.answer = answer
-            if "writeConcern" in request.body and (error := generic_arguments.unsatisfied(request.body)):
-                answer = (answer if isinstance(answer, bytes) else encode(answer)[4:-1]) + error
-            return self._close(answer, max(context.txn.clock_position, self.store.last_position))
-        except AnsweredError as error:
-            free_held(error)
-            if began:
-                self.usage.note(command.usage, request, monotonic() - began)
-            return self.failure(error, request, concern=True)
-        except (BSONError, UnicodeDecodeError) as error:
-            return self.failure(CommandError(22, f"invalid bson: {error}"), request)
-        finally:
-            context.close()
-            if turn is not None and turn.pause_count:
-                self.shell.has_paused(request, turn)
 
     def _close(self, answer: dict[str, Any] | bytes, position: int | None = None) -> bytes:
         if not self.store.oplog_enabled:
@@ -303,7 +297,6 @@ class Engine:
         if labels is None:
             all_labels = (*error.labels, *retryable_writes.labels_of(self, request, error))
             labels = tuple(dict.fromkeys(all_labels))
-        with uninterrupted():  # a command that has failed does not fail again, as its time is up
-            element = generic_arguments.unsatisfied(request.body) if concern else b""
-            position = self.store.last_position if self.store.oplog_enabled else None
-            return reply.error_reply(error, labels, position, element)
+        element = generic_arguments.unsatisfied(request.body) if concern else b""
+        position = self.store.last_position if self.store.oplog_enabled else None
+        return reply.error_reply(error, labels, position, element)

@@ -15,7 +15,6 @@ import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace import errors
 from headrace.dispatch import retryable_writes
 from headrace.dispatch.command import Command, Reply
 from headrace.dispatch.request import Request
@@ -31,14 +30,14 @@ NAMES: Final = frozenset(
     {"failCommand", "failGetMoreAfterCursorCheckout", "maxTimeAlwaysTimeOut", "onPrimaryTransactionalWrite"}
 )
 NOT_PRIMARY_CODES: Final = frozenset({189, 10107, 11602, 13435, 13436})
-"""Their errors carry the topology's version, by which a driver knows that nothing has changed."""
+"""Errors that carry the topology's version, so that a driver knows that nothing has changed."""
 _STATEMENTS: Final = ("deletes", "documents", "ops", "updates")
 RESUMABLE: Final = "ResumableChangeStreamError"
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What happens to a command: it is delayed, then its connection is closed, or it fails, or it runs."""
+    """The effect on a command: a delay, then its connection closes, it fails, or it runs."""
 
     block_ms: float = 0.0
     closes: bool = False
@@ -60,7 +59,7 @@ class FailPoint:
     entered_count: int = field(default=0)
 
     def should_fail(self, chance: random.Random, occasions: int = 1) -> bool:
-        """Whether the point is entered by one of so many matching commands or statements; counts it if so."""
+        """Whether the point affects one of `occasions` matching commands or statements; counts it if so."""
         if self.skip >= occasions:
             self.skip -= occasions
             return False
@@ -90,7 +89,7 @@ class FailPoints:
         return former.entered_count if former is not None else 0
 
     def before_command(self, engine: Engine, command: Command, request: Request) -> Failure | None:
-        """What happens to a command that is about to run; None: it runs normally."""
+        """The effect on a command that is about to run; None: it runs normally."""
         if command.name == "configureFailPoint":
             return None
         point = self._points.get("failCommand")
@@ -98,20 +97,19 @@ class FailPoints:
             _check_block(point.data)
             if point.should_fail(self._chance):
                 return _failure(engine, request, point.data)
-        if self._should_fail("maxTimeAlwaysTimeOut", "maxTimeMS" in request.body):
+        if self._should_fail("maxTimeAlwaysTimeOut", "maxTimeMS" in request.body and command.name != "getMore"):
             return Failure(error=CommandError(50, "operation exceeded time limit"))
         return None
 
     def after_reply(self, engine: Engine, command: Command, request: Request, answer: Reply) -> Reply:
-        """The answer, with the `writeConcernError` of a fail point that asks for one."""
+        """The answer, with the `writeConcernError` of a fail point that sets one."""
         point = self._points.get("failCommand")
         if point is None or type(answer) is Wait or "writeConcernError" not in point.data:
             return answer
         if not _fits(point.data, command, request) or not point.should_fail(self._chance):
             return answer
-        wanted = dict(point.data["writeConcernError"])
+        wanted = point.data["writeConcernError"]
         code = int(wanted.get("code", 8))
-        wanted.setdefault("codeName", errors.code_name(code))
         more: dict[str, Any] = {"writeConcernError": wanted}
         labels = _labels(point.data)
         if labels is None:
@@ -133,8 +131,11 @@ class FailPoints:
             code = int(point.data["failBeforeCommitExceptionCode"])
             raise CommandError(code, "onPrimaryTransactionalWrite failpoint throws")
 
-    def after_cursor_checkout(self, engine: Engine, request: Request) -> None:
-        """After a getMore has looked up its cursor: raises the error of `failGetMoreAfterCursorCheckout`."""
+    def after_cursor_checkout(self, engine: Engine, request: Request, *, has_deadline: bool) -> None:
+        """After a getMore has looked up its cursor: raises the error of `failGetMoreAfterCursorCheckout`, and that of
+        `maxTimeAlwaysTimeOut` for a cursor with a deadline, that of the `maxTimeMS` of its command."""
+        if self._should_fail("maxTimeAlwaysTimeOut", has_deadline):
+            raise CommandError(50, "operation exceeded time limit")
         if self._should_fail("failGetMoreAfterCursorCheckout", True):
             code = int(self._points["failGetMoreAfterCursorCheckout"].data.get("errorCode", 8))
             error = CommandError(code, "Hit the 'failGetMoreAfterCursorCheckout' failpoint")
@@ -193,9 +194,9 @@ def _labels(data: dict[str, Any]) -> tuple[str, ...] | None:
 
 
 def _failure(engine: Engine, request: Request, data: dict[str, Any]) -> Failure:
-    """What a `failCommand` does, in MongoDB's order: delay, close the connection, fail.
+    """The effect of a `failCommand`, in MongoDB's order: delay, close the connection, fail.
 
-    A getMore that never came to its cursor is not known to read a change stream, and its error not labelled so.
+    A getMore that never reached its cursor is not known to read a change stream, so its error is not labelled so.
     """
     block_ms = float(data["blockTimeMS"]) if data.get("blockConnection") else 0.0
     if data.get("closeConnection"):

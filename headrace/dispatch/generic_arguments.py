@@ -59,15 +59,22 @@ GENERIC: Final = Fields(
     TXN_NUMBER,
     document("writeConcern"),
     *without_effect("any", "comment", "help"),
+    *without_effect("array", "requestGossipRoutingCache"),
     *without_effect("binData", "clientOperationKey"),
     *without_effect("int", "txnRetryCounter"),
     *without_effect("bool", "rawData"),
     *without_effect("number", "maxTimeMSOpOnly"),
-)
+    *without_effect("object", "databaseVersion", "shardVersion", "tracking_info", "versionContext"),
+    *without_effect(
+        "strictBool", "allowImplicitCollectionCreation", "coordinator", "expectPrefix", "mayBypassWriteBlocking",
+        "startOrContinueTransaction", "usesDefaultMaxTimeMS",
+    ),
+)  # fmt: skip
 ACTED_UPON: Final = frozenset({
-    "apiDeprecationErrors", "apiStrict", "apiVersion", "autocommit", "maxTimeMS", "readConcern", "startTransaction",
+    "apiDeprecationErrors", "apiStrict", "apiVersion", "autocommit", "collectionUUID", "maxTimeMS", "readConcern",
+    "startTransaction",
 })  # fmt: skip
-"""What the engine acts upon before the command runs. Most requests have none of them."""
+"""The fields that the engine acts upon before the command runs. Most requests have none of them."""
 
 # Fields of several commands.
 
@@ -76,21 +83,26 @@ COLLATION: Final = document("collation")
 CURSOR: Final = document("cursor", Fields(BATCH_SIZE))
 HINT: Final = Field("hint", FieldType(("string", "object")), None, error=(9, "Hint must be a string or an object"))
 LET: Final = document("let")
-MULTI: Final = boolean("multi")
+MULTI: Final = boolean("multi", strict=True)
 NO_CURSOR_TIMEOUT: Final = boolean("noCursorTimeout")
-ORDERED: Final = boolean("ordered", default=True)
+ORDERED: Final = boolean("ordered", default=True, strict=True)
 BYPASS: Final = boolean("bypassDocumentValidation")
 KEEPS_EMPTY_TIMESTAMPS: Final = boolean("bypassEmptyTsReplacement")
 UPDATE: Final = FieldType(("object", "array"))
 NOT_AN_UPDATE: Final = (9, "Update argument must be either an object or an array")
-UPSERT: Final = boolean("upsert")
+UPSERT: Final = boolean("upsert", strict=True)
 ARRAY_FILTERS: Final = array("arrayFilters", "object")
+CONSTANTS: Final = without_effect("object", "runtimeConstants")
 ENCRYPTION: Final = without_effect("object", "encryptionInformation")
+QUERY_SETTINGS: Final = without_effect("object", "querySettings")
 QUERY_STATS: Final = without_effect("bool", "includeQueryStatsMetrics")
+SAMPLE: Final = without_effect("binData", "sampleId")
+SAMPLED_READ: Final = [*without_effect("bool", "mirrored"), *SAMPLE]
+TIME_SERIES: Final = without_effect("bool", "isTimeseriesNamespace")
 
 
 def unsatisfied(body: dict[str, Any]) -> bytes:
-    """The raw `writeConcernError` element of a write that was done, but not on as many members as asked for."""
+    """The raw `writeConcernError` element of a write that was done, but not on as many members as requested."""
     concern = body.get("writeConcern") or {}
     wanted = concern.get("w", 1)
     if type(wanted) is str and wanted != "majority":

@@ -18,14 +18,16 @@ from bson.errors import BSONError
 from headrace import limits
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext, TrialContext
+from headrace.dispatch.oplog_operations import changed_namespaces
 from headrace.dispatch.request import Request
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
-from headrace.store.locks import Locked, LockHolder, TrialView
+from headrace.store.locks import Locked, TrialView
 from headrace.store.write_transaction import WriteTransaction
 
 if TYPE_CHECKING:
     from headrace.dispatch.engine import Engine
+    from headrace.store.client_transaction import ClientTransaction
 
 Change = Callable[[WriteTransaction], object]
 DOCUMENTS: Final = frozenset({"aggregate", "bulkWrite", "delete", "findAndModify", "insert", "update"})
@@ -48,8 +50,8 @@ def wait_for_locks(
 
 def _holder(
     engine: Engine, command: Command, request: Request, txn: WriteTransaction, in_turn: bool
-) -> LockHolder | None:  # fmt: skip
-    for namespace in _changed_namespaces(command, request):
+) -> ClientTransaction | None:  # fmt: skip
+    for namespace in _changed_namespaces(command, request, txn):
         holder = engine.store.transactions.holder_of(namespace, txn)
         if holder is not None:
             return holder
@@ -58,7 +60,7 @@ def _holder(
     return None
 
 
-def _changed_namespaces(command: Command, request: Request) -> list[str]:
+def _changed_namespaces(command: Command, request: Request, txn: WriteTransaction) -> list[str]:
     """The collections whose catalog entry the command changes; a whole database ends with a dot."""
     body, database = request.body, request.db
     if command.name in CATALOG:
@@ -67,6 +69,8 @@ def _changed_namespaces(command: Command, request: Request) -> list[str]:
         return [f"{database}."]
     if command.name == "renameCollection":
         return [str(body.get(field)) for field in (request.name, "to")]
+    if command.name == "applyOps":
+        return changed_namespaces(request, txn.catalog)
     return _output(body, database) if command.name == "aggregate" else []
 
 
@@ -80,7 +84,7 @@ def _output(body: dict[str, Any], database: str) -> list[str]:
 
 def _try(
     engine: Engine, command: Command, request: Request, txn: WriteTransaction
-) -> LockHolder | None:  # fmt: skip
+) -> ClientTransaction | None:  # fmt: skip
     """The transaction whose lock the write would meet, from a trial run without effect on data or counters."""
     if command.name == "aggregate" and _output(request.body, request.db):
         return None
@@ -111,7 +115,13 @@ def wait_until_unlocked(context: CommandContext, change: Change) -> bool:
     return True
 
 
-def wait_until_unused(context: CommandContext, namespace: str) -> None:
-    """Wait for the clients' transactions that have used a collection since the command began, which changes it now."""
-    while context.pause_count and (holder := context.store.transactions.holder_of(namespace, context.txn)) is not None:
+def wait_until_unused(context: CommandContext, *namespaces: str) -> None:
+    """Wait for the clients' transactions that have used one of the collections since the command began, which changes
+    all of them now: while it waits for one collection, a transaction may use another."""
+    transactions = context.store.transactions
+    while context.pause_count:
+        holders = (transactions.holder_of(namespace, context.txn) for namespace in namespaces)
+        holder = next((holder for holder in holders if holder is not None), None)
+        if holder is None:
+            return
         context.wait_for(holder)

@@ -9,10 +9,10 @@ from functools import lru_cache
 from typing import Any, Final
 
 from headrace import limits
-from headrace.dispatch.arguments import Fields, missing, number, raw_documents, string
+from headrace.dispatch.arguments import Fields, missing, number, raw_documents, string, without_effect
 from headrace.dispatch.collection_uuid import COLLECTION_UUID
 from headrace.dispatch.context import CommandContext
-from headrace.dispatch.generic_arguments import ENCRYPTION
+from headrace.dispatch.generic_arguments import ENCRYPTION, TIME_SERIES
 from headrace.dispatch.reply import write_errors
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
@@ -22,6 +22,8 @@ from headrace.values.bson import decode, first_element, type_name, value_of
 
 OPLOG: Final = "local.oplog.rs"
 PRE_IMAGES: Final = "config.system.preimages"
+TRANSACTIONS: Final = "config.transactions"
+VERSIONS: Final = "admin.system.version"
 _DATABASE_REFUSED: Final = frozenset('/\\. "$\x00')
 
 
@@ -60,34 +62,29 @@ def target(request: Request) -> str:
     return check_namespace(f"{request.db}.{name}")
 
 
-def for_writing(context: CommandContext, namespace: str) -> None:
-    """Refuse what no client may write: the oplog, the profiler's documents, and what only looks like a collection."""
-    check_writable(namespace)
-
-
 def for_changing(namespace: str) -> None:
-    """Refuse what no client may create, change or drop: as `for_writing`, but for the profiler's collections."""
+    """Refuse what no client may create, change or drop: as `check_writable`, but for the profiler's collections."""
     if not namespace.endswith(".system.profile"):
         check_writable(namespace)
 
 
 @lru_cache(4096)
 def check_writable(namespace: str) -> None:
-    """As `for_writing`, for who has no context."""
+    """Refuse what no client may write: the oplog, the profiler's documents, and what only looks like a collection."""
     if namespace.endswith(".system.profile"):
         raise CommandError(73, f"cannot write to '{namespace}'")
     if "$" in namespace:
         raise CommandError(73, f"Invalid collection name: {namespace.partition('.')[2]}")
-    if namespace in (OPLOG, PRE_IMAGES):
+    if namespace in (OPLOG, PRE_IMAGES, TRANSACTIONS):
         raise CommandError(13, f"not authorized on {namespace.partition('.')[0]} to write to {namespace}")
     if namespace.endswith(".system.views"):
         raise CommandError(73, f"cannot write to '{namespace}'; use create, collMod and drop with the view's name")
 
 
 def writable(context: CommandContext, namespace: str) -> Collection | None:
-    """The collection to write to, None if it is not there yet; 166 for a view."""
-    for_writing(context, namespace)
-    collection = context.view.collection(namespace)
+    """The collection to write to, None if it does not exist yet; 166 for a view."""
+    check_writable(namespace)
+    collection = context.txn.collection(namespace)
     if collection is not None and collection.is_view:
         raise CommandError(166, f"Namespace {namespace} is a view, not a collection")
     return collection
@@ -106,9 +103,9 @@ _INDEX: Final = {kind: number(kind, required=True) for kind in OPERATION_KINDS}
 
 
 def operation_target(raw: bytes) -> tuple[str, int]:
-    """What an operation of bulkWrite does, and the number of its namespace: its first field, whatever comes behind.
+    """The kind of an operation of bulkWrite and the number of its namespace, from its first field alone.
 
-    Raises 9 for another field, 14 for what is no number.
+    Raises 9 for another field, 14 if it is not a number.
     """
     element = first_element(raw)
     kind = "" if element is None else element[1].decode(errors="replace")
@@ -121,7 +118,11 @@ def operation_target(raw: bytes) -> tuple[str, int]:
     return kind, to_long(value)
 
 
-_NAMESPACE_INFO: Final = Fields(string("ns", required=True), COLLECTION_UUID, *ENCRYPTION)
+NAMESPACE_INFO: Final = Fields(
+    string("ns", required=True), COLLECTION_UUID, *ENCRYPTION, *TIME_SERIES,
+    *without_effect("object", "databaseVersion", "shardVersion"),
+)  # fmt: skip
+"""The fields of an element of `nsInfo`."""
 
 
 def namespaces_of(request: Request) -> list[str]:
@@ -134,6 +135,6 @@ def expected_namespaces_of(request: Request) -> list[tuple[str, bytes | None]]:
     namespaces = []
     for raw in raw_documents(request, "nsInfo"):
         info = decode(raw)
-        _NAMESPACE_INFO.check("bulkWrite.nsInfo", info)
+        NAMESPACE_INFO.check("bulkWrite.nsInfo", info)
         namespaces.append((check_namespace(info["ns"]), COLLECTION_UUID.of(info)))
     return namespaces

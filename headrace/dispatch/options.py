@@ -6,14 +6,14 @@ server can work out (5 % of the free disk, but at least 1 GiB).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Final
 
 from headrace import limits
 
 MECHANISMS: Final = ("MONGODB-X509", "SCRAM-SHA-1", "SCRAM-SHA-256")
-"""By which there can be logins."""
+"""The mechanisms for logins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class TlsOptions:
     mode: str = "requireTLS"
     """`allowTLS`, `preferTLS` (both: plain clients, too) or `requireTLS`. `disabled` is no TLS options at all."""
     certificate_key_password: str | None = field(default=None, repr=False)
-    """What the private key is encrypted with; None: it is not."""
+    """The password of the private key; None: the key is not encrypted."""
     ca_file: Path | None = None
     """The authorities of clients' certificates, as PEM."""
     revocation_file: Path | None = None
@@ -33,9 +33,9 @@ class TlsOptions:
     allow_connections_without_certificates: bool = False
     """Clients need no certificate; one that they send is checked nevertheless."""
     allow_invalid_certificates: bool = False
-    """Clients are not asked for certificates, so nobody can log in by X.509."""
+    """Clients are not asked for certificates, so no client can log in by X.509."""
     disabled_protocols: frozenset[str] = frozenset()
-    """Of `TLS1_2` and `TLS1_3`, those that are not spoken. Older ones never are."""
+    """The versions `TLS1_2` and `TLS1_3` to refuse. Older versions are always refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +45,15 @@ class AuditOptions:
     destination: str = "file"
     """`file`, `console` or `syslog`."""
     path: Path | None = None
-    """Of the destination `file`."""
+    """The file of the destination `file`."""
     filter: str | None = None
     """A filter of MongoDB's query language, as JSON, for the events; None: all."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """What is fixed when a server starts. What can change later is a parameter (`setParameter`)."""
+    """The options that are fixed when a server starts. Options that can change later are parameters
+    (`setParameter`)."""
 
     dbpath: Path
     """The data directory, created if missing."""
@@ -65,13 +66,15 @@ class ServerOptions:
     unix_socket_mode: int = 0o700
     """The permissions of that socket."""
     auth: bool = False
-    """Require of each command the privileges that it declares, of a user who has logged in."""
+    """Require a login, and for each command the privileges that it declares."""
     mechanisms: tuple[str, ...] = MECHANISMS
-    """By which clients may log in."""
+    """The mechanisms for logins that are enabled."""
+    ttl_seconds: int = limits.TTL_SECONDS
+    """Seconds between two rounds of the TTL indexes, at first: a parameter changes it."""
     localhost_exception: bool = True
     """A client on this machine may create the first user."""
     allow_unauthenticated: bool = False
-    """Listen on addresses that other machines reach, though nobody is asked who he is."""
+    """Listen on addresses that other machines reach, without authentication."""
     audit: AuditOptions | None = None
     """The audit log; None: there is none."""
     tls: TlsOptions | None = None
@@ -97,7 +100,7 @@ class ServerOptions:
     slow_ms: int | None = 100
     """How long a command takes that the log has a line for, until `profile` sets another; None: no such lines."""
     slow_share: float = 1.0
-    """Of what is slow, the share that is logged and profiled."""
+    """The share of slow commands that is logged and profiled."""
     profile_level: int = 0
     """The profiler's level of every database, until the command `profile` sets another: 0, 1 or 2."""
     quiet: bool = False
@@ -107,7 +110,7 @@ class ServerOptions:
     logappend: bool = False
     """Append to an existing log file instead of renaming it."""
     reopens_log: bool = False
-    """A rotation opens the log file again, which somebody else has renamed, instead of renaming it."""
+    """On rotation, open the log file again, which another program has renamed, instead of renaming it."""
     fork: bool = False
     """Run the daemon in the background."""
     pidfilepath: Path | None = None
@@ -116,3 +119,7 @@ class ServerOptions:
     """The `host:port` that hello answers; None: the address that the client connected to."""
     argv: tuple[str, ...] = field(default=(), compare=False)
     """The command line, for `getCmdLineOpts`."""
+
+
+OPTION_NAMES: Final = frozenset(field.name for field in fields(ServerOptions)) - {"bind_ips", "dbpath"}
+"""The options of a server or store in a program, beside its path and host."""

@@ -32,7 +32,7 @@ _READS: Final = frozenset({"aggregate", "count", "distinct", "explain", "find", 
 TAKEN_BY: Final[dict[str, frozenset[str]]] = {
     "linearizable": _READS,
     "majority": _READS,
-    "snapshot": frozenset({"aggregate", "distinct", "find", "getMore"}),
+    "snapshot": frozenset({"aggregate", "distinct", "explain", "find", "getMore"}),
 }
 """The commands that take a level; any other level is taken by all."""
 REFUSED_STAGES: Final[dict[str, frozenset[str]]] = {

@@ -1,11 +1,5 @@
 """A change stream's getMore as its client repeats it: recognised by its bytes, so that it is decoded once only.
 
-    body    int32 size | getMore: cursor id | collection | ... | $clusterTime: {...} | ... 00
-                       |------------ head ---------------------|              |--- tail ---|
-
-Rule: a getMore is the same as the one before if it has the same bytes but for what is in `$clusterTime`, which
-drivers send back and the server ignores. Its offset is known, since all bytes before it are the same.
-
 It is recognised only of the connection, and with the grants, of the one that was checked; a commit that changes users
 or roles makes all of them `CHANGED`. So a user's stream costs no more than one without users.
 
@@ -19,11 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.cursors.batch import Batch
 from headrace.dispatch import reply
-from headrace.dispatch.request import ClientInfo, Request, UnreadRequest
+from headrace.dispatch.request import ClientInfo, RepeatedBody, Request, UnreadRequest
 from headrace.dispatch.wait import Wait, only_others
 from headrace.errors import AnsweredError
-from headrace.long_bytes import AT_ONCE_BYTES, joined
-from headrace.values.bson import find_element
 
 if TYPE_CHECKING:
     from headrace.cursors.change_cursor import ChangeCursor
@@ -34,18 +26,17 @@ BEGIN: Final = b"\x12getMore\x00"
 CHANGED: Final = object()
 """In place of the grants of a getMore that must be checked again."""
 _CURSOR_ID = Struct("<q").unpack_from
-_SIZE = Struct("<i").unpack_from
 _INT64 = Struct("<q").pack
 
 
-class RepeatedGetMore:
+class RepeatedGetMore(RepeatedBody):
     """The last getMore of a cursor, parsed."""
 
-    __slots__ = ("count_max", "db", "grants", "head", "tail", "wait", "wait_for_others", "wait_ms")
+    __slots__ = ("count_max", "db", "grants", "wait", "wait_for_others", "wait_ms")
 
     def __init__(self, request: Request, key: str, count_max: int, wait_ms: float, grants: Any = None) -> None:
         """`key`: of what it waits for."""
-        body = request.raw
+        super().__init__(request.raw)
         self.db = request.db
         self.count_max = count_max
         """Events that a batch holds at most."""
@@ -55,22 +46,7 @@ class RepeatedGetMore:
         self.wait_for_others = Wait(wait_ms, key, only_others)
         """Where there is more to read."""
         self.grants = grants
-        """What its user may do, by which it was checked; None: nobody's. `CHANGED`: it must be checked again."""
-        self.head = body[4:]
-        self.tail: bytes | None = None
-        element = find_element(body, b"$clusterTime")
-        if element is not None and element[0] == 3:
-            self.head, self.tail = body[4 : element[1]], body[element[2] :]
-
-    def is_repeated_by(self, body: bytes) -> bool:
-        """Whether a message's body is this getMore again."""
-        head, tail = self.head, self.tail
-        at = len(head) + 4
-        if tail is None:
-            return at == len(body) and body.endswith(head)
-        if not body.startswith(head, 4) or at + 4 > len(body):
-            return False
-        return at + int(_SIZE(body, at)[0]) + len(tail) == len(body) and body.endswith(tail)
+        """The privileges of its user at the last check; None: no user. `CHANGED`: check again."""
 
 
 def recognised(engine: Engine, body: bytes, client: ClientInfo) -> Request | None:
@@ -89,10 +65,10 @@ def recognised(engine: Engine, body: bytes, client: ClientInfo) -> Request | Non
 
 
 def from_feed(engine: Engine, request: Request) -> bytes | Wait | None:
-    """What a change stream's getMore is answered where its feed has all that is needed; None: run the command.
+    """Return the answer to a change stream's getMore if its feed has all that it needs; None: run the command.
 
-    That is so for a cursor that is behind or gone, for an error, while fail points are set, and where the user may have
-    lost a privilege since the getMore was recognised.
+    The command runs for a cursor that lags or is gone, for an error, while fail points are set, and if the user may
+    have lost a privilege since the getMore was recognised.
     """
     cursor: ChangeCursor = request.cursor
     repeated = cursor.repeated_getmore
@@ -115,18 +91,17 @@ def from_feed(engine: Engine, request: Request) -> bytes | Wait | None:
             *reply.document_halves(*_envelope(cursor, batch), reply.closing(position)),
         )
     _, before, behind = shared
-    answered = before, _INT64(cursor_id), behind
-    return joined(answered) if len(before) > AT_ONCE_BYTES else b"".join(answered)
+    return b"".join((before, _INT64(cursor_id), behind))
 
 
 def answer(engine: Engine, request: Request, batch: Batch) -> bytes | Wait:
-    """The reply of a change stream's getMore that has come to this batch. A `Wait` where nothing is in it: for the next
-    commit, or, where there is more to read, for the next turn."""
+    """The reply of a change stream's getMore with this batch. A `Wait` for an empty batch: for the next commit, or, if
+    there is more to read, for the next turn."""
     cursor_id = _id_or_wait(engine, request, batch)
     if type(cursor_id) is Wait:
         return cursor_id
     before, behind = _envelope(request.cursor, batch)
-    return joined((before, _INT64(cursor_id), behind))
+    return b"".join((before, _INT64(cursor_id), behind))
 
 
 def _id_or_wait(engine: Engine, request: Request, batch: Batch) -> Any:

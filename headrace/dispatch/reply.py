@@ -12,8 +12,7 @@ from typing import Any, Final
 
 from headrace.errors import AnsweredError, CommandError
 from headrace.limits import ERROR_BYTES_MAX
-from headrace.long_bytes import AT_ONCE_BYTES, joined
-from headrace.turns import PIECE_COUNT, TICK_COUNT, current_turn, freed_in_pieces, in_pieces, tick, ticking
+from headrace.running_command import running_command
 from headrace.values.bson import encode
 
 _INT32 = Struct("<i").pack
@@ -32,8 +31,9 @@ _OPERATION_TIME: Final = b"\x11operationTime\x00"
 _OK_CLUSTER_HEAD: Final = OK + _CLUSTER_HEAD
 _BETWEEN: Final = _SIGNATURE + b"\x00" + _OPERATION_TIME
 
-ERROR_VALUE_COUNT: Final = 16
-"""Values that an error is made of, about: so many are freed with it."""
+_LONG_BYTES: Final = 256 * 1024
+_LONG_COUNT: Final = 64
+"""From here on a batch is long."""
 _KEYS: list[bytes] = [b"\x03" + str(number).encode() + b"\x00" for number in range(1024)]
 
 
@@ -61,35 +61,20 @@ def times(position: int) -> bytes:
 
 def document(elements: bytes, end: bytes) -> bytes:
     """One BSON document of raw elements and the `closing` that ends it."""
-    pieces = (_INT32(4 + len(elements) + len(end)), elements, end)
-    return joined(pieces) if len(elements) > AT_ONCE_BYTES else b"".join(pieces)
+    return b"".join((_INT32(4 + len(elements) + len(end)), elements, end))
 
 
 def answer_elements(answer: dict[str, Any]) -> bytes:
-    """The elements of an answer; its long lists are encoded with ticks."""
-    long = [name for name, value in answer.items() if type(value) is list and len(value) >= TICK_COUNT]
-    if not long:
-        return encode(answer)[4:-1]
-    return joined(
-        piece
-        for name, value in answer.items()
-        for piece in (_long_list(name, value) if name in long else (encode({name: value})[4:-1],))
-    )
-
-
-def _long_list(name: str, values: list[Any]) -> tuple[bytes, bytes]:
-    listed = _array_of_errors(values) if name == "writeErrors" else array_of_values(values)
-    return b"\x04" + name.encode() + b"\x00", listed
-
-
-def _array_of_errors(errors: list[dict[str, Any]]) -> bytes:
-    """When their messages have exceeded a mebibyte, those that follow are empty, as MongoDB's are."""
-    pieces, size = [], 0
-    for error in ticking(freed_in_pieces(errors, len(errors) * ERROR_VALUE_COUNT)):
-        shown = error if size < ERROR_BYTES_MAX else {**error, "errmsg": ""}
-        size += len(error["errmsg"])
-        pieces.append(encode(shown))
-    return array(pieces)
+    """The elements of an answer. When the messages of its `writeErrors` have exceeded a mebibyte, those that follow are
+    empty, as MongoDB's are."""
+    errors = answer.get("writeErrors")
+    if errors is not None and len(errors) > 1:
+        size = 0
+        for number, error in enumerate(errors):
+            if size >= ERROR_BYTES_MAX:
+                errors[number] = {**error, "errmsg": ""}
+            size += len(error["errmsg"])
+    return encode(answer)[4:-1]
 
 
 def error_reply(error: AnsweredError, labels: Sequence[str], position: int | None, element: bytes = b"") -> bytes:
@@ -107,29 +92,15 @@ def array(documents: Sequence[bytes]) -> bytes:
     if len(documents) == 1:
         return b"".join((_INT32(len(documents[0]) + 8), b"\x030\x00", documents[0], b"\x00"))
     while len(_KEYS) < len(documents):
-        if not len(_KEYS) % PIECE_COUNT:
-            tick()
         _KEYS.append(b"\x03" + str(len(_KEYS)).encode() + b"\x00")
     size = sum(map(len, documents)) + sum(map(len, _KEYS[: len(documents)])) + 5
-    if (size > AT_ONCE_BYTES or len(documents) > TICK_COUNT) and (turn := current_turn()) is not None:
-        turn.goes_first = size > AT_ONCE_BYTES  # a reply is copied some times: not many at once
+    if (size > _LONG_BYTES or len(documents) > _LONG_COUNT) and (turn := running_command()) is not None:
+        turn.goes_first = size > _LONG_BYTES  # a reply is copied some times: not many at once
         turn.returned_count = len(documents)
     pieces = [_INT32(size)]
-    pieces += [part for pair in zip(_KEYS, ticking(documents)) for part in pair]
+    pieces += [part for pair in zip(_KEYS, documents) for part in pair]
     pieces.append(b"\x00")
-    return b"".join(pieces) if size <= AT_ONCE_BYTES else joined(pieces)
-
-
-def array_of_values(values: Sequence[Any]) -> bytes:
-    """A BSON array of values, encoded in pieces."""
-    pieces, start = [b""], 0
-    for piece in in_pieces(values, PIECE_COUNT):
-        names = map(str, range(start, start + len(piece)))
-        pieces.append(encode(dict(zip(names, piece)))[4:-1])
-        start += len(piece)
-    pieces.append(b"\x00")
-    pieces[0] = _INT32(sum(map(len, pieces)) + 4)
-    return joined(pieces)
+    return b"".join(pieces)
 
 
 def cursor_elements(batch_name: bytes, batch: bytes, cursor_id: int, namespace: bytes, token: bytes | None) -> bytes:
@@ -139,9 +110,7 @@ def cursor_elements(batch_name: bytes, batch: bytes, cursor_id: int, namespace: 
     document of `postBatchResumeToken` or None. Change streams put the token before the id, as MongoDB does.
     """
     before, behind = cursor_envelope(batch_name, batch, namespace, token)
-    if len(batch) > AT_ONCE_BYTES:
-        return joined((before, _INT64(cursor_id), behind))
-    return before + _INT64(cursor_id) + behind
+    return b"".join((before, _INT64(cursor_id), behind))
 
 
 def cursor_envelope(
@@ -157,7 +126,7 @@ def cursor_envelope(
     behind = b"\x02ns\x00" + _INT32(len(namespace) + 1) + namespace + b"\x00\x00"
     size = _INT32(4 + 3 + len(batch_name) - 1 + len(batch) + len(shown) + 4 + 8 + len(behind))
     pieces = (b"\x03cursor\x00", size, b"\x04", batch_name, b"\x00", batch, shown, b"\x12id\x00")
-    return (joined(pieces) if len(batch) > AT_ONCE_BYTES else b"".join(pieces)), behind
+    return b"".join(pieces), behind
 
 
 def cursor_elements_id_first(
@@ -175,7 +144,7 @@ def cursor_elements_id_first(
 def document_halves(before: bytes, behind: bytes, end: bytes) -> tuple[bytes, bytes]:
     """A `cursor_envelope` with what `document` puts around it: together with an id between them, a document."""
     size = _INT32(4 + len(before) + 8 + len(behind) + len(end))
-    return joined((size, before)), behind + end
+    return size + before, behind + end
 
 
 def write_errors(failures: Sequence[tuple[int, CommandError]]) -> list[dict[str, Any]]:

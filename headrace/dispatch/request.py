@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass
+from struct import Struct
 from typing import Any, Final
 
+from bson import Int64
+
 from headrace.errors import CommandError, Interrupted
-from headrace.values.bson import decode
+from headrace.values.bson import decode, find_element
 
 UNIX_SOCKET: Final = "anonymous unix socket"
 """The address of a client that has come over one, as MongoDB writes it."""
@@ -31,7 +34,7 @@ def require_loopback(request: Request) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TlsSession:
-    """What a TLS handshake has agreed upon, and who the client has proved to be."""
+    """The result of a TLS handshake: what both ends agreed upon, and the client's proven identity."""
 
     version: str
     """`TLSv1.2` or `TLSv1.3`."""
@@ -41,7 +44,7 @@ class TlsSession:
 
 
 class ClientInfo:
-    """What is known of the client at the other end of one socket; lives as long as the socket does."""
+    """The client at the other end of one socket; lives as long as the socket does."""
 
     __slots__ = (
         "address",
@@ -53,6 +56,7 @@ class ClientInfo:
         "grants",
         "hello_done",
         "is_program",
+        "last_command",
         "last_session",
         "local_address",
         "metadata",
@@ -78,15 +82,17 @@ class ClientInfo:
         self.certificate_subject = None if tls is None else tls.subject
         """The subject of the certificate that the client has shown and TLS has verified; None: none."""
         self.uid: bytes | None = None
-        """`lsid.uid` of the sessions of its user, on a server with authorization; None: nobody's."""
-        self.last_session: tuple[bytes | None, bytes] = (None, b"")
-        """The `lsid.id` of its last command that asked for it, and what that session is known by: `session_id`."""
+        """`lsid.uid` of the sessions of its user, on a server with authorization; None: no user."""
+        self.last_session: Any = None
+        """The session of its last command with one: `sessions.ClientSession`."""
+        self.last_command: Any = None
+        """Its last write, for the next one of the same body: `RepeatedCommand`."""
         self.conversation: Any = None
         """The login that has begun on this connection, see `commands/users/logging_in.py`."""
         self.grants: Any = None
-        """What its user may do; None: nobody is logged in. Read through `Access.grants`."""
+        """The privileges of its user; None: no user is logged in. Read through `Access.grants`."""
         self.is_program = False
-        """Whether it is a thread of the program that has the store open: nobody asks it who it is."""
+        """Whether it is a thread of the program that has the store open, which needs no login."""
         self.cut_off = False
         """Set by a fail point: the connection ends instead of the next answer to a write."""
 
@@ -113,6 +119,7 @@ class Request:
         "cursor",
         "db",
         "deadline_ms",
+        "is_repeated",
         "name",
         "prepared",
         "raw",
@@ -149,16 +156,18 @@ class Request:
         """Set by the shell with `wait_until_ms`: when the wait began, on the same clock."""
         self.body = decode(raw) if body is None else body
         """The body decoded; the sequences are not in it."""
+        self.is_repeated = False
+        """Whether its body was checked before: `RepeatedCommand`."""
         self.required: tuple[Any, ...] = ()
         """The privileges that it was found to need, on a server with authorization; see `Access.require_privileges`."""
         self.prepared: Any = None
-        """What the shell has computed for it in a thread, see `Command.prepare`."""
+        """The result of `Command.prepare`, which the shell has computed in a thread."""
         self.cursor: Any = None
         """The cursor of a getMore that was recognised by its bytes, see `repeated_getmore.py`."""
 
 
 class UnreadRequest(Request):
-    """A request whose body is decoded at the first look: of most repeated getMores nobody asks for it."""
+    """A request whose body is decoded at the first look: most repeated getMores never need it."""
 
     __slots__ = ("_body",)
 
@@ -169,7 +178,7 @@ class UnreadRequest(Request):
         self.raw = raw
         self.sequences = _NO_SEQUENCES
         self.client = client
-        self.time_is_up = False
+        self.time_is_up = self.is_repeated = False
         self.deadline_ms = self.wait_until_ms = None
         self._body = _UNREAD
         self.required = ()
@@ -212,6 +221,9 @@ def shown_body(request: Request) -> dict[str, Any]:
 
 def parse_message(body: bytes, sequences: dict[str, list[bytes]], client: ClientInfo) -> Request:
     """The command of an OP_MSG: its body and its document sequences. Raises 22 for none, 40571 for no database."""
+    last: RepeatedCommand | None = client.last_command
+    if last is not None and last.is_repeated_by(body):
+        return last.request(body, sequences, client)
     end = body.find(b"\x00", 5)
     if end < 0 or len(body) < 6:
         raise CommandError(22, "the message holds no command")
@@ -220,7 +232,7 @@ def parse_message(body: bytes, sequences: dict[str, list[bytes]], client: Client
     database = document.get("$db")
     if type(database) is not str:
         raise CommandError(40571, "OP_MSG requests require a $db argument")
-    if "." in database:  # else `{find: "c"}` on `a.b` were about `b.c` of the database `a`
+    if "." in database:  # otherwise `{find: "c"}` on `a.b` were about `b.c` of the database `a`
         raise CommandError(73, f"Invalid database name: '{database}'")
     return Request(name, database, body, sequences, client, document)
 
@@ -247,3 +259,79 @@ def _decoded(body: bytes) -> dict[str, Any]:
         raise
     except Exception as error:
         raise CommandError(22, f"invalid bson: {error}") from None
+
+
+_REMEMBERED_BYTES_MAX: Final = 4096
+"""Longer bodies are not remembered: each connection has one."""
+_READ_INT32 = Struct("<i").unpack_from
+_READ_INT64 = Struct("<q").unpack_from
+_DOCUMENT_TYPE: Final = 3
+_INT64_TYPE: Final = 18
+
+
+class RepeatedBody:
+    """A body as its client repeats it, recognised by its bytes.
+
+        body    int32 size | insert: "c" | ordered | lsid | txnNumber: 7 | $db | $clusterTime: {...} | 00
+                           |------------- head -------------|          |- middle -|             |tail|
+
+    Rule: a body is the same if it has the same bytes but for the number of its `txnNumber`, and for what is in
+    `$clusterTime`, which drivers send back and the server ignores.
+    """
+
+    __slots__ = ("_head", "_middle", "_tail", "number_at")
+
+    def __init__(self, body: bytes) -> None:
+        number, times = find_element(body, b"txnNumber"), find_element(body, b"$clusterTime")
+        self.number_at = number[1] if number is not None and number[0] == _INT64_TYPE else 0
+        """Where the number of the `txnNumber` is; 0: there is none."""
+        if times is not None and (times[0] != _DOCUMENT_TYPE or times[1] < self.number_at):
+            times = None
+        end = len(body) if times is None else times[1]
+        self._tail = None if times is None else body[times[2] :]
+        self._head = body[4 : self.number_at or end]
+        self._middle = body[self.number_at + 8 : end] if self.number_at else b""
+
+    def is_repeated_by(self, body: bytes) -> bool:
+        """Whether a message's body is this one again."""
+        if not body.startswith(self._head, 4):
+            return False
+        at = len(self._head) + 4
+        if self.number_at:
+            if not body.startswith(self._middle, at + 8):
+                return False
+            at += 8 + len(self._middle)
+        tail = self._tail
+        if tail is None:
+            return at == len(body)
+        if at + 4 > len(body):
+            return False
+        return at + int(_READ_INT32(body, at)[0]) + len(tail) == len(body) and body.endswith(tail)
+
+
+class RepeatedCommand(RepeatedBody):
+    """The last write of a connection, decoded and checked once for all that repeat its body.
+
+    The documents of a write are in sequences beside it.
+    """
+
+    __slots__ = ("_body", "_db", "_name")
+
+    def __init__(self, request: Request) -> None:
+        super().__init__(request.raw)
+        self._name, self._db, self._body = request.name, request.db, request.body
+
+    def request(self, raw: bytes, sequences: dict[str, list[bytes]], client: ClientInfo) -> Request:
+        """Return the request of a body that repeats it."""
+        body: dict[str, Any] = self._body.copy()
+        if self.number_at:
+            body["txnNumber"] = Int64(_READ_INT64(raw, self.number_at)[0])
+        request = Request(self._name, self._db, raw, sequences, client, body)
+        request.is_repeated = True
+        return request
+
+
+def remember(request: Request) -> None:
+    """Keep a write that has been checked, for the connection's next one."""
+    if len(request.raw) <= _REMEMBERED_BYTES_MAX:
+        request.client.last_command = RepeatedCommand(request)

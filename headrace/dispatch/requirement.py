@@ -1,10 +1,10 @@
-"""What a command requires of who sends it, declared beside its fields.
+"""The privileges that a command requires of its client, declared beside its fields.
 
     Command("find", run, FIELDS, requires=on_collection("find"))
     Command("ping", run, FIELDS, requires=ANYONE)
 
-A requirement names privileges: actions on resources, see `auth/privileges.py`. Where they depend on the request, it is
-made of a function. `Access.require_login` and `Access.require_privileges` look at it, and nobody else.
+A requirement names privileges: actions on resources, see `auth/privileges.py`. If they depend on the request, a
+function makes the requirement. Only `Access.require_login` and `Access.require_privileges` read it.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ def _one_variant(request: Request) -> Hashable:
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """What a command requires; `needs` None: nothing but a login, or not even that."""
+    """The requirement of a command; `needs` None: only a login, or not even that."""
 
     text: str
     """For readers: actions and where."""
     needs: Needs | None = None
     login: bool = True
     by_namespace: bool = False
-    """It depends on the database and the collection that a request names, on whether the request has
+    """Depends on the database and the collection that a request names, on whether the request has
     `bypassDocumentValidation`, and on its variant; so that what was granted once need not be looked up again."""
     variant: Callable[[Request], Hashable] = _one_variant
-    """What else it depends on; None of a request that must be looked at each time."""
+    """Other parts of the request that it depends on; None for a request that must be checked each time."""
 
 
 ANYONE: Final = Requirement("nothing", login=False)
-"""For who has not logged in, too."""
+"""For clients that have not logged in, too."""
 LOGGED_IN: Final = Requirement("a login")
 
 

@@ -6,12 +6,13 @@
 
 The session is its `lsid.id`, or where that has a user a digest of both, and then the record has the `lsid`. It is
 written in the same KV transaction as the write itself, so that a client which lost the answer to a crash
-gets it after the restart, and a write that was cut short goes on behind its last statement that is done.
+gets it after the restart, and an interrupted write continues after its last finished statement.
 Source: the drivers' retryable writes and sessions specifications.
 """
 
 from __future__ import annotations
 
+from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
 from bson import Int64
@@ -23,9 +24,10 @@ from headrace.dispatch import reply
 from headrace.dispatch.command import Command, Reply
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
-from headrace.dispatch.sessions import lsid_document, lsid_of, session_id, until_returned
+from headrace.dispatch.sessions import lsid_of, session_id, session_of, until_returned
 from headrace.dispatch.wait import Wait
 from headrace.errors import AnsweredError, CommandError
+from headrace.running_command import running_command
 from headrace.store.write_transaction import RetryableWrite
 from headrace.values.bson import decode, encode
 
@@ -36,11 +38,11 @@ if TYPE_CHECKING:
 RETRYABLE: Final = frozenset({"bulkWrite", "delete", "findAndModify", "insert", "update"})
 RETRYABLE_NAMES: Final = RETRYABLE | {"findandmodify"}
 NETWORK_CODES: Final = frozenset({6, 7, 89, 91, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436})
-"""What goes away by itself: a server that ends, a network that fails. A retryable write may be sent again."""
+"""Errors that pass: a server that ends, a network that fails. A retryable write may be sent again."""
 RESUMABLE_CODES: Final = NETWORK_CODES | {133, 150, 234}
 """After these a driver resumes its change stream."""
 TRANSIENT_CODES: Final = NETWORK_CODES | {24, 112, 150, 239, 246, 251, 267}
-"""After these a driver may begin its transaction anew."""
+"""Errors after which a driver may begin its transaction again."""
 HISTORY_CODES: Final = frozenset({280, 286})
 """After these no change stream can be resumed."""
 
@@ -52,9 +54,9 @@ def is_retryable(command: Command, request: Request) -> bool:
 
 
 def run_once(context: CommandContext, command: Command, request: Request) -> Reply:
-    """Run a write; one whose transaction number was executed before gets the stored reply."""
+    """Run a write that has a `txnNumber`; one that was executed before gets the stored reply."""
     body = request.body
-    if "txnNumber" not in body or not is_retryable(command, request):
+    if not is_retryable(command, request):
         return command.run(context, request)
     session = session_id(request)
     number = body["txnNumber"]
@@ -70,7 +72,7 @@ def run_once(context: CommandContext, command: Command, request: Request) -> Rep
     stored = txn.kv.get(session, db=txn.tables["sessions"])
     if stored is None:
         _check_session_count(txn)
-    else:
+    elif not stored.startswith(_TXN_NUMBER, 4) or _READ_INT64(stored, 4 + len(_TXN_NUMBER))[0] >= number:
         record = decode(stored)
         if record["txnNumber"] == number and "committed" in record:
             raise _is_a_transactions(number)
@@ -83,14 +85,17 @@ def run_once(context: CommandContext, command: Command, request: Request) -> Rep
     if engine.fail_points.active:
         engine.fail_points.before_retryable_write(request)
     named = {} if request.client.uid is None else {"lsid": lsid_of(request)}
-    saver = _ProgressSaver(context, session, number, named)
-    context.save_progress = saver.save
+    saver = None
+    if context.progress is not None or running_command() is not None:
+        saver = _ProgressSaver(context, session, number, named)
+        context.save_progress = saver.save
     answer = command.run(context, request)
     if type(answer) is Wait:
         return answer
     elements = answer if type(answer) is bytes else reply.answer_elements(answer)  # type: ignore[arg-type]
-    _put(context.txn, session, number, {"reply": elements, **named})
-    saver.forget()
+    _put_reply(context.txn, session, number, elements, encode(named)[4:-1] if named else b"")
+    if saver is not None:
+        saver.forget()
     return elements
 
 
@@ -121,6 +126,9 @@ def _is_a_transactions(number: int) -> CommandError:
     return CommandError(
         72, f"Must specify autocommit=false on all operations of a multi-statement transaction: {number} is one"
     )
+
+
+_RETRYABLE: Final = "RetryableWriteError"
 
 
 class _ProgressSaver:
@@ -167,7 +175,7 @@ def _load_progress(txn: WriteTransaction, session: bytes, progress: dict[str, An
     for piece in range(progress.get("pieces", 0)):
         stored = txn.kv.get(_piece_key(session, piece), db=txn.tables["sessions"])
         if stored is None:
-            raise CommandError(217, "what this write has done is not known any more: it was cut short too long ago")
+            raise CommandError(217, "the progress of this write has expired: it was interrupted too long ago")
         for name, added in decode(stored)["progress"].items():
             progress[name] += added
     return progress
@@ -182,8 +190,36 @@ def _put(txn: WriteTransaction, session: bytes, number: Int64, fields: dict[str,
     txn.kv.put(session, encode(record), db=txn.tables["sessions"])
 
 
+def _put_reply(txn: WriteTransaction, session: bytes, number: Int64, elements: bytes, named: bytes) -> None:
+    """As `_put` of `{"reply": elements}` and the raw elements `named`, put together from slices."""
+    pieces = (
+        _INT32(len(elements) + len(named) + _RECORD_BYTES), _TXN_NUMBER, _INT64(number), _REPLY,
+        _INT32(len(elements)), b"\x00", elements, named, _USED_AT, _INT64(txn.wall_ms), b"\x00",
+    )  # fmt: skip
+    txn.kv.put(session, b"".join(pieces), db=txn.tables["sessions"])
+
+
+_INT32 = Struct("<i").pack
+_INT64 = Struct("<q").pack
+_READ_INT64 = Struct("<q").unpack_from
+_TXN_NUMBER: Final = b"\x12txnNumber\x00"
+_REPLY: Final = b"\x05reply\x00"
+_USED_AT: Final = b"\x09usedAt\x00"
+_RECORD_BYTES: Final = 4 + len(_TXN_NUMBER) + 8 + len(_REPLY) + 4 + 1 + len(_USED_AT) + 8 + 1
+
+
+def interrupted_labels(request: Request) -> list[str] | None:
+    """The labels of a write that has failed after it committed some of its statements; None: those of its error.
+
+    A retryable write that is sent again continues after them.
+    """
+    body = request.body
+    is_retryable = "txnNumber" in body and "autocommit" not in body and request.name in RETRYABLE_NAMES
+    return [_RETRYABLE] if is_retryable else None
+
+
 def labels_of(engine: Engine, request: Request, error: AnsweredError) -> list[str]:
-    """The error labels by which a driver knows what it may retry: the write, the transaction, the stream."""
+    """The error labels that show a driver what it may retry: the write, the transaction, the stream."""
     code = error.code
     if code in HISTORY_CODES:
         return ["NonResumableChangeStreamError"]
@@ -195,12 +231,12 @@ def labels_of(engine: Engine, request: Request, error: AnsweredError) -> list[st
         return []
     if request.name in ("abortTransaction", "commitTransaction"):
         if code in NETWORK_CODES:
-            return ["RetryableWriteError"]
+            return [_RETRYABLE]
         return ["TransientTransactionError"] if code in TRANSIENT_CODES else []
     if "autocommit" in body:
         return ["TransientTransactionError"] if code in TRANSIENT_CODES else []
     if "txnNumber" in body and request.name in RETRYABLE_NAMES:
-        return ["RetryableWriteError"] if code in NETWORK_CODES else []
+        return [_RETRYABLE] if code in NETWORK_CODES else []
     if code in RESUMABLE_CODES and _reads_a_change_stream(engine, request):
         return ["ResumableChangeStreamError"]
     return []
@@ -219,21 +255,21 @@ def _reads_a_change_stream(engine: Engine, request: Request) -> bool:
 
 
 def retryable_of(context: CommandContext, request: Request) -> RetryableWrite | None:
-    """What a retryable write's entries carry of its session."""
+    """The fields of the session for the entries of a retryable write."""
     number = request.body.get("txnNumber")
     if number is None or "autocommit" in request.body:
         return None
-    session = session_id(request)
+    session = session_of(request)
     if session is None:
         return None
     previous = 0 if context.progress is None else context.progress["previous"]
-    return RetryableWrite(lsid_document(request), number, previous)
+    return RetryableWrite(session.raw, number, previous)
 
 
 def progress_of(context: CommandContext, **fields: Any) -> dict[str, Any]:
-    """The progress of a command of many statements: as it was when the command was cut short, else from the start.
+    """The progress of a command of many statements: that of the interrupted command, or a new one.
 
-    The command sets `next` behind each statement, and `previous` for a retryable write; `fields` are its own.
+    The command sets `next` after each statement, and `previous` for a retryable write; `fields` are its own.
     """
     if context.progress is None:
         context.progress = {"next": 0, "previous": Int64(0), **fields}

@@ -16,11 +16,11 @@ from headrace.memory_budget import Memory
 
 
 class ServerInfo(Protocol):
-    """What commands such as hello, buildInfo and serverStatus read of the engine."""
+    """The parts of the engine that commands such as hello, buildInfo and serverStatus read."""
 
     options: ServerOptions
     process_id: ObjectId
-    """New at each start, by which drivers recognize a restarted server (`topologyVersion.processId`)."""
+    """New at each start, so that drivers recognize a restarted server (`topologyVersion.processId`)."""
     started_ms: int
     """Wall-clock milliseconds at the start."""
     parameters: dict[str, Any]
@@ -33,6 +33,8 @@ class ServerInfo(Protocol):
     """The server of sockets around it."""
     cursors: Any
     """The open cursors of all clients."""
+    primacy: Any
+    """Whether this is the primary: its `Primacy`."""
     connections_open: int
     connections_created: int
 
@@ -74,7 +76,7 @@ def headrace_version() -> str:
 
 
 _COUNTER_IN_A_SET: Final = 6
-"""What a mongod's topology counter is once it has become the primary of a new set."""
+"""The topology counter of a mongod that has become the primary of a new set."""
 
 
 ELECTION_ID: Final = ObjectId("7fffffff0000000000000001")
@@ -82,8 +84,9 @@ ELECTION_ID: Final = ObjectId("7fffffff0000000000000001")
 
 
 def topology_version(engine: Any) -> dict[str, Any]:
-    """hello's `topologyVersion`. Its counter never changes while the process runs."""
-    return {"processId": engine.process_id, "counter": Int64(_COUNTER_IN_A_SET if engine.options.oplog else 0)}
+    """hello's `topologyVersion`. Its counter changes when the server steps down, and when it is the primary again."""
+    first = _COUNTER_IN_A_SET if engine.options.oplog else 0
+    return {"processId": engine.process_id, "counter": Int64(first + engine.primacy.change_count)}
 
 
 def host_of(engine: ServerInfo, client: ClientInfo) -> str:

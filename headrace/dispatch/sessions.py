@@ -1,4 +1,4 @@
-"""Logical sessions: the id of a request's `lsid`, the `lsid` that oplog entries carry, and who has checked one out.
+"""Logical sessions: the id of a request's `lsid`, the `lsid` of oplog entries, and the commands that hold a session.
 
 A session runs one command at a time. One that pauses has checked out its session; the next waits until it ends.
 Source: MongoDB's session checkout.
@@ -6,7 +6,7 @@ Source: MongoDB's session checkout.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from bson import Binary
 
@@ -27,25 +27,45 @@ NO_USER: Final = bytes.fromhex("e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934c
 """`lsid.uid` of a server without users: the digest of an empty name."""
 
 
+class ClientSession(NamedTuple):
+    """The session of a connection's last command that had one."""
+
+    lsid: dict[str, Any]
+    """As the client sent it."""
+    key: bytes
+    """The 16 bytes that name it."""
+    raw: bytes
+    """The `lsid` of its oplog entries."""
+
+
+def session_of(request: Request) -> ClientSession | None:
+    """The request's session; raises 14 if there is an `lsid.id` that is no UUID."""
+    lsid = request.body.get("lsid")
+    if lsid is None:
+        return None
+    client = request.client
+    last: ClientSession | None = client.last_session
+    if last is not None and lsid is last.lsid:  # the same object, of a repeated body
+        return last
+    identity = lsid.get("id") if type(lsid) is dict else None
+    if type(identity) is not Binary or identity.subtype != 4 or len(identity) != 16:
+        raise CommandError(14, "BSON field 'lsid.id' is the wrong type, expected a UUID")
+    if last is None or last.lsid["id"] != identity:
+        key = bytes(identity) if client.uid is None else session_key(bytes(identity), client.uid)
+        last = ClientSession(lsid, key, encode(lsid_of(request)))
+    else:
+        last = ClientSession(lsid, last.key, last.raw)
+    client.last_session = last
+    return last
+
+
 def session_id(request: Request) -> bytes | None:
     """The 16 bytes that name the request's session; raises 14 if there is an `lsid.id` that is no UUID.
 
     They are those of `lsid.id`, or on a server with authorization made of it and the user.
     """
-    lsid = request.body.get("lsid")
-    if lsid is None:
-        return None
-    identity = lsid.get("id") if type(lsid) is dict else None
-    if type(identity) is not Binary or identity.subtype != 4 or len(identity) != 16:
-        raise CommandError(14, "BSON field 'lsid.id' is the wrong type, expected a UUID")
-    client = request.client
-    if client.uid is None:
-        return bytes(identity)
-    last, key = client.last_session
-    if last != identity:
-        key = session_key(bytes(identity), client.uid)
-        client.last_session = identity, key
-    return key
+    session = session_of(request)
+    return None if session is None else session.key
 
 
 def session_key(identity: bytes, uid: bytes) -> bytes:
@@ -66,24 +86,19 @@ def lsid_of(request: Request) -> dict[str, Any]:
     return {"id": request.body["lsid"]["id"], "uid": NO_USER if uid is None else uid}
 
 
-def lsid_document(request: Request) -> bytes:
-    """The `lsid` of an oplog entry."""
-    return encode(lsid_of(request))
-
-
 def owner_of(context: CommandContext, request: Request) -> CursorOwner | None:
-    """Whose the cursor is that a request opens; None of a client of a server without authorization."""
+    """The owner of the cursor that a request opens; None on a server without authorization."""
     engine = context.engine
     return engine.access.owner(request) if engine.authorizes or request.client.is_program else None
 
 
 def checked_out_key(session: bytes) -> str:
-    """The wake-up key of those who wait for a session."""
+    """The wake-up key of the requests that wait for a session."""
     return f"\x00session {session.hex()}"
 
 
 def until_returned(engine: Engine, session: bytes) -> Wait | None:
-    """How to wait for a session whose command has paused; None: nothing of it is running."""
+    """Return the `Wait` for a session whose command has paused; None if none of its commands runs."""
     if session not in engine.checked_out:
         return None
     return Wait(limits.AWAIT_MS_MAX, checked_out_key(session), over=lambda: session not in engine.checked_out)

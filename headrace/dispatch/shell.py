@@ -1,4 +1,4 @@
-"""What the shell around an engine provides: connections that can be interrupted, waiting requests, an end, a log."""
+"""The shell around an engine: connections that can be interrupted, waiting requests, an end, a log."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from headrace.dispatch.request import ClientInfo, Request
-from headrace.turns import Turn, Work
+from headrace.running_command import RunningCommand, Work
 
 
 class Shell(Protocol):
@@ -22,24 +22,28 @@ class Shell(Protocol):
 
     @property
     def startup_warnings(self) -> Sequence[str]:
-        """What the operator was warned of at the start."""
+        """The warnings of the start."""
+
+    @property
+    def certificate(self) -> tuple[str, float] | None:
+        """The subject of the server's TLS certificate, and when it expires, in seconds since 1970; None without TLS."""
 
     def rotate_certificates(self, message: str | None = None) -> None:
         """Read the TLS certificates again, for connections to come; `message` goes into the log. Raises 140."""
 
     def rotate_logs(self, log: str | None = None, client: ClientInfo | None = None) -> None:
-        """Begin new files of the log `server` or `audit`, None: of both. No effect where none is written. Raises 37.
+        """Begin new files of the log `server` or `audit`; None: of both. No effect on a log without a file. Raises 37.
 
-        `client`: who has asked for it; None: a signal."""
+        `client`: the client that requests it; None: a signal."""
 
     def client_introduced(self, client: ClientInfo) -> None:
-        """A client has said in its first hello who it is."""
+        """Note that a client has introduced itself in its first hello."""
 
-    def has_paused(self, request: Request, turn: Turn) -> None:
+    def has_paused(self, request: Request, turn: RunningCommand) -> None:
         """A command has ended that has paused, so that it took longer than one turn."""
 
     def profiled(self, namespace: str, document: bytes | None) -> None:
-        """Store a document of the profiler behind the command; None: see to it that the collection is there."""
+        """Store a document of the profiler after the command; None: create the collection if it is missing."""
 
     def slow(self, request: Request, duration_ms: float, work: Work | None, answer: Any) -> None:
         """A command has taken long, without a pause."""
@@ -63,6 +67,7 @@ class NoShell:
     shut_down: Callable[[], None] | None = None
     log_lines: Sequence[str] = ()
     startup_warnings: Sequence[str] = ()
+    certificate: tuple[str, float] | None = None
 
     def rotate_certificates(self, message: str | None = None) -> None:
         pass
@@ -73,7 +78,7 @@ class NoShell:
     def client_introduced(self, client: ClientInfo) -> None:
         pass
 
-    def has_paused(self, request: Request, turn: Turn) -> None:
+    def has_paused(self, request: Request, turn: RunningCommand) -> None:
         pass
 
     def profiled(self, namespace: str, document: bytes | None) -> None:

@@ -1,11 +1,11 @@
 """Reads at one cluster time outside transactions: read concern `snapshot`, with or without `atClusterTime`.
 
 A read without a time is answered with that of the last commit. The state of that moment is held, so that later reads
-can name the time. It is let go when nothing has read at it for `transactionLifetimeLimitSeconds`, or when there are too
-many; reads at it, and at older times, are then error 246 (SnapshotUnavailable). Until something is written, every time
+can name the time. It is released when no client has read at it for `transactionLifetimeLimitSeconds`, or when there are
+too many; reads at it, and at older times, are then error 246 (SnapshotUnavailable). Until the next write, every time
 since the last change is available.
 
-What it does not do: block writers, or care for what has been dropped or changed since.
+Limits: it does not block writers, and does not cover what has been dropped or changed since.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class HeldSnapshot(HeldState):
         return View(store, self.kv, self.state)
 
     def close(self) -> None:
-        """Let go of the state; cursors that read it end with 246."""
+        """Release the state; cursors that read it end with 246."""
         self.has_ended = True
         super().close()
 
@@ -83,7 +83,7 @@ class Snapshots:
         return made
 
     def end_older(self, read_before_ms: float) -> None:
-        """Let go of the snapshots that nothing has read since a time of the monotonic clock, in ms."""
+        """Release the snapshots last read before a time of the monotonic clock, in ms."""
         for held in [held for held in self._held.values() if held.read_ms <= read_before_ms]:
             self._end(held)
 

@@ -1,6 +1,6 @@
-"""What a transaction's statement may be: the commands, options, stages and databases that MongoDB allows in one.
+"""The statements that MongoDB allows in a transaction: their commands, options, stages and databases.
 
-Everything else is error 263, or 72 for options that do not go together. Source: MongoDB's list of operations in
+Other statements are error 263, or 72 for options that do not go together. Source: MongoDB's list of operations in
 transactions; the order of the checks is the server's.
 """
 
@@ -39,7 +39,7 @@ _COUNT: Final = (
 
 
 def check_options(command: Command, request: Request) -> None:
-    """What can be said of a request with `autocommit` before its session is looked at."""
+    """Check a request with `autocommit` as far as is possible before its session is looked at."""
     _check_session(request.body)
     name = command.name
     if name not in ALLOWED:
@@ -87,7 +87,7 @@ def check_read_concern(body: dict[str, Any], last_position: int) -> None:
 
 
 def check_statement(context: CommandContext, command: Command, request: Request) -> None:
-    """What needs a look at the command or at its collection; raises 263, and aborts."""
+    """Check the command and its collection; raises 263, and aborts."""
     body = request.body
     if command.name == "aggregate":
         _check_stages(body.get("pipeline"))

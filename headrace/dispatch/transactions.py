@@ -27,7 +27,6 @@ from headrace.errors import CommandError
 from headrace.store.client_transaction import ClientTransaction, TransactionState, TransactionView
 from headrace.store.locks import Conflict
 from headrace.store.transaction_registry import SETTLED
-from headrace.turns import tick
 from headrace.values.bson import decode
 
 if TYPE_CHECKING:
@@ -44,6 +43,8 @@ def in_transaction(engine: Engine, command: Command, request: Request) -> Comman
         raise CommandError(20, "Transaction numbers are only allowed on a replica set member or mongos")
     if command.name in ENDS:
         return command
+    if command is not engine.commands.get(request.name):  # it was changed for this request: not to be shared
+        return replace(command, run=_statement(command), writes=False)
     statement = engine.statements.get(command.name)
     if statement is None:
         statement = engine.statements[command.name] = replace(command, run=_statement(command), writes=False)
@@ -92,6 +93,16 @@ def identity(request: Request) -> tuple[bytes, int]:
     return session, int(request.body["txnNumber"])
 
 
+def written_bytes(engine: Engine, request: Request) -> int:
+    """Bytes of what the transaction of a request has written; 0 where it has none."""
+    try:
+        session = session_id(request)
+    except CommandError:
+        return 0
+    transaction = None if session is None else engine.store.transactions.open.get(session)
+    return 0 if transaction is None else transaction.bytes
+
+
 def _begin_or_continue(context: CommandContext, request: Request) -> ClientTransaction | Wait:
     session, number = identity(request)
     waits = until_returned(context.engine, session)
@@ -120,12 +131,12 @@ def _begin(context: CommandContext, request: Request) -> ClientTransaction | Wai
             117, "Only servers in a sharded cluster can start a new transaction at the active transaction number"
         )
     check_read_concern(request.body, engine.store.last_position)
-    if engine.store.writing is not None:  # which reads before it is on disk could not tell apart from what comes after
+    if engine.store.writing is not None:  # which reads before it is on disk could not distinguish from what comes after
         transactions.awaited = True
         return Wait(limits.AWAIT_MS_MAX, SETTLED)
     before = transactions.open.get(session)
     if before is not None and not abort(engine, before):
-        return until_ended(before)  # its commit goes on, or what that has done is being undone
+        return until_ended(before)  # its commit goes on
     transaction = transactions.start(session, number, engine.clock.monotonic_ms())
     if request.client.uid is not None:
         transaction.lsid = lsid_of(request)
@@ -133,7 +144,8 @@ def _begin(context: CommandContext, request: Request) -> ClientTransaction | Wai
 
 
 def current(engine: Engine, view: View, session: bytes, number: int) -> ClientTransaction | None:
-    """The session's transaction of this number, None where only its commit is known any more. Raises 225, 251."""
+    """The session's transaction of this number; None if it has ended and only its commit is on record. Raises 225,
+    251."""
     transactions = engine.store.transactions
     transaction = transactions.latest.get(session)
     if transaction is None or transaction.number != number:
@@ -173,7 +185,7 @@ def _too_old(number: int, active: int) -> CommandError:
 
 
 def committed(number: int) -> CommandError:
-    """The error of a statement behind its transaction's commit: 256."""
+    """The error of a statement after its transaction's commit: 256."""
     return CommandError(256, f"Transaction {number} has been committed.")
 
 
@@ -191,7 +203,6 @@ def abort_of_sessions(engine: Engine, sessions: list[bytes] | None) -> None:
     """Abort what the ended sessions have open; None: what any has."""
     transactions = engine.store.transactions
     for session in list(transactions.open) if sessions is None else sessions:
-        tick()
         if session in transactions.open:
             abort(engine, transactions.open[session])
 

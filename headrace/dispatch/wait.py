@@ -1,4 +1,4 @@
-"""What a command returns that cannot answer yet: what it waits for, and for how long."""
+"""The return value of a command that cannot answer yet: what it waits for, and for how long."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Wait(NamedTuple):
     wait_ms: float
     """How long to wait at most, in milliseconds from the first Wait of this request."""
     scope: Any = None
-    """The key to wait for: a collection, a database with its dot, "" for any commit, or what `Transactions` wakes;
-    None: nothing but the time ends the wait."""
+    """The key to wait for: a collection, a database with its dot, "" for any commit, or a key that `Transactions`
+    wakes; None: only the time ends the wait."""
     over: Callable[[], bool] | None = None
     """Whether the wait has ended already; asked when it begins, which may be long after it was returned."""
 
 
 def only_others() -> bool:
-    """As `Wait.over`: the command waits for nothing but that others have had their turn."""
+    """As `Wait.over`: the command waits only until others have had their turn."""
     return True

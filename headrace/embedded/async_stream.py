@@ -1,6 +1,6 @@
-"""A change stream for asyncio: waited for in a thread of its own, so that the loop goes on.
+"""A change stream for asyncio: a thread of its own waits for events, so that the loop goes on.
 
-Rule: an `await` that is cancelled loses no event: what the thread has read is the next one's.
+Rule: an `await` that is cancelled loses no event: the next one returns the event that the thread has read.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class _Reader:
         threading.Thread(target=self._run, name="headrace-stream", daemon=True).start()
 
     def next(self) -> asyncio.Future[ChangeEvent]:
-        """The next event, of which nobody may have asked for the one before in vain."""
+        """Return the next event. Call it again only after the previous future has its result."""
         future: asyncio.Future[ChangeEvent] = asyncio.get_running_loop().create_future()
-        future.add_done_callback(asyncio.Future.exception)  # or asyncio logs one that nobody awaits any more
+        future.add_done_callback(asyncio.Future.exception)  # or asyncio logs an error that is never awaited
         self._asked.put(future)
         return future
 
@@ -59,7 +59,8 @@ def _settle(future: asyncio.Future[Any], event: ChangeEvent | None, failure: Exc
 
 
 class AsyncEmbeddedChangeStream:
-    """What `watch` opens: `async for`, `await anext(stream)`, `await stream.next(timeout=...)`. For one task."""
+    """The stream that `watch` opens: `async for`, `await anext(stream)`, `await stream.next(timeout=...)`. For one
+    task."""
 
     def __init__(self, stream: EmbeddedChangeStream, threads: Executor) -> None:
         self._stream = stream
@@ -88,7 +89,7 @@ class AsyncEmbeddedChangeStream:
         return pending.result()
 
     async def try_next(self) -> ChangeEvent | None:
-        """The next event if there is one, else None."""
+        """The next event if there is one, otherwise None."""
         if self._pending is not None and not self._stream._local.is_forked:
             return await self.next() if self._pending.done() else None
         event = self._stream._taken()
@@ -107,7 +108,7 @@ class AsyncEmbeddedChangeStream:
 
     @property
     def resume_token(self) -> Mapping[str, Any] | None:
-        """Where another stream goes on behind what this one has returned."""
+        """The token to resume another stream after the events that this one has returned."""
         return self._stream.resume_token
 
     @property
@@ -121,7 +122,8 @@ class AsyncEmbeddedChangeStream:
             self._thread.end()
 
     async def close(self) -> None:
-        """End the stream; a task that waits for its next event gets `Closed`, an iteration ends. Again: nothing."""
+        """End the stream; a task that waits for its next event gets `Closed`, an iteration ends. No effect the second
+        time."""
         await asyncio.get_running_loop().run_in_executor(self._threads, self._stream.close)
         if self._thread is not None:
             self._thread.end()

@@ -21,8 +21,9 @@ from headrace.embedded.async_stream import AsyncEmbeddedChangeStream
 from headrace.embedded.collection import EmbeddedCollection
 from headrace.embedded.cursor import EmbeddedCommandCursor, EmbeddedCursor
 from headrace.embedded.database import EmbeddedDatabase
-from headrace.embedded.open_store import EmbeddedStore, open_store
+from headrace.embedded.open_store import OPEN_KEYWORDS, EmbeddedStore, open_store
 from headrace.embedded.session import EmbeddedSession
+from headrace.keywords import check_keywords
 
 THREAD_COUNT_MAX: Final = 16
 """Calls of one store that run at once: more would wait for the engine's lock, but for those that wait for a commit."""
@@ -30,7 +31,7 @@ Opened = TypeVar("Opened")
 
 
 class Opening(Generic[Opened]):
-    """What is awaited, or entered with `async with`, which also closes it."""
+    """An opening store or stream: await it, or enter it with `async with`, which also closes it."""
 
     def __init__(self, open_it: Callable[[], Awaitable[Opened]]) -> None:
         self._open_it = open_it
@@ -77,7 +78,7 @@ class _Wrapper:
         self._threads = threads
 
     async def _call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """What a function returns, called in a thread; what of it has an asynchronous form, in that."""
+        """Call a function in a thread and return its result, in its asynchronous form if there is one."""
         args = tuple(_plain(value) for value in args)
         kwargs = {name: _plain(value) for name, value in kwargs.items()}
         loop = asyncio.get_running_loop()
@@ -94,7 +95,8 @@ class _Wrapper:
         return f"{type(self).__name__}({self._wrapped!r})"
 
     def __getattr__(self, name: str) -> Any:
-        """What needs no `await`: the attributes of what is wrapped, and collections and databases by their names."""
+        """The members without `await`: attributes of the wrapped object, and collections and databases by their
+        names."""
         if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
         return _wrapped_in(self._threads, getattr(self._wrapped, name))
@@ -126,7 +128,7 @@ class AsyncEmbeddedCommandCursor(_Wrapper):
     close = _in_thread(EmbeddedCommandCursor.close)
 
     async def next(self) -> Any:
-        """The next document. Raises StopAsyncIteration behind the last."""
+        """The next document. Raises StopAsyncIteration after the last."""
         return await self.__anext__()
 
     def __aiter__(self) -> AsyncIterator[Any]:
@@ -159,7 +161,7 @@ def _chained(name: str) -> Callable[..., Any]:
 
 
 class AsyncEmbeddedCursor(AsyncEmbeddedCommandCursor):
-    """What `find` returns: the same options are chained, without `await`."""
+    """The cursor that `find` returns: the same options are chained, without `await`."""
 
     sort, skip, limit, batch_size, hint = map(_chained, ("sort", "skip", "limit", "batch_size", "hint"))
     collation, comment, max_time_ms, allow_disk_use = map(
@@ -174,7 +176,7 @@ class AsyncEmbeddedCursor(AsyncEmbeddedCommandCursor):
         return AsyncEmbeddedCursor(self._wrapped.clone(), self._threads)
 
     async def rewind(self) -> AsyncEmbeddedCursor:
-        """Begin anew."""
+        """Begin again."""
         await self._call(self._wrapped.rewind)
         return self
 
@@ -192,7 +194,7 @@ class AsyncEmbeddedSession(_Wrapper):
         return _AsyncTransaction(self)
 
     async def with_transaction(self, callback: Callable[[Any], Awaitable[Any]], *args: Any, **kwargs: Any) -> Any:
-        """What `await callback(session)` returns, committed; it is called again after a conflict."""
+        """Return the result of `await callback(session)`, committed; it is called again after a conflict."""
         retry = self._wrapped.retries()
         while True:
             self._wrapped.start_transaction(*args, **kwargs)
@@ -235,7 +237,7 @@ class _AsyncTransaction:
 
 
 class _Watching(_Wrapper):
-    """What has `watch` and `aggregate`."""
+    """The methods `watch` and `aggregate`."""
 
     def watch(self, *args: Any, **kwargs: Any) -> Opening[AsyncEmbeddedChangeStream]:
         """A change stream; `async with ... as stream`, or awaited."""
@@ -276,7 +278,7 @@ class AsyncEmbeddedCollection(_Watching):
     update_one = _in_thread(EmbeddedCollection.update_one)
 
     def find(self, *args: Any, **kwargs: Any) -> AsyncEmbeddedCursor:
-        """A cursor, which runs nothing before the first document is asked for."""
+        """A cursor, which runs nothing before the first document is requested."""
         args = tuple(_plain(value) for value in args)
         kwargs = {name: _plain(value) for name, value in kwargs.items()}
         return AsyncEmbeddedCursor(self._wrapped.find(*args, **kwargs), self._threads)
@@ -389,6 +391,7 @@ _KINDS: Final[dict[type, Callable[[Any, ThreadPoolExecutor], Any]]] = {
 
 def open_async(*args: Any, **kwargs: Any) -> Opening[AsyncEmbeddedStore]:
     """As `headrace.open`, for asyncio: `async with headrace.open_async("data") as store`, or awaited."""
+    check_keywords("open_async", kwargs, OPEN_KEYWORDS)
 
     async def open_it() -> AsyncEmbeddedStore:
         threads = _Threads()

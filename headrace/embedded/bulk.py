@@ -26,9 +26,9 @@ class BulkStatement(NamedTuple):
     kind: str
     """The command it is one of: `insert`, `update`, `delete`."""
     sent: Any
-    """What the command holds: raw bytes of a document to insert, or the statement."""
+    """The part of the command: raw bytes of a document to insert, or the statement."""
     given: Any
-    """What an error says of it."""
+    """The statement as errors show it."""
 
 
 class BulkStatements:
@@ -101,7 +101,7 @@ class BulkStatements:
 
 
 def in_batches(statements: list[BulkStatement], *, ordered: bool) -> Iterator[tuple[str, list[BulkStatement]]]:
-    """(kind, statements of one command): neighbours of a kind where `ordered`, else all of a kind."""
+    """(kind, statements of one command): neighbours of a kind where `ordered`, otherwise all of a kind."""
     if not ordered:
         statements = sorted(statements, key=lambda statement: ("insert", "update", "delete").index(statement.kind))
     for kind, same in groupby(statements, key=lambda statement: statement.kind):

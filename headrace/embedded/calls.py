@@ -34,7 +34,7 @@ class Closing:
     """Ends with its `with`."""
 
     def close(self) -> None:
-        """Close it. Again: nothing."""
+        """Close it. No effect the second time."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:
@@ -47,7 +47,7 @@ class Closing:
 
 
 class CallOptions:
-    """What collections, databases and stores show of the options that their calls have."""
+    """The options of their calls that collections, databases and stores show."""
 
     _calls: Calls
 
@@ -68,7 +68,7 @@ class CallOptions:
 
 
 class Calls:
-    """What commands are sent with: the engine, how documents are encoded, and the concerns."""
+    """The means to send commands: the engine, how documents are encoded, and the concerns."""
 
     __slots__ = ("_is_default", "codec_options", "local", "owner", "read_concern", "write_concern")
 
@@ -78,7 +78,7 @@ class Calls:
     ) -> None:  # fmt: skip
         self.local = local
         self.owner = owner
-        """What closes the store when nothing refers to it any more."""
+        """Closes the store when nothing refers to it any longer."""
         self.codec_options = codec_options
         self._is_default = codec_options == DEFAULT_CODEC_OPTIONS
         self.read_concern = read_concern
@@ -102,7 +102,7 @@ class Calls:
         return self.write_concern is None or bool(self.write_concern.acknowledged)
 
     def encode(self, document: Mapping[str, Any]) -> bytes:
-        """A document as BSON. Raises `bson.InvalidDocument`, and TypeError where it is none."""
+        """A document as BSON. Raises `bson.InvalidDocument`, and TypeError if it is not a document."""
         return _to_bson(document, False, self.codec_options)  # type: ignore[no-any-return]
 
     def reply(
@@ -133,14 +133,14 @@ class Calls:
         return self.run(database, body, session, sequences)
 
     def add_write_concern(self, body: MutableMapping[str, Any], session: EmbeddedSession | None) -> None:
-        """To a command that writes, outside transactions."""
+        """Add the write concern to a command outside transactions."""
         if self.write_concern is not None and not (session is not None and session.in_transaction):
             document = {key: value for key, value in self.write_concern.document.items() if (key, value) != ("w", 0)}
             if document:
                 body["writeConcern"] = document
 
     def add_read_concern(self, body: MutableMapping[str, Any], session: EmbeddedSession | None) -> None:
-        """To a command that reads, outside transactions."""
+        """Add the read concern to a command outside transactions."""
         in_transaction = session is not None and session.in_transaction
         if self.read_concern is not None and self.read_concern.level and not in_transaction:
             body["readConcern"] = self.read_concern.document
@@ -211,7 +211,7 @@ def projection_document(projection: Any) -> dict[str, Any]:
 
 
 def pipeline_of(pipeline: Any) -> list[Any]:
-    """A pipeline. Raises TypeError for what is no list."""
+    """A pipeline. Raises TypeError if it is not a list."""
     if not isinstance(pipeline, Sequence) or isinstance(pipeline, str):
         raise TypeError(f"pipeline must be a list, not {type(pipeline).__name__}")
     return list(pipeline)

@@ -22,7 +22,7 @@ class ChangeEvent:
 
     @property
     def resume_token(self) -> Mapping[str, Any]:
-        """Its resume token: `resume_after` it goes on with the event behind this one."""
+        """Its resume token: a stream with `resume_after` begins with the event after this one."""
         return self.raw["_id"]  # type: ignore[no-any-return]
 
     @property
@@ -57,12 +57,12 @@ class ChangeEvent:
 
     @property
     def full_document(self) -> Any:
-        """The document after the change: of an insert or a replace; of an update if `full_document` asks for it."""
+        """The document after an insert or a replace; after an update if the stream has `full_document`."""
         return self.raw.get("fullDocument")
 
     @property
     def full_document_before_change(self) -> Any:
-        """The document before the change, if `full_document_before_change` asks for it."""
+        """The document before the change, if the stream has `full_document_before_change`."""
         return self.raw.get("fullDocumentBeforeChange")
 
     @property
@@ -82,7 +82,7 @@ class ChangeEvent:
 
     @property
     def transaction(self) -> tuple[Any, int] | None:
-        """What names the transaction that the change was made in: session and number."""
+        """The session and number that identify the transaction of the change; None outside transactions."""
         return (self.raw["lsid"]["id"], int(self.raw["txnNumber"])) if "txnNumber" in self.raw else None
 
     def __getitem__(self, name: str) -> Any:

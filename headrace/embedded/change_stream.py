@@ -1,9 +1,9 @@
 """A change stream as an object of the program: pulled, iterated, queued, or pushed to functions.
 
-It is a cursor of the engine like a driver's, read by getMore. A stream whose cursor the engine has closed (memory that
-was needed) goes on behind its token by itself.
+It is a cursor of the engine like a driver's, read by getMore. A stream whose cursor the engine has closed (to free
+memory) resumes after its token by itself.
 
-Rule: no event is dropped. Whoever is slow holds back the reader of the oplog, which waits; a writer never does.
+Rule: no event is dropped. A slow consumer holds back the reader of the oplog, which waits, but never a writer.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from headrace.embedded.error_types import Closed, StreamInvalidated, Timeout
 from headrace.embedded.errors_raised import raise_closed
 from headrace.embedded.event_queue import EventBuffer, EventQueue
 from headrace.embedded.stream_pipeline import check_operations, stages
+from headrace.keywords import keywords_of
 from headrace.log_lines import emit
 from headrace.values.bson import decode, encode
 
@@ -38,21 +39,21 @@ _REOPENED_CODES: Final = frozenset({43, 237})
 
 
 class EmbeddedChangeStream(Closing):
-    """What `watch` returns. A context manager and an iterator; every method may be called from any thread.
+    """The stream that `watch` returns. A context manager and an iterator; any thread may call every method.
 
     Args:
-        pipeline: Stages behind `$changeStream`.
+        pipeline: Stages after `$changeStream`.
         full_document, full_document_before_change: `updateLookup`, `whenAvailable`, `required`, as in MongoDB.
-        resume_after, start_after: A token: go on behind it; `start_after` also behind an `invalidate`.
-        start_at_operation_time: A `Timestamp`: go on from there.
+        resume_after, start_after: A token: resume after it; `start_after` also after an `invalidate`.
+        start_at_operation_time: A `Timestamp`: begin there.
         batch_size: How many events are read at once.
         show_expanded_events: Events of `create`, `createIndexes` and others, too.
         filter: A query on the event: `{"fullDocument.status": "paid"}`.
         operation_types: Events of these only: `["insert", "update"]`.
-        fields: Of updates, those only that touch one of these fields of the document.
+        fields: Updates only if they change one of these fields of the document.
 
     Raises:
-        HistoryLost: Where it was to begin is no longer in the oplog; also later, where it has fallen behind so far.
+        HistoryLost: The oplog no longer has its start, or later, if it lags so far, its position.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class EmbeddedChangeStream(Closing):
         self._session = session
         self._reading = threading.Lock()
         self._events: deque[Any] = deque()
-        self._token: Mapping[str, Any] | None = None  # that of the last event handed out, or of the batch behind it
+        self._token: Mapping[str, Any] | None = None  # that of the last event handed out, or of the batch after it
         self._batch_token: Mapping[str, Any] | None = None
         self._read_through = -1  # nothing was left to read when the oplog ended there
         self._is_closed = False
@@ -120,7 +121,8 @@ class EmbeddedChangeStream(Closing):
             self._reading.release()
 
     def try_next(self) -> ChangeEvent | None:
-        """The next event if there is one, else None. Never waits: not for events, and not for another thread's `next`.
+        """The next event if there is one, otherwise None. Never waits: not for events, and not for another thread's
+        `next`.
         Raises what `next` does."""
         if not self._events:
             if self.has_read_all:
@@ -151,7 +153,8 @@ class EmbeddedChangeStream(Closing):
 
     @property
     def resume_token(self) -> Mapping[str, Any] | None:
-        """Where another stream goes on behind what this one has returned: one of this kind, or a driver's."""
+        """The token to resume another stream, of this kind or a driver's, after the events that this one has
+        returned."""
         return self._token
 
     @property
@@ -173,10 +176,10 @@ class EmbeddedChangeStream(Closing):
     # Pushed to others.
 
     def events(self, maxsize: int = 1000) -> EventQueue:
-        """A queue that a thread of the stream's fills, with `maxsize` events at most: the thread then waits until there
-        is room, and reads on where it was. Nothing is dropped, and no writer waits. `resume_token` is then that of
-        the newest event in the queue: to go on behind one that was taken, use the event's. When nothing refers to the
-        queue any more, the stream is closed."""
+        """A queue that a thread of the stream fills, with `maxsize` events at most: the thread then waits until there
+        is room, and reads on where it was. Nothing is dropped, and no writer waits. `resume_token` is then that of the
+        newest event in the queue: to resume after an event that was taken, use the event's token. When nothing refers
+        to the queue any longer, the stream is closed."""
         if maxsize < 1:
             raise ValueError("maxsize must be at least 1")
         buffer = EventBuffer(maxsize)
@@ -249,8 +252,8 @@ class EmbeddedChangeStream(Closing):
     # The end.
 
     def close(self) -> None:
-        """End the stream; whoever waits for its next event gets `Closed`, an iteration ends. From any thread; again:
-        nothing."""
+        """End the stream; a thread that waits for its next event gets `Closed`, an iteration ends. From any thread; no
+        effect the second time."""
         if self._is_closed:
             return
         self._end()
@@ -269,14 +272,14 @@ class EmbeddedChangeStream(Closing):
         self._events.clear()
 
     def leave_to_parent(self, reason: str) -> None:
-        """End it in the child of a fork, where a thread that is not there may hold the lock."""
+        """End it in the child of a fork, where a thread of the parent may hold the lock."""
         self._reading = threading.Lock()
         self._events.clear()
         for buffer in self._buffers:
             buffer.leave_to_parent(Closed(reason))
 
     def _forget(self) -> None:
-        """Close it soon: a finalizer, which must not wait, says that nobody will read it."""
+        """Close it soon: a finalizer, which must not wait, reports that it will not be read."""
         if not self._is_closed:
             self._end()
             self._local.forget_cursor(self._cursor_id)
@@ -364,3 +367,9 @@ class EmbeddedChangeStream(Closing):
         self._events.extend(cursor[name])
         if not self._events and self._batch_token is not None and not self._is_invalidated:
             self._token = self._batch_token
+
+
+STREAM_KEYWORDS: Final = keywords_of(EmbeddedChangeStream.__init__) - {
+    "calls", "collection", "database", "everything", "self",
+}  # fmt: skip
+"""The arguments of the three methods `watch`."""

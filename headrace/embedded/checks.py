@@ -1,4 +1,4 @@
-"""What is wrong with arguments, said before a command is made, by the errors that pymongo raises for it."""
+"""Checks of arguments before a command is made, with the errors that pymongo raises."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def database_name(name: Any, what: str = "name") -> str:
 
 
 def is_filter(filter: Any) -> None:
-    """Raise TypeError for what is no document."""
+    """Raise TypeError if it is not a document."""
     if not isinstance(filter, Mapping):
         raise TypeError(f"filter must be a mapping, not {type(filter).__name__}")
 
@@ -48,7 +48,7 @@ def is_type(value: Any, kind: type, what: str, *, optional: bool = False) -> Non
 
 
 def is_not_negative(value: Any, what: str) -> None:
-    """Raise TypeError for what is no whole number, ValueError for one below 0."""
+    """Raise TypeError if it is not a whole number, ValueError for one below 0."""
     is_type(value, int, what)
     if value < 0:
         raise ValueError(f"{what} must be >= 0")

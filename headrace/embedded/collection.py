@@ -6,12 +6,14 @@ What writes documents is `writing.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from headrace.embedded.calls import CallOptions, Calls, key_document, options_of, pipeline_of
 from headrace.embedded.checks import collection_name, is_type
 from headrace.embedded.cursor import EmbeddedCommandCursor, EmbeddedCursor
 from headrace.embedded.writing import WritingCollection
+from headrace.keywords import check_keywords, keywords_of
 
 if TYPE_CHECKING:
     from headrace.embedded.change_stream import EmbeddedChangeStream
@@ -65,12 +67,14 @@ class EmbeddedCollection(CallOptions, WritingCollection):
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise TypeError(f"there is no method {self.name.rpartition('.')[2]!r}; a collection cannot be called")
 
-    __iter__ = None  # or a loop would ask for the collections 0, 1, ...
+    __iter__ = None  # otherwise a loop would read the collections 0, 1, ...
 
     # Reading.
 
     def find(self, *args: Any, **kwargs: Any) -> EmbeddedCursor:
         """A cursor on the documents that match; arguments as in pymongo, from `filter` and `projection` on."""
+        if kwargs:
+            check_keywords("find", kwargs, FIND_KEYWORDS)
         return EmbeddedCursor(self, self._calls, *args, **kwargs)
 
     def find_one(self, filter: Any = None, *args: Any, **kwargs: Any) -> Any | None:
@@ -124,8 +128,9 @@ class EmbeddedCollection(CallOptions, WritingCollection):
         resume_after: Mapping[str, Any] | None = None, **kwargs: Any,
     ) -> EmbeddedChangeStream:  # fmt: skip
         """A change stream on the collection; see `EmbeddedChangeStream` for its arguments."""
-        from headrace.embedded.change_stream import EmbeddedChangeStream
+        from headrace.embedded.change_stream import STREAM_KEYWORDS, EmbeddedChangeStream
 
+        check_keywords("watch", kwargs, STREAM_KEYWORDS)
         return EmbeddedChangeStream(
             self._calls, self._db, self.name, pipeline, full_document=full_document, resume_after=resume_after, **kwargs
         )
@@ -133,7 +138,7 @@ class EmbeddedCollection(CallOptions, WritingCollection):
     # The collection and its indexes.
 
     def drop(self, session: EmbeddedSession | None = None, comment: Any = None) -> None:
-        """Drop it; no error if it is not there."""
+        """Drop it; no error if it does not exist."""
         self.database.drop_collection(self, session, comment)
 
     def rename(
@@ -188,7 +193,7 @@ class EmbeddedCollection(CallOptions, WritingCollection):
         self.drop_index("*", session, comment, **kwargs)
 
     def list_indexes(self, session: EmbeddedSession | None = None, comment: Any = None) -> EmbeddedCommandCursor:
-        """A cursor on the descriptions of its indexes; on none if the collection is not there."""
+        """A cursor on the descriptions of its indexes; empty if the collection does not exist."""
         body = {"listIndexes": self.name, "cursor": {}, **options_of(comment=comment)}
         cursor = EmbeddedCommandCursor(self._calls, self._db, body, session)
         if ignoring_missing(cursor._fetch) is None and cursor.cursor_id is None:
@@ -204,11 +209,17 @@ class EmbeddedCollection(CallOptions, WritingCollection):
         return described
 
 
+for _method in vars(WritingCollection).values():
+    if isinstance(_method, FunctionType):  # Python names the method in errors about its arguments
+        _method.__qualname__ = f"EmbeddedCollection.{_method.__name__}"
+
+FIND_KEYWORDS: Final = keywords_of(EmbeddedCursor.__init__) - {"self", "collection", "calls"}
+
 NOT_THERE = frozenset({
     "aggregate_raw_batches", "create_search_index", "create_search_indexes", "drop_search_index", "find_raw_batches",
     "list_search_indexes", "read_preference", "update_search_index",
 })  # fmt: skip
-"""What pymongo's collections have and these have not."""
+"""The attributes of pymongo's collections that these do not have."""
 
 
 def run_aggregate(
@@ -232,7 +243,7 @@ def run_aggregate(
 
 
 def ignoring_missing(call: Any, *args: Any) -> Any:
-    """What `call` returns; None where the collection is not there."""
+    """Return the result of `call`; None if the collection does not exist."""
     from pymongo.errors import OperationFailure
 
     try:

@@ -25,7 +25,7 @@ class ConnectedClient(MongoClient[dict[str, Any]]):
     _folder: str
 
     def close(self) -> None:
-        """Close the connections, and the server. Again: nothing."""
+        """Close the connections, and the server. No effect the second time."""
         super().close()
         self._server.close()
         shutil.rmtree(self._folder, ignore_errors=True)

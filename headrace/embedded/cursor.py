@@ -44,7 +44,7 @@ class EmbeddedCommandCursor(Closing):
         return bool(self._documents) or self.cursor_id != 0
 
     def next(self) -> Any:
-        """The next document. Raises StopIteration behind the last."""
+        """The next document. Raises StopIteration after the last."""
         return self.__next__()
 
     def try_next(self) -> Any | None:
@@ -123,7 +123,7 @@ TAILABLE_AWAIT: Final = 34
 
 
 class EmbeddedCursor(EmbeddedCommandCursor):
-    """What `find` returns: nothing is run before the first document is asked for."""
+    """The cursor that `find` returns: nothing runs before the first document is requested."""
 
     def __init__(
         self, collection: EmbeddedCollection, calls: Calls, filter: Any = None, projection: Any = None, skip: int = 0,
@@ -206,7 +206,7 @@ class EmbeddedCursor(EmbeddedCommandCursor):
         return self._changed(min=dict(spec))
 
     def max_time_ms(self, max_time_ms: int | None) -> Self:
-        """End with `ExecutionTimeout` after so long."""
+        """End with `ExecutionTimeout` after this time."""
         is_type(max_time_ms, int, "max_time_ms", optional=True)
         return self._changed(**options_of(maxTimeMS=max_time_ms))
 
@@ -238,7 +238,7 @@ class EmbeddedCursor(EmbeddedCommandCursor):
         return copy.copy(self).rewind()
 
     def rewind(self) -> Self:
-        """Begin anew."""
+        """Begin again."""
         if self.cursor_id:
             self.close()
         self.cursor_id = None
@@ -256,7 +256,7 @@ class EmbeddedCursor(EmbeddedCommandCursor):
         if isinstance(index, slice):
             start, stop = index.start or 0, index.stop
             if index.step is not None or start < 0 or (stop is not None and stop <= start):
-                raise IndexError("cursor slices have no step, and end behind their start")
+                raise IndexError("cursor slices have no step, and end after their start")
             return self.skip(start).limit(0 if stop is None else stop - start)
         if index < 0:
             raise IndexError("cursor instances do not support negative indices")

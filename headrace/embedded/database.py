@@ -11,6 +11,7 @@ from headrace.embedded.calls import CallOptions, Calls, options_of
 from headrace.embedded.checks import collection_name, database_name
 from headrace.embedded.collection import EmbeddedCollection, ignoring_missing, run_aggregate
 from headrace.embedded.cursor import EmbeddedCommandCursor
+from headrace.keywords import check_keywords
 
 if TYPE_CHECKING:
     from headrace.embedded.change_stream import EmbeddedChangeStream
@@ -92,8 +93,9 @@ class EmbeddedDatabase(CallOptions):
         resume_after: Mapping[str, Any] | None = None, **kwargs: Any,
     ) -> EmbeddedChangeStream:  # fmt: skip
         """A change stream on the database; see `EmbeddedChangeStream` for its arguments."""
-        from headrace.embedded.change_stream import EmbeddedChangeStream
+        from headrace.embedded.change_stream import STREAM_KEYWORDS, EmbeddedChangeStream
 
+        check_keywords("watch", kwargs, STREAM_KEYWORDS)
         return EmbeddedChangeStream(
             self._calls, self.name, None, pipeline, full_document=full_document, resume_after=resume_after, **kwargs
         )
@@ -117,7 +119,7 @@ class EmbeddedDatabase(CallOptions):
     def drop_collection(
         self, name_or_collection: str | EmbeddedCollection, session: EmbeddedSession | None = None, comment: Any = None
     ) -> dict[str, Any]:
-        """Drop a collection; no error if it is not there."""
+        """Drop a collection; no error if it does not exist."""
         body = {"drop": _name_of(name_or_collection), **options_of(comment=comment)}
         return dict(ignoring_missing(self._calls.write, self.name, body, session) or {})
 
@@ -161,4 +163,4 @@ def _name_of(collection: str | EmbeddedCollection) -> str:
 
 
 NOT_THERE = frozenset({"cursor_command", "dereference", "read_preference"})
-"""What pymongo's databases have and these have not."""
+"""The attributes of pymongo's databases that these do not have."""

@@ -10,13 +10,13 @@ class Closed(InvalidOperation):
 
 
 class HistoryLost(OperationFailure):
-    """Where a stream was to go on is no longer in the oplog (code 286): read the data anew, and watch from now."""
+    """The position of a stream is no longer in the oplog (code 286): read the data again, and watch from now."""
 
 
 class StreamInvalidated(PyMongoError):
-    """The stream has ended with an `invalidate` event: what it watched was dropped or renamed. `start_after` its token
-    goes on behind that."""
+    """The stream has ended with an `invalidate` event: what it watched was dropped or renamed. A stream with
+    `start_after` its token begins after that."""
 
 
 class Timeout(PyMongoError, TimeoutError):
-    """Nothing came within the time that the caller gave."""
+    """No event or result came within the time that the caller gave."""

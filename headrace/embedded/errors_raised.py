@@ -1,4 +1,4 @@
-"""What embedded calls raise: pymongo's errors for replies that say so. pymongo is imported when the first is raised.
+"""Errors of embedded calls: pymongo's, for replies with errors. pymongo is imported when the first is raised.
 
 `import pymongo` takes longer than opening a store does, so that nothing here imports it before it is needed.
 """
@@ -44,7 +44,7 @@ def check_write(reply: Mapping[str, Any]) -> None:
 
 
 def raise_write_concern(reply: Mapping[str, Any]) -> NoReturn:
-    """Raise the error of a write that was done, but not on as many members as asked for."""
+    """Raise the error of a write that was done, but not on as many members as requested."""
     from pymongo.errors import WriteConcernError
 
     error = dict(reply["writeConcernError"])

@@ -13,7 +13,7 @@ from headrace.embedded.error_types import Closed, StreamInvalidated
 
 
 class EventBuffer:
-    """The events between the thread that reads a stream and those who take them."""
+    """The events between the thread that reads a stream and the threads that take them."""
 
     def __init__(self, maxsize: int) -> None:
         self.maxsize = maxsize
@@ -35,7 +35,7 @@ class EventBuffer:
             self._changed.notify_all()
 
     def end(self, error: BaseException) -> None:
-        """There will be no more: `error` is raised behind the last event. Again: nothing."""
+        """End the events: `error` is raised after the last one. No effect the second time."""
         with self._changed:
             if self._end is None:
                 self._end = error
@@ -44,7 +44,7 @@ class EventBuffer:
             self._changed.notify_all()
 
     def leave_to_parent(self, error: BaseException) -> None:
-        """End it in the child of a fork, where a thread that is not there may hold the lock."""
+        """End it in the child of a fork, where a thread of the parent may hold the lock."""
         self._changed = threading.Condition()
         self.end(error)
 
@@ -65,9 +65,9 @@ class EventBuffer:
 
 
 class EventQueue:
-    """What `EmbeddedChangeStream.events` returns. An iterator; may be read from many threads.
+    """The queue that `EmbeddedChangeStream.events` returns. An iterator; many threads may read it.
 
-    When nothing refers to it any more, its stream is closed: what is in it nobody can have.
+    When nothing refers to it any longer, its stream is closed and its events are lost.
     """
 
     def __init__(self, buffer: EventBuffer, forget: Callable[[], None]) -> None:
@@ -88,8 +88,8 @@ class EventQueue:
         return len(self._buffer)
 
     def get(self, block: bool = True, timeout: float | None = None) -> ChangeEvent:
-        """The next event. Raises `queue.Empty` if none comes in time, and behind the last one what ended the stream:
-        `Closed`, `StreamInvalidated`, `HistoryLost`."""
+        """The next event. Raises `queue.Empty` if none comes in time, and after the last one the error that ended the
+        stream: `Closed`, `StreamInvalidated`, `HistoryLost`."""
         return self._buffer.get(block, timeout)
 
     def get_nowait(self) -> ChangeEvent:

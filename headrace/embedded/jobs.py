@@ -17,30 +17,28 @@ if TYPE_CHECKING:
 
 
 class _Host:
-    """What the jobs see of the store (`server.background.JobHost`)."""
+    """The store as its jobs see it (`server.background.JobHost`)."""
 
     def __init__(self, local: LocalEngine) -> None:
         self._local = local
         self.store = local.store
         self.engine = local.engine
-        self.writer = self.scheduler = self
+        self.writer = self
 
     @coroutine
     def add_job(self, run: Callable[[WriteTransaction], object]) -> Generator[Any, None, None]:
-        """Hand a write to whoever drives the job."""
+        """Hand a write to the thread that drives the job."""
         yield run
 
     async def store_profiles(self) -> None:
-        """Store what the profiler has measured. What cannot be stored is dropped: nobody's command fails for it."""
+        """Store the documents of the profiler. Those that cannot be stored are dropped, so that no command fails for
+        it."""
         if not self._local.profiles:
             return
         from headrace.store.profiles import store_profiles
 
         waiting, self._local.profiles = self._local.profiles, []
         await self.add_job(lambda txn: store_profiles(txn, waiting))
-
-    def free_large(self) -> None:
-        """Nothing: the thread whose command made a large container frees it behind its next one."""
 
 
 class _Job:
@@ -53,7 +51,8 @@ class _Job:
         self.result: Any = None
 
     def step(self) -> bool:
-        """Do the next step, under the engine's lock, and the write that it asks for, without; whether it has ended."""
+        """Do the next step, under the engine's lock, and the write that it requires, without it. Return whether it has
+        ended."""
         local, failure = self._local, self._failure
         local.enter()
         try:
@@ -87,7 +86,7 @@ class Jobs:
         self._thread.start()
 
     def stop(self) -> None:
-        """Return when no job runs any more."""
+        """Return when no job runs any longer."""
         self._ended.set()
         if threading.current_thread() is not self._thread and self._thread.is_alive():
             self._thread.join()

@@ -2,8 +2,8 @@
 
     execute(database, name, body, ...)  →  reply bytes, also of a command that failed
 
-`lock` is the engine's thread: who holds it may touch the engine and the store; the store's calls of LMDB are made under
-it, but for the sync of a commit. A long command runs in turns (`turns.py`) and lets others have the lock between two;
+`lock` stands for the engine's thread: only its holder may use the engine and the store. The store calls LMDB under it,
+except for the sync of a commit. A long command runs in turns (`turns.py`) and lets others have the lock between two;
 one that must wait (`Wait`) is parked without it (`parked_threads.py`). Writes are `local_writes.py`.
 
 Rule: nothing waits, sleeps or calls a program's function while it holds the lock.
@@ -29,6 +29,7 @@ from headrace.dispatch.options import ServerOptions
 from headrace.dispatch.request import UNIX_SOCKET, ClientInfo, Request
 from headrace.embedded.errors_raised import raise_closed
 from headrace.embedded.local_writes import LocalWrites
+from headrace.embedded.locks import Released
 from headrace.embedded.parked_threads import ParkedThreads
 from headrace.errors import AnsweredError, Interrupted
 from headrace.server.failures import log_failure, read_error
@@ -64,9 +65,9 @@ class LocalEngine:
     def __init__(
         self, path: str | os.PathLike[str] | None, *, oplog: bool = True, clock: Clock | None = None, **options: Any
     ) -> None:
-        """Open `path`, made if it is not there; None: a throw-away directory.
+        """Open `path`, and make it if it does not exist; None: a throw-away directory.
 
-        Raises `DirectoryInUse`, `UnusableDirectory`, and TypeError for an option that is none of `ServerOptions`.
+        Raises `DirectoryInUse`, `UnusableDirectory`, and TypeError for an option that `ServerOptions` does not have.
         """
         self.throw_away = path is None
         self.options = ServerOptions(dbpath=Path(path or os.devnull), bind_ips=(), oplog=oplog, **options)
@@ -83,17 +84,17 @@ class LocalEngine:
         """The server of the same store, while it is served; see `serving.py`."""
         self.served: ServedStore | None = None
         self.serving = threading.RLock()
-        """Held by who begins or ends to serve."""
+        """Held while serving begins or ends."""
         self.unusable: str | None = None
-        """Why nothing can be done any more; None: it is open."""
+        """The reason why every call fails; None: the store is open."""
         self.paused: dict[Request, Turn] = {}
         """The commands that have paused and go on in their own threads."""
         self.held: dict[Request, list[Interrupted]] = {}
         """The commands that a thread computes for, and all writes; and what is to end those that do not run."""
         self.profiles: list[tuple[str, bytes | None]] = []
-        """What the profiler has measured: documents by their collection, which a job stores (`jobs.py`)."""
+        """The profiler's documents by collection, which a job stores (`jobs.py`)."""
         self._waiting: set[int] = set()  # threads that wait for the lock
-        self._forgotten: deque[int] = deque()  # cursors that nothing refers to any more
+        self._forgotten: deque[int] = deque()  # cursors that nothing refers to
         self._callers = threading.local()
         self.streams: weakref.WeakSet[EmbeddedChangeStream] = weakref.WeakSet()
         """The change streams that have not been closed, for the child of a fork."""
@@ -108,8 +109,7 @@ class LocalEngine:
         """The reply to a command. Raises `Closed`.
 
         `body`: as `values.bson.decode` would have made it of `raw`, which a command on documents can do without.
-        `cursor`: the change stream of a getMore. `wait_ms`: how long to wait for what is not there yet; None: as the
-        command has it.
+        `cursor`: the change stream of a getMore. `wait_ms`: how long to wait for events; None: as the command has it.
         """
         caller = self.caller()
         request = Request(name, database, raw, sequences or {}, caller.client, body)
@@ -140,8 +140,9 @@ class LocalEngine:
         try:
             caller: Caller = self._callers.caller
         except AttributeError:
-            self.engine.connections_created += 1
-            client = ClientInfo(self.engine.connections_created, UNIX_SOCKET, "embedded")
+            with self.lock:  # each thread has its own number, for killOp
+                self.engine.connections_created += 1
+                client = ClientInfo(self.engine.connections_created, UNIX_SOCKET, "embedded")
             client.is_program = True
             client.metadata = {"application": {"name": "the program"}}
             caller = self._callers.caller = Caller(client)
@@ -196,13 +197,13 @@ class LocalEngine:
             raise failure.error
 
     def _aside(self, request: Request, work: Any) -> Any:
-        """What `work` returns, which runs without the lock. Raises what has ended the command meanwhile."""
+        """Return the result of `work`, which runs without the lock. Raises the error that has ended the command
+        meanwhile."""
         interruptions = self.held[request] = []
-        self.lock.release()
         try:
-            result = work()
+            with Released(self.lock):
+                result = work()
         finally:
-            self.lock.acquire()
             del self.held[request]
         if interruptions:
             raise interruptions[0]
@@ -232,19 +233,16 @@ class LocalEngine:
                 raise_closed(self.unusable)
 
     def _pause(self, caller: Caller, request: Request, turn: Turn) -> None:
-        """Let others have the lock. Whoever interrupts the command sets `turn.interruption`."""
+        """Let other threads have the lock. To interrupt the command, another thread sets `turn.interruption`."""
         self.paused[request] = turn
-        self.lock.release()
         try:
-            if type(turn.waits_for) is AsideCall:
-                turn.waits_for.run()
-            self.give_way()
+            with Released(self.lock):
+                if type(turn.waits_for) is AsideCall:
+                    turn.waits_for.run()
+                self.give_way()
         except BaseException:
-            self.lock.acquire()
             caller.turns.abandon(turn)
             raise
-        else:
-            self.lock.acquire()
         finally:
             del self.paused[request]
         if self.unusable is not None:
@@ -260,7 +258,8 @@ class LocalEngine:
         self.parked.wake_all()
 
     def close(self) -> None:
-        """End what waits, finish the write that is being committed, and close the directory. Again: nothing."""
+        """End what waits, finish the write that is being committed, and close the directory. No effect the second
+        time."""
         if self.is_forked or not self.writes.gate.enter():
             return
         with self.lock:
@@ -278,8 +277,9 @@ class LocalEngine:
         return self.unusable is _FORKED
 
     def leave_to_parent(self) -> None:
-        """Be unusable in the child of a fork, which has none of its parent's threads: a lock that one of them held is
-        never released, so that each is made anew. Every call looks at `unusable` behind its first lock, and raises."""
+        """Make the store unusable in the child of a fork, which has none of its parent's threads. A lock that one of
+        them held is never released, so the locks are made anew. Every call checks `unusable` after its first lock, and
+        raises."""
         self.unusable = _FORKED
         self.lock = threading.Lock()
         self.serving = threading.RLock()

@@ -1,7 +1,7 @@
-"""Group commit among threads: writes that wait share one transaction and one synced commit.
+"""Group commit among threads. `server/group_commit.py` has the rules of groups.
 
-A thread queues its write and enters the gate. Whoever is in it runs all that are queued, in one transaction, commits
-it and leaves; the others enter behind it and see that theirs are done. A write that may take long runs in turns and
+A thread queues its write and enters the gate. The thread in the gate runs all queued writes in one transaction, commits
+it and leaves; the others enter after it and see that theirs are done. A write that may take long runs in turns and
 commits what each has done: its own thread runs it, alone. While the store is served, the server's writer enters the
 same gate.
 
@@ -20,10 +20,13 @@ from headrace import limits
 from headrace.commands.writing.insert import insert_plain
 from headrace.dispatch.command import Command
 from headrace.dispatch.request import ClientInfo, Request
+from headrace.dispatch.retryable_writes import interrupted_labels
 from headrace.dispatch.wait import Wait
 from headrace.embedded.errors_raised import raise_closed, raise_failure
+from headrace.embedded.locks import retake
 from headrace.errors import Interrupted
 from headrace.server.failures import log_failure, write_error
+from headrace.server.group_commit import GroupCommitter, WriteGroup
 from headrace.store.write_transaction import WriteTransaction
 from headrace.turns import Turn
 
@@ -52,13 +55,17 @@ class QueuedWrite:
             return engine.failure(self.interruptions[0], self.request)
         return engine.run_write(self.command, self.request, txn)
 
-    def failed(self, local: LocalEngine, error: Exception) -> bytes:
+    def end(self, error: Interrupted) -> None:
+        """End it instead of its run."""
+        self.interruptions.append(error)
+
+    def failed(self, engine: Engine, error: BaseException) -> bytes:
         """The answer to one that has failed inside the engine."""
-        return local.writes.failure(self.request, error)
+        return _failure(engine, self.request, error)
 
 
 class QueuedInsert:
-    """One document to insert, without a command. The answer is whether it was: else the command has to be run."""
+    """One document to insert, without a command. The answer is whether it was; if not, the command must run."""
 
     __slots__ = ("answer", "client", "document", "interruption", "is_sound", "namespace")
 
@@ -82,13 +89,62 @@ class QueuedInsert:
             return False
         return insert_plain(engine, txn, self.namespace, self.document, is_sound=self.is_sound)
 
-    def failed(self, local: LocalEngine, error: Exception) -> bool:
+    def end(self, error: Interrupted) -> None:
+        """End it instead of its run."""
+        self.interruption = error
+
+    def failed(self, engine: Engine, error: BaseException) -> bool:
         """The command fails alike, and says so."""
         return False
 
 
+class QueuedJob:
+    """A write of the store's own."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self.answer: Any = None
+        self.error: BaseException | None = None
+
+    def run(self, engine: Engine, txn: WriteTransaction) -> bool:
+        """Run it."""
+        self._job(txn)
+        return True
+
+    def failed(self, engine: Engine, error: BaseException) -> bool:
+        """Keep the error for who drives the job."""
+        self.error = error
+        return False
+
+
+class OwnWrite:
+    """A write that may take long, which its own thread runs turn by turn."""
+
+    def __init__(self, caller: Caller, command: Command, request: Request, interruptions: list[Interrupted]) -> None:
+        """`interruptions`: what ends it instead of its first turn, once there is something."""
+        self.caller = caller
+        self.command = command
+        self.request = request
+        self.interruptions = interruptions
+        self.turn: Turn | None = None
+        """In which it has paused."""
+        self.answer: Any = None
+        """The answer of its last turn; None: that is not committed."""
+        self.has_paused = False
+
+
+Queued = QueuedWrite | QueuedInsert | QueuedJob
+Group = WriteGroup[Queued, OwnWrite]
+
+
+def _failure(engine: Engine, request: Request, error: BaseException, labels: list[str] | None = None) -> bytes:
+    """The answer to a write that has failed inside the engine. `labels` None: those of the error."""
+    log_failure(f"the write {request.name} failed inside the engine", error)
+    return engine.failure(write_error(error), request, labels)
+
+
 class WriteGate:
-    """Who may open the write transaction: a thread, or while the store is served the server's writer."""
+    """The permit to open the write transaction, for a thread, or for the server's writer while the store is served."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -99,7 +155,7 @@ class WriteGate:
         return self._lock.acquire(timeout=limits.WRITER_STALL_SECONDS_MAX)
 
     def enter_or_call(self, entered: Callable[[], object]) -> bool:
-        """Whether the server's writer has it now. If not, `entered` is called when it has, by who had it before."""
+        """Whether the server's writer has the gate now. If not, the thread that leaves it calls `entered`."""
         if self._lock.acquire(blocking=False):
             return True
         self._server_waits = entered
@@ -112,20 +168,24 @@ class WriteGate:
 
     def leave(self) -> None:
         """Let the next have it: the server's writer, if that waits."""
-        entered, self._server_waits = self._server_waits, None
-        if entered is None:
+        while True:
+            entered, self._server_waits = self._server_waits, None
+            if entered is not None:
+                entered()
+                return
             self._lock.release()
-        else:
-            entered()
+            if self._server_waits is None or not self._lock.acquire(blocking=False):
+                return  # otherwise the server's writer has come between these lines
 
 
-class LocalWrites:
+class LocalWrites(GroupCommitter[Group, Queued, OwnWrite]):
     """The queue of writes, and the one writer at a time."""
 
     def __init__(self, local: LocalEngine) -> None:
+        super().__init__(local.store)
         self._local = local
-        self._queue: deque[QueuedWrite | QueuedInsert] = deque()
-        self._group: list[QueuedWrite | QueuedInsert] = []  # that is being run or committed
+        self._queue: deque[Queued] = deque()
+        self._group: list[Queued] = []  # that is being run or committed
         self.gate = WriteGate()
 
     def execute(self, caller: Caller, command: Command, request: Request, *, pauses: bool) -> bytes:
@@ -172,15 +232,18 @@ class LocalWrites:
         """End the plain insert of a thread, by its number, instead of its run: when it has come through the gate."""
         for write in self._queue.copy():
             if type(write) is QueuedInsert and write.client.connection_id == connection_id:
-                write.interruption = error
+                write.end(error)
 
     def run_job(self, job: Job) -> None:
         """Commit a write of the store's own. Raises what it raises."""
+        write = QueuedJob(job)
         self._enter()
         try:
-            self._commit(job)
+            self._commit(WriteGroup([write]))
         finally:
             self.gate.leave()
+        if write.error is not None:
+            raise write.error
 
     def _enter(self) -> None:
         """Enter the gate. Raises `Closed`: also where the write before has not ended, and never will."""
@@ -194,10 +257,14 @@ class LocalWrites:
     # Short writes.
 
     def _in_group(self, write: QueuedWrite | QueuedInsert) -> Any:
-        """What became of a write, which may have been done together with others."""
+        """Return the result of a write, which may share its commit with others."""
         queue = self._queue
         queue.append(write)
-        self._enter()
+        try:
+            self._enter()
+        except BaseException:  # Ctrl-C: the write is not to be done later, unless a thread has begun it
+            write.end(Interrupted(11601, "operation was interrupted"))
+            raise
         try:
             while write.answer is None:
                 count = min(len(queue), limits.COMMIT_COMMAND_COUNT_MAX)
@@ -206,99 +273,119 @@ class LocalWrites:
             self.gate.leave()
         return write.answer
 
-    def _run(self, group: list[QueuedWrite | QueuedInsert]) -> None:
-        """Run and commit a group; if a write fails inside, each alone, to find out whose fault it is."""
-        engine = self._local.engine
-        self._group = group
-
-        def run(txn: WriteTransaction) -> list[Any]:
-            return [write.run(engine, txn) for write in group]
-
+    def _run(self, writes: list[Queued]) -> None:
+        """Run and commit writes; if one fails inside, the others in smaller groups."""
+        groups = [writes]
+        self._group = writes
         try:
-            answers = self._commit(run)
-        except Exception as error:
-            if self._local.unusable is not None:
-                raise
-            if len(group) > 1:
-                for write in group:
-                    self._run([write])
-                return
-            answers = [group[0].failed(self._local, error)]
+            while groups:
+                groups[:1] = self._commit(WriteGroup(groups[0]))
         except BaseException:
-            self._queue.extendleft(reversed(group))  # of which other threads wait for theirs
+            left = [write for group in groups for write in group if write.answer is None]
+            self._queue.extendleft(reversed(left))  # other threads wait for theirs
             raise
-        else:
-            self._count(len(group))
-        self._group = []
-        for write, answer in zip(group, answers):
-            write.answer = answer
-
-    def _count(self, writes: int) -> None:
-        """Another commit, of so many writes."""
-        metrics = self._local.engine.metrics
-        metrics["commits.total"] += 1
-        metrics["commits.writes"] += writes
-
-    def failure(self, request: Request, error: Exception) -> bytes:
-        """The answer to a write that has failed inside the engine."""
-        log_failure(f"the write {request.name} failed inside the engine", error)
-        self._local.enter()
-        try:
-            return self._local.engine.failure(write_error(error), request)
         finally:
-            self._local.lock.release()
+            self._group = []
 
-    def _commit(self, run: Callable[[WriteTransaction], Any]) -> Any:
-        """What `run` returns, in a transaction that is on disk and published. The caller is in the gate.
+    def _commit(self, group: Group) -> list[list[Queued]]:
+        """Run a group and commit it; return the writes that are to run again, in groups. The caller is in the gate.
 
-        Raises what `run` or the commit raises: then nothing has happened. An exception between sync and publish
-        (Ctrl-C) leaves memory behind the disk, and the store unusable.
+        The answers of the others count. An exception between sync and publish (Ctrl-C) leaves memory older than the
+        disk, and the store unusable.
         """
-        local, store = self._local, self._local.store
+        local, store = self._local, self._store
         local.enter()
         try:
-            txn, answer = self._run_in_transaction(run)
+            try:
+                group.txn = store.begin()
+            except Exception as error:
+                for write in group.writes:
+                    self.fail_write(write, error)
+                if group.resumed is not None:
+                    self.fail_paused(group.resumed, error)
+                return []
+            try:
+                self.run(group)
+            except Exception as error:
+                return self.give_up(group, error)
+            except BaseException:
+                self.abandon(group)
+                raise
             try:
                 local.lock.release()
                 try:
-                    store.sync(txn)
+                    store.sync(group.txn)
                 finally:
-                    local.lock.acquire()
-            except Exception:
-                self._abandon(txn, answer)
+                    if not local.lock.acquire(False):
+                        retake(local.lock)
+            except Exception as error:
+                retries = self.give_up(group, error)
                 if not store.environment.is_usable():
                     local.fail("the disk has failed in the middle of a commit: open the store again")
                     raise_closed(local.unusable)
-                raise
+                return retries
             except BaseException:
                 local.fail("a commit was interrupted: open the store again")
                 raise
             try:
-                store.publish(txn)
+                store.publish(group.txn)
             except BaseException:
                 local.fail("what is committed could not be published: open the store again")
                 raise
-            return answer
+            self._answer(group)
+            return []
         finally:
             local.lock.release()
 
-    def _run_in_transaction(self, run: Callable[[WriteTransaction], Any]) -> tuple[WriteTransaction, Any]:
-        """The transaction, ready for its sync, and what `run` returns."""
-        store = self._local.store
-        txn, answer = store.begin(), None
-        try:
-            answer = run(txn)
-            store.prepare(txn)
-        except BaseException:
-            self._abandon(txn, answer)
-            raise
-        return txn, answer
+    def _answer(self, group: Group) -> None:
+        """The group is on disk: its answers count."""
+        for write, answer in zip(group.writes, group.answers):
+            write.answer = answer
+        count = sum(type(write) is not QueuedJob for write in group.writes)
+        if group.resumed is not None:
+            group.resumed.answer = group.answers[-1]
+            count += type(group.resumed.answer) is not Turn
+        if count or group.resumed is not None:
+            metrics = self._local.engine.metrics
+            metrics["commits.total"] += 1
+            metrics["commits.writes"] += count
 
-    def _abandon(self, txn: WriteTransaction, answer: Any) -> None:
-        """Nothing of the transaction has happened."""
+    # What `GroupCommitter` calls, with the engine's lock.
+
+    def run_write(self, group: Group, write: Queued) -> Any:
+        """Return what a short write answers."""
+        return write.run(self._local.engine, group.txn)
+
+    def resume_write(self, group: Group, paused: OwnWrite) -> Any:
+        """Run a turn. From its first pause on the write is among those that have paused: also while it is committed,
+        others see it and may end it."""
+        local, request, turn = self._local, paused.request, paused.turn
+        paused.turn = paused.answer = None
+        if turn is None:
+            if paused.interruptions:
+                return local.engine.failure(paused.interruptions[0], request)
+            answer = paused.caller.turns.run(local.engine.run_write, paused.command, request, group.txn)
+        else:
+            paused.has_paused = True
+            answer = paused.caller.turns.resume(turn, group.txn)
         if type(answer) is Turn:
-            self._local.caller().turns.abandon(answer)
-        self._local.store.abandon(txn)
+            local.paused[request] = paused.turn = answer
+        else:
+            local.paused.pop(request, None)
+        return answer
+
+    def abandon_turn(self, turn: Turn) -> None:
+        """End a turn of the caller's."""
+        self._local.caller().turns.abandon(turn)
+
+    def fail_write(self, write: Queued, error: BaseException) -> None:
+        """Answer a write that has failed inside."""
+        write.answer = write.failed(self._local.engine, error)
+
+    def fail_paused(self, paused: OwnWrite, error: BaseException) -> None:
+        """Answer a write of which a turn has failed."""
+        labels = interrupted_labels(paused.request) if paused.has_paused else None
+        paused.turn, paused.answer = None, _failure(self._local.engine, paused.request, error, labels)
 
     # Writes that may take long.
 
@@ -306,29 +393,20 @@ class LocalWrites:
         self, caller: Caller, command: Command, request: Request, interruptions: list[Interrupted]
     ) -> bytes | Wait:
         """Run a write turn by turn; others have theirs between."""
-        local = self._local
-        turn: Turn | None = None
+        own = OwnWrite(caller, command, request, interruptions)
         try:
             while True:
                 self._enter()
                 try:
-                    answer = self._one_turn(caller, command, request, turn, interruptions)
-                except Exception as error:
-                    turn = None
-                    if local.unusable is not None:
-                        raise
-                    return self.failure(request, error)
+                    self._commit(WriteGroup([], own))
                 finally:
                     self.gate.leave()
-                self._count(int(type(answer) is not Turn))
-                if type(answer) is not Turn:
-                    turn = None
-                    return answer  # type: ignore[no-any-return]
-                turn = answer
-                self._between(caller, request, turn)
+                if own.turn is None:
+                    return own.answer  # type: ignore[no-any-return]
+                self._between(caller, request, own.turn)
         finally:
-            if turn is not None or request in local.paused:
-                self._give_up(caller, request, turn)
+            if own.turn is not None or request in self._local.paused:
+                self._give_up(caller, request, own.turn)
 
     def _give_up(self, caller: Caller, request: Request, turn: Turn | None) -> None:
         """End a write that has failed, if it has paused; what its earlier turns did stays done."""
@@ -337,31 +415,9 @@ class LocalWrites:
             if turn is not None:
                 caller.turns.abandon(turn)
 
-    def _one_turn(
-        self, caller: Caller, command: Command, request: Request, turn: Turn | None, interruptions: list[Interrupted]
-    ) -> Any:
-        """Run and commit a turn. From its first pause on the write is among those that have paused: also while it is
-        committed, others see it and may end it."""
-        local = self._local
-
-        def run(txn: WriteTransaction) -> Any:
-            if turn is None:
-                if interruptions:
-                    return local.engine.failure(interruptions[0], request)
-                answer = caller.turns.run(local.engine.run_write, command, request, txn)
-            else:
-                answer = caller.turns.resume(turn, txn)
-            if type(answer) is Turn:
-                local.paused[request] = answer
-            else:
-                local.paused.pop(request, None)
-            return answer
-
-        return self._commit(run)
-
     def _between(self, caller: Caller, request: Request, turn: Turn) -> None:
-        """A write has paused, and what it did is committed. It goes on when it is its turn, or what it waits for is
-        there."""
+        """Wait until a paused write, whose finished part is committed, may resume: at its turn, or when what it waits
+        for is there."""
         local, holder = self._local, turn.waits_for
         if holder is None:
             local.give_way()

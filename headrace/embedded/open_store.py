@@ -9,17 +9,19 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from bson.codec_options import DEFAULT_CODEC_OPTIONS
 
 from headrace.clock import Clock
+from headrace.dispatch.options import OPTION_NAMES
 from headrace.embedded.calls import CallOptions, Calls, Closing, options_of
 from headrace.embedded.checks import database_name
 from headrace.embedded.cursor import EmbeddedCommandCursor
 from headrace.embedded.database import EmbeddedDatabase
 from headrace.embedded.jobs import Jobs
 from headrace.embedded.local_engine import LocalEngine
+from headrace.keywords import check_keywords, keywords_of
 
 if TYPE_CHECKING:
     from headrace.dispatch.options import TlsOptions
@@ -48,10 +50,14 @@ def open_store(
         DirectoryInUse: Another process has the directory open: reach it through its server.
         UnusableDirectory: Its file is damaged or of another program, or cannot be written.
     """
+    check_keywords("open", options, OPEN_KEYWORDS)
     directory = None if path is None or os.fspath(path) == ":memory:" else path
     return EmbeddedStore(
         LocalEngine(directory, oplog=oplog, clock=clock, **options), codec_options, read_concern, write_concern
     )
+
+
+OPEN_KEYWORDS: Final = OPTION_NAMES | keywords_of(open_store)
 
 
 class EmbeddedStore(CallOptions, Closing):
@@ -135,8 +141,9 @@ class EmbeddedStore(CallOptions, Closing):
         resume_after: Mapping[str, Any] | None = None, **kwargs: Any,
     ) -> EmbeddedChangeStream:  # fmt: skip
         """A change stream on everything; see `EmbeddedChangeStream` for its arguments."""
-        from headrace.embedded.change_stream import EmbeddedChangeStream
+        from headrace.embedded.change_stream import STREAM_KEYWORDS, EmbeddedChangeStream
 
+        check_keywords("watch", kwargs, STREAM_KEYWORDS)
         return EmbeddedChangeStream(
             self._calls, "admin", None, pipeline, full_document=full_document, resume_after=resume_after,
             everything=True, **kwargs,
@@ -153,20 +160,21 @@ class EmbeddedStore(CallOptions, Closing):
             host: The address to listen on; one that other machines reach needs `users`, `auth` or
                 `allow_unauthenticated`. None for none, where `unix_socket_prefix` names a folder.
             users: Users to create, by name in the database `admin`: each the fields of `createUser`, such as
-                `{"ann": {"pwd": "secret", "roles": ["read"]}}`. With them, clients must log in; the program itself is
-                asked for nothing. They stay in the store.
+                `{"ann": {"pwd": "secret", "roles": ["read"]}}`. With them, clients must log in, but not the
+                program itself. They stay in the store.
             tls: `TlsOptions`, or the folder that `headrace tls dev` made: clients speak TLS then.
             options: Fields of `ServerOptions`, such as `auth` and `unix_socket_prefix`.
 
         Raises:
             RuntimeError: It is served already.
             TlsError: The certificates cannot be used.
-            UnprotectedAddress: Other machines would reach it, and nobody has to log in.
+            UnprotectedAddress: Other machines would reach it, without authentication.
             OperationFailure: A user cannot be created.
             OSError: The address cannot be bound.
         """
         from headrace.embedded.serving import ServedStore
 
+        check_keywords("serve", options, OPTION_NAMES | keywords_of(EmbeddedStore.serve))
         return ServedStore(self._local, host, port, users, {**options, **({} if tls is None else {"tls": tls})})
 
     def prune(self, now_ms: int | None = None) -> int:
@@ -183,7 +191,7 @@ NOT_THERE = frozenset({
     "HOST", "PORT", "address", "append_metadata", "arbiters", "bulk_write", "get_default_database", "is_mongos",
     "is_primary", "nodes", "options", "primary", "read_preference", "secondaries", "topology_description",
 })  # fmt: skip
-"""What pymongo's clients have and this has not."""
+"""The attributes of pymongo's clients that this does not have."""
 
 
 def _close(jobs: Jobs, local: LocalEngine) -> None:

@@ -18,9 +18,10 @@ from headrace.cursors.channels import channel_keys
 from headrace.dispatch.request import ClientInfo, Request
 from headrace.dispatch.shell import NoShell, Shell
 from headrace.dispatch.wait import Wait
+from headrace.embedded.locks import Released
 from headrace.errors import Interrupted
+from headrace.running_command import RunningCommand, Work
 from headrace.store.store import Committed
-from headrace.turns import Turn, Work
 
 if TYPE_CHECKING:
     from headrace.embedded.local_engine import Caller, LocalEngine
@@ -45,15 +46,15 @@ class ParkedThread:
 
 
 class ParkedThreads(NoShell):
-    """Those that wait, by the key that they wait for."""
+    """The threads that wait, by the key that they wait for."""
 
     def __init__(self, local: LocalEngine) -> None:
         self._local = local
         self._parked: dict[Any, dict[ParkedThread, None]] = {}
 
     def wait(self, caller: Caller, request: Request, wait: Wait) -> None:
-        """Return when the command is to be run again. The engine's lock is released meanwhile. Raises what interrupts
-        it."""
+        """Return when the command must run again. The engine's lock is released meanwhile. Raises the interruption, if
+        any."""
         now_ms = monotonic() * 1000.0
         if request.wait_until_ms is None:
             request.wait_until_ms = now_ms + wait.wait_ms
@@ -64,20 +65,18 @@ class ParkedThreads(NoShell):
         if request.time_is_up or self._local.unusable is not None:
             return
         if wait.over is not None and wait.over():
-            self._local.lock.release()
-            self._local.give_way()
-            self._local.lock.acquire()
+            with Released(self._local.lock):
+                self._local.give_way()
             return
         parked = ParkedThread(request, caller.woken)
         waiting = self._parked.setdefault(wait.scope, {})
         waiting[parked] = None
         caller.woken.acquire()
-        self._local.lock.release()
         is_woken = False
         try:
-            is_woken = caller.woken.acquire(timeout=min(left_ms / 1000, threading.TIMEOUT_MAX))
+            with Released(self._local.lock):
+                is_woken = caller.woken.acquire(timeout=min(left_ms / 1000, threading.TIMEOUT_MAX))
         finally:
-            self._local.lock.acquire()
             if parked.woken.locked():
                 parked.woken.release()
             waiting.pop(parked, None)
@@ -119,6 +118,10 @@ class ParkedThreads(NoShell):
     def startup_warnings(self) -> Sequence[str]:  # type: ignore[override]
         return self._server.startup_warnings
 
+    @property
+    def certificate(self) -> tuple[str, float] | None:  # type: ignore[override]
+        return self._server.certificate
+
     def rotate_certificates(self, message: str | None = None) -> None:
         self._server.rotate_certificates(message)
 
@@ -128,7 +131,7 @@ class ParkedThreads(NoShell):
     def client_introduced(self, client: ClientInfo) -> None:
         self._server.client_introduced(client)
 
-    def has_paused(self, request: Request, turn: Turn) -> None:
+    def has_paused(self, request: Request, turn: RunningCommand) -> None:
         self._server.has_paused(request, turn)
 
     def slow(self, request: Request, duration_ms: float, work: Work | None, answer: Any) -> None:

@@ -1,7 +1,7 @@
-"""`store.serve()`: a server of the same engine, so that other processes look in while the program works.
+"""`store.serve()`: a server of the same engine, so that other processes read and write while the program works.
 
 The server's loop runs on a thread of its own and is a user of the engine like any other thread: it holds the engine's
-lock while it runs callbacks, and lets go of it while it waits for sockets. Its writer enters the gate that the
+lock while it runs callbacks, and releases it while it waits for sockets. Its writer enters the gate that the
 program's writes enter. So the program's calls cost what they cost without a server.
 """
 

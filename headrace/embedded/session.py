@@ -111,7 +111,8 @@ class EmbeddedSession:
         self, callback: Callable[[EmbeddedSession], Result], read_concern: Any = None, write_concern: Any = None,
         read_preference: Any = None, max_commit_time_ms: int | None = None,
     ) -> Result:  # fmt: skip
-        """What `callback(session)` returns, committed. It is called again after a conflict with another transaction."""
+        """Return the result of `callback(session)`, committed. It is called again after a conflict with another
+        transaction."""
         retry = self.retries()
         while True:
             self.start_transaction(read_concern, write_concern, read_preference, max_commit_time_ms)
@@ -145,7 +146,7 @@ class EmbeddedSession:
         return retry
 
     def end_session(self) -> None:
-        """Abort what is open, and end. Again: nothing."""
+        """Abort the open transaction, and end. No effect the second time."""
         if self.has_ended:
             return
         if self.in_transaction:

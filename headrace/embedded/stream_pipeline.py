@@ -6,20 +6,44 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from headrace.keywords import nearest
+
 OPERATIONS: Final = frozenset({
     "create", "createIndexes", "delete", "drop", "dropDatabase", "dropIndexes", "insert", "invalidate", "modify",
     "rename", "replace", "update",
 })  # fmt: skip
-"""What events there are, and what a callback may be given for."""
+"""The types of events, for which a callback may be given."""
 EXPANDED: Final = frozenset({"create", "createIndexes", "dropIndexes", "modify"})
-"""Those that come only with `showExpandedEvents`."""
+"""The types that come only with `showExpandedEvents`."""
+
+_FIELDS: Final[dict[str, frozenset[str]]] = {
+    "_id": frozenset(),
+    "clusterTime": frozenset(),
+    "collectionUUID": frozenset(),
+    "documentKey": frozenset(),
+    "fullDocument": frozenset(),
+    "fullDocumentBeforeChange": frozenset(),
+    "lsid": frozenset(),
+    "ns": frozenset({"coll", "db"}),
+    "nsType": frozenset(),
+    "operationDescription": frozenset(),
+    "operationType": frozenset(),
+    "splitEvent": frozenset(),
+    "stateBeforeChange": frozenset(),
+    "to": frozenset({"coll", "db"}),
+    "txnNumber": frozenset(),
+    "updateDescription": frozenset({"disambiguatedPaths", "removedFields", "truncatedArrays", "updatedFields"}),
+    "wallTime": frozenset(),
+}
+"""The fields of events, and of some the fields in them; of the others any field is taken."""
+_OTHER_NAMES: Final = {"coll": "ns.coll", "collection": "ns.coll", "database": "ns.db", "db": "ns.db"}
 
 
 def stages(
     options: Mapping[str, Any], operations: Iterable[str] | None, fields: Iterable[str] | None,
     filter: Mapping[str, Any] | None, pipeline: Iterable[Mapping[str, Any]],
 ) -> list[Mapping[str, Any]]:  # fmt: skip
-    """The whole pipeline. Raises ValueError for an operation that there is not."""
+    """The whole pipeline. Raises ValueError for an operation, or a field of an event in `filter`, that there is not."""
     made: list[Mapping[str, Any]] = []
     options = dict(options)
     if operations is not None:
@@ -30,6 +54,7 @@ def stages(
     if fields is not None:
         made.append({"$match": _touching([fields] if isinstance(fields, str) else list(fields))})
     if filter is not None:
+        _check_fields(filter)
         made.append({"$match": filter})
     return [{"$changeStream": options}, *made, *pipeline]
 
@@ -40,6 +65,29 @@ def check_operations(operations: Iterable[str]) -> set[str]:
     if unknown := names - OPERATIONS:
         raise ValueError(f"no such operation: {', '.join(sorted(unknown))}; there are {', '.join(sorted(OPERATIONS))}")
     return names
+
+
+def _check_fields(filter: Any) -> None:
+    """Raise ValueError for a field that no event has. What is no filter is left to the engine."""
+    for name, value in filter.items() if isinstance(filter, Mapping) else ():
+        if name in ("$and", "$nor", "$or") and isinstance(value, list | tuple):
+            for branch in value:
+                _check_fields(branch)
+        elif isinstance(name, str) and not name.startswith("$"):
+            _check_field(name)
+
+
+def _check_field(name: str) -> None:
+    first, *rest = name.split(".")[:2]
+    if first not in _FIELDS:
+        use = _OTHER_NAMES.get(first.lower()) or nearest(first, _FIELDS)
+        hint = f"use {use!r}" if use else f"a field of the document is {f'fullDocument.{name}'!r}"
+        raise ValueError(f"a change event has no field {name!r}: {hint}")
+    inner = _FIELDS[first]
+    if rest and inner and rest[0] not in inner:
+        use = nearest(rest[0], inner)
+        hint = " or ".join(repr(f"{first}.{known}") for known in ([use] if use else sorted(inner)))
+        raise ValueError(f"a change event has no field {f'{first}.{rest[0]}'!r}: use {hint}")
 
 
 def _touching(fields: list[str]) -> dict[str, Any]:

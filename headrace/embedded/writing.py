@@ -1,4 +1,4 @@
-"""What writes documents of a collection: pymongo's methods, arguments and result classes."""
+"""The methods of a collection that write documents: pymongo's methods, arguments and result classes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 _SCALARS: Final = frozenset({bool, bytes, float, int, str, type(None), ObjectId})
-"""What is encoded to what decodes; a list or a document may hold a `RawBSONDocument`, whose bytes are anybody's."""
+"""Types whose encoding always decodes; a list or a document may hold a `RawBSONDocument` with arbitrary bytes."""
 
 
 @cache
@@ -69,7 +69,7 @@ class WritingCollection:
         return _results().InsertOneResult(identity, calls.acknowledged)  # type: ignore[no-any-return]
 
     def _check(self, reply: Mapping[str, Any]) -> None:
-        """Raise the error of a statement, unless nobody wants to know (`w: 0`)."""
+        """Raise the error of a statement, unless the write concern is `w: 0`."""
         if self._calls.acknowledged:
             check_write(reply)
 

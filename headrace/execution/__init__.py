@@ -1,1 +1,1 @@
-"""What several commands share in carrying out a request: finding documents, running pipelines, opening cursors."""
+"""The parts of a request's execution that commands share: finding documents, running pipelines, opening cursors."""

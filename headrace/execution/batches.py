@@ -25,7 +25,7 @@ def held_of(request: Request) -> int:
 
 
 def register(context: CommandContext, request: Request, cursor: OpenCursor, batch: Sequence[bytes]) -> int:
-    """The id of a cursor that stays open behind its first batch."""
+    """The id of a cursor that stays open after its first batch."""
     command = bytes(request.raw)
     if len(command) > limits.SHOWN_COMMAND_BYTES:
         command = encode({request.name: request.body[request.name], "$truncated": f"a command of {len(command)} bytes"})

@@ -22,14 +22,13 @@ from headrace.query.pipeline import PipelineContext
 from headrace.store import pre_images
 from headrace.store.store import Store
 from headrace.store.view import View
-from headrace.turns import uninterrupted
 from headrace.values.keystring import encode_element
 
 STANDALONE: Final = "The $changeStream stage is only supported on replica sets"
 
 
 class ImageReader:
-    """What event builders ask of the store: documents as they are now, as they were, and older entries.
+    """Reads the store for event builders: documents as they are now, as they were, and older entries.
 
     Event builders are shared by all streams of a shape and outlive commands: each read is a transaction of its own.
     """
@@ -80,8 +79,7 @@ def open_stream(context: CommandContext, request: Request, pipeline: list[dict[s
         builder = EventBuilder(spec, lookup, lookup, context.engine.count)
     cursor = ChangeCursor(spec, builder, context.engine.feeds, context, context.clock.monotonic_ms)
     try:
-        with uninterrupted():  # the builder may be that of other streams
-            batch = cursor.next_batch(context, limits.FIRST_BATCH_COUNT if size is None else size)
+        batch = cursor.next_batch(context, limits.FIRST_BATCH_COUNT if size is None else size)
     except AnsweredError:
         cursor.close()
         raise

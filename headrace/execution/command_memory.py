@@ -31,6 +31,6 @@ def memory_of(context: CommandContext, body: dict[str, Any]) -> OperationMemory:
         account=engine.memory.account("operation"),
         open_file=engine.store.spill_folder.open_file,
         may_spill=bool(engine.parameters["allowDiskUseByDefault"] if allowed is None else allowed),
-        count=context.count,
+        metrics=context.metrics,
     )
     return context.memory

@@ -13,17 +13,17 @@ from headrace.execution.plan import Finder
 from headrace.execution.planner.id_ranges import IdRange
 from headrace.execution.planner.index_access import IndexAccess
 from headrace.execution.storage_stats import count_of
+from headrace.running_command import examined
 from headrace.store.catalog import Collection
 from headrace.store.view import LEFT_OUT, Counted, id_bounds
-from headrace.turns import examined, tick
 
 
 def quick_count(
     context: CommandContext, collection: Collection, finder: Finder, spec: dict[str, Any], wanted: int | None = None
 ) -> int | None:
-    """How many documents match, by the number that is stored or the keys of an index; None where neither tells.
+    """How many documents match, by the number that is stored or the keys of an index; None where neither suffices.
 
-    `wanted`: where so many are enough, perhaps no more are counted.
+    `wanted`: a number that is enough; the count may stop there.
     """
     if collection.is_view:
         return None
@@ -72,7 +72,7 @@ def _count(
     context: CommandContext, look: Callable[[bytes, bytes, int], Counted], ranges: Sequence[IdRange], summary: str,
     wanted: int | None,
 ) -> int:  # fmt: skip
-    """The keys in the ranges that count, or `wanted` of them; `look` looks at some, at most so many."""
+    """The keys in the ranges that count, or `wanted` of them; `look` looks at a bounded number of keys."""
     total, piece = 0, limits.COUNT_COUNT if context.transaction is None else limits.TRANSACTION_COUNT_COUNT
     for low, high in ranges:
         while True:
@@ -85,6 +85,6 @@ def _count(
             if key_count < count_max:
                 break
             low = last + b"\0"
-            tick()
-        tick()
+            context.tick()
+        context.tick()
     return total

@@ -1,4 +1,4 @@
-"""What is in progress, as `$currentOp` and `currentOp` list it, and the sessions that have something open."""
+"""The operations in progress, as `$currentOp` and `currentOp` list them, and the sessions that have something open."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _builds(context: CommandContext, request: Request) -> Iterator[dict[str, Any
 
 
 def _application(client: ClientInfo) -> dict[str, Any]:
-    """What the client's driver has told of itself."""
+    """The client's driver, as it has described itself."""
     if client.metadata is None:
         return {}
     application = client.metadata.get("application")
@@ -112,7 +112,7 @@ def _text(now_ms: int) -> str:
 def _transactions(context: CommandContext) -> Iterator[dict[str, Any]]:
     now_ms = context.clock.monotonic_ms()
     for transaction in context.store.transactions.open.values():
-        if len(transaction.session) != 16:  # a snapshot's, which is nobody's session
+        if len(transaction.session) != 16:  # a snapshot's, which is no client's session
             continue
         yield {
             "type": "idleSession", "desc": "inactive transaction", "active": False,
@@ -219,7 +219,7 @@ def sessions(context: CommandContext, request: Request, spec: dict[str, Any]) ->
 
 
 def _stored_lsid(context: CommandContext, session: bytes) -> dict[str, Any] | None:
-    """The `lsid` of a session whose key is not its id: of a user's, on a server with authorization."""
+    """The `lsid` of a session whose key is not its id: a user's session on a server with authorization."""
     if not context.engine.authorizes:
         return None
     view = context.view

@@ -13,7 +13,6 @@ from headrace.dispatch.context import CommandContext
 from headrace.store.catalog import Collection, Index
 from headrace.store.indexes.index_keys import CUT_BYTES
 from headrace.store.view import LEFT_OUT
-from headrace.turns import tick
 from headrace.values.bson import decode
 
 
@@ -37,7 +36,7 @@ def duplicates(context: CommandContext, collection: Collection, index: Index) ->
                     groups.append([last[-8:], key[-8:]])
             last = key
         low = piece[-1][0] + b"\0"
-        tick()
+        context.tick()
     shown = []
     for records in groups:
         documents = [context.view.by_record(collection, record) for record in records]

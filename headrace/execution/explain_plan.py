@@ -41,7 +41,7 @@ _LOGICAL: Final = frozenset({"$and", "$nor", "$or"})
 
 @dataclass(slots=True)
 class Counts:
-    """What was examined."""
+    """The numbers of keys and documents examined."""
 
     keys: int = 0
     documents: int = 0
@@ -59,9 +59,9 @@ class Examined:
 
     def __init__(self) -> None:
         self.of_source = Counts()
-        """For the plan; of a pipeline, for what it begins with."""
+        """Counts of the plan, or of the stage that a pipeline begins with."""
         self.now = self.of_source
-        """Those of the stage that is at work."""
+        """Counts of the stage that is running now."""
 
     def counting(self, view: View) -> View:
         """A view that counts what it gives out."""
@@ -101,9 +101,9 @@ class CountingView(View):
 
     def scan_chunk(
         self, collection: Collection, *, after: bytes | None = None, backward: bool = False,
-        count_max: int = limits.VIEW_CHUNK_COUNT,
+        count_max: int = limits.VIEW_CHUNK_COUNT, bytes_max: int = limits.VIEW_CHUNK_BYTES,
     ) -> list[tuple[bytes, bytes]]:  # fmt: skip
-        chunk = super().scan_chunk(collection, after=after, backward=backward, count_max=count_max)
+        chunk = super().scan_chunk(collection, after=after, backward=backward, count_max=count_max, bytes_max=bytes_max)
         self._examined.now.documents += len(chunk)
         self._examined.now.collection_scans += after is None
         return chunk
@@ -210,7 +210,7 @@ def counting_stage(plan: ReadPlan | None, spec: dict[str, Any]) -> Stage:
 
 
 def distinct_stage(access: IndexAccess, path: str) -> Stage:
-    """The stage that goes from each value of a path to the next; documents are fetched where keys never tell."""
+    """The stage that goes from each value of a path to the next; documents are fetched where keys never suffice."""
     scan = {"stage": "DISTINCT_SCAN"} | {name: value for name, value in _index_scan(access).items() if name != "stage"}
     kind = "COVERED"
     if "collation" in access.index.spec:
@@ -291,7 +291,7 @@ def _shown(value: Any) -> str:
 
 
 class StageCounts:
-    """What left each stage of a plan, and what its scans have examined."""
+    """The documents that left each stage of a plan, and what its scans have examined."""
 
     __slots__ = ("_examined", "_returned", "_scans")
 
@@ -308,7 +308,7 @@ class StageCounts:
             yield item
 
     def add(self, name: str, count: int) -> None:
-        """So many more have left a stage."""
+        """Count `count` more that have left a stage."""
         self._returned[name] = self._returned.get(name, 0) + count
 
     def executed(self, stage: Stage, plan: ReadPlan | None) -> Stage:
@@ -366,7 +366,7 @@ _SILENT: Final = frozenset({"COUNT", "DELETE", "UPDATE"})
 
 
 def tried(trial: Trial, spec: dict[str, Any]) -> dict[str, Any]:
-    """What a way did in the trial."""
+    """Show the work of one plan in the trial."""
     stage = access_stage(trial.access, spec)
     stages: Stage = {
         "stage": "FETCH", "nReturned": trial.result_count, "works": trial.works, "advanced": trial.result_count,

@@ -12,9 +12,8 @@ from headrace.dispatch.context import CommandContext
 from headrace.dispatch.lock_waits import wait_until_unused
 from headrace.errors import AnsweredError, CommandError
 from headrace.store import catalog_changes
-from headrace.store.catalog import Collection, Index, IndexBuild
-from headrace.store.indexes import index_builds, index_entries
-from headrace.turns import current_turn, tick
+from headrace.store.catalog import Collection, IndexBuild
+from headrace.store.indexes import index_builds
 
 _LEFT: Final = frozenset({279, 11600})
 """The client has gone, the server ends: the build goes on."""
@@ -25,22 +24,16 @@ def build_indexes(
 ) -> None:
     """Add indexes to a collection as it is now. It does not pause before the build has begun.
 
-    Raises 11000 for a unique one over duplicates, 276 where somebody else ends the build."""
-    if is_empty or current_turn() is None:
-        with index_entries.in_change(context.txn):  # a long filter of a partial index ticks
-            catalog_changes.create_indexes(context.txn, collection, specs)
-        return
-    _build(context, collection, specs)
+    Raises 11000 for a unique one over duplicates, 276 where another client ends the build."""
+    if is_empty:
+        catalog_changes.create_indexes(context.txn, collection, specs)
+    else:
+        _build(context, collection, specs)
 
 
 def replace_index(context: CommandContext, collection: Collection, spec: dict[str, Any]) -> None:
-    """Build an index anew with another specification, in the place of the one that has its name. Raises 11000."""
-    if current_turn() is not None:
-        _build(context, collection, [spec])
-        return
-    index = Index(context.txn.catalog.new_number(context.txn.kv), spec)
-    index = index_entries.add(context.txn, collection, index, list(context.txn.scan(collection)))
-    index_builds.put(context.txn, context.txn.catalog.current(collection), [index])
+    """Rebuild an index with another specification, in the place of the one that has its name. Raises 11000."""
+    _build(context, collection, [spec])
 
 
 def _build(context: CommandContext, collection: Collection, specs: list[dict[str, Any]]) -> None:
@@ -62,8 +55,7 @@ def _run(context: CommandContext, build: IndexBuild, collection: Collection) -> 
     while True:
         build = _current(context, build, collection)
         if index_builds.fill(context.txn, build):
-            tick()
-            index_builds.make_entries(context.txn, _current(context, build, collection))
+            context.tick()
             continue
         wait_until_unused(context, index_builds.collection_of(context.txn, build).namespace)
         build = _current(context, build, collection)

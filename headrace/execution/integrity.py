@@ -26,13 +26,12 @@ from headrace.store.checksums.transaction import DamagedValue
 from headrace.store.indexes.index_entries import key_maker, note_traits
 from headrace.store.indexes.index_rows import IndexRows, RecentRows, Row, rows_of
 from headrace.store.view import View
-from headrace.turns import uninterrupted
 from headrace.values.bson import decode
 
 
 @dataclass(slots=True)
 class IndexReport:
-    """What was found of one index."""
+    """The findings about one index."""
 
     keys: int = 0
     missing: int = 0
@@ -47,7 +46,7 @@ class IndexReport:
 
 @dataclass(slots=True)
 class CollectionReport:
-    """What was found of a collection. What lists name is limited, what numbers count is not."""
+    """The findings about a collection. Lists are limited; numbers count everything."""
 
     count: int = 0
     invalid: int = 0
@@ -132,13 +131,12 @@ class _Inspection:
         if raw is None:  # deleted meanwhile
             return
         report.count += 1
-        with uninterrupted():
-            for index in collection.indexes:
-                rows = rows_of(collection, index)
-                if rows is not None and index.name in report.indexes:
-                    self._rows_of_document(view, rows, record, raw)
+        for index in collection.indexes:
+            rows = rows_of(collection, index)
+            if rows is not None and index.name in report.indexes:
+                self._rows_of_document(view, rows, record, raw)
         try:
-            document = decode(raw)  # which may pause
+            document = decode(raw)
         except (BSONError, UnicodeDecodeError) as error:
             report.invalid += 1
             report.error(f"record {_number(record)} is no valid BSON: {error}")
@@ -220,9 +218,8 @@ class _Inspection:
                 return
             piece = rows.piece(view, after)
             self._last = b"", None
-            with uninterrupted():
-                for row in piece:
-                    self._row(view, rows, row)
+            for row in piece:
+                self._row(view, rows, row)
             if not piece:
                 return
             after = piece[-1][0]

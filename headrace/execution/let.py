@@ -6,14 +6,13 @@ from typing import Any
 
 from headrace.dispatch.generic_arguments import LET
 from headrace.query.expressions import Env, parse_expression
-from headrace.turns import ticking_if_many
 from headrace.values.bson import MISSING
 
 
 def variables_of(body: dict[str, Any]) -> dict[str, Any]:
     """The values by name, {} where there is no `let`. Raises what a wrong expression raises."""
     values = {}
-    for name, value in ticking_if_many(LET.of(body).items()):
+    for name, value in LET.of(body).items():
         if type(value) in (dict, list) or (type(value) is str and value.startswith("$")):
             value = parse_expression(value).evaluate(Env({}))
         if value is not MISSING:

@@ -7,6 +7,8 @@ The marks are two more fields, which a sort leaves alone, and which `shown` take
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import reduce
+from operator import getitem
 from typing import Any, Final
 
 from bson import Int64
@@ -14,6 +16,7 @@ from bson import Int64
 from headrace.dispatch.context import CommandContext
 from headrace.execution.read_plan import ReadKind, ReadPlan
 from headrace.execution.writes.matches import MatchedDocument, matches
+from headrace.query.stages.unwind import with_nested
 from headrace.store.indexes.index_entries import key_maker
 from headrace.values.bson import decode, encode_in_order
 
@@ -46,14 +49,23 @@ def _key(plan: ReadPlan, match: MatchedDocument) -> dict[str, Any]:
 
 
 def shown(
-    project: Callable[[dict[str, Any]], dict[str, Any]] | None, *, with_record: bool, with_key: bool
+    project: Callable[[dict[str, Any]], dict[str, Any]] | None, projection: dict[str, Any], *, with_record: bool,
+    with_key: bool,
 ) -> Callable[[bytes], bytes]:  # fmt: skip
-    """What makes the answer of a marked document: its key alone, or the document, projected, and its record."""
+    """Return the function that makes the answer of a marked document.
+
+    That is its key alone, or the document, projected, and its record. The key
+    allows no projection but `{$meta: "sortKey"}`.
+    """
+    sort_keys = [tuple(path.split(".")) for path, value in projection.items() if value == {"$meta": "sortKey"}]
 
     def show(raw: bytes) -> bytes:
         document = decode(raw)
         key, record = document.pop(_KEY), document.pop(RECORD)
         if with_key:
+            projected = project(document) if project is not None and sort_keys else {}
+            for path in sort_keys:
+                key = with_nested(key, path, reduce(getitem, path, projected))
             return encode_in_order(key)
         answer = document if project is None else project(document)
         return encode_in_order({**answer, RECORD: record} if with_record else answer)

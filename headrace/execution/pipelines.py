@@ -10,6 +10,7 @@ from bson.datetime_ms import DatetimeMS
 
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
+from headrace.errors import CommandError
 from headrace.execution import server_stages
 from headrace.execution.command_memory import memory_of
 from headrace.execution.counts import quick_count
@@ -18,7 +19,7 @@ from headrace.execution.plan import Finder, collation_of
 from headrace.execution.planner.distinct_scan import distinct_documents
 from headrace.execution.planner.index_access import IndexAccess
 from headrace.execution.planner.query import Order
-from headrace.execution.sources import documents, equal_documents, in_order, is_virtual, resolve
+from headrace.execution.sources import documents, equal_documents, in_order, is_virtual, resolve, stored
 from headrace.execution.writes.output import write_output
 from headrace.query.expansion import encoded
 from headrace.query.pipeline import PipelineContext, Stage, parse_pipeline, run_pipeline
@@ -30,9 +31,13 @@ from headrace.values.bson import decode, encode_in_order
 
 
 def pipeline_context_of(
-    context: CommandContext, namespace: str, body: dict[str, Any], depth: int = 0
+    context: CommandContext, namespace: str, body: dict[str, Any], depth: int = 0, request: Request | None = None
 ) -> PipelineContext:
-    """What the stages of a command may refer to; `depth` counts the stages around them that read another collection."""
+    """Return what the stages of a command may refer to.
+
+    `depth` counts the stages around them that read another collection. `request`: the
+    client's, where stages may describe other collections.
+    """
     database, _, name = namespace.partition(".")
     collection = context.view.collection(namespace)
     variables: dict[str, Any] = {
@@ -46,17 +51,25 @@ def pipeline_context_of(
         results = (decode(raw) for raw in documents(context, target, {}, None))
         if not pipeline:
             return results
-        inner = pipeline_context_of(context, target, {}, depth + 1)
+        inner = pipeline_context_of(context, target, {}, depth + 1, request)
         return run_pipeline(parse_pipeline(pipeline, context=inner), results)
 
     def find_equal(other: str | None, coll: str, path: str) -> EqualDocuments | None:
         target, pipeline = resolve(context, f"{other or database}.{coll}")
         return None if pipeline or is_virtual(context, target) else equal_documents(context, target, path)
 
+    def describe(coll: str, stage: str, spec: Any) -> Iterator[dict[str, Any]]:
+        assert request is not None
+        target, pipeline = resolve(context, f"{database}.{coll}")
+        if pipeline:
+            raise CommandError(40602, f"{stage} is only valid as the first stage in a pipeline")
+        return server_stages.documents(context, request, target, ServerStage(stage, spec))
+
     return PipelineContext(
         database=database, collection=None if name == "$cmd.aggregate" else name,
         collation=collation_of(collection, body.get("collation")), variables=variables,
-        read_collection=read_collection, find_equal=find_equal, memory=memory_of(context, body), depth=depth,
+        read_collection=read_collection, find_equal=find_equal, describe=None if request is None else describe,
+        memory=memory_of(context, body), depth=depth,
     )  # fmt: skip
 
 
@@ -69,12 +82,12 @@ def run_pipeline_on(
 ) -> Iterator[bytes]:
     """The raw documents that leave a pipeline over `namespace` (a view's own stages are in it already).
 
-    `request`: who asks, where the pipeline may begin with a stage that the server is the source of.
+    `request`: the client's, where the pipeline may begin with a stage whose source is the server.
     """
-    pipeline_context = pipeline_context_of(context, namespace, body)
+    pipeline_context = pipeline_context_of(context, namespace, body, request=request)
     stages = parse_pipeline(pipeline, context=pipeline_context)
     if request is not None and stages and isinstance(stages[0], ServerStage):
-        made = server_stages.documents(context, request, namespace, stages[0])
+        made = server_stages.documents(context, request, resolve(context, namespace)[0], stages[0])
         return _finish(context, namespace, stages[1:], made)
     base, _ = resolve(context, namespace)
     spec: dict[str, Any] = {}
@@ -126,13 +139,13 @@ def first_of_each(
     context: CommandContext, namespace: str, spec: dict[str, Any], pipeline_context: PipelineContext,
     stages: Sequence[Stage], hint: Any,
 ) -> FirstDocuments | None:  # fmt: skip
-    """What a `$group` by a field reads of which only the first document counts, where an index leads to these."""
+    """The input of a `$group` that needs only the first document of each value, where an index leads to these."""
     sort = stages[0] if stages and isinstance(stages[0], Sort) else None
     rest = tuple(stages[sort is not None :])
     if not rest or not isinstance(rest[0], Group) or any(map(_writes, rest)):
         return None
     path = _grouped_path(rest[0].spec, sort)
-    collection = context.view.collection(namespace)
+    collection = stored(context, namespace)
     if path is None or collection is None or collection.is_view:
         return None
     finder = Finder(collection, spec, pipeline_context.collation, dict(pipeline_context.variables), hint)
@@ -162,7 +175,7 @@ def _count_of_all(
     rest: list[dict[str, Any]], body: dict[str, Any],
 ) -> list[bytes] | None:  # fmt: skip
     """The result of a pipeline that counts what matches, as drivers' `count_documents` does; None for any other."""
-    collection = context.view.collection(namespace)
+    collection = stored(context, namespace)
     if len(rest) != 1 or collection is None or collection.is_view:
         return None
     head: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""How a filter is executed: by lookups of `_id` where it names some, else through an index, else by reading all.
+"""How a filter is executed: by lookups of `_id` where it names some, otherwise through an index, or by reading all.
 
 All commands that match documents use this: find, update, delete, findAndModify, count, distinct, aggregate.
 """
@@ -24,9 +24,10 @@ from headrace.execution.planner.several_accesses import Access
 from headrace.execution.planner.trial import RESULT_COUNT
 from headrace.query.collation import Collation, parse_collation
 from headrace.query.match import parse_filter
+from headrace.running_command import examined
 from headrace.store.catalog import Collection, Index
 from headrace.store.view import LEFT_OUT, View, id_bounds
-from headrace.turns import LARGE_COUNT, examined, freed_in_pieces, sorted_in_pieces, tick, ticking_if_many
+from headrace.turns import tick
 from headrace.values.bson import decode
 from headrace.values.keystring import encode_value
 
@@ -34,7 +35,7 @@ _PLAIN: Final = frozenset({ObjectId, int, Int64, float, Decimal128, bool, bytes,
 
 
 def collation_of(collection: Collection | None, given: dict[str, Any] | None) -> Collation | None:
-    """The collation of an operation: the given one, else the collection's default."""
+    """The collation of an operation: the given one, otherwise the collection's default."""
     if given is None and collection is not None:
         given = collection.options.get("collation")
     return parse_collation(given)
@@ -45,7 +46,7 @@ class Finder:
 
     __slots__ = (
         "_between", "_choice", "_collation", "_collection", "_hint", "_id_direction", "_id_key", "_id_keys",
-        "_id_range", "_large", "_spec", "_within", "is_backward", "predicate", "uses_cache",
+        "_id_range", "_spec", "_within", "is_backward", "predicate", "uses_cache",
     )  # fmt: skip
 
     def __init__(
@@ -54,8 +55,8 @@ class Finder:
     ) -> None:  # fmt: skip
         """Parse `spec`; raises what is wrong with it. A filter on nothing but a plain `_id` is not even parsed.
 
-        `between`: of the keys of the hinted index. Raises 2 for a hint that names no index, 51173 for `between` without
-        a hint, 51174 and 51175 for one that the index does not have.
+        `between`: a range of the hinted index's keys. Raises 2 for a hint that names no index, 51173 for `between`
+        without a hint, 51174 and 51175 for one that the index does not have.
         """
         self._collection = collection
         self._collation = collation
@@ -128,7 +129,6 @@ class Finder:
         """The way through an index, chosen at the first call, which may pause."""
         if self._choice is None:
             self._choice = self._chosen(current, order)
-            self._large = _large_of(self._choice.access)
             current().store.index_uses.update(index.number for index in self._choice.indexes)
         return self._choice
 
@@ -148,7 +148,7 @@ class Finder:
         return choice
 
     def shape(self, order: Order) -> Shape:
-        """What queries have in common that differ in their values."""
+        """The shape that queries share which differ only in their values."""
         return shape_of(None if self.predicate is None else self.predicate.node, order.sort, self._collation)
 
     def distinct(self, view: View, path: str, order: Order = ANY_ORDER, *, with_missing: bool) -> IndexAccess | None:
@@ -169,7 +169,7 @@ class Finder:
     ) -> Iterator[tuple[bytes, bytes, bytes]]:
         """(position, record, raw document) of what may match, past the position `after` if there is one.
 
-        In natural order where the collection is walked, else in that of `_id` or of an index. A document comes more
+        In natural order where the collection is walked, or in that of `_id` or of an index. A document comes more
         than once where `may_repeat`. A key that does not count has no document, but `LEFT_OUT` and nothing. May pause
         before any document: one that was read before may have changed since.
         """
@@ -241,7 +241,7 @@ class Finder:
         return isinstance(access, IndexAccess) and access.is_sorted
 
     def note_examined(self, count: int, key_count: int | None = None) -> None:
-        """Count for the log so many candidates, of a command in a turn; and keys, if there were more of these."""
+        """Count `count` candidates for the log, of a command in a turn; and keys, if there were more of these."""
         access = None if self._choice is None else self._choice.access
         if access is not None:
             summary = ", ".join(plan_summary("IXSCAN", branch.index) for branch in access.branches)
@@ -308,15 +308,6 @@ class Finder:
                 yield raw
 
 
-def _large_of(access: Access | None) -> list[list[Any]]:
-    """The large arrays of a way: as long as somebody has the list, and then they are freed in pieces."""
-    large: list[list[Any]] = []
-    for branch in () if access is None else ticking_if_many(access.branches):
-        if len(branch.ranges) >= LARGE_COUNT:
-            large += [freed_in_pieces(list(branch.ranges)), *map(freed_in_pieces, filter(None, branch.bounds))]
-    return large
-
-
 _ABSENT: Final = object()
 _NATURAL: Final = ({"$natural": 1}, {"$natural": -1})
 """Hints at the collection itself."""
@@ -347,7 +338,7 @@ def _range_of(condition: Any, collation: Collation | None) -> tuple[bytes, bytes
 
 
 _BOUNDS: Final = {"$gt": b"\0", "$gte": b"", "$lt": b"", "$lte": b"\0"}
-"""What makes a key the position in front of it, or behind it."""
+"""The suffix that makes a key the position before it, or after it."""
 
 
 def _keys_of(equal: Any, condition: Any, collation: Collation | None) -> list[bytes] | None:
@@ -360,8 +351,8 @@ def _keys_of(equal: Any, condition: Any, collation: Collation | None) -> list[by
         and len(condition["$in"]) <= limits.ID_LOOKUP_COUNT_MAX
     ):
         values = condition["$in"]
-        if all(_is_plain(value, collation) for value in ticking_if_many(values)):
-            return sorted_in_pieces(list({encode_value(value) for value in ticking_if_many(values)}), bytes)
+        if all(_is_plain(value, collation) for value in values):
+            return sorted({encode_value(value) for value in values})
     return None
 
 
@@ -378,11 +369,15 @@ def hinted_index(collection: Collection | None, hint: Any) -> Index | None:
     return None
 
 
-def check_hint(collection: Collection | None, hint: Any) -> None:
-    """Refuse a hint that names no index, as MongoDB's planner does."""
+def check_hint(collection: Collection | None, hint: Any, *, api_strict: bool = False) -> None:
+    """Raise 2 for a hint that names no index, as MongoDB's planner does.
+
+    `api_strict`: also for one that names a sparse index, which is outside of the stable API.
+    """
     if not hint or collection is None or hint in _NATURAL:
         return
-    if hinted_index(collection, hint) is not None:
+    index = hinted_index(collection, hint)
+    if index is not None and not (api_strict and index.spec.get("sparse")):
         return
     raise CommandError(
         2,

@@ -33,7 +33,6 @@ from headrace.execution.planner.trial import RESULT_COUNT
 from headrace.store.catalog import Collection, Index
 from headrace.store.indexes.index_keys import descends
 from headrace.store.view import View, id_bounds
-from headrace.turns import ticking_if_many
 from headrace.values.bson import decode, encode, encode_in_order
 from headrace.values.bson.elements import find_element
 
@@ -42,7 +41,7 @@ MERGED_COUNT: Final = 16
 
 
 class ReadKind(Enum):
-    """What is read."""
+    """The kind of thing that is read."""
 
     COLLECTION = "COLLSCAN"
     IDHACK = "IDHACK"
@@ -67,7 +66,7 @@ class ReadPlan:
     id_ranges: list[IdRange] | None = None
     """Where it is covered by the keys of `_id`: those."""
     scans: list[IndexScan] = field(default_factory=list)
-    """Of the branches, while it is executed."""
+    """The scans of the branches, while the plan is executed."""
 
 
 def plan_read(
@@ -94,7 +93,7 @@ def plan_read(
 def _by_ids(plan: ReadPlan, current: Callable[[], View]) -> ReadPlan:
     """The plan, covered by the keys of `_id` where these are enough."""
     order = plan.order
-    if plan.is_sorted or not plan.finder.has_id_keys:  # else `candidates` does
+    if plan.is_sorted or not plan.finder.has_id_keys:  # otherwise `candidates` does
         plan.finder.note_id_use(current())
     if order.fields == ("_id",) and (plan.is_sorted or not order.is_asked):
         plan.id_ranges = plan.finder.id_ranges
@@ -106,7 +105,7 @@ def _covered(access: Access, fields: Sequence[str] | None) -> tuple[str, ...] | 
     """The fields in the order of the key, where the keys have all of them and say that their documents match."""
     if fields is None or not isinstance(access, IndexAccess) or not access.is_exact:
         return None
-    if "hashed" in access.index.spec["key"].values():
+    if any(type(kind) is str for kind in access.index.spec["key"].values()):
         return None
     names = [name for name in access.index.spec["key"] if name in fields]
     return tuple(names) if len(names) == len(fields) and has_order_of(access.index, None) else None
@@ -138,7 +137,7 @@ def read(context: CommandContext, plan: ReadPlan) -> Iterator[bytes]:
 
 
 def by_index(context: CommandContext, plan: ReadPlan, wanted: int | None) -> Iterator[bytes]:
-    """What may match, each document once."""
+    """Yield what may match, each document once."""
     access = plan.choice.access
     assert access is not None
     reader = None if plan.covered is None else _key_reader(plan.collection, access.branches[0].index, plan.covered)
@@ -162,12 +161,12 @@ def index_scans(
             lambda: context.view, collection, branch.index, branch.ranges, backward=branch.backward, seen=seen,
             wanted=wanted, reader=reader, skip=branch.skip,
         )
-        for branch in ticking_if_many(access.branches)
+        for branch in access.branches
     ]  # fmt: skip
 
 
 def _key_reader(collection: Collection, index: Index, fields: tuple[str, ...]) -> Reader:
-    """What makes a document of some fields, and says whether it was fetched for that: the key alone may not tell."""
+    """Return the maker of a document of some fields. It says whether it had to fetch the document."""
     pattern = index.spec["key"]
     names = list(pattern)
     positions = [(name, names.index(name)) for name in fields]
@@ -195,7 +194,7 @@ def _with_fields(document: bytes, fields: tuple[str, ...]) -> bytes:
 
 
 def _id_reader(collection: Collection) -> Reader:
-    """As `_key_reader`, of a key of `_id`."""
+    """As `_key_reader`, for a key of `_id`."""
     index = collection.indexes[0]
 
     def reader(view: View, key: bytes, record: bytes) -> tuple[bytes, bool]:

@@ -1,17 +1,21 @@
-"""The documents of a namespace: a collection, the oplog, the pre-images, or a view on one of these."""
+"""The documents of a namespace: a collection, the oplog, the pre-images, open transactions, versions, or a view."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from bson import Binary, Int64
+
 from headrace import limits
 from headrace.cursors.index_scan import IndexScan, SeenRecords
 from headrace.cursors.oplog_scan import OplogScan, pre_images, time_bounds
 from headrace.cursors.tailable_scan import Matching
 from headrace.dispatch.access import ACCOUNTS
+from headrace.dispatch.api_strict import check_stages
 from headrace.dispatch.context import CommandContext
-from headrace.dispatch.namespaces import OPLOG, PRE_IMAGES
+from headrace.dispatch.namespaces import OPLOG, PRE_IMAGES, TRANSACTIONS, VERSIONS
+from headrace.dispatch.server_info import FEATURE_VERSION
 from headrace.errors import CommandError
 from headrace.execution.command_memory import memory_of
 from headrace.execution.marked_documents import marked_documents
@@ -26,20 +30,28 @@ from headrace.query.match import parse_filter
 from headrace.query.stages.other_collections import other_collections
 from headrace.query.stages.stage import EqualDocuments
 from headrace.store.catalog import Collection
+from headrace.store.entries import TERM
 from headrace.store.indexes.index_keys import CUT_KEY
-from headrace.store.view import View
-from headrace.values.bson import decode
+from headrace.store.view import LEFT_OUT, View
+from headrace.values.bson import decode, encode
 from headrace.values.keystring import encode_value
 
 
-def resolve(context: CommandContext, namespace: str) -> tuple[str, list[dict[str, Any]]]:
-    """The collection under a view, and the stages of all views on the way; `[]` for a collection. Raises 73, 165."""
+def resolve(
+    context: CommandContext, namespace: str, *, api_strict: bool = False
+) -> tuple[str, list[dict[str, Any]]]:  # fmt: skip
+    """The collection under a view, and the stages of all views on the way; `[]` for a collection. Raises 73, 165.
+
+    `api_strict`: raises 323 for a stage of a view that is not in the stable API.
+    """
     pipeline: list[dict[str, Any]] = []
     for _ in range(limits.VIEW_DEPTH_MAX):
         collection = context.view.collection(namespace)
         if collection is None or not collection.is_view:
             return namespace, pipeline
         own = collection.options.get("pipeline", [])
+        if api_strict:
+            check_stages(own)
         check_view_sources(collection.database, collection.options["viewOn"], own)
         pipeline = [*own, *pipeline]
         namespace = f"{collection.database}.{collection.options['viewOn']}"
@@ -60,7 +72,12 @@ def is_virtual(context: CommandContext, namespace: str) -> bool:
     """Whether a namespace is shown as a collection without being one."""
     if namespace == OPLOG:
         return context.store.oplog_enabled
-    return namespace == PRE_IMAGES or namespace.endswith(".system.views")
+    return namespace in (PRE_IMAGES, TRANSACTIONS, VERSIONS) or namespace.endswith(".system.views")
+
+
+def stored(context: CommandContext, namespace: str) -> Collection | None:
+    """The collection or view of this name; None where a namespace shows more than what is stored."""
+    return None if namespace == VERSIONS else context.view.collection(namespace)
 
 
 def virtual(
@@ -75,6 +92,10 @@ def virtual(
         documents = OplogScan(current, first=first, last=last, backward=backward)
     elif namespace == PRE_IMAGES:
         documents = iter(list(pre_images(context.view)))
+    elif namespace == TRANSACTIONS:
+        documents = iter(_transactions(context))
+    elif namespace == VERSIONS:
+        documents = iter(_versions(context))
     else:
         documents = iter(_views_of(context, namespace.partition(".")[0]))
     if not spec:
@@ -83,9 +104,28 @@ def virtual(
     return Matching(documents, predicate)
 
 
-def _views_of(context: CommandContext, database: str) -> list[bytes]:
-    from headrace.values.bson import encode
+def _transactions(context: CommandContext) -> list[bytes]:
+    """The open transactions, as `config.transactions` has them: all entries of their commits come at `startOpTime` or
+    later. There mongodump begins with the oplog."""
+    made = []
+    last, _ = context.engine.last_write()
+    for transaction in context.store.transactions.open.values():
+        made.append(encode({
+            "_id": transaction.lsid or {"id": Binary(transaction.session, 4)}, "txnNum": Int64(transaction.number),
+            "state": "inProgress", "startOpTime": {"ts": last, "t": Int64(TERM)},
+        }))  # fmt: skip
+    return made
 
+
+def _versions(context: CommandContext) -> list[bytes]:
+    """The feature compatibility version, then what is stored beside it."""
+    first = {"_id": "featureCompatibilityVersion", "version": FEATURE_VERSION}
+    collection = context.view.collection(VERSIONS)
+    rest = [] if collection is None else [raw for _, raw in context.view.scan(collection) if raw is not LEFT_OUT]
+    return [encode(first), *(raw for raw in rest if decode(raw)["_id"] != first["_id"])]
+
+
+def _views_of(context: CommandContext, database: str) -> list[bytes]:
     views = [item for item in context.view.catalog.in_database(database) if item.is_view]
     return [encode({"_id": item.namespace, **item.options}) for item in views]
 
@@ -103,7 +143,7 @@ class Opened(NamedTuple):
 
 
 def equal_documents(context: CommandContext, namespace: str, path: str) -> EqualDocuments | None:
-    """What finds the documents with one of some values at a path, and perhaps others; None where no index does."""
+    """Return the function that finds documents by values at a path, and perhaps others; None where no index does."""
     collection = context.view.collection(namespace)
     if collection is None or collection.is_view:
         return None

@@ -11,17 +11,16 @@ from headrace.auth.names import RoleName
 from headrace.auth.roles import LoadRole
 from headrace.dispatch.access import ROLES, SECRET_KEY, USERS, located, stored
 from headrace.dispatch.context import CommandContext
+from headrace.dispatch.namespaces import VERSIONS
 from headrace.errors import CommandError
 from headrace.execution.writes.matches import created
 from headrace.store import catalog_changes
 from headrace.store.catalog import Collection
 from headrace.store.view import LEFT_OUT
-from headrace.turns import tick
 from headrace.values.bson import decode, encode
 
-_VERSION: Final = "admin.system.version"
 _SCHEMA: Final = {"_id": "authSchema", "currentVersion": 5}
-"""What says that users and roles are stored in the form that MongoDB has had since 3.0."""
+"""The document that says that users and roles are stored in the form of MongoDB 3.0 and later."""
 _UNIQUE: Final = {USERS: "user", ROLES: "role"}
 
 
@@ -31,7 +30,7 @@ def each(context: CommandContext, namespace: str) -> Iterator[dict[str, Any]]:
     if collection is None or collection.is_view:
         return
     for _, raw in list(context.view.scan(collection)):
-        tick()
+        context.tick()
         if raw is not LEFT_OUT:
             yield decode(raw)
 
@@ -61,8 +60,8 @@ def require_roles(context: CommandContext, names: list[RoleName]) -> None:
 def add(context: CommandContext, namespace: str, document: dict[str, Any]) -> None:
     """Store a new user or role. Raises 11000 if it is there."""
     collection = _collection(context, namespace)
-    if load(context, _VERSION, str(_SCHEMA["_id"])) is None:
-        context.txn.insert(created(context, _VERSION), encode(_SCHEMA))
+    if load(context, VERSIONS, str(_SCHEMA["_id"])) is None:
+        context.txn.insert(created(context, VERSIONS), encode(_SCHEMA))
     txn = context.txn
     if txn.kv.get(SECRET_KEY, db=txn.tables["meta"]) is None:
         txn.kv.put(SECRET_KEY, context.engine.access.secret, db=txn.tables["meta"])
@@ -83,7 +82,7 @@ def _collection(context: CommandContext, namespace: str) -> Collection:
 
 
 def change(context: CommandContext, namespace: str, document: dict[str, Any]) -> None:
-    """Store a user or role that is there anew."""
+    """Replace a stored user or role."""
     collection = context.txn.collection(namespace)
     stored_now = located(context.txn, namespace, document["_id"])
     assert collection is not None and stored_now is not None

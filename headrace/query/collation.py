@@ -19,7 +19,7 @@ from headrace.errors import CommandError
 from headrace.values.collator import Collator, UnknownLocale
 
 VERSION: Final = "57.1"
-"""What MongoDB says of its ICU. Order is the same but for characters that later versions of Unicode have added."""
+"""The version of ICU that MongoDB reports. Order differs only for characters that later Unicode versions have added."""
 OPTIONS: Final = (
     "alternate", "backwards", "caseFirst", "caseLevel", "locale", "maxVariable", "normalization", "numericOrdering",
     "strength", "version",

@@ -19,11 +19,10 @@ from typing import Any, Final
 
 import bson
 
-from headrace.turns import TICK_COUNT, tick, ticking
 from headrace.values.bson import OPTIONS, encode
 
 ENTRY_OVERHEAD_BYTES: Final = 15
-"""What the oplog entry of a diff holds beside it ({$v: 2, diff: …}); a diff must win by more than this."""
+"""The other bytes in the oplog entry of a diff ({$v: 2, diff: …}); a diff must win by more than this."""
 
 _SCALARS: Final = frozenset({int, str, bool, type(None)})
 _EMPTY_ARRAY_DIFF_BYTES: Final = 9
@@ -42,13 +41,13 @@ def identical(left: Any, right: Any) -> bool:
     if kind is dict:
         if len(left) != len(right):
             return False
-        fields = left.items() if len(left) < TICK_COUNT else ticking(left.items())
+        fields = left.items()
         for (name, value), (other_name, other) in zip(fields, right.items()):
             if name != other_name or not identical(value, other):
                 return False
         return True
     if kind is list:
-        return len(left) == len(right) and all(map(identical, left if len(left) < TICK_COUNT else ticking(left), right))
+        return len(left) == len(right) and all(map(identical, left, right))
     if kind is float:
         return pack("<d", left) == pack("<d", right)
     return bool(left == right)
@@ -88,8 +87,6 @@ def _document_diff(pre: dict[str, Any], post: dict[str, Any]) -> tuple[dict[str,
     while at < len(names) and post_at < len(post_names):
         name = names[at]
         at += 1
-        if not at % TICK_COUNT:
-            tick()
         if name != post_names[post_at]:
             removed.add(name)
             continue
@@ -121,7 +118,7 @@ def _array_diff(pre: list[Any], post: list[Any]) -> tuple[dict[str, Any], int]:
     if len(post) < len(pre):
         diff["l"] = len(post)
         size += _RESIZE_BYTES
-    for index, value in enumerate(ticking(post)):
+    for index, value in enumerate(post):
         child = None
         if index < len(pre):
             if identical(pre[index], value):

@@ -8,17 +8,13 @@ document is refused that fits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import islice
 from typing import Any, Final
 
 from bson.binary import Binary
 
 from headrace import limits
 from headrace.errors import CommandError
-from headrace.turns import PIECE_COUNT, TICK_COUNT, tick
-from headrace.values.bson import encode, encode_in_order, encode_stored_in_pieces
-from headrace.values.bson.encoding_in_pieces import encode_in_pieces
+from headrace.values.bson import encode, encode_in_order
 
 CONTAINERS: Final = frozenset({dict, list})
 _ELEMENT: Final = 3  # type, end of the name, and a name or a value of a byte at least
@@ -38,7 +34,7 @@ def size_above(most: int, value: Any, element: int = _ELEMENT) -> int:
 
 
 def _left_of(left: int, value: Any, element: int) -> int:
-    """What is left of so many bytes behind the value; negative as soon as they do not suffice."""
+    """The bytes that are left after the value; negative as soon as they do not suffice."""
     left -= element * len(value)
     items = value if type(value) is list else value.values()
     if left < 0 or (len(items) > _SHORT and _SIZED.isdisjoint(map(type, items))):
@@ -60,26 +56,16 @@ def _size(value: Any, sizes: dict[int, int], element: int) -> int:
     """The size of the value; `sizes` are those of the parts that were met, by their identity."""
     size = element * len(value)
     items = value if type(value) is list else value.values()
-    for item in items if len(items) < TICK_COUNT else _sized(items):
+    for item in items:
         kind = type(item)
         if kind is dict or kind is list:
             part = sizes.get(id(item))
             if part is None:
-                tick()
                 part = sizes[id(item)] = _size(item, sizes, element)
             size += part
         elif kind in _SIZED:
             size += len(item)
     return size
-
-
-def _sized(items: Iterable[Any]) -> Iterator[Any]:
-    """The items that have a size of their own, with ticks."""
-    rest = iter(items)
-    while piece := list(islice(rest, PIECE_COUNT)):
-        tick()
-        if not _SIZED.isdisjoint(map(type, piece)):
-            yield from piece
 
 
 def check(value: Any) -> Any:
@@ -91,14 +77,13 @@ def check(value: Any) -> Any:
 
 def encoded_between(document: dict[str, Any]) -> bytes:
     """A document between two stages, which may be larger than a stored one. Raises 146."""
-    return encode_in_pieces(check(document), encode_in_order)
+    return encode_in_order(check(document))
 
 
 def encoded(document: dict[str, Any]) -> bytes:
     """A document that was made, as BSON with its fields in their order. Raises 10334 where it is too large."""
     if _left_of(_SMALL, document, _ELEMENT) < 0:
         _check_document(document)
-        return encode_in_pieces(document, encode_in_order)
     return encode_in_order(document)
 
 
@@ -106,7 +91,6 @@ def encoded_for_storage(document: dict[str, Any]) -> bytes:
     """As `encoded`, with `_id` first."""
     if _left_of(_SMALL, document, _ELEMENT) < 0:
         _check_document(document)
-        return encode_stored_in_pieces(document)
     return encode(document)
 
 

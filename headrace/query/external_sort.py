@@ -4,8 +4,8 @@
     sorter.add(key, record) ...
     for record in sorter.sorted(): ...
 
-Rule: stable, and never long without a tick: a chunk is sorted in some milliseconds, and chunks are merged as records
-are asked for. A run on disk holds records only; their keys are computed again.
+Rule: stable, and the command may pause before each record that leaves: a chunk is sorted in some milliseconds, and
+chunks are merged as records are asked for. A run on disk holds records only; their keys are computed again.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from collections.abc import Callable, Iterator
 from heapq import merge
 from typing import Any, Final
 
-from headrace.clock import monotonic
 from headrace.query.operation_memory import RecordStream, StageMemory
-from headrace.turns import FIRST_COUNT, TICK_COUNT, freed_in_pieces, next_count, tick
+from headrace.turns import paced, tick
 
 CHUNK_COUNT: Final = 4096
-"""Records sorted at once: about four milliseconds; fewer where their keys are slow to compare."""
+"""Records sorted at once: about four milliseconds."""
 RECORD_BYTES: Final = 64
 """Counted for a record besides its own bytes."""
 
@@ -32,7 +31,7 @@ class Sorter:
     """Takes records with their keys and gives them back in order."""
 
     __slots__ = (
-        "_bound", "_bytes", "_chunk", "_chunk_count", "_chunks", "_count_max", "_descending", "_held", "_key_of",
+        "_bound", "_bytes", "_chunk", "_chunks", "_count_max", "_descending", "_held", "_key_of",
         "_memory", "_next", "_run_start", "_runs", "_step", "_top",
     )  # fmt: skip
 
@@ -40,7 +39,7 @@ class Sorter:
         self, memory: StageMemory, key_of: Callable[[bytes], Key], *, descending: bool = False,
         count_max: int | None = None,
     ) -> None:  # fmt: skip
-        """`key_of` computes a record's key again. `count_max`: so many of the first are wanted at most."""
+        """`key_of` computes a record's key again. `count_max`: how many of the first are wanted."""
         self._memory = memory
         self._key_of = key_of
         self._descending = descending
@@ -48,10 +47,9 @@ class Sorter:
         self._top = count_max is not None and count_max <= CHUNK_COUNT
         self._step = -1 if descending else 1
         self._bound: Key | None = None
-        """Of the last one wanted, once as many as are wanted have come."""
+        """The key of the last one wanted, once as many as are wanted have come."""
         self._next = 0
         self._chunk: list[Item] = []
-        self._chunk_count = FIRST_COUNT
         self._bytes = 0
         self._chunks: list[list[Item]] = []
         self._held = 0
@@ -68,12 +66,11 @@ class Sorter:
 
     def add(self, key: Key, record: bytes) -> None:
         """Take a record. Raises 292 where there are too many for the memory and they may not go to disk."""
-        tick()
         chunk = self._chunk
         chunk.append((*key, self._next, record))
         self._next += self._step
         self._bytes += len(record)
-        if len(chunk) >= self._chunk_count or self._bytes >= self._memory.step:
+        if len(chunk) >= CHUNK_COUNT or self._bytes >= self._memory.step:
             self._end_chunk()
 
     def _end_chunk(self) -> None:
@@ -83,9 +80,7 @@ class Sorter:
         size, self._bytes = self._bytes + RECORD_BYTES * len(chunk), 0
         if self._top and self._chunks:
             chunk = self._chunks.pop() + chunk
-        begun = monotonic()
         chunk.sort(reverse=self._descending)
-        self._chunk_count = next_count(self._chunk_count, monotonic() - begun)
         if self._top and len(chunk) > self._count_max:  # type: ignore[operator]
             size -= sum(len(item[-1]) + RECORD_BYTES for item in chunk[self._count_max :])
             del chunk[self._count_max :]
@@ -103,7 +98,6 @@ class Sorter:
         for item in self._merged(self._chunks):
             stream.append(item[-1])
             records += 1
-        freed_in_pieces(self._chunks, records)
         self._chunks, self._held = [], 0
         self._runs.append((self._run_start, stream))
         self._run_start = self._next
@@ -113,7 +107,6 @@ class Sorter:
     def sorted(self) -> Iterator[bytes]:
         """The records in order. Called once."""
         self._end_chunk()
-        freed_in_pieces(self._chunks, len(self))
         runs = [self._read(number, stream) for number, stream in self._runs]
         left = -1 if self._count_max is None else self._count_max
         for item in self._merged([*runs, *self._chunks]):
@@ -123,14 +116,10 @@ class Sorter:
             yield item[-1]
 
     def _read(self, number: int, stream: RecordStream) -> Iterator[Item]:
-        """A run, its items numbered alike: behind those of the runs before it, and before all that came later."""
+        """A run, its items numbered alike: after those of the runs before it, and before all that came later."""
         key_of = self._key_of
         for record in stream.records():
             yield (*key_of(record), number, record)
 
     def _merged(self, sources: list[Any]) -> Iterator[Item]:
-        items = sources[0] if len(sources) == 1 else merge(*sources, reverse=self._descending)
-        for index, item in enumerate(items):
-            if not index % TICK_COUNT:
-                tick()
-            yield item
+        return paced(sources[0] if len(sources) == 1 else merge(*sources, reverse=self._descending))

@@ -1,4 +1,4 @@
-"""What the stages of one operation may hold in memory, and where they put the rest.
+"""The memory that the stages of one operation may hold, and the disk for the rest.
 
     with operation.stage("$sort") as memory:      one run of a blocking stage
         memory.add(size)
@@ -11,7 +11,7 @@ megabyte that a stage takes, so that the account of the process follows. Source:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any, Final, Protocol
 
 from bson import Decimal128, Int64, ObjectId, Timestamp
@@ -19,7 +19,6 @@ from bson.datetime_ms import DatetimeMS
 
 from headrace.errors import CommandError
 from headrace.memory_budget import UNLIMITED, Account
-from headrace.turns import TICK_COUNT, tick, ticking
 from headrace.values.bson import Missing
 
 _STEP_BYTES: Final = 1024 * 1024
@@ -48,25 +47,25 @@ class RecordFile(Protocol):
 class OperationMemory:
     """The limits of one operation, which all its stages share; `account` is its share of the process's memory."""
 
-    __slots__ = ("_count", "_open_file", "account", "bytes_max", "may_spill", "spills")
+    __slots__ = ("_metrics", "_open_file", "account", "bytes_max", "may_spill", "spills")
 
     def __init__(
         self, bytes_max: Callable[[str], int] = lambda stage: UNLIMITED, *, account: Account | None = None,
         open_file: Callable[[], RecordFile] | None = None, may_spill: bool = True,
-        count: Callable[[str, int], None] | None = None,
+        metrics: MutableMapping[str, int] | None = None,
     ) -> None:  # fmt: skip
         """`bytes_max`: what a stage of a name may hold. `open_file` makes a temporary file; None: there is no disk.
         `may_spill`: the operation's `allowDiskUse`.
 
-        `count` adds to a counter of serverStatus, by its dotted name.
+        `metrics`: the counters of serverStatus, by their dotted names; each is there, or counts from 0.
         """
         self.bytes_max = bytes_max
         self.account = account
         self.may_spill = may_spill and open_file is not None
         self.spills: dict[str, dict[str, int]] = {}
-        """What each stage has spilled: counters by the stage's name, for explain."""
+        """Spills of each stage: counters by the stage's name, for explain."""
         self._open_file = open_file
-        self._count = count
+        self._metrics = metrics
 
     def stage(self, name: str) -> StageMemory:
         """The memory of one run of a stage, by the stage's name."""
@@ -84,7 +83,6 @@ class OperationMemory:
 
     def close(self) -> None:
         """The operation has ended: give back what its account has left."""
-        self._count = None  # the context's, which refers to this: together they would wait for the collector
         if self.account is not None:
             self.account.close()
 
@@ -99,25 +97,26 @@ class OperationMemory:
         return self._open_file()
 
     def count_spill(self, name: str, records: int, size: int) -> None:
-        """A stage has spilled so many records and bytes."""
+        """Count the records and bytes that a stage has spilled."""
         counters = self.spills.setdefault(name, {"spills": 0, "spilledRecords": 0, "spilledBytes": 0})
         counters["spills"] += 1
         counters["spilledRecords"] += records
         counters["spilledBytes"] += size
-        if self._count is None:
+        metrics = self._metrics
+        if metrics is None:
             return
         metric = f"query.{name.lstrip('$')}"
         if name == "$sort":
-            self._count(f"{metric}.spillToDisk", 1)
-            self._count(f"{metric}.spillToDiskBytes", size)
+            metrics[f"{metric}.spillToDisk"] += 1
+            metrics[f"{metric}.spillToDiskBytes"] += size
             return
-        self._count(f"{metric}.spills", 1)
-        self._count(f"{metric}.spilledBytes", size)
-        self._count(f"{metric}.spilledRecords", records)
+        metrics[f"{metric}.spills"] += 1
+        metrics[f"{metric}.spilledBytes"] += size
+        metrics[f"{metric}.spilledRecords"] += records
 
 
 class StageMemory:
-    """What one run of a stage holds; a context manager, which gives it back."""
+    """The memory of one run of a stage; a context manager, which gives it back."""
 
     __slots__ = ("_file", "_name", "_operation", "bytes_max", "step", "used")
 
@@ -127,7 +126,7 @@ class StageMemory:
         self._file: RecordFile | None = None
         self.bytes_max = operation.bytes_max(name)
         self.step = max(1, min(_STEP_BYTES, self.bytes_max // 16))
-        """What a stage may take before it calls `add`."""
+        """The bytes that a stage may take before it calls `add`."""
         self.used = 0
 
     def __enter__(self) -> StageMemory:
@@ -140,7 +139,7 @@ class StageMemory:
             self._file = None
 
     def add(self, size: int) -> None:
-        """Take so many bytes, or give them back (negative). Raises 146 where the process has no more."""
+        """Take `size` bytes, or give them back (negative). Raises 146 where the process has no more."""
         self.used += size
         account = self._operation.account
         if account is not None:
@@ -165,7 +164,7 @@ class StageMemory:
         return self._file.stream()
 
     def spilled(self, records: int, size: int) -> None:
-        """So much has been put on disk at once: for the counters."""
+        """Count records and bytes that were put on disk at once."""
         self._operation.count_spill(self._name, records, size)
 
 
@@ -205,9 +204,8 @@ def size_of(value: Any) -> int:
     if kind is str:
         return _TEXT + len(value)
     if kind is dict:
-        items = value.values() if len(value) < TICK_COUNT else ticking(value.values())
+        items = value.values()
         return _DOCUMENT + _FIELD * len(value) + sum(map(size_of, items))
     if kind is list:
-        tick()  # the parts of a value may be shared: many short arrays in each other
-        return _ARRAY + _ELEMENT * len(value) + sum(map(size_of, value if len(value) < TICK_COUNT else ticking(value)))
+        return _ARRAY + _ELEMENT * len(value) + sum(map(size_of, value))
     return _TEXT + len(value) if isinstance(value, bytes) else _DOCUMENT

@@ -3,7 +3,7 @@
 A pattern is compiled twice, the second time only when it is needed:
 
     quick      for short texts, with a limit so low that a search is over within a few milliseconds whatever it is given
-    guarded    for long texts, and where the quick one reached its limit: with MongoDB's limit, which counts anew from
+    guarded    for long texts, and where the quick one reached its limit: with MongoDB's limit, which restarts at
                each position of the text, and with a callout at each position, at which the command may pause
 
 Rule: `\\d \\w \\s \\b` know ASCII only, case is ignored for all of Unicode (PCRE2_UTF without PCRE2_UCP). A search that
@@ -22,7 +22,6 @@ import pcre2
 
 from headrace import limits
 from headrace.errors import CommandError
-from headrace.turns import tick
 
 FLAGS: Final = {"i": pcre2.I, "m": pcre2.M, "s": pcre2.S, "u": pcre2.NOFLAG, "x": pcre2.X}
 _VERBS: Final = re.compile(r"(?:\(\*[A-Z0-9_=]+\))*")
@@ -88,7 +87,6 @@ def compile_pattern(text: str, options: str = "") -> Pattern:
 
     The cache is bounded and its values immutable, so all servers of a process share it.
     """
-    tick()
     return Pattern(text, options)
 
 
@@ -102,7 +100,6 @@ def _compile(text: str, flags: int) -> pcre2.Pattern:
 
 def _before_position(block: pcre2.CalloutBlock) -> None:
     """PCRE2's callout before it tries a position of the text."""
-    tick()
 
 
 def _escaped_character(match: re.Match[str]) -> str:

@@ -11,24 +11,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 from headrace import limits
 from headrace.errors import CommandError
+from headrace.query.guided import TEXT_REFUSED
 from headrace.query.stages.lookup import with_unwinds
 from headrace.query.stages.placement import check_placement
 from headrace.query.stages.sort_stage import ONE_BY_ONE, SortedKey, key_after, with_limits, with_sort_keys
 from headrace.query.stages.stage import Document, DocumentStage, PipelineContext, Stage
 from headrace.query.stages.stage_table import STAGES
-from headrace.turns import ticking
+from headrace.time_limit import limited_call
+from headrace.turns import paced
 
 __all__ = ["DocumentStage", "PipelineContext", "Stage", "parse_pipeline", "run_pipeline"]
 
-_NO_TEXT_INDEX: Final = 27
 
-
+@limited_call
 def parse_pipeline(pipeline: Sequence[Any], *, context: PipelineContext) -> tuple[Stage, ...]:
-    """The stages of `pipeline`. Raises 7749501 if they are too many, else the `CommandError` of the first invalid one.
+    """The stages of `pipeline`. Raises 7749501 if they are too many, or the `CommandError` of the first invalid one.
 
     With `context.in_change_stream` these are the stages after `$changeStream`; one not allowed there is error 20.
     """
@@ -36,13 +37,13 @@ def parse_pipeline(pipeline: Sequence[Any], *, context: PipelineContext) -> tupl
         raise CommandError(7749501, f"Pipeline length must be no longer than {limits.PIPELINE_STAGE_COUNT_MAX} stages")
     stages: list[Stage] = []
     key: SortedKey | None = None
-    for element in ticking(pipeline):
+    for element in pipeline:
         try:
             for stage in _parse_stage(element, context, key):
                 stages.append(stage)
                 key = key_after(stage, key)
         except CommandError as error:
-            if error.code == _NO_TEXT_INDEX and (stages or context.in_change_stream):
+            if error.message == TEXT_REFUSED[1] and (stages or context.in_change_stream):
                 raise CommandError(17313, "$match with $text is only allowed as the first pipeline stage") from error
             raise
     check_placement(stages, context)
@@ -51,7 +52,7 @@ def parse_pipeline(pipeline: Sequence[Any], *, context: PipelineContext) -> tupl
 
 def check_stage_names(pipeline: Sequence[Any]) -> None:
     """Raise 14, 40323 and 40324 for elements that are no stages."""
-    for element in ticking(pipeline):
+    for element in pipeline:
         _stage_name(element)
 
 
@@ -75,8 +76,11 @@ def _parse_stage(element: Any, context: PipelineContext, key: SortedKey | None) 
 
 
 def run_pipeline(stages: Iterable[Stage], documents: Iterable[Document]) -> Iterator[Document]:
-    """The documents that leave the last stage, computed lazily; input documents are not changed."""
-    flow = iter(documents)
+    """The documents that leave the last stage, computed lazily; input documents are not changed.
+
+    The command may pause before each document, on its way into any stage.
+    """
+    flow: Iterator[Document] = paced(documents)
     for stage in stages:
-        flow = stage.apply(flow)
+        flow = paced(stage.apply(flow))
     return flow

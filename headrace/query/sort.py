@@ -20,7 +20,6 @@ from headrace.query.collation import Collation
 from headrace.query.expressions.field_paths import checked_path
 from headrace.query.external_sort import Sorter
 from headrace.query.operation_memory import StageMemory
-from headrace.turns import ticking_if_many
 from headrace.values.bson import MISSING, decode
 from headrace.values.order import Key, number_key, sort_key
 from headrace.values.paths import array_index, split_path
@@ -124,8 +123,8 @@ class SortKey:
         if type(value) is str:
             return self.collation.key(value).decode("latin-1")
         if type(value) is dict:
-            return {name: self._shown(item) for name, item in ticking_if_many(value.items())}
-        return [self._shown(item) for item in ticking_if_many(value)]
+            return {name: self._shown(item) for name, item in value.items()}
+        return [self._shown(item) for item in value]
 
     def _array_keys(self, document: dict[str, Any]) -> list[Key]:
         """As `_keys`, for a document in which a path meets an array."""
@@ -199,7 +198,7 @@ def _expand_from(
     if array is None:
         emit(fixed, values)
         return
-    for item in ticking_if_many(array or [MISSING]):
+    for item in array or [MISSING]:
         chosen, containers = [*fixed], [*values]
         for number in through:
             if rests[number]:

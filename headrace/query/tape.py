@@ -8,7 +8,6 @@ from typing import Any
 
 from headrace.query.expansion import encoded_between
 from headrace.query.operation_memory import RecordStream, StageMemory
-from headrace.turns import tick
 from headrace.values.bson import decode
 
 
@@ -23,7 +22,6 @@ class Tape:
         self._stream: RecordStream | None = None
         count = size = 0
         for document in documents:
-            tick()
             record = encoded_between(document)
             if self._stream is not None:
                 self._stream.append(record)
@@ -42,5 +40,4 @@ class Tape:
     def documents(self) -> Iterator[dict[str, Any]]:
         """All of them, from the first."""
         for record in chain(self._records, () if self._stream is None else self._stream.records()):
-            tick()
             yield decode(record)

@@ -1,11 +1,11 @@
-"""The audit log: who has logged in, what was refused, users, roles, collections and indexes, in MongoDB's shape.
+"""The audit log: logins, refusals, users, roles, collections and indexes, in MongoDB's shape.
 
     {"atype": "createCollection", "ts": {"$date": "..."}, "uuid": {"$binary": "...", "$type": "04"},
      "local": {"ip": "127.0.0.1", "port": 27017}, "remote": {"ip": "127.0.0.1", "port": 51234},
      "users": [{"user": "ann", "db": "admin"}], "roles": [{"role": "readWrite", "db": "shop"}],
      "param": {"ns": "shop.orders"}, "result": 0}
 
-Rule: the audit log holds up nobody. A thread writes it; what it cannot write (a full disk, a pipe that nobody reads)
+Rule: the audit log delays no client. A thread writes it; what it cannot write (a full disk, a pipe without a reader)
 waits in memory up to a limit, is dropped then, and the server's log says so. Nor does it fail a command: no method
 raises but for `rotate`, and an event on which the filter fails is logged (`user_filter.py`). No event has a document or
 a credential.
@@ -49,7 +49,7 @@ from headrace.values.bson import decode
 
 _WRITES: Final = frozenset({"bulkWrite", "delete", "findAndModify", "findandmodify", "insert", "update"})
 _HIDDEN: Final = frozenset({"customData", "pwd"})
-"""What the details of an event may have that is not for the log."""
+"""Fields of an event's details that are kept out of the log."""
 
 
 class AuditError(Exception):
@@ -83,7 +83,7 @@ class Audit:
         self._queue: queue.Queue[str | Callable[[], None] | None] = queue.Queue(limits.AUDIT_EVENT_COUNT_MAX)
         self._dropped = RepeatedLine()
         self.databases: set[str] = set()
-        """Those that there are: a collection in another one makes it."""
+        """The existing databases: a collection in another one makes it."""
         self._process = uuid.uuid4()
         self._thread = threading.Thread(target=self._run, name="headrace-audit", daemon=True)
         self._thread.start()
@@ -102,7 +102,7 @@ class Audit:
 
     @_never_raises
     def introduced(self, client: ClientInfo) -> None:
-        """Log who a client says it is."""
+        """Log how a client describes itself."""
         details = {"localEndpoint": _local(client), "clientMetadata": client.metadata}
         self._of_client("clientMetadata", client, details, 0)
 
@@ -137,9 +137,9 @@ class Audit:
             self._of_client("directAuthMutation", request.client, details, 0)
 
     def rotate(self, client: ClientInfo | None = None) -> None:
-        """Begin a new file, behind the events that have come; raises OSError where the old one cannot be renamed.
+        """Begin a new file, after the events that have come; raises OSError where the old one cannot be renamed.
 
-        `client`: who has asked for it; None: a signal."""
+        `client`: the client that has asked for it; None: a signal."""
         try:
             renamed = self._destination.rename()
             self._queue.put_nowait(self._destination.reopen)
@@ -237,7 +237,7 @@ class _Destination:
         self.write = write
 
     def rename(self) -> str:
-        """Give the file of the moment another name, and return that; whoever writes goes on in it until `reopen`."""
+        """Give the present file another name, and return that; the writer continues in it until `reopen`."""
         return ""
 
     def reopen(self) -> None:
@@ -256,7 +256,7 @@ class _File(_Destination):
 
     def _open(self) -> int:
         file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
-        os.set_blocking(file, True)  # opening a pipe that nobody reads would wait
+        os.set_blocking(file, True)  # opening a pipe without a reader would wait
         if os.fstat(file).st_mode & 0o077 and self._path.is_file():
             os.fchmod(file, 0o600)
         return file

@@ -61,7 +61,7 @@ def events(database: str, command: dict[str, Any], databases: set[str]) -> Itera
 
 
 def _index_events(command: str, namespace: str, spec: dict[str, Any]) -> Iterator[AuditEvent]:
-    """Of the specification the key and what says of which kind the index is: the filter of a partial one has values."""
+    """The key and the kind from the specification, without the filter of a partial index, which has values."""
     shown = {
         name: spec[name] for name in ("v", "key", "name", "unique", "sparse", "expireAfterSeconds") if name in spec
     }

@@ -42,12 +42,12 @@ TICK_MS: Final = 1000
 
 
 def prune_count(added: int) -> int:
-    """How many entries to remove in one transaction, where so many have come since the one before."""
+    """How many entries to remove in one transaction, where `added` have come since the one before."""
     return min(max(limits.PRUNE_COUNT_MAX, 2 * added), 2 * limits.PRUNE_COUNT_MAX)
 
 
 class JobHost(Protocol):
-    """Whose jobs they are: a server, or a store that a program has opened."""
+    """The owner of the jobs: a server, or a store that a program has opened."""
 
     @property
     def store(self) -> Store: ...
@@ -58,24 +58,15 @@ class JobHost(Protocol):
     @property
     def writer(self) -> JobWriter: ...
 
-    @property
-    def scheduler(self) -> JobScheduler: ...
-
 
 class JobWriter(Protocol):
-    """What commits."""
+    """The writer that commits."""
 
     def add_job(self, run: Callable[[WriteTransaction], object]) -> Awaitable[None]: ...
 
 
-class JobScheduler(Protocol):
-    """What runs commands."""
-
-    def free_large(self) -> None: ...
-
-
 def retention_of(core: JobHost, reusable_bytes: int) -> Retention:
-    """The bounds in force: parameters set at run time, else the options, else MongoDB-like defaults.
+    """The bounds in force: parameters set at run time, then the options, then MongoDB-like defaults.
 
     `reusable_bytes`: the oplog's size and what is free in the data file, which are counted as free on the disk.
     """
@@ -120,9 +111,9 @@ class Background:
             task.cancel()
 
     def jobs(self) -> list[Callable[[], Coroutine[Any, Any, object]]]:
-        """What is to be done once a second."""
+        """Return the jobs to run once a second."""
         return [
-            self._release, self._forget_aged, self._undo, self._noop, self.prune, self._expire, self._collect,
+            self._release, self._forget_aged, self._noop, self.prune, self._expire, self._collect,
             self.build, self.ttl.tick,
         ]  # fmt: skip
 
@@ -142,9 +133,8 @@ class Background:
             await job()
 
     async def _release(self) -> None:
-        """What is freed in pieces, cursors that nobody uses, and transactions past their time."""
+        """End cursors that are not used, and transactions past their time."""
         engine = self._core.engine
-        self._core.scheduler.free_large()
         engine.cursors.remove_idle(engine.clock.monotonic_ms())
         transactions.retire(engine, engine.clock.monotonic_ms())
 
@@ -156,12 +146,6 @@ class Background:
             self._aged_due_ms = now_ms + limits.FEED_MS
             for _ in engine.feeds.forget_aged():
                 await let_others_run()
-
-    async def _undo(self) -> None:
-        """Undo what has failed behind its first pieces, a piece at a time."""
-        store = self._core.store
-        while store.transactions.undoing:
-            await self._core.writer.add_job(store.transactions.undoing[0].undo)
 
     async def _noop(self) -> None:
         """An oplog quiet for ten seconds gets an entry, so that the tokens of quiet streams move on."""
@@ -180,6 +164,7 @@ class Background:
         A writer that adds entries meanwhile does not keep it from its end: the last of them are left to the next round.
         """
         store = self._core.store
+        store.environment.forget_dead_readers()
         if now_ms is None:
             now_ms = self._retention_clock.now_ms()
         removed, piece = 0, limits.PRUNE_ROUND_COUNT_MAX

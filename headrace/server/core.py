@@ -21,6 +21,7 @@ from headrace.dispatch.options import ServerOptions
 from headrace.dispatch.request import UNIX_SOCKET, ClientInfo, Request
 from headrace.errors import CommandError, Interrupted
 from headrace.log_lines import RepeatedLine, printable
+from headrace.running_command import TURN_SECONDS, RunningCommand, Work
 from headrace.server import logs
 from headrace.server.audit import Audit
 from headrace.server.background import Background
@@ -34,24 +35,24 @@ from headrace.server.peer import Peer
 from headrace.server.profile_writer import ProfileWriter
 from headrace.server.running_clock import RunningClock
 from headrace.server.scheduler import Scheduler
-from headrace.server.tls.context import TlsError, certificate_warning, new_context
+from headrace.server.tls.context import TlsError, new_context, server_certificate
 from headrace.server.tls.handshakes import Handshakes
 from headrace.server.tls.layer import TlsLayer
+from headrace.server.tls.validity import expiry_warning
 from headrace.server.watchdog import LOOK_SECONDS, Watchdog
 from headrace.server.writer import SharedGate, Writer
 from headrace.store.store import Store
-from headrace.turns import TURN_SECONDS, Turn, Work
 from headrace.values.position import seconds
 
 LOG = logging.getLogger("headrace.server")
 
 
 class Hosted(NamedTuple):
-    """What a server is given that serves a store which a program has open."""
+    """The arguments of a server that serves a store which a program has open."""
 
     engine: Engine
     gate: SharedGate
-    """Who may write: the program's threads or the server."""
+    """Lets one writer in: the program's threads or the server."""
 
 
 class Core:
@@ -119,6 +120,7 @@ class Core:
         self._listener = Listener(self.loop, self._new_protocol)
         self._socket_path: Path | None = None
         self.startup_warnings: list[str] = []
+        self.certificate: tuple[str, float] | None = None
 
     def _new_engine(self, clock: Clock) -> Engine:
         options = self.options
@@ -177,7 +179,7 @@ class Core:
             LOG.warning("%s", warning)
 
     def _warn_of_clock(self) -> None:
-        """Say that cluster times are ahead of the clock, which was ahead once, or is behind now."""
+        """Say that cluster times are ahead of the clock, which was ahead once, or is slow now."""
         ahead = seconds(self.store.last_position) - self.engine.clock.now_ms() // 1000
         if ahead > limits.CLOCK_AHEAD_SECONDS:
             self._warn(
@@ -229,7 +231,7 @@ class Core:
                 self._socket_path.unlink()
 
     def _leave_engine(self) -> None:
-        """Let go of the program's engine."""
+        """Give the program's engine back."""
         self.store.listeners.remove(self.notifier.committed)
         self.engine.access.listeners.remove(logs.access_event)
         if self.audit is not None:
@@ -282,7 +284,7 @@ class Core:
         if self.audit is not None:
             self.audit.introduced(client)
 
-    def has_paused(self, request: Request, turn: Turn) -> None:
+    def has_paused(self, request: Request, turn: RunningCommand) -> None:
         if turn.paused_at is not None:
             duration_ms = (monotonic() - turn.paused_at + TURN_SECONDS) * 1000
             if self.engine.profiler.is_slow(duration_ms):
@@ -308,9 +310,12 @@ class Core:
             LOG.warning("%s", warning)
 
     def _certificate_warning(self) -> str | None:
-        """What is said of a certificate that expires soon."""
+        """Return the warning for a certificate that expires soon, and note the certificate that is in force."""
         tls = self.options.tls
-        return None if tls is None else certificate_warning(tls, self.engine.clock.now_ms() / 1000)
+        self.certificate = None if tls is None else server_certificate(tls)
+        if tls is None or self.certificate is None:
+            return None
+        return expiry_warning(tls.certificate_key_file, self.certificate[1], self.engine.clock.now_ms() / 1000)
 
     def rotate_logs(self, log: str | None = None, client: ClientInfo | None = None) -> None:
         try:
@@ -383,7 +388,7 @@ class Core:
             reason = "Implicit logout due to client connection closure"
             self.engine.access.note_logout(peer.client, grants.name, reason)
         if self._listener.paused:
-            self.loop.call_soon(self._listener.client_left)  # its socket is closed behind this call
+            self.loop.call_soon(self._listener.client_left)  # its socket is closed after this call
         self.notifier.leave(peer)
         error = Interrupted(279, "the client has disconnected")
         self.scheduler.interrupt(peer.client.connection_id, error)

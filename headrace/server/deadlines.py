@@ -15,7 +15,7 @@ STEP_MS: Final = 5
 
 
 class Deadlines:
-    """What waits, by the step in which its time is up."""
+    """Waiting items, by the step in which their time is up."""
 
     def __init__(self, loop: AbstractEventLoop, is_up: Callable[[Hashable], None]) -> None:
         """`is_up` is called with each item whose deadline has come; it is out by then."""

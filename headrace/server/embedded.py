@@ -18,7 +18,8 @@ from typing import Any
 
 from headrace.clock import Clock
 from headrace.commands.users.first_users import create_user
-from headrace.dispatch.options import ServerOptions, TlsOptions
+from headrace.dispatch.options import OPTION_NAMES, ServerOptions, TlsOptions
+from headrace.keywords import check_keywords, keywords_of
 from headrace.server.core import Core
 from headrace.server.uri import host_and_port, tls_options, unix_socket, uri_of
 
@@ -52,7 +53,7 @@ class Server:
 
     Raises:
         TlsError: The certificates cannot be used (when the server starts).
-        UnprotectedAddress: Other machines would reach it, and nobody has to log in (when the server starts).
+        UnprotectedAddress: Other machines would reach it, and no client has to log in (when the server starts).
         DirectoryInUse: Another process has the directory open (when the server starts).
         UnusableDirectory: Its file is damaged or of another program, or cannot be written (when the server starts).
         OSError: The address cannot be bound (when the server starts).
@@ -65,6 +66,7 @@ class Server:
         tls: TlsOptions | str | os.PathLike[str] | None = None,
         **options: Any,
     ) -> None:  # fmt: skip
+        check_keywords("Server", options, OPTION_NAMES | keywords_of(Server.__init__))
         self._throw_away = path is None or path == ":memory:"
         dbpath = Path(os.devnull) if self._throw_away or path is None else Path(path)
         self._users = users or {}

@@ -1,6 +1,6 @@
-"""Who else can reach a server: addresses of other machines need users or consent, and files are their owner's only.
+"""Exposure of a server: addresses of other machines need users or consent, and only the owner can open its files.
 
-Rule: a server that lets everybody read and write never listens on an address that other machines reach unless its
+Rule: a server that lets every client read and write never listens on an address that other machines reach unless its
 operator has said so (`--allowUnauthenticated`).
 """
 
@@ -21,11 +21,11 @@ from headrace.store.spill_file import FOLDER as SPILL_FOLDER
 
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 _NAMES: Final = frozenset({DATA_FILE, LOCK_FILE, NEW_FILE, READERS_FILE, SPILL_FOLDER})
-"""What the server itself puts into a data directory."""
+"""The files that the server itself puts into a data directory."""
 
 
 class UnprotectedAddress(Exception):
-    """Other machines could reach a server that asks nobody who he is, and nobody has said that they may."""
+    """Other machines could reach a server without authentication, and its operator has not allowed that."""
 
 
 class OpenKeyFile(Exception):
@@ -39,7 +39,7 @@ def exposed_addresses(sockets: Iterable[socket.socket]) -> list[str]:
 
 
 def require_consent(options: ServerOptions, sockets: Iterable[socket.socket]) -> None:
-    """Raise `UnprotectedAddress` where sockets expose a server without authorization, and nobody has allowed that."""
+    """Raise `UnprotectedAddress` where sockets expose a server without users, unless the operator allows it."""
     exposed = exposed_addresses(sockets)
     if exposed and not options.auth and not options.allow_unauthenticated:
         raise UnprotectedAddress(
@@ -50,7 +50,7 @@ def require_consent(options: ServerOptions, sockets: Iterable[socket.socket]) ->
 
 
 def exposure_warning(sockets: Iterable[socket.socket]) -> str | None:
-    """What an operator is told at the start who has given that consent; None where nothing is exposed."""
+    """Return the warning at the start, for an operator who has given that consent; None where nothing is exposed."""
     exposed = exposed_addresses(sockets)
     if not exposed:
         return None

@@ -34,7 +34,7 @@ def log_failure(what: str, error: BaseException, *, level: int = logging.ERROR) 
             _DiskFailure.logged_at = monotonic()
             emit(LOG, level, "%s, since the disk is full or fails: %s", printable(what), printable(error))
         return
-    if isinstance(error, RecursionError) and level == logging.ERROR:  # by what a client sent, who is answered error 15
+    if isinstance(error, RecursionError) and level == logging.ERROR:  # by what a client sent, which gets error 15
         _TOO_DEEP.log(f"{what}: {shown(error)}")
         return
     frames = traceback.format_tb(error.__traceback__, -limits.LOG_FRAME_COUNT_MAX)
@@ -42,7 +42,7 @@ def log_failure(what: str, error: BaseException, *, level: int = logging.ERROR) 
 
 
 def log_of_loop(loop: object, context: dict[str, Any]) -> None:
-    """What the event loop tells of an exception in a callback: its handler. asyncio's own logs the callback's
+    """Log an exception in a callback of the event loop: its handler. asyncio's own logs the callback's
     arguments and the exception's text, which may have documents in them."""
     error = context.get("exception")
     if isinstance(error, BaseException):
@@ -52,7 +52,7 @@ def log_of_loop(loop: object, context: dict[str, Any]) -> None:
 
 
 def shown(error: BaseException) -> str:
-    """What the log says of an exception: its type, and its text where that cannot be of a document or a password."""
+    """Return the log's text for an exception: its type, and its text unless that may have a document or a password."""
     title = type(error).__name__
     is_ours = isinstance(error, OSError | MemoryError | LmdbError) or type(error) in (RuntimeError, TimeoutError)
     return f"{title}: {printable(error)}" if is_ours and str(error) else title

@@ -1,8 +1,8 @@
 """Listening sockets: connections accepted as long as there are descriptors, and left waiting in the kernel while not.
 
 An event loop's own server either takes and closes the connections for which there is no descriptor (libuv), or logs
-each second that there is none (asyncio). Here the listener pauses, says so once, and goes on when a client has left:
-those who wait are served then. Some descriptors are left for files.
+each second that there is none (asyncio). Here the listener pauses, says so once, and continues when a client has left:
+waiting clients are served then. Some descriptors are left for files.
 
 Clients may connect more quickly than they can be served: to accept one takes 10 µs, to serve it 200 and more. So that
 the kernel's queue does not fill up, and clients are not turned away, connections are accepted first and served later,
@@ -64,7 +64,7 @@ class Listener:
             try:
                 connection, _ = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                self._say_that_nobody_waits()
+                self._say_that_no_client_waits()
                 break
             except OSError as error:
                 if error.errno not in _EXHAUSTED:
@@ -129,7 +129,7 @@ class Listener:
             )
         self._loop.call_later(limits.ACCEPT_RETRY_SECONDS, self._retry)
 
-    def _say_that_nobody_waits(self) -> None:
+    def _say_that_no_client_waits(self) -> None:
         if self._has_warned:
             self._has_warned = False
             LOG.warning("there are descriptors again: no connection waits any more")
@@ -173,8 +173,8 @@ def set_socket_options(connection: Any) -> None:
 
 
 def has_left(descriptor: int) -> bool:
-    """Whether the client of a socket has closed its side already; False where the system does not tell before all else
-    is read."""
+    """Whether the client of a socket has closed its side already; False where the system does not show it before
+    the rest is read."""
     if sys.platform != "linux":
         return False
     poll = select.poll()
@@ -183,7 +183,7 @@ def has_left(descriptor: int) -> bool:
 
 
 def pending_bytes(descriptor: int) -> int:
-    """What the client has sent already, as far as it fits in the kernel's buffer."""
+    """Return how much the client has sent already, as far as it fits in the kernel's buffer."""
     return int.from_bytes(fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
@@ -226,7 +226,7 @@ def bound_unix_socket(path: Path, mode: int) -> socket.socket:
     listening = socket.socket(socket.AF_UNIX)
     try:
         listening.bind(str(path))
-        path.chmod(mode)  # nobody can connect yet, since nobody listens
+        path.chmod(mode)  # no client can connect yet: it does not listen
     except OSError as error:
         listening.close()
         raise OSError(error.errno, f"cannot listen on {path}: {error.strerror}") from None

@@ -1,4 +1,4 @@
-"""The server's log: lines as text, or in MongoDB's structured form (`--logFormat json`); what is an event of its.
+"""The server's log: lines as text, or in MongoDB's structured form (`--logFormat json`).
 
     {"t":{"$date":"2026-11-22T07:31:05.123+00:00"},"s":"I","c":"COMMAND","id":51803,"ctx":"conn3","msg":"Slow query",
      "attr":{"ns":"shop.orders", ...}}
@@ -21,7 +21,7 @@ from headrace.dispatch.access import AccessEvent, shortened
 from headrace.dispatch.profiling.profile_document import answer_counts
 from headrace.dispatch.request import ClientInfo, Request
 from headrace.log_lines import emit
-from headrace.turns import Work
+from headrace.running_command import Work
 
 LOG = logging.getLogger("headrace.events")
 TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -107,7 +107,7 @@ def connection_ended(client: ClientInfo, count: int) -> None:
 
 
 def client_metadata(client: ClientInfo, *, unprotected: bool) -> None:
-    """A client has said who it is. `unprotected`: the server is exposed, and nobody has to log in."""
+    """A client has described itself. `unprotected`: the server is exposed, and no client has to log in."""
     attributes: dict[str, Any] = {
         "remote": client.address, "client": context_of(client), "doc": _shortened(client.metadata or {})
     }  # fmt: skip
@@ -123,7 +123,7 @@ _ACCESS: Final = {
     ("authenticate", False): (5286306, "Successfully authenticated"),
     ("authenticate", True): (5286307, "Failed to authenticate"),
 }
-"""What is logged of users, by what has happened and whether it failed."""
+"""Log lines about users, by what has happened and whether it failed."""
 
 
 def access_event(event: AccessEvent) -> None:

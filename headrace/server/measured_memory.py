@@ -22,7 +22,7 @@ from typing import Protocol, TypeVar
 from headrace import limits
 from headrace.clock import monotonic
 from headrace.memory_budget import Memory
-from headrace.turns import Turn
+from headrace.running_command import RunningCommand
 
 
 class MeasuredMemory:
@@ -41,7 +41,7 @@ class MeasuredMemory:
         return self._used() > self._memory.bytes_max * limits.MEMORY_SHORT_SHARE
 
     def excess(self) -> int:
-        """Return how many bytes the process has where these are so many that something must end; otherwise 0."""
+        """Return how many bytes the process has where a command must end for it; otherwise 0."""
         used = self._used()
         return used if used > self._memory.bytes_max * limits.MEMORY_EXCEEDED_SHARE else 0
 
@@ -67,7 +67,7 @@ class Paused(Protocol):
     """A command that has paused."""
 
     @property
-    def turn(self) -> Turn:
+    def turn(self) -> RunningCommand:
         """Its turn."""
 
     @property
@@ -103,8 +103,19 @@ def _statm() -> int:
 
 def resident_bytes() -> int:
     """Return the resident memory of the process without pages of files, 4 µs; 0 where the system is not Linux."""
+    resident, shared = _resident_pages()
+    return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
+
+
+def resident_bytes_of_all() -> int:
+    """Return the resident memory of the process, with pages of files; 0 where the system is not Linux."""
+    return _resident_pages()[0] * os.sysconf("SC_PAGE_SIZE")
+
+
+def _resident_pages() -> tuple[int, int]:
+    """Return how many pages are resident, and how many of these are of files."""
     try:
         _, resident, shared, _ = os.pread(_statm(), 128, 0).split(b" ", 3)
     except OSError:
-        return 0
-    return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
+        return 0, 0
+    return int(resident), int(shared)

@@ -2,7 +2,7 @@
 
 Rule: no watcher waits for ever once a matching commit exists, and an idle one costs nothing: a commit looks up the
 scopes it touched and wakes only those that wait there. A few are woken in each turn of the loop, so that a writer
-need not wait for a thousand watchers. Streams whose own stages take long go behind all others, one in a turn.
+need not wait for a thousand watchers. Streams whose own stages take long go after all others, one in a turn.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from headrace.dispatch.command import Command
 from headrace.dispatch.request import Request
 from headrace.dispatch.wait import Wait
 from headrace.errors import Interrupted
+from headrace.running_command import TURN_SECONDS
 from headrace.server.deadlines import Deadlines
 from headrace.store.store import Committed
-from headrace.turns import TURN_SECONDS
 
 if TYPE_CHECKING:
     from headrace.server.core import Core
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 SLOW_SECONDS: Final = 0.001
-"""A stream with stages whose last batch took as long is read behind those that are quicker."""
+"""A stream with stages whose last batch took as long is read after those that are quicker."""
 
 
 class Parked:
@@ -116,7 +116,7 @@ class Notifier:
                 self._wake(here)
 
     def queue(self, peer: Peer, command: Command, request: Request) -> None:
-        """Run a command when it is its turn; one on a slow stream behind the others."""
+        """Run a command when it is its turn; one on a slow stream after the others."""
         self._schedule()
         item = Parked(peer, command, request, None)
         cursor = request.cursor
@@ -155,7 +155,7 @@ class Notifier:
                 parked.request.cursor.is_slow = monotonic() - now > SLOW_SECONDS
         finally:
             if woken or slow:
-                self._core.writer.call_behind(self._run_woken)
+                self._core.writer.call_after_writes(self._run_woken)
 
     def _time_is_up(self, parked: Any) -> None:
         self._remove(parked)

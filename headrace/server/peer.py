@@ -15,20 +15,35 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace import limits
 from headrace.commands.reading.get_more import COMMAND as GET_MORE
-from headrace.dispatch import repeated_getmore
+from headrace.dispatch import exhaust, repeated_getmore
 from headrace.dispatch.command import Command
 from headrace.dispatch.fail_points import Failure
-from headrace.dispatch.request import Request, UnreadRequest, parse_legacy_query, parse_message
+from headrace.dispatch.request import (
+    Request,
+    UnreadRequest,
+    parse_legacy_query,
+    parse_message,
+    remember,
+)
 from headrace.dispatch.wait import Wait
 from headrace.errors import AnsweredError, CommandError, Interrupted
 from headrace.log_lines import emit, printable
 from headrace.memory_budget import Account
+from headrace.query.operation_memory import size_of
 from headrace.server.failures import log_failure, read_error
 from headrace.server.listener import has_left, pending_bytes
 from headrace.server.scheduler import EAGER_COUNT
-from headrace.turns import current_turn
-from headrace.wire.connection import NEED_DATA, Connection, Message, ProtocolError, TlsOnPlainSocket, UnopenedMessage
-from headrace.wire.message import MORE_TO_COME, OP_MSG, OP_QUERY
+from headrace.wire.connection import NEED_DATA, Connection, Message, UnopenedMessage
+from headrace.wire.message import (
+    EXHAUST_ALLOWED,
+    HTTP_RESPONSE,
+    MORE_TO_COME,
+    OP_MSG,
+    OP_QUERY,
+    HttpRequest,
+    ProtocolError,
+    TlsOnPlainSocket,
+)
 from headrace.wire.reply_message import encode_reply, plain_head, plain_reply
 
 if TYPE_CHECKING:
@@ -45,8 +60,8 @@ class Peer(asyncio.Protocol):
     """One client's socket."""
 
     __slots__ = (
-        "_account", "_busy", "_core", "_full", "_interruption", "_is_held", "_message", "_message_bytes", "_paused",
-        "_replies", "_transport", "_wire", "client", "request", "waiting",
+        "_account", "_busy", "_core", "_full", "_interruption", "_is_held", "_message", "_message_bytes", "_next",
+        "_paused", "_replies", "_transport", "_wire", "client", "request", "waiting",
     )  # fmt: skip
 
     def __init__(self, core: Core) -> None:
@@ -59,15 +74,16 @@ class Peer(asyncio.Protocol):
         self._full = False  # not read from, since it has sent too much ahead
         self._paused = False
         self._replies = 0
+        self._next: Message | None = None  # what is run next, as the client exhausts its cursor or streams hello
         self._is_held = False  # its command has not begun: a thread computes for it, or a fail point has blocked it
         self._interruption: Interrupted | None = None  # what ends that command instead
         self.request: Request | None = None
-        """The command that is being answered."""
+        """The command that is being answered, or has been and is to be run again."""
         self.waiting: Any = None  # the notifier's note of this peer while a command waits
 
     @property
     def is_acknowledged(self) -> bool:
-        """Whether the client wants to know what becomes of its message of the moment."""
+        """Whether the client wants an answer to its present message."""
         return not self._message.flags & MORE_TO_COME
 
     # What asyncio calls.
@@ -95,7 +111,7 @@ class Peer(asyncio.Protocol):
     def _postpone(self) -> bool:
         """Whether a client that sends much before it has had an answer is not to be served now.
 
-        It sends on, and is looked at again in the next iteration of the loop; or it has left, which is seen only behind
+        It sends on, and is looked at again in the next iteration of the loop; or it has left, which is seen only after
         all that it has sent, and is dropped.
         """
         descriptor = self._transport.get_extra_info("socket").fileno()
@@ -161,14 +177,14 @@ class Peer(asyncio.Protocol):
         wire, served = self._wire, 0
         try:
             while not self._busy and not self._paused:
-                if wire.is_empty():
+                if self._next is None and wire.is_empty():
                     break
                 if served and (served >= EAGER_COUNT or not self._core.scheduler.has_time()):
                     self._busy = True
                     self._core.scheduler.serve_later(self)
                     return
                 served += 1
-                message = wire.next_event()
+                message, self._next = self._next or wire.next_event(), None
                 if message is NEED_DATA:
                     break
                 self._begin(message)  # type: ignore[arg-type]
@@ -211,10 +227,12 @@ class Peer(asyncio.Protocol):
                 printable(error),
             )
         self._busy = True
+        if isinstance(error, HttpRequest):
+            self._send(HTTP_RESPONSE)
         self._transport.close()
 
     def _close_after(self, error: Exception) -> None:
-        """An exception that escaped from this client's turn costs it its connection, and nobody else anything."""
+        """An exception that escaped from this client's turn costs it its connection, and no other client anything."""
         log_failure(f"the connection of {self.client.address} is closed after an error inside the server", error)
         self._busy = True
         with contextlib.suppress(Exception):
@@ -256,8 +274,7 @@ class Peer(asyncio.Protocol):
         if message.opcode == OP_QUERY:
             return parse_legacy_query(message.collection or "", message.body, self.client)
         request = parse_message(message.body, message.sequences, self.client)
-        if (turn := current_turn()) is not None:
-            self._message_bytes += turn.decoded_bytes
+        self._message_bytes += size_of(request.body)
         return request
 
     def _parsed(self, request: Request | Exception) -> None:
@@ -296,6 +313,10 @@ class Peer(asyncio.Protocol):
         try:
             self.request = request
             command = engine.command(request)
+            if self._message.flags & EXHAUST_ALLOWED and self._message.opcode == OP_MSG:
+                exhaust.check(request)
+            if request.sequences and not request.is_repeated:
+                remember(request)
             failing = engine.fail_points
             failure = failing.before_command(engine, command, request) if failing.active else None
         except Exception as error:
@@ -411,7 +432,7 @@ class Peer(asyncio.Protocol):
             self._core.notifier.park(self, command, request, answer)
 
     def failed(self, request: Request, error: Exception) -> bytes:
-        """The reply to a command that failed inside the server, which the log tells of."""
+        """The reply to a command that failed inside the server, which is logged."""
         log_failure(f"the command {request.name} of {self.client.address} failed inside the server", error)
         return self._core.engine.failure(read_error(error), request)
 
@@ -444,32 +465,47 @@ class Peer(asyncio.Protocol):
             self._close_after(error)
 
     def _answer(self, answer: bytes) -> None:
-        message, self.request = self._message, None
-        opcode, compressor = message.opcode, message.compressor
+        message, request, self.request = self._message, self.request, None
+        opcode, compressor, flags = message.opcode, message.compressor, 0
         if message.flags & MORE_TO_COME and opcode != OP_QUERY:
             return
         self._replies = number = self._replies + 1 & limits.REPLY_ID_MAX
+        if message.flags & EXHAUST_ALLOWED and opcode != OP_QUERY and request is not None:
+            flags = self._repeat(message, request, answer, number)
         is_long = len(answer) > _DECODED_BYTES_MAX
         if opcode == OP_QUERY or compressor is not None:
-            self._answer_encoded(number, answer, is_long=is_long)
+            self._answer_encoded(number, answer, is_long=is_long, flags=flags)
         elif is_long:  # which would take long to copy
-            self._send(plain_head(number, message.request_id, len(answer)))
+            self._send(plain_head(number, message.request_id, len(answer), flags))
             self._send(answer)
         else:
-            sent = plain_reply(number, message.request_id, answer)
+            sent = plain_reply(number, message.request_id, answer, flags)
             self._core.engine.metrics["network.bytesOut"] += len(sent)
             self._transport.write(sent)
 
-    def _answer_encoded(self, number: int, answer: bytes, *, is_long: bool) -> None:
+    def _repeat(self, message: Message, request: Request, answer: bytes, number: int) -> int:
+        """Note that an exhausting request is run again, if it is; return the flags of its answer.
+
+        `number`: the answer's, to which the next reply will be the reply."""
+        body = exhaust.next_body(request, answer)
+        if body is None:
+            return 0
+        self._next = Message(number, OP_MSG, message.flags, body, {})
+        self._next.compressor = message.compressor
+        self.request = request
+        return MORE_TO_COME
+
+    def _answer_encoded(self, number: int, answer: bytes, *, is_long: bool, flags: int) -> None:
         """Answer a legacy message, or a compressed one."""
         message = self._message
         legacy, compressor = message.opcode == OP_QUERY, message.compressor
         if compressor is not None and is_long:
             self._busy = True
-            encode = partial(encode_reply, legacy=legacy, compressor=compressor)
+            encode = partial(encode_reply, legacy=legacy, compressor=compressor, flags=flags)
             self._core.scheduler.run_message(self, self._compressed, encode, number, message.request_id, answer)
         else:
-            self._send(encode_reply(number, message.request_id, answer, legacy=legacy, compressor=compressor))
+            answered = message.request_id
+            self._send(encode_reply(number, answered, answer, legacy=legacy, compressor=compressor, flags=flags))
 
     def _compressed(self, sent: bytes | Exception) -> None:
         """A long reply has been compressed."""

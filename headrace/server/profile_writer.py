@@ -1,6 +1,6 @@
-"""Stores what the profiler has measured, behind the commands: a job of the writer for all documents that have come.
+"""Stores what the profiler has measured, after the commands: a job of the writer for all documents that have come.
 
-A document that cannot be stored is dropped: nobody's command fails for it.
+A document that cannot be stored is dropped: no command fails for it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from asyncio import Future
 from typing import TYPE_CHECKING
 
 from headrace import limits
+from headrace.dispatch.profiling.profiler import STORED
 from headrace.store.profiles import store_profiles
 from headrace.store.write_transaction import WriteTransaction
 
@@ -22,13 +23,14 @@ class ProfileWriter:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._waiting: list[tuple[str, bytes | None]] = []
-        self._stored_count = 0  # of those that wait, in the transaction of the moment
+        self._stored_count = 0  # of those that wait, in the present transaction
         self._has_job = False
 
     def add(self, namespace: str, document: bytes | None) -> None:
         """Store a document in the collection; None: create that."""
         if len(self._waiting) < limits.PROFILE_QUEUE_COUNT_MAX and not self._core.ending:
             self._waiting.append((namespace, document))
+            self._core.engine.profiler.recorded_count += 1
             self._store()
 
     def _store(self) -> None:
@@ -45,5 +47,8 @@ class ProfileWriter:
         if not job.cancelled() and job.exception() is not None:
             self._stored_count = len(self._waiting)
         del self._waiting[: self._stored_count]
+        self._core.engine.profiler.stored_count += self._stored_count
+        self._stored_count = 0
+        self._core.wake(STORED)
         if self._waiting and not self._core.ending:
             self._store()

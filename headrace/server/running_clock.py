@@ -31,7 +31,7 @@ class RunningClock(Clock):
         return self._clock.now_ms()
 
     def monotonic_ms(self) -> float:
-        """Milliseconds of the monotonic clock, less those for which nobody asked."""
+        """Milliseconds of the monotonic clock, less those for which it was not read."""
         now_ms = self._clock.monotonic_ms()
         if now_ms - self._asked_ms > _STOPPED_MS:
             self._leave_out(now_ms - self._asked_ms)

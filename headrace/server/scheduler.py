@@ -1,15 +1,15 @@
 """Commands that have paused: each iteration of the loop resumes one of them, in turn, between what sockets bring.
 
-A client that has sent many messages at once is *eager*: behind the first, they are served in the time that each
+A client that has sent many messages at once is *eager*: after the first, they are served in the time that each
 iteration of the loop has for all such clients, some of one and then some of the next.
 
-Many clients may send a long command at the same moment. Behind the first that has paused in an iteration of the loop,
-the others begin with a short turn, and behind some of these the rest is queued for the next iterations.
+Many clients may send a long command at the same moment. After the first that has paused in an iteration of the loop,
+the others begin with a short turn, and after some of these the rest is queued for the next iterations.
 
-While the process is short of memory (`measured_memory.py`), only the oldest of the paused commands goes on.
+While the process is short of memory (`measured_memory.py`), only the oldest of the paused commands continues.
 
-Rule: who sends a short command waits for one turn of a long one at most, however many long ones there are; those share
-the time that is left.
+Rule: a short command waits for one turn of a long one at most, however many long ones there are; those share the time
+that is left.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ from headrace.dispatch.command import Command
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError, Interrupted
 from headrace.memory_budget import exceeded
+from headrace.running_command import TURN_SECONDS, RunningCommand
 from headrace.server.measured_memory import MeasuredMemory, Paused, expendable, is_ending, oldest
-from headrace.turns import TURN_SECONDS, Turn, Turns, free
+from headrace.turns import Turn, Turns
 
 if TYPE_CHECKING:
     from headrace.server.core import Core
@@ -49,7 +50,7 @@ CROWDED_COUNT: Final = 8
 
 @dataclass(slots=True, eq=False)
 class _Paused:
-    """What goes on when it is its turn: a command, or (`request` is None) the reading or writing of a long message."""
+    """A paused command, or (`request` is None) the reading or writing of a long message."""
 
     peer: Peer | None
     request: Request | None
@@ -65,7 +66,6 @@ class Scheduler:
 
     def __init__(self, core: Core) -> None:
         self.turns = Turns()
-        self.turns.can_keep = True
         self._core = core
         self.measured = MeasuredMemory(core.store.memory)
         self._paused: deque[_Paused] = deque()
@@ -84,11 +84,11 @@ class Scheduler:
         """Whether this iteration of the loop has time for one more message of a client that has had one answered."""
         if not self._eager_ends:
             self._eager_ends = monotonic() + self.eager_seconds
-            self._core.writer.call_behind(self._next_iteration)
+            self._core.writer.call_after_writes(self._next_iteration)
         return monotonic() < self._eager_ends
 
     def serve_later(self, peer: Peer) -> None:
-        """Serve a client on behind the other eager ones."""
+        """Serve a client on after the other eager ones."""
         self._eager.append(peer)
         self.has_time()
 
@@ -101,7 +101,7 @@ class Scheduler:
                 return
 
     def run_read(self, peer: Peer, command: Command, request: Request) -> Any:
-        """What `Engine.run_read` answers. If the command has paused, or has to wait for its first turn, neither bytes
+        """Return the result of `Engine.run_read`. If the command has paused, or waits for its first turn, neither bytes
         nor a `Wait`: its peer is answered through `finish`, or woken."""
         if self._begun_count:
             if self._begun_count > CROWDED_COUNT:
@@ -128,9 +128,9 @@ class Scheduler:
 
     def count_memory(self, turn: Turn, request: Request) -> None:
         """Count what a paused command holds of documents, as long as it waits for its next turn: the chunk that a scan
-        has read, the batch that is made, and a long document that it has decoded. Where that is needed, it ends with
+        has read, and the batch that is made. Where that is needed, it ends with
         error 146, before other commands go on: it holds all that until then, and it is counted no more."""
-        size = turn.scan_bytes + turn.batch_bytes + turn.decoded_bytes
+        size = turn.scan_bytes + turn.batch_bytes
         if turn.account is None:
             if size <= limits.COUNTED_STEP_BYTES:
                 return
@@ -153,7 +153,6 @@ class Scheduler:
         if any(map(is_ending, commands)):
             return
         memory = self._core.store.memory
-        commands = [paused for paused in commands if paused.turn.interruptible]
         half = memory.bytes_max // 2
         if (memory.used > half or not commands) and memory.release_largest(excess):
             return
@@ -161,21 +160,20 @@ class Scheduler:
             memory.note_cut_off(excess, "one of the long commands ends")
             self._out_of_memory(expendable(commands, half).turn)
 
-    def _out_of_memory(self, turn: Turn) -> None:
+    def _out_of_memory(self, turn: RunningCommand) -> None:
         error = exceeded(self._core.store.memory.bytes_max)
         turn.interruption = Interrupted(error.code, error.message)
-        if turn.interruptible:
-            turn.goes_first = True
-            for paused in self._paused:
-                if paused.turn is turn:
-                    self._paused.remove(paused)
-                    self._paused.appendleft(paused)
-                    break
+        turn.goes_first = True
+        for paused in self._paused:
+            if paused.turn is turn:
+                self._paused.remove(paused)
+                self._paused.appendleft(paused)
+                break
 
     def _begun(self) -> None:
         """A command has used up its first turn."""
         if not self._begun_count:
-            self._core.writer.call_behind(self._begin_queued)
+            self._core.writer.call_after_writes(self._begin_queued)
         self._begun_count += 1
 
     def _begin_queued(self) -> None:
@@ -192,17 +190,6 @@ class Scheduler:
     def run_message(self, peer: Peer, done: Callable[[Any], None], function: Callable[..., Any], *args: Any) -> None:
         """Read or write a long message of a peer in turns; `done` is called with the result, or with the exception."""
         self._run(peer, done, function, *args)
-
-    def free_large(self) -> None:
-        """Free the large containers that commands have made and nobody refers to any more; and locks that are gone."""
-        transactions = self._core.store.transactions
-        if transactions.needs_cleaning:
-            self._run(None, _ignore, transactions.clean)
-        if transactions.discarded:
-            self.turns.large += transactions.discarded
-            transactions.discarded.clear()
-        if self.turns.large:
-            self._run(None, _ignore, free, self.turns.large)
 
     def _run(self, peer: Peer | None, done: Callable[[Any], None], function: Callable[..., Any], *args: Any) -> None:
         try:
@@ -265,10 +252,10 @@ class Scheduler:
     def _schedule(self) -> None:
         if not self._scheduled:
             self._scheduled = True
-            self._core.writer.call_behind(self._next)
+            self._core.writer.call_after_writes(self._next)
 
     def _next(self) -> None:
-        """Resume one command, and others behind those that end within the time of a turn: clients may have left."""
+        """Resume one command, and others after those that end within the time of a turn: clients may have left."""
         self._scheduled = False
         ends = monotonic() + TURN_SECONDS
         try:
@@ -309,7 +296,7 @@ class Scheduler:
             return False
         if paused.peer is not None:
             del self._by_connection[paused.peer.client.connection_id]
-            if paused.request is None:  # the command of a long message begins behind a turn that was its own, too
+            if paused.request is None:  # the command of a long message begins after a turn that was its own, too
                 self._begun()
                 self._message_since = paused.since
         try:
@@ -322,7 +309,3 @@ class Scheduler:
 
 def _go_on(peer: Peer, command: Command, request: Request, answer: Any) -> None:
     peer.go_on(command, request, peer.failed(request, answer) if isinstance(answer, Exception) else answer)
-
-
-def _ignore(answer: Any) -> None:
-    """What frees containers answers nothing."""

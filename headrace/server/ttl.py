@@ -1,11 +1,13 @@
 """TTL indexes: documents whose date is older than `expireAfterSeconds` are deleted, a bounded piece at a time.
 
-What expires is deleted like any other document: with an oplog entry, and an event for those who watch.
-Source: MongoDB's TTL monitor: once a minute; a date, or the earliest date of an array; nothing else expires.
+What expires is deleted like any other document: with an oplog entry, and an event for streams.
+Source: MongoDB's TTL monitor: a round each `ttlMonitorSleepSecs`; a date, or the earliest date of an array expires;
+nothing else does.
 """
 
 from __future__ import annotations
 
+import math
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,24 +31,22 @@ if TYPE_CHECKING:
     from headrace.server.background import JobHost
     from headrace.store.write_transaction import WriteTransaction
 
-ROUND_MS: Final = 60_000
-
 
 class TimeToLive:
     """The rounds of one server."""
 
     def __init__(self, core: JobHost) -> None:
         self._core = core
-        self._due_ms = 0.0
+        self._round_ms = -math.inf  # when the last round has begun, on the monotonic clock
         self._expiry_clock = ExpiryClock(core.engine.clock)
 
     async def tick(self) -> None:
         """Make a round if one is due."""
-        clock = self._core.engine.clock
-        now_ms = self._expiry_clock.now_ms()
-        if clock.monotonic_ms() < self._due_ms:
+        engine = self._core.engine
+        now_ms, at_ms = self._expiry_clock.now_ms(), engine.clock.monotonic_ms()
+        if at_ms < self._round_ms + engine.parameters["ttlMonitorSleepSecs"] * 1000:
             return
-        self._due_ms = clock.monotonic_ms() + ROUND_MS
+        self._round_ms = at_ms
         await self.round(now_ms)
 
     async def round(self, now_ms: int) -> int:

@@ -1,18 +1,12 @@
-"""Group commit: all writes that wait share one transaction and one synced commit.
+"""The server's writes: the queue, and the callback of the loop that empties it. `group_commit.py` has the rules.
 
 Writes are gathered while the loop hands out what the sockets brought, then run together, committed and
 answered. A commit that is quick (an SSD) is awaited on the spot, which costs least. Where commits have proved slow, or
 the messages are long, a thread begins the transaction and commits it, so that reads and pings are answered meanwhile.
 
 A write that takes long pauses (`turns.py`), and what it has done is committed with its group. It goes on in a later
-group, as the last of it, behind the writes that came meanwhile; one paused write in each group. Where a single change
-takes long, as that of a document with a million keys of an index, the write pauses in the middle of it with the
-transaction open, for those who read; other writes wait. Behind a long commit,
-the writes that came meanwhile have a group of their own: they have waited for megabytes to be written once already.
-
-Rules: no client is answered before its write is on disk. A write that fails inside costs every other write of its
-group at most one more run. A write in its first turn can be run anew. One that has paused before cannot: if its group
-fails it ends with that error, and what it did in earlier turns stays done.
+group, as the last of it, after the writes that came meanwhile; one paused write in each group. After a long commit, the
+writes that came meanwhile have a group of their own: they have waited for megabytes to be written once already.
 """
 
 from __future__ import annotations
@@ -20,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -28,30 +22,49 @@ from headrace import limits
 from headrace.clock import monotonic
 from headrace.dispatch.command import Command
 from headrace.dispatch.request import Request
+from headrace.dispatch.retryable_writes import interrupted_labels
+from headrace.dispatch.transactions import written_bytes
 from headrace.dispatch.wait import Wait
 from headrace.errors import Interrupted
 from headrace.server.failures import log_failure, write_error
+from headrace.server.group_commit import GroupCommitter, WriteGroup
 from headrace.server.measured_memory import oldest
 from headrace.store.kv import Transaction
 from headrace.store.write_transaction import CatalogChange, WriteTransaction
 from headrace.turns import Turn
 
 if TYPE_CHECKING:
+    from headrace.dispatch.engine import Engine
     from headrace.server.core import Core
     from headrace.server.peer import Peer
 
 SLOW_COMMIT_MS: Final = 3.0  # from here on a commit is worth a thread
 LONG_COMMIT_BYTES: Final = 2 * 1024 * 1024  # of messages, and one of them: to write that much takes as long
 
-Write = tuple["Peer", Command, Request]
-Job = tuple[Callable[[WriteTransaction], object], "asyncio.Future[None]"]
-Answer = bytes | Wait | Turn
+
+class ClientWrite(NamedTuple):
+    """A write of a client."""
+
+    peer: Peer
+    command: Command
+    request: Request
+
+
+class ServerJob(NamedTuple):
+    """A write of the server's own."""
+
+    run: Callable[[WriteTransaction], object]
+    future: asyncio.Future[None]
+
+
+Answer = bytes | Wait | Turn | None
+"""None: of a job."""
 
 
 class PausedWrite(NamedTuple):
     """A write that has paused, and goes on in a later group."""
 
-    write: Write
+    write: ClientWrite
     turn: Turn
 
     @property
@@ -61,48 +74,49 @@ class PausedWrite(NamedTuple):
 
 
 @dataclass(slots=True)
-class WriteGroup:
-    """Writes that share a transaction, and how far they have come."""
+class SharedGroup(WriteGroup["ClientWrite | ServerJob", PausedWrite]):
+    """Writes that share a transaction."""
 
-    writes: list[Write]
-    jobs: list[Job]
-    resumed: PausedWrite | None = None
-    """One that goes on in this group, behind all others."""
-    answers: list[Answer] = field(default_factory=list)
-    """One for each write that has run, `resumed` behind them."""
-    jobs_run: int = 0
-    has_resumed: bool = False
-    """Whether `resumed` has had its turn, or has begun it."""
-    in_change: PausedWrite | None = None
-    """The write that has paused in the middle of a change,"""
-    change_pauses: int = 0
-    """and how often one has."""
     catalog_changes: list[tuple[Request | None, list[CatalogChange]]] = field(default_factory=list)
-    """What each request has done to the catalog; None: a job of the server's own."""
-    txn: WriteTransaction = field(init=False)
+    """The changes of the catalog that each request has made; None: a job of the server's own."""
+    has_paused: bool = False
+    """A write has used up its first turn: the others of the group have short ones, so that many long writes which
+    come at once do not hold up the short ones after them."""
 
     def take_changes(self, request: Request | None) -> None:
         """The changes of the catalog since the last call are this request's; None: the server's own."""
         self.catalog_changes.append((request, self.txn.catalog_changes))
         self.txn.catalog_changes = []
 
-    def all_writes(self) -> list[Write]:
-        """Those to which `answers` belong, in order."""
-        return self.writes if self.resumed is None else [*self.writes, self.resumed.write]
+    def answered(self) -> Iterable[tuple[ClientWrite | ServerJob, Answer]]:
+        """The writes that have run, and their answers."""
+        writes = self.writes if self.resumed is None else [*self.writes, self.resumed.write]
+        return zip(writes, self.answers)
+
+    def clients(self) -> list[ClientWrite]:
+        """The clients' writes."""
+        made = [write for write in self.writes if type(write) is ClientWrite]
+        return made if self.resumed is None else [*made, self.resumed.write]
 
     def paused(self) -> list[PausedWrite]:
         """The writes that have paused in this group, or wait in it for their turn."""
-        pairs = zip(self.all_writes(), self.answers)
-        paused = [PausedWrite(write, answer) for write, answer in pairs if type(answer) is Turn]
-        if self.in_change is not None:
-            paused.append(self.in_change)
+        paused = [
+            PausedWrite(write, answer)
+            for write, answer in self.answered()
+            if type(answer) is Turn and type(write) is ClientWrite
+        ]
         return paused if self.resumed is None or self.has_resumed else [*paused, self.resumed]
 
 
-def _message_bytes(group: WriteGroup) -> int:
-    """Bytes of the messages of a group, which its entries will have, too."""
+def _message_bytes(group: SharedGroup, engine: Engine) -> int:
+    """Bytes of the messages of a group, and of the transactions that it commits, which its entries will have, too."""
     size = 0
-    for _, _, request in group.all_writes():
+    for write in group.writes if group.resumed is None else (*group.writes, group.resumed.write):
+        if type(write) is not ClientWrite:
+            continue
+        request = write.request
+        if write.command.name == "commitTransaction":
+            size += written_bytes(engine, request)
         size += len(request.raw)
         for documents in request.sequences.values():
             size += sum(map(len, documents))
@@ -110,7 +124,7 @@ def _message_bytes(group: WriteGroup) -> int:
 
 
 class SharedGate(Protocol):
-    """Who may open the write transaction of a store that other threads write to as well."""
+    """Lets one thread open the write transaction of a store that other threads write to as well."""
 
     def enter_or_call(self, entered: Callable[[], object]) -> bool:
         """Whether the caller may now. If not, `entered` is called when it may, from any thread."""
@@ -119,25 +133,24 @@ class SharedGate(Protocol):
         """Let the next."""
 
 
-class Writer:
+class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]):
     """The queue of writes, and the callback that empties it.
 
     Whatever an exception escapes from, the next group is scheduled: `_flush` and `_synced` end in `_next`, a client is
-    answered behind its own guard (`Peer.finish`), and what leaves the store in doubt ends the server (`Core.fail`).
+    answered under its own guard (`Peer.finish`), and what leaves the store in doubt ends the server (`Core.fail`).
     """
 
     def __init__(self, core: Core, gate: SharedGate | None = None) -> None:
-        """`gate`: entered for each group; None: nobody else writes."""
+        """`gate`: entered for each group; None: there is no other writer."""
+        super().__init__(core.store)
         self._core = core
         self._gate = gate
         self._in_gate = gate is None
-        self._queue: list[Write] = []
-        self._jobs: list[Job] = []
+        self._queue: list[ClientWrite | ServerJob] = []
         self._paused: deque[PausedWrite] = deque()
         self._blocked: dict[str, list[PausedWrite]] = {}  # by the key of the transaction that they wait for
-        self._group: WriteGroup | None = None  # that is being run or committed
-        self._steps: Iterator[None] = iter(())  # those of running it
-        self._retries: deque[WriteGroup] = deque()  # of failed transactions, run before what is queued
+        self._group: SharedGroup | None = None  # that is being run or committed
+        self._retries: deque[SharedGroup] = deque()  # of failed transactions, run before what is queued
         self._scheduled = False
         self._is_due = False  # `_flush` is among what the loop calls next
         self._commit_ms = 0.0
@@ -149,13 +162,13 @@ class Writer:
 
     def add(self, peer: Peer, command: Command, request: Request) -> None:
         """Queue a client's write; the peer is answered through `finish`, or parked if the command must wait."""
-        self._queue.append((peer, command, request))
+        self._queue.append(ClientWrite(peer, command, request))
         self._schedule()
 
     def add_job(self, run: Callable[[WriteTransaction], object]) -> asyncio.Future[None]:
         """Queue a write of the server's own; the future is done when it is committed, or failed."""
         future: asyncio.Future[None] = self._core.loop.create_future()
-        self._jobs.append((run, future))
+        self._queue.append(ServerJob(run, future))
         self._schedule()
         return future
 
@@ -168,29 +181,32 @@ class Writer:
 
     def requests(self) -> list[Request]:
         """The writes that are queued or have begun, and have not ended: also those whose commit has begun."""
-        group = [] if self._group is None else self._group.all_writes()
-        writes = [*self._queue, *(write for retry in self._retries for write in retry.writes), *group]
-        return list(dict.fromkeys([*(write[2] for write in writes), *(each.write[2] for each in self._all_paused())]))
+        queued = SharedGroup([*self._queue, *(write for retry in self._retries for write in retry.writes)]).clients()
+        group = [] if self._group is None else self._group.clients()
+        writes = [*queued, *group, *(paused.write for paused in self._all_paused())]
+        return list(dict.fromkeys([write.request for write in writes]))
 
     def interrupt(self, connection_id: int, error: Interrupted) -> None:
         """End the paused write of a connection, by its number, at its next turn."""
         for paused in self._all_paused():
-            if paused.write[0].client.connection_id == connection_id:
+            if paused.write.peer.client.connection_id == connection_id:
                 self._interrupt(paused, error)
 
     def interrupt_queued(self, connection_id: int, error: Interrupted) -> None:
         """Answer the write of a connection that has not begun, instead of running it."""
         queues = [(self._queue, 0), *((retry.writes, 0) for retry in self._retries)]
-        if self._group is not None:  # which has paused in the middle of a change, or is being committed
-            queues.append((self._group.writes, len(self._group.answers) + 1))
+        if self._group is not None:  # which is waiting for its transaction, or is being committed
+            queues.append((self._group.writes, len(self._group.answers)))
         for writes, begun in queues:
-            for write in [item for item in writes[begun:] if item[0].client.connection_id == connection_id]:
-                writes.remove(write)
-                self._core.loop.call_soon(write[0].finish, self._core.engine.failure(error, write[2]))
+            for write in writes[begun:]:
+                if type(write) is ClientWrite and write.peer.client.connection_id == connection_id:
+                    writes.remove(write)
+                    self._core.loop.call_soon(write.peer.finish, self._core.engine.failure(error, write.request))
         if self._group is not None:  # one that is to wait for a lock is parked when the others are on disk
-            for index, (write, answer) in enumerate(zip(self._group.writes, self._group.answers)):
-                if type(answer) is Wait and write[0].client.connection_id == connection_id:
-                    self._group.answers[index] = self._core.engine.failure(error, write[2])
+            for index, (waiting, answer) in enumerate(zip(self._group.writes, self._group.answers)):
+                is_its = type(waiting) is ClientWrite and waiting.peer.client.connection_id == connection_id
+                if type(answer) is Wait and type(waiting) is ClientWrite and is_its:
+                    self._group.answers[index] = self._core.engine.failure(error, waiting.request)
 
     def interrupt_all(self, error: Interrupted) -> None:
         """End all paused writes, each at its next turn."""
@@ -198,7 +214,7 @@ class Writer:
             self._interrupt(paused, error)
 
     def wake(self, key: str) -> None:
-        """What the writes blocked on this key have waited for is there: they go on."""
+        """Continue the writes that are blocked on this key."""
         for paused in self._blocked.pop(key, ()):
             self._paused.append(paused)
             self._schedule()
@@ -229,7 +245,7 @@ class Writer:
 
     def _pause(self, paused: PausedWrite) -> None:
         """A write has paused, and what it did is committed."""
-        request, holder = paused.write[2], paused.turn.waits_for
+        request, holder = paused.write.request, paused.turn.waits_for
         self._core.scheduler.count_memory(paused.turn, request)
         if self._core.ending:
             paused.turn.interruption = Interrupted(11600, "interrupted at shutdown")
@@ -244,19 +260,15 @@ class Writer:
 
     def _schedule(self) -> None:
         if not self._scheduled:
-            self._scheduled = True
-            self._flush_soon()
+            self._scheduled = self._is_due = True
+            self._core.loop.call_soon(self._flush)
 
-    def _flush_soon(self) -> None:
-        self._is_due = True
-        self._core.loop.call_soon(self._flush)
-
-    def call_behind(self, callback: Callable[[], object]) -> None:
-        """Call in the next iteration of the loop what takes a turn, behind the writes that wait then: otherwise a write
+    def call_after_writes(self, callback: Callable[[], object]) -> None:
+        """Call in the next iteration of the loop what takes a turn, after the writes that wait then: otherwise a write
         would wait for two turns, for one until it is read and for another until it is run."""
-        self._core.loop.call_soon(self._call_behind, callback)
+        self._core.loop.call_soon(self._call_after_writes, callback)
 
-    def _call_behind(self, callback: Callable[[], object]) -> None:
+    def _call_after_writes(self, callback: Callable[[], object]) -> None:
         if self._is_due:
             self._core.loop.call_soon(callback)
         else:
@@ -268,8 +280,9 @@ class Writer:
         if self._gate is not None:
             self._in_gate = False
             self._gate.leave()
-        if self._retries or self._queue or self._jobs or self._paused:
-            self._flush_soon()
+        if self._retries or self._queue or self._paused:
+            self._is_due = True
+            self._core.loop.call_soon(self._flush)
             return
         self._scheduled = False
         idle, self._idle = self._idle, []
@@ -293,24 +306,23 @@ class Writer:
         if self._retries:
             group = self._retries.popleft()
         else:
-            group = WriteGroup(self._queue[: limits.COMMIT_COMMAND_COUNT_MAX], self._jobs)
-            self._queue, self._jobs = self._queue[limits.COMMIT_COMMAND_COUNT_MAX :], []
+            group = SharedGroup(self._queue[: limits.COMMIT_COMMAND_COUNT_MAX])
+            self._queue = self._queue[limits.COMMIT_COMMAND_COUNT_MAX :]
             if self._paused and not (self._commit_was_long and group.writes):
                 group.resumed = self._take_paused()
         self._group = group
-        if self._commit_ms > SLOW_COMMIT_MS or _message_bytes(group) > LONG_COMMIT_BYTES:
+        if self._commit_ms > SLOW_COMMIT_MS or _message_bytes(group, self._core.engine) > LONG_COMMIT_BYTES:
             begin = self._core.store.environment.begin_write_in
             task = self._core.loop.run_in_executor(self._core.commit_thread, begin, self._call_in_thread)
             task.add_done_callback(lambda begun: self._begin(group, begun))
             return
-        self._steps = self._run(group, None)
-        self._go_on()
+        self._run(group, None)
 
     def _call_in_thread(self, function: Callable[[], None]) -> None:
         """Call a function in the thread that commits, and wait for it."""
         self._core.commit_thread.submit(function).result()
 
-    def _begin(self, group: WriteGroup, begun: asyncio.Future[Transaction]) -> None:
+    def _begin(self, group: SharedGroup, begun: asyncio.Future[Transaction]) -> None:
         """The thread has begun the transaction of a group, or has failed to."""
         try:
             kv = begun.result()
@@ -318,8 +330,7 @@ class Writer:
             self._core.fail("a group of writes could not begin", error)
             return
         self.busy_since = monotonic()
-        self._steps = self._run(group, kv)
-        self._go_on()
+        self._run(group, kv)
 
     def _take_paused(self) -> PausedWrite:
         """Remove from the queue the write that goes on: the first, or the oldest while memory is short."""
@@ -329,42 +340,21 @@ class Writer:
         self._paused.remove(taken)
         return taken
 
-    def _go_on(self) -> None:
-        """Run the group up to its end, or to the next pause in the middle of a change."""
+    def _run(self, group: SharedGroup, kv: Transaction | None) -> None:
+        """Run a group in one transaction, and commit it here, or in the thread that has begun `kv`."""
         try:
-            for _ in self._steps:
-                self.busy_since = monotonic()
-                self._core.loop.call_soon(self._go_on)
-                return
+            group.txn = self._core.store.begin(kv)
         except Exception as error:
-            self._core.fail("a group of writes could neither be committed nor given up", error)
-
-    def _run(self, group: WriteGroup, kv: Transaction | None) -> Iterator[None]:
-        """Run a group in one transaction, and commit it here, or in the thread that has begun `kv`. Yields where others
-        are to read."""
-        store = self._core.store
-        txn = group.txn = store.begin(kv)
+            self._core.fail("a group of writes could not begin", error)
+            return
         try:
-            yield from self._run_writes(group, txn)
-            for run, _ in group.jobs:
-                run(txn)
-                group.jobs_run += 1
-                if txn.catalog_changes:
-                    group.take_changes(None)
-            if group.resumed is not None:
-                group.has_resumed = True
-                answer = self._core.scheduler.resume(group.resumed.turn, txn)
-                if type(answer) is Turn and answer.keeps_transaction:
-                    answer = yield from self._changed(group, group.resumed.write, answer)
-                group.answers.append(answer)
-                group.take_changes(group.resumed.write[2])
-            if txn.staged.entry_bytes > LONG_COMMIT_BYTES:
-                yield  # to put them takes as long as what has been done
-            store.prepare(txn)
+            left = self.run(group, limits.GROUP_SECONDS)
         except Exception as error:
             self._failed(group, error)
             return
-        is_long = self._commit_was_long = txn.staged.entry_bytes > LONG_COMMIT_BYTES or group.change_pauses > 0
+        self._queue = left + self._queue
+        txn = group.txn
+        is_long = self._commit_was_long = txn.staged.entry_bytes > LONG_COMMIT_BYTES
         if kv is not None:
             self.busy_since = monotonic()  # what the commands took is not the disk's fault
             task = self._core.loop.run_in_executor(self._core.commit_thread, self._timed_sync, txn, is_long)
@@ -380,44 +370,35 @@ class Writer:
         finally:
             del failure  # whose traceback has this frame: a cycle would keep the group
 
-    def _changed(self, group: WriteGroup, write: Write, turn: Turn) -> Generator[None, None, Answer]:
-        """Go on with a write until the change is made, in the middle of which it has paused; what it answers then."""
-        group.in_change = PausedWrite(write, turn)
-        answer: Answer = turn
-        while type(answer) is Turn and answer.keeps_transaction:
-            group.change_pauses += 1
-            yield
-            answer = self._core.scheduler.turns.resume(turn)
-        group.in_change = None
+    def run_write(self, group: SharedGroup, write: ClientWrite | ServerJob) -> Answer:
+        """Return what a write answers, or its turn if it has paused; None for a job."""
+        answer: Answer = None
+        txn, request = group.txn, None
+        if isinstance(write, ClientWrite):
+            _, command, request = write
+            engine, pauses = self._core.engine, write.command.pauses
+            if pauses and (pauses is True or pauses(engine, request)):
+                scheduler = self._core.scheduler
+                run_in_turn = scheduler.run_shortly if group.has_paused else scheduler.turns.run
+                answer = run_in_turn(engine.run_write, command, request, txn)
+                group.has_paused |= type(answer) is Turn
+            else:
+                answer = engine.run_write(command, request, txn)
+        else:
+            write.run(txn)
+        if txn.catalog_changes:
+            group.take_changes(request)
         return answer
 
-    def _run_writes(self, group: WriteGroup, txn: WriteTransaction) -> Iterator[None]:
-        """Run the writes; those for which no time is left go back into the queue. Behind one that has used up its first
-        turn the others have short ones: many long writes that come at once must not hold up the short ones behind them.
-        """
-        engine, scheduler = self._core.engine, self._core.scheduler
-        run_in_turn = scheduler.turns.run
-        ends = monotonic() + limits.GROUP_SECONDS
-        for write in group.writes:
-            _, command, request = write
-            pauses = command.pauses
-            if pauses and (pauses is True or pauses(engine, request)):
-                answer = run_in_turn(engine.run_write, command, request, txn)
-                if type(answer) is Turn and answer.keeps_transaction:
-                    answer = yield from self._changed(group, write, answer)
-                group.answers.append(answer)
-                if type(answer) is Turn:
-                    run_in_turn = scheduler.run_shortly
-            else:
-                group.answers.append(engine.run_write(command, request, txn))
-            if txn.catalog_changes:
-                group.take_changes(request)
-            if monotonic() > ends:
-                break
-        run = len(group.answers)
-        if run < len(group.writes):
-            self._queue = group.writes[run:] + self._queue
-            group.writes = group.writes[:run]
+    def resume_write(self, group: SharedGroup, paused: PausedWrite) -> Answer:
+        """Let a write that has paused go on."""
+        answer: Answer = self._core.scheduler.resume(paused.turn, group.txn)
+        group.take_changes(paused.write.request)
+        return answer
+
+    def abandon_turn(self, turn: Turn) -> None:
+        """End a turn whose transaction is gone."""
+        self._core.scheduler.turns.abandon(turn)
 
     def _timed_sync(self, txn: WriteTransaction, is_long: bool) -> None:
         started = time.perf_counter()
@@ -425,7 +406,7 @@ class Writer:
         if not is_long:
             self._commit_ms += 0.1 * ((time.perf_counter() - started) * 1000 - self._commit_ms)
 
-    def _synced(self, group: WriteGroup, failure: BaseException | None) -> None:
+    def _synced(self, group: SharedGroup, failure: BaseException | None) -> None:
         """The commit has ended: publish it and answer."""
         try:
             if failure is not None:
@@ -438,74 +419,52 @@ class Writer:
         self._group = None
         metrics = self._core.engine.metrics
         metrics["commits.total"] += 1
-        metrics["commits.writes"] += len(group.writes)
         audit = self._core.audit
         if audit is not None:
             for request, changes in group.catalog_changes:
                 audit.changed(request, changes)
-        for write, answer in zip(group.all_writes(), group.answers):
+        for write, answer in group.answered():
+            if isinstance(write, ServerJob):
+                if not write.future.done():
+                    write.future.set_result(None)
+                continue
+            peer, command, request = write
+            metrics["commits.writes"] += group.resumed is None or write is not group.resumed.write
             if type(answer) is bytes:
-                if audit is not None and audit.wants(write[2]):
-                    audit.wrote(write[2], answer)
-                write[0].finish(answer)
+                if audit is not None and audit.wants(request):
+                    audit.wrote(request, answer)
+                peer.finish(answer)
             elif type(answer) is Turn:
                 self._pause(PausedWrite(write, answer))
             else:
-                write[0].wait(*write[1:], answer)  # type: ignore[arg-type]
-        for _, future in group.jobs:
-            if not future.done():
-                future.set_result(None)
+                peer.wait(command, request, answer)  # type: ignore[arg-type]
         self._next()
 
-    def _failed(self, group: WriteGroup, error: BaseException) -> None:
-        """Nothing of the transaction has happened. Whoever raised is answered; the others run once more, as two groups:
-        those before it, which are known to work, and those behind it, which have not been run."""
-        self._core.store.abandon(group.txn)
+    def _failed(self, group: SharedGroup, error: BaseException) -> None:
+        """Nothing of the transaction has happened."""
+        try:
+            retries = self.give_up(group, error)
+        except Exception as failure:
+            self._core.fail("a group of writes could neither be committed nor given up", failure)
+            return
         self._group = None
-        writes, jobs = group.writes, group.jobs
-        for answer in group.answers[: len(writes)]:
-            if type(answer) is Turn:
-                self._core.scheduler.turns.abandon(answer)
-        failed = self._failed_resumed(group, error)
-        if failed:
-            retries = [WriteGroup(writes, jobs)]
-        elif (index := len(group.answers)) < len(writes):
-            retries = [WriteGroup(writes[:index], []), WriteGroup(writes[index + 1 :], jobs)]
-            self._answer_failure(writes[index], error)
-        elif (index := group.jobs_run) < len(jobs):
-            retries = [WriteGroup(writes, jobs[:index]), WriteGroup([], jobs[index + 1 :])]
-            self._fail_job(jobs[index], error)
-        elif len(writes) + len(jobs) > 1:  # the commit itself failed: each alone, to find out whose
-            retries = [WriteGroup([write], []) for write in writes] + [WriteGroup([], [job]) for job in jobs]
-        else:
-            retries = []
-            for write in writes:
-                self._answer_failure(write, error)
-            for job in jobs:
-                self._fail_job(job, error)
-        self._retries.extendleft(reversed([retry for retry in retries if retry.writes or retry.jobs]))
+        if group.resumed is not None and not group.has_resumed:
+            self._paused.appendleft(group.resumed)
+        self._retries.extendleft(map(SharedGroup, reversed(retries)))
         self._next()
 
-    def _failed_resumed(self, group: WriteGroup, error: BaseException) -> bool:
-        """End the paused write of a group that failed, if it had its turn in it: that is lost, and with it where the
-        write stood. One that has not had its turn goes on in the next group. Whether it has failed."""
-        resumed = group.resumed
-        if resumed is None:
-            return False
-        if not group.has_resumed:
-            self._paused.appendleft(resumed)
-            return False
-        if len(group.answers) > len(group.writes) and type(group.answers[-1]) is Turn:
-            self._core.scheduler.turns.abandon(resumed.turn)
-        self._answer_failure(resumed.write, error)
-        return True
+    def fail_paused(self, paused: PausedWrite, error: BaseException) -> None:
+        """Answer a write that has failed after a pause: where it stood is lost."""
+        self._answer_failure(paused.write, error, interrupted_labels(paused.write.request))
 
-    def _answer_failure(self, write: Write, error: BaseException) -> None:
+    def fail_write(self, write: ClientWrite | ServerJob, error: BaseException) -> None:
+        """Answer a write that has failed inside."""
+        if isinstance(write, ClientWrite):
+            self._answer_failure(write, error)
+        elif not write.future.done():
+            write.future.set_exception(error)
+
+    def _answer_failure(self, write: ClientWrite, error: BaseException, labels: list[str] | None = None) -> None:
         peer, _, request = write
         log_failure(f"the write {request.name} of {peer.client.address} failed inside the server", error)
-        peer.finish(self._core.engine.failure(write_error(error), request))
-
-    def _fail_job(self, job: Job, error: BaseException) -> None:
-        future = job[1]
-        if not future.done():
-            future.set_exception(error)
+        peer.finish(self._core.engine.failure(write_error(error), request, labels))

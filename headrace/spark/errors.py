@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Final
 
 # The last line of a traceback in a message of Spark's: `module.Kind: text`.
@@ -24,7 +26,18 @@ def redacted(text: str) -> str:
 
 
 class OptionError(ValueError):
-    """An option of the source is missing or has an invalid value."""
+    """An option of the source is missing or has an invalid value. `option` is its name, if it is one option."""
+
+    def __init__(self, message: str, option: str = "") -> None:
+        super().__init__(message)
+        self.option = option
+
+
+def nearest(word: str, words: Iterable[str]) -> str:
+    """Return what ends the message about a wrong word: the nearest of the right ones, or nothing if none is near."""
+    by_lower = {each.lower(): each for each in words if isinstance(each, str)}
+    near = get_close_matches(word.lower(), by_lower, 1)
+    return f"; did you mean {by_lower[near[0]]!r}?" if near else ""
 
 
 def error_line(error: Exception) -> str:

@@ -39,7 +39,7 @@ __all__ = ["BatchReport", "Listener", "Mirror", "catch_up", "follow"]
 
 @dataclass(frozen=True, slots=True)
 class Mirror:
-    """What is mirrored, and to which table.
+    """The mirrored collection and its table.
 
     `kind` is the table's format, `delta` or `parquet`, in `buckets` partitions if it is a large Delta table.
     `rows_max` bounds the rows of a batch, and so the driver's memory. Raises LocationError for a path in an object
@@ -85,13 +85,16 @@ class Mirror:
         )
 
 
-def catch_up(mirror: Mirror, *, session: SparkSession | None = None, listener: Listener | None = None) -> None:
+def catch_up(
+    mirror: Mirror, *, session: SparkSession | None = None, listener: Listener | None = None, quick: bool = False
+) -> None:
     """Brings the table up to the collection as it is now, and returns.
 
-    `session` is Spark's, by default the process's own, which is started if there is none. `listener` is called with a
-    report after each batch's commit. Raises what stopped the job; JobRunning if another process runs it.
+    `session` is Spark's, by default the process's own, which is started if there is none: with `quick` it starts
+    sooner and runs slower, for small collections. `listener` is called with a report after each batch's commit. Raises
+    what stopped the job; JobRunning if another process runs it.
     """
-    run_job(mirror.job(every=None), session=session, listener=listener, report=_ignore)
+    run_job(mirror.job(every=None, spark={"quick": quick}), session=session, listener=listener, report=_ignore)
 
 
 def follow(
@@ -134,7 +137,7 @@ def _print(report: BatchReport) -> None:
 
 
 def _ignore(_: str) -> None:
-    """The job's report lines; who runs a mirror has its listener instead."""
+    """Drop the job's report lines; the caller of a mirror has its listener instead."""
 
 
 if __name__ == "__main__":

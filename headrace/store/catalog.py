@@ -42,7 +42,7 @@ def can_have_entries(spec: dict[str, Any]) -> bool:
     key = spec["key"]
     if spec["name"] == "_id_":
         return "collation" in spec
-    return all(type(kind) is not str or kind == "hashed" for kind in key.values())
+    return all(type(kind) is not str or kind in ("2dsphere", "hashed") for kind in key.values())
 
 
 class Index:
@@ -121,7 +121,7 @@ class IndexBuild:
 
 
 class CappedLimits(NamedTuple):
-    """What a capped collection may hold; None: no limit."""
+    """The limits of a capped collection; None: no limit."""
 
     count_max: int | None
     bytes_max: int | None
@@ -132,7 +132,7 @@ class Collection:
 
     __slots__ = (
         "are_plain", "building", "capped", "checks_documents", "database", "delete_head", "encoded_options",
-        "images", "index_keys_pause", "indexes", "insert_head", "is_view", "kind", "long_ids", "maintained", "name",
+        "images", "indexes", "insert_head", "is_view", "kind", "long_ids", "maintained", "name",
         "namespace", "number", "number_key", "options", "plan_cache", "topic", "topics", "unique_indexes",
         "update_head", "uuid",
     )  # fmt: skip
@@ -186,7 +186,6 @@ class Collection:
         """The indexes that every change of a document changes, too."""
         self.unique_indexes = tuple(index for index in maintained if index.refuses_duplicates)
         self.are_plain = not self.unique_indexes and not building
-        self.index_keys_pause = any("partialFilterExpression" in index.spec for index in maintained)
 
     def changed(
         self, *, namespace: str | None = None, options: dict[str, Any] | None = None,
@@ -228,7 +227,7 @@ class Collection:
 
 
 class Catalog:
-    """All collections and views, topics and index builds of one state. Nobody changes it or its dicts."""
+    """All collections and views, topics and index builds of one state. It and its dicts are never changed."""
 
     __slots__ = ("builds", "by_number", "changed", "collections", "topics", "version", "views")
 

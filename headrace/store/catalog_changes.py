@@ -1,7 +1,7 @@
 """Changes of the catalog with their oplog entries: create, drop, rename, collMod, indexes, views.
 
 Rule: everything is checked by the caller (`commands/catalog/`) before the first function here is called, except
-what only the data can tell (a unique index over duplicates), which is checked before anything changes.
+what depends on the data (a unique index over duplicates), which is checked before anything changes.
 
 A dropped collection's documents go in the background, and the keys of a dropped index: `drop` moves its number to the
 garbage, and `collect_garbage` removes a bounded number of rows in each of its transactions.
@@ -50,12 +50,14 @@ def require_room(txn: WriteTransaction, size: int) -> None:
         )
 
 
-def create(txn: WriteTransaction, namespace: str, options: dict[str, Any]) -> Collection:
-    """Create a collection; `options` as `create` takes them and `listCollections` shows them."""
+def create(
+    txn: WriteTransaction, namespace: str, options: dict[str, Any], uuid: bytes | None = None
+) -> Collection:  # fmt: skip
+    """Create a collection; `options` as `create` takes them and `listCollections` shows them. No `uuid`: a new one."""
     id_index = dict(ID_INDEX)
     if "collation" in options:
         id_index["collation"] = options["collation"]
-    collection = txn.catalog.create(txn.kv, namespace, "collection", options, id_index)
+    collection = txn.catalog.create(txn.kv, namespace, "collection", options, id_index, uuid=uuid)
     txn.log_command(collection.database, collection.uuid, {"create": collection.name, **options, "idIndex": id_index})
     return collection
 
@@ -91,9 +93,15 @@ def _log_view(
     txn.log(position, made, (namespace, f"{view.database}.$cmd"))
 
 
-def _create_views(txn: WriteTransaction, database: str) -> bytes:
+def require_views(txn: WriteTransaction, database: str, uuid: bytes | None) -> None:
+    """Create `<database>.system.views` where it is missing. `uuid` None: a new one."""
+    if database not in txn.catalog.views:
+        _create_views(txn, database, uuid)
+
+
+def _create_views(txn: WriteTransaction, database: str, uuid: bytes | None = None) -> bytes:
     """Create `<database>.system.views`, which is a name here and not a collection; return its UUID."""
-    uuid = txn.catalog.add_views(txn.kv, database)
+    uuid = txn.catalog.add_views(txn.kv, database, uuid)
     txn.log_command(database, uuid, {"create": VIEWS, "idIndex": ID_INDEX})
     return uuid
 
@@ -124,11 +132,12 @@ def _discard(txn: WriteTransaction, collection: Collection) -> None:
         index_builds.abort(txn, build, ABORTED_BY_DROP)
     for index in collection.maintained:
         discard_index(txn, index)
+    txn.count_change(collection)  # so that the commit forgets the count
     txn.kv.put(_GARBAGE + collection.number_key, b"", db=txn.tables["meta"])
 
 
 def discard_index(txn: WriteTransaction, index: Index) -> None:
-    """What is stored under the index's number is garbage."""
+    """Mark the rows stored under the index's number as garbage."""
     txn.kv.put(_GARBAGE + index.number.to_bytes(4, "big"), b"", db=txn.tables["meta"])
 
 
@@ -165,6 +174,7 @@ def collect_garbage(txn: WriteTransaction, count_max: int) -> bool:
                 moved = bool(cursor.key())
     if left:
         txn.kv.delete(_GARBAGE + number, db=txn.tables["meta"])
+        txn.store.next_records.pop(int.from_bytes(number, "big"), None)
     return True
 
 

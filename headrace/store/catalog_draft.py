@@ -32,14 +32,20 @@ class CatalogDraft(Catalog):
         self.version = base.version
         self.changed = base.changed
 
-    def published(self) -> Catalog:
-        """Return the catalog to publish: the base if nothing has changed. The draft is not used after it."""
+    def published(self, *, has_readers: bool = True) -> Catalog:
+        """Return the catalog to publish: the base if nothing has changed. The draft is not used after it.
+
+        `has_readers`: clients' transactions are open, which ask what has changed since they began.
+        """
         if not self._copied:
             return self._base
         catalog = Catalog()
         catalog.collections, catalog.by_number = self.collections, self.by_number
         catalog.topics, catalog.builds, catalog.views = self.topics, self.builds, self.views
         catalog.version, catalog.changed = self.version, self.changed
+        if not has_readers:
+            since = self._base.version
+            catalog.changed = {name: version for name, version in self.changed.items() if version > since}
         return catalog
 
     def _copy(self) -> None:
@@ -127,10 +133,10 @@ class CatalogDraft(Catalog):
 
     # Views.
 
-    def add_views(self, txn: Transaction, database: str) -> bytes:
-        """Add a database's `system.views`; return its UUID."""
+    def add_views(self, txn: Transaction, database: str, uuid: bytes | None = None) -> bytes:
+        """Add a database's `system.views`; return its UUID. `uuid` None: a new one."""
         self._copy()
-        uuid = self.views[database] = uuids.uuid4().bytes
+        uuid = self.views[database] = uuid or uuids.uuid4().bytes
         txn.put(VIEWS_PREFIX + database.encode(), uuid, db=self._tables["meta"])
         return uuid
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ChangeLog(Protocol):
-    """What a write transaction calls for each change; documents are raw BSON."""
+    """The calls that a write transaction makes for each change; documents are raw BSON."""
 
     def insert(
         self, txn: WriteTransaction, collection: Collection, document: bytes, key: bytes, position: int,

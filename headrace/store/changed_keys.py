@@ -8,9 +8,10 @@ from heapq import merge
 from typing import Final
 
 from headrace.store.kv import Table, TableKey
-from headrace.turns import PIECE_COUNT
 
 TRACKED: Final = ("documents", "ids", "indexes")
+PIECE_COUNT: Final = 4096
+"""Keys that are sorted at once."""
 
 
 class KeyOrder:
@@ -32,10 +33,6 @@ class KeyOrder:
             self._is_sorted = False
             if len(self._new) == PIECE_COUNT:
                 self._begin_run()
-
-    def set_sorted(self, keys: list[bytes]) -> None:
-        """Make the set these keys, in their order. It does not change any more."""
-        self._runs = [keys]
 
     def walk(self, start: bytes | None, *, backward: bool) -> Iterator[bytes]:
         """The keys from `start` on, included, in order or backward; without what is added meanwhile."""
@@ -74,10 +71,6 @@ class ChangedKeys:
         orders = self._orders.get(key[0])
         if orders is not None:
             orders.setdefault(key[1][:4], KeyOrder()).add(key[1])
-
-    def set_sorted(self, table: Table, prefix: bytes, keys: list[bytes]) -> None:
-        """The keys with this prefix are these, in their order, and do not change."""
-        self._orders[table].setdefault(prefix, KeyOrder()).set_sorted(keys)
 
     def walk(self, table: Table, start: bytes | None, *, backward: bool) -> Iterator[bytes]:
         """The keys of a table from `start` on, included, in order or backward; None: all."""

@@ -3,8 +3,8 @@
     IN_PROGRESS ── commit is on disk ──▶ COMMITTED
          └──────── abort, conflict, error, time ──▶ ABORTED
 
-Statements run like reads: nothing of them is in the tables before the commit (`commit/`), which is one write and one
-oplog entry, or some of both if it is a large one. Source: MongoDB's multi-document transactions, read concern snapshot.
+Statements run like reads: nothing of them is in the tables before the commit (`transaction_commit.py`), which is one
+write and one oplog entry, or a chain of entries. Source: MongoDB's multi-document transactions, read concern snapshot.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bson import Binary
 from headrace import limits
 from headrace.errors import CommandError
 from headrace.store import entries
-from headrace.store.catalog import Collection, Index
+from headrace.store.catalog import Catalog, Collection, Index
 from headrace.store.indexes.index_keys import NO_TRAITS, Traits
 from headrace.store.kv import TableKey, Transaction
 from headrace.store.locks import Conflict
@@ -29,7 +29,6 @@ from headrace.store.write_transaction import RetryableWrite, WriteTransaction
 from headrace.values.bson import encode
 
 if TYPE_CHECKING:
-    from headrace.store.commit.commit_in_pieces import CommitInPieces
     from headrace.store.store import Store
 
 
@@ -55,7 +54,7 @@ class ClientTransaction:
 
     __slots__ = (
         "account", "bytes", "catalog_version", "claims", "committing", "created", "cursors", "ended_ms", "key",
-        "long_ids", "lsid", "number", "operations", "overlay", "pieces", "session", "since", "snapshot", "started_ms",
+        "long_ids", "lsid", "number", "operations", "overlay", "session", "since", "snapshot", "started_ms",
         "state", "touched", "traits",
     )  # fmt: skip
 
@@ -68,11 +67,9 @@ class ClientTransaction:
         self.started_ms = now_ms
         self.ended_ms = now_ms
         self.key = f"\x00transaction {session.hex()} {number}"
-        """The wake-up key of those who wait for its end."""
+        """The wake-up key of commands that wait for its end."""
         self.committing: WriteTransaction | None = None
         """The write transaction that holds its writes; they count once that one is published."""
-        self.pieces: CommitInPieces | None = None
-        """Its commit, where that is made in pieces, from its beginning to its end."""
         self.snapshot = HeldState(store)
         self.since = store.transactions.written.sequence
         self.catalog_version = store.catalog.version
@@ -106,7 +103,7 @@ class ClientTransaction:
         return self.state is not TransactionState.IN_PROGRESS
 
     def over(self) -> bool:
-        """As `has_ended`, for those who wait."""
+        """As `has_ended`, for commands that wait."""
         return self.has_ended
 
 
@@ -116,7 +113,7 @@ def _too_large() -> CommandError:
 
 
 class TransactionView(ProvisionalTransaction):
-    """What a statement of a transaction reads and writes. As short-lived as any view; what it did stays."""
+    """The view of one statement of a transaction. It is as short-lived as any view; its changes stay."""
 
     __slots__ = ()
 
@@ -135,6 +132,7 @@ class TransactionCatalog(ProvisionalCatalog):
 
     def __init__(self, store: Store, transaction: ClientTransaction, claim: Claim) -> None:
         super().__init__(store.catalog, transaction.created, claim, store.transactions)
+        self._store = store
         self._transaction = transaction
 
     def collection(self, namespace: str) -> Collection | None:
@@ -143,13 +141,15 @@ class TransactionCatalog(ProvisionalCatalog):
         created = transaction.created.get(namespace)
         if created is not None:
             return created
-        if self.changed.get(namespace, 0) > transaction.catalog_version or self._is_changing(namespace):
+        # Not the statement's catalog: others may have changed the collection while the statement paused.
+        newest = self._store.catalog
+        if newest.changed.get(namespace, 0) > transaction.catalog_version or self._is_changing(newest, namespace):
             raise Conflict(
                 246,
                 "Unable to read from a snapshot due to pending collection catalog changes to collection "
                 f"'{namespace}'; please retry the operation.",
             )
-        collection = self.collections.get(namespace)
+        collection = newest.collections.get(namespace)
         if collection is not None:
             transaction.touched[namespace] = collection.number_key
             if transaction.traits:
@@ -158,18 +158,21 @@ class TransactionCatalog(ProvisionalCatalog):
                 collection = collection.changed(long_ids=True)
         return collection
 
-    def _is_changing(self, namespace: str) -> bool:
+    def _is_changing(self, newest: Catalog, namespace: str) -> bool:
         """Whether the write transaction that is on its way to the disk changes what the namespace means, the
-        collection's options or which indexes it has: it did not look for what this transaction is about to use."""
+        collection's options, which indexes it has or which are ready: it did not look for what this transaction is
+        about to use."""
         writing = self._transactions.writing
         if writing is None:
             return False
-        now, then = self.collections.get(namespace), writing.catalog.collections.get(namespace)
+        now, then = newest.collections.get(namespace), writing.catalog.collections.get(namespace)
         if now is None or then is None or now is then:
             return now is not then
         if now.number != then.number or now.options != then.options:
             return True
-        return {index.number for index in now.maintained} != {index.number for index in then.maintained}
+        return {(index.number, index.building) for index in now.maintained} != {
+            (index.number, index.building) for index in then.maintained
+        }
 
     def add_traits(self, txn: Transaction, collection: Collection, index: Index, traits: Traits) -> None:
         """Note the traits of a document of the transaction; the commit saves them."""

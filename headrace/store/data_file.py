@@ -44,7 +44,7 @@ class UnusableDirectory(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Meta:
-    """What a meta page says: roots are page numbers, `free` and `main` the raw descriptions of two tables."""
+    """The contents of a meta page: roots are page numbers, `free` and `main` the raw descriptions of two tables."""
 
     page_bytes: int
     free_root: int
@@ -83,7 +83,7 @@ def check_directory(path: Path, tables: tuple[str, ...], *, used: bool) -> None:
 
 
 class FileProblem(Exception):
-    """What is wrong with a file, as the end of a sentence that begins with its name."""
+    """A fault of a file, as the end of a sentence that begins with its name."""
 
 
 class DataFile:
@@ -125,7 +125,7 @@ class DataFile:
         return os.pread(self._descriptor, size, number * size)
 
     def data(self, first: int, size: int) -> bytes:
-        """The data that begins on a page and goes on behind it."""
+        """The data that begins on a page and continues on the pages after it."""
         return os.pread(self._descriptor, size, first * self.meta.page_bytes + 16)
 
     def nodes(self, root: int) -> Iterator[tuple[bytes, int, bytes]]:

@@ -3,7 +3,7 @@
     [lsid, txnNumber,] op, ns, [ui,] o, [o2,] [stmtId,] ts, t, v, wall[, prevOpTime]
 
 A CRUD entry is put together from slices: the document's bytes go from the socket into the entry untouched.
-Everything in front of `o` is fixed for a collection and made once (`crud_head`); everything behind `o2`
+Everything in front of `o` is fixed for a collection and made once (`crud_head`); everything after `o2`
 is fixed but for two numbers (`tail`). `changes/` relies on both to find the parts again without parsing.
 
 Source: MongoDB's oplog as drivers' suites and published samples show it; the order is the IDL's.
@@ -47,13 +47,13 @@ def uuid_element(name: bytes, uuid: bytes) -> bytes:
 
 
 def crud_head(operation: str, namespace: str, uuid: bytes | None) -> bytes:
-    """What stands in front of `o`: `op`, `ns` and, of a collection's own entries, `ui`."""
+    """The fields in front of `o`: `op`, `ns` and, for a collection's own entries, `ui`."""
     head = string_element(b"op", operation) + string_element(b"ns", namespace)
     return head + uuid_element(b"ui", uuid) if uuid is not None else head
 
 
 def session_head(lsid: bytes, txn_number: int) -> bytes:
-    """What a retryable write puts in front of everything: `lsid` (a raw document) and `txnNumber`."""
+    """The first fields of a retryable write's entry: `lsid` (a raw document) and `txnNumber`."""
     return b"\x03lsid\x00" + lsid + b"\x12txnNumber\x00" + _INT64(txn_number)
 
 
@@ -79,7 +79,7 @@ def entry(head: bytes, o: bytes, o2: bytes | None, end: bytes, retried: tuple[in
 
 
 def end(wall_ms: int) -> bytes:
-    """What `tail` ends with, behind the position."""
+    """The end of `tail`, after the position."""
     return _BEFORE_WALL + _INT64(wall_ms) + b"\x00"
 
 

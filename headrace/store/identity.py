@@ -13,7 +13,6 @@ from bson import ObjectId
 
 from headrace import limits
 from headrace.errors import CommandError
-from headrace.long_bytes import AT_ONCE_BYTES, joined
 from headrace.values.bson import find_element, iter_elements, value_size
 from headrace.values.keystring import encode_element
 from headrace.values.position import to_bson_value
@@ -28,10 +27,10 @@ _FEW: Final = 1000
 
 
 def identified(document: bytes) -> tuple[bytes, bytes, bytes]:
-    """What `with_id_first` and then `identify` answer: (the document, its `_id`'s key, the raw `{_id}` document).
+    """Apply `with_id_first` and then `identify`: (the document, its `_id`'s key, the raw `{_id}` document).
 
-    Of a document that begins with an ObjectId, the commonest, the length is not compared with its bytes: whoever has
-    cut it from a message has gone by it.
+    The length of a document that begins with an ObjectId, the commonest, is not compared with its bytes: the code
+    that cut it from a message has used it.
     """
     if document[4:9] == _OBJECT_ID and len(document) <= limits.DOCUMENT_BYTES_MAX:
         value = document[9:21]
@@ -87,16 +86,16 @@ def _moved_or_made(document: bytes) -> bytes:
     view = memoryview(document)
     if field is None:
         new = b"\x07_id\x00" + ObjectId().binary
-        return joined((_INT32.pack(len(document) + len(new)), new, view[4:]))
+        return b"".join((_INT32.pack(len(document) + len(new)), new, view[4:]))
     kind, start, end = field
     name_start = start - 5
     element = bytes((kind,)) + _ID_NAME + document[start:end]
-    return joined((view[:4], element, view[4:name_start], view[end:]))
+    return b"".join((view[:4], element, view[4:name_start], view[end:]))
 
 
 def with_timestamps(document: bytes, position: int) -> bytes:
     """The document with every empty top-level Timestamp set to `position`, as MongoDB does at an insert."""
-    if 0x11 not in document or (len(document) <= AT_ONCE_BYTES and _ZERO_TIMESTAMP not in document):
+    if 0x11 not in document or _ZERO_TIMESTAMP not in document:
         return document
     changed = None
     for index, (kind, name, start, end) in enumerate(iter_elements(document)):

@@ -53,12 +53,11 @@ class Cursor(Protocol):
     def delete(self) -> bool: ...
 
     def putmulti(
-        self, items: list[tuple[bytes, bytes]], *, overwrite: bool = True, append: bool = False, checked: bool = False
+        self, items: list[tuple[bytes, bytes]], *, overwrite: bool = True, append: bool = False
     ) -> tuple[int, int]:
         """Put many: (items read, items added). Without `overwrite` keys that are there stay as they are.
 
-        `append`: the keys are ascending, and all greater than the table's last. `checked`: the values have their
-        checksums already, from `checksums.with_checksums`.
+        `append`: the keys are ascending, and all greater than the table's last.
         """
 
     @overload
@@ -78,8 +77,8 @@ class Cursor(Protocol):
     def chunk(
         self, prefix: bytes, count_max: int, bytes_max: int, *, backward: bool = False
     ) -> list[tuple[bytes, bytes]]:
-        """(key without the prefix, value) of the items with this prefix from the one it is on, included: so many, or
-        at most so many bytes of values, one at least. Where it stands afterwards is not said."""
+        """(key without the prefix, value) of the items with this prefix from the one it is on, included: at least one,
+        and at most this number of items and bytes of values. Where it stands afterwards is not defined."""
 
 
 def chunk_of(
@@ -150,6 +149,9 @@ class Environment(Protocol):
     def is_usable(self) -> bool:
         """Return whether transactions can begin, which none can after the disk has failed in the middle of a commit."""
 
+    def forget_dead_readers(self) -> int:
+        """Free the pages that processes hold which read beside this one and were killed; return how many did."""
+
     @property
     def used_bytes(self) -> int:
         """Bytes of the map up to its last used page: pages that commits cannot use again make it grow."""
@@ -161,7 +163,7 @@ class Environment(Protocol):
         """The name of a table."""
 
     def begin_read(self) -> SharedRead:
-        """Return a read transaction on the last commit, for one reader and all who `join` it.
+        """Return a read transaction on the last commit, for one reader and all that `join` it.
 
         Whatever reads a value that does not match its checksum raises `DamagedValue`.
         """

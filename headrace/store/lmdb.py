@@ -1,9 +1,9 @@
-"""The LMDB environment behind `kv.py`, and the lock that makes this the only process that has it open.
+"""The LMDB environment that implements `kv.py`, and the lock that makes this the only process that has it open.
 
 Rules:
 - One process opens a directory; a second is refused with `DirectoryInUse` (an advisory lock, freed by
   the kernel however the process ends).
-- LMDB's lock table (`lock.mdb`, made anew at each start) has the open read transactions: a commit uses no page that
+- LMDB's lock table (`lock.mdb`, made again at each start) has the open read transactions: a commit uses no page that
   one of them can read. They may be used and ended by any thread, one at a time.
 - LMDB's write lock belongs to a thread: the one that begins the write transaction ends it (`begin_write_in`).
 - A commit at default settings has reached the disk when it returns, and so has all that an opened directory shows: a
@@ -39,6 +39,7 @@ TABLES: Final = ("catalog", "documents", "ids", "images", "indexes", "meta", "op
 LmdbError = lmdb.Error
 LOCK_FILE: Final = "headrace.lock"
 READERS_FILE: Final = "lock.mdb"
+NEW_READERS_FILE: Final = "lock.mdb.new"
 NEW_FILE: Final = "data.mdb.new"
 """A data file that is being made."""
 _NEW_FILE_BYTES: Final = 1 << 20
@@ -80,7 +81,7 @@ class LmdbEnvironment:
         """Raises `DirectoryInUse` and `UnusableDirectory`; the directory is then as it was."""
         self.temporary = path is None
         self.path = pathlib.Path(tempfile.mkdtemp(prefix="headrace-") if path is None else path)
-        if path is None:  # also where nobody closes it: at the end of the process
+        if path is None:  # also where `close` is not called: at the end of the process
             self._remove = weakref.finalize(self, _remove_directory, self.path, os.getpid())
         made = [folder.parent for folder in (self.path, *self.path.parents) if not folder.exists()]
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -95,7 +96,7 @@ class LmdbEnvironment:
             self._release()
             if isinstance(error, lmdb.MemoryError):
                 raise UnusableDirectory(
-                    f"{map_bytes} bytes of address space for {self.path / DATA_FILE} are not to be had; give a smaller "
+                    f"cannot reserve {map_bytes} bytes of address space for {self.path / DATA_FILE}; give a smaller "
                     "--mapSize (map_bytes)"
                 ) from error
             raise UnusableDirectory(f"{self.path / DATA_FILE} cannot be opened: {error}") from error
@@ -128,10 +129,15 @@ class LmdbEnvironment:
         The table is mapped: a page of a sparse file that the disk has no room for would end the process.
         """
         path = self.path / READERS_FILE
-        path.unlink(missing_ok=True)
-        if not self.temporary:
-            path.touch(mode=0o600)
-            path.write_bytes(bytes(limits.READER_COUNT_MAX * _READER_BYTES))
+        if self.temporary:
+            path.unlink(missing_ok=True)
+            return
+        # Who reads beside this process sees the old table or the whole new one.
+        new = self.path / NEW_READERS_FILE
+        new.unlink(missing_ok=True)
+        new.touch(mode=0o600)
+        new.write_bytes(bytes(limits.READER_COUNT_MAX * _READER_BYTES))
+        new.replace(path)
 
     def name_of(self, table: Table) -> str:
         """The name of an open table."""
@@ -154,7 +160,7 @@ class LmdbEnvironment:
         return int((self._lmdb.info()["last_pgno"] + 1) * mmap.PAGESIZE)
 
     def begin_read(self) -> SharedRead:
-        """Return a read transaction on the last commit, for one reader and all who `join` it."""
+        """Return a read transaction on the last commit, for one reader and all that `join` it."""
         return SharedTransaction(self._begin(None, None, False, False), self.describe)  # names cost 0.3 µs a call
 
     def begin_write(self) -> Transaction:
@@ -163,7 +169,7 @@ class LmdbEnvironment:
 
     def is_usable(self) -> bool:
         """Return whether transactions can begin: LMDB begins none after it has failed to write a meta page, since
-        nobody knows whether that is on the disk."""
+        it is not known whether that is on the disk."""
         try:
             self._lmdb.begin().abort()
         except lmdb.PanicError:
@@ -187,6 +193,10 @@ class LmdbEnvironment:
             yield transaction
         finally:
             transaction.abort()
+
+    def forget_dead_readers(self) -> int:
+        """Free the pages that processes hold which read beside this one and were killed; return how many did."""
+        return int(self._lmdb.reader_check())
 
     def table_bytes(self, transaction: Transaction, name: str) -> int:
         """Bytes of the pages that a table holds."""
@@ -246,7 +256,7 @@ def _remove_directory(path: pathlib.Path, process: int) -> None:
 
 @contextlib.contextmanager
 def locked_for_reading(path: pathlib.Path) -> Iterator[None]:
-    """Nobody opens the directory during the `with`. Raises `DirectoryInUse`. Nothing is written."""
+    """Keep other processes out of the directory during the `with`. Raises `DirectoryInUse`. Nothing is written."""
     try:
         descriptor = os.open(path / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:  # a copy of a data file alone
@@ -272,6 +282,74 @@ def read_only(path: pathlib.Path) -> Iterator[tuple[Transaction, dict[str, Table
             yield cast("Transaction", transaction), tables
     finally:
         environment.close()
+
+
+class ReadersChanged(Exception):
+    """A process has opened the directory meanwhile. It does not know of this reader, and may have reused pages."""
+
+
+class Beside:
+    """A directory's data file, read beside the process that has it open, or without one. Not in that process.
+
+    The read transactions stand in LMDB's lock table, so that the other process keeps their pages. A process that opens
+    the directory makes a new table: what was read across that moment may be wrong. `reading` and `copy` then raise
+    `ReadersChanged`, and the caller reads again.
+    """
+
+    def __init__(self, path: pathlib.Path) -> None:
+        """Raises `UnusableDirectory` where there is no data file that can be read."""
+        self.path = path
+        if not (path / DATA_FILE).is_file() or not (path / DATA_FILE).stat().st_size:
+            raise UnusableDirectory(f"{path} has no data file of Headrace")
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[lmdb.Environment]:
+        readers = self.path / READERS_FILE
+        before = _identity(readers)
+        environment = None
+        try:
+            environment = lmdb.open(
+                str(self.path), max_dbs=len(TABLES), readonly=True, create=False, readahead=False, mode=0o600
+            )
+            before = before or _identity(readers)
+            yield environment
+        except Exception as error:
+            if _identity(readers) != before:
+                raise ReadersChanged(f"{self.path} was opened by another process meanwhile") from error
+            if environment is None:
+                raise UnusableDirectory(f"{self.path / DATA_FILE} cannot be read: {error}") from error
+            raise
+        finally:
+            if environment is not None:
+                environment.close()
+        if _identity(readers) != before:
+            raise ReadersChanged(f"{self.path} was opened by another process meanwhile")
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[tuple[Transaction, dict[str, Table]]]:
+        """A checked transaction and the tables for a short `with`. What it read counts only if nothing is raised."""
+        with self._open() as environment, environment.begin() as plain:
+            tables = {name: Table(environment.open_db(name.encode(), plain, create=False)) for name in TABLES}
+            names = {table: name for name, table in tables.items()}
+            yield CheckedTransaction(plain, lambda table, key: f"{key.hex()} in {names[table]} of {self.path}"), tables
+
+    def copy(self, target: pathlib.Path) -> None:
+        """Write the last commit to a new data file in the folder `target`, without free pages, and sync it."""
+        descriptor = os.open(target / DATA_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            with self._open() as environment:
+                environment.copyfd(descriptor, compact=True)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _identity(path: pathlib.Path) -> tuple[int, int] | None:
+    try:
+        stat = path.stat()
+    except FileNotFoundError:
+        return None
+    return stat.st_dev, stat.st_ino
 
 
 def _take(path: pathlib.Path, descriptor: int, kind: int) -> None:

@@ -1,8 +1,8 @@
-"""Who may write what while clients' transactions are open: the locks they hold, and what others do about them.
+"""The locks that clients' open transactions hold, and what other writers do when they meet one.
 
 A key of documents, ids, indexes or the catalog that an open transaction wrote is locked until it ends.
 
-    another transaction writes there              → `Conflict`: it is aborted, its client begins anew
+    another transaction writes there              → `Conflict`: it is aborted, its client begins again
     a transaction writes what others have changed
     since it started                              → `Conflict`
     a write outside transactions                  → waits: nothing of it is done before the lock is gone
@@ -14,12 +14,15 @@ Source: MongoDB's write conflicts.
 from __future__ import annotations
 
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from headrace.store.change_log import NO_LOG
 from headrace.store.kv import TableKey
 from headrace.store.overlay import Overlay, OverlayTransaction, ProvisionalCatalog, ProvisionalTransaction
 from headrace.store.write_transaction import WriteTransaction
+
+if TYPE_CHECKING:
+    from headrace.store.client_transaction import ClientTransaction
 
 
 class Conflict(Exception):
@@ -31,33 +34,10 @@ class Conflict(Exception):
         self.message = message
 
 
-class LockHolder(Protocol):
-    """Who holds locks: a client's transaction, or `commit.EntriesInPieces`."""
-
-    @property
-    def key(self) -> str:
-        """The wake-up key of those who wait for its end."""
-
-    @property
-    def number(self) -> int:
-        """Of the transaction; 0: it is none."""
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether its locks count no more."""
-
-    @property
-    def committing(self) -> WriteTransaction | None:
-        """The write transaction that ends it, and in which its locks do not count."""
-
-    def over(self) -> bool:
-        """As `has_ended`, for those who wait."""
-
-
 class Locked(Exception):
-    """A write outside transactions needs a key that somebody has locked."""
+    """A write outside transactions needs a key that a transaction has locked."""
 
-    def __init__(self, holder: LockHolder) -> None:
+    def __init__(self, holder: ClientTransaction) -> None:
         super().__init__(f"locked by transaction {holder.number}")
         self.holder = holder
 
@@ -72,7 +52,7 @@ def write_conflict() -> Conflict:
 
 
 class TrialView(ProvisionalTransaction):
-    """A write tried out over a write transaction `txn`. Raises `Locked` at the first key that somebody holds."""
+    """A write tried out over a write transaction `txn`. Raises `Locked` at the first key that a transaction holds."""
 
     is_trial = True
 

@@ -1,8 +1,8 @@
 """Writes in memory over the tables: a KV transaction in which a client's statements read and write.
 
-    a key      the write in the overlay, else what the tables hold in the state that is read
-    a record   8 bytes from 2^63 on: provisional, sorted behind all that are stored
-    a number   4 bytes from 2^31 on: that of a collection or an index which exists nowhere else yet
+    a key      the write in the overlay, otherwise what the tables hold in the state that is read
+    a record   8 bytes from 2^63 on: provisional, sorted after all that are stored
+    a number   4 bytes from 2^31 on: that of a collection or an index which exists only here so far
 
 `WriteTransaction` runs on it as on any other, with a catalog, records and a change log to match. What becomes of the
 writes is the caller's: `client_transaction.TransactionView` stores them until the client commits, `locks.TrialView`
@@ -93,7 +93,7 @@ class OverlayTransaction:
 
     def cursor(self, db: Table) -> Cursor:
         """A cursor over the table as this transaction sees it: one of documents, ids or indexes."""
-        return OverlayCursor(self, self._base.cursor(db), db, [self._overlay.changed])
+        return OverlayCursor(self, self._base.cursor(db), db, self._overlay.changed)
 
     def stat(self, db: Table) -> dict[str, int]:
         """The sizes of the table without the overlay."""

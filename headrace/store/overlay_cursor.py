@@ -1,13 +1,11 @@
-"""A cursor that merges a table with keys that are changed, by a client's transaction or by a commit in pieces."""
+"""A cursor that merges a table with keys that are changed by a client's transaction."""
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 from headrace.store.changed_keys import ChangedKeys
-from headrace.store.checksums.transaction import CHECKSUM_BYTES
 from headrace.store.kv import Cursor, Table, Transaction, chunk_of
 
 Item: TypeAlias = tuple[bytes, bytes | None]
@@ -19,7 +17,7 @@ class OverlayCursor:
 
     __slots__ = ("_base", "_changed_keys", "_db", "_item", "_txn")
 
-    def __init__(self, txn: Transaction, base: Cursor, db: Table, changed_keys: list[ChangedKeys]) -> None:
+    def __init__(self, txn: Transaction, base: Cursor, db: Table, changed_keys: ChangedKeys) -> None:
         self._txn = txn
         self._base = base
         self._db = db
@@ -65,14 +63,14 @@ class OverlayCursor:
         return deleted
 
     def putmulti(
-        self, items: list[tuple[bytes, bytes]], *, overwrite: bool = True, append: bool = False, checked: bool = False
+        self, items: list[tuple[bytes, bytes]], *, overwrite: bool = True, append: bool = False
     ) -> tuple[int, int]:
         """Claim and put each. Without `overwrite` nothing is added: the caller then goes through the keys one by one,
         and knows which one is refused."""
         if not overwrite:
             return 0, 0
         for key, value in items:
-            self._txn.put(key, value[:-CHECKSUM_BYTES] if checked else value, db=self._db)
+            self._txn.put(key, value, db=self._db)
         return len(items), len(items)
 
     def iternext(self, *, keys: bool = True, values: bool = True) -> Iterator[Any]:
@@ -94,18 +92,14 @@ class OverlayCursor:
     def walk(self, start: bytes | None, *, backward: bool = False) -> Iterator[Item]:
         """The items from `start` on, included, in order or backward; None: all. A changed key that is not there comes
         with None, so that a walk over many of these can pause."""
-        return self._merged(self._stored(start, backward=backward), start, backward=backward)
+        return self._merged(walk(self._base, start, backward=backward), start, backward=backward)
 
     def _there(self, start: bytes | None, *, backward: bool = False) -> Iterator[tuple[bytes, bytes]]:
         return (item for item in self.walk(start, backward=backward) if item[1] is not None)  # type: ignore[misc]
 
-    def _stored(self, start: bytes | None, *, backward: bool) -> Iterator[Item]:
-        """The items of what is underneath."""
-        return walk(self._base, start, backward=backward)
-
     def _merged(self, stored: Iterator[Item], start: bytes | None, *, backward: bool) -> Iterator[Item]:
-        """What is stored, with the values that the transaction sees under the changed keys."""
-        changed = merged_keys([keys.walk(self._db, start, backward=backward) for keys in self._changed_keys], backward)
+        """Yield what is stored, with the values that the transaction sees under the changed keys."""
+        changed = self._changed_keys.walk(self._db, start, backward=backward)
         pending = next(changed, None)
         for item in stored:
             while pending is not None and (pending > item[0] if backward else pending < item[0]):
@@ -137,12 +131,3 @@ def walk(cursor: Cursor, start: bytes | None, *, backward: bool = False) -> Iter
     else:
         there = cursor.key() == start or cursor.prev()
     return cursor.iterprev() if there else iter(())
-
-
-def merged_keys(walks: list[Iterator[bytes]], backward: bool) -> Iterator[bytes]:
-    """The keys of all walks in order, each once."""
-    last = None
-    for key in walks[0] if len(walks) == 1 else heapq.merge(*walks, reverse=backward):
-        if key != last:
-            yield key
-        last = key

@@ -33,8 +33,8 @@ class Retention:
 class AgedScan:
     """Looks for what is too old in an oplog whose positions are ahead of the clock, since the clock was ahead once.
 
-    Positions do not show the age of such entries, but `wall` does. That of an entry of the wrong future does not, and
-    the entries behind it tell. A bounded number is read each time, and the next time goes on from there.
+    Positions do not show the age of such entries, but `wall` does. That of an entry of the wrong future does not, but
+    the entries after it do. A bounded number is read each time, and the next time continues from there.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class AgedScan:
         self._keep = 0
 
     def first_to_keep(self, view: View, limit_ms: int, now_ms: int) -> int:
-        """The position behind the last entry that is known to be older than `limit_ms`."""
+        """The position after the last entry that is known to be older than `limit_ms`."""
         try:
             for at, entry in islice(view.entries(self._next), limits.PRUNE_COUNT_MAX):
                 element = find_element(entry, b"wall")
@@ -53,7 +53,7 @@ class AgedScan:
                 elif wall_ms <= now_ms:
                     break
                 self._next = at + 1
-        except DamagedValue:  # the entries behind it tell
+        except DamagedValue:  # the entries after it decide
             with view.kv.cursor(view.tables["oplog"]) as cursor:
                 cursor.set_range(to_key(self._next))
                 self._next = from_key(cursor.key()) + 1
@@ -121,8 +121,8 @@ def prune_entries(txn: WriteTransaction, keep: int, count_max: int) -> int:
 
 
 def outlived(view: View, table: str, start: bytes, count_max: int) -> tuple[list[bytes], bytes]:
-    """The keys of `runs` or `images` whose entries are gone, after so many steps from the key `start` on, and where to
-    go on; empty for nowhere. A step is such a key, or a topic or collection without one."""
+    """The keys of `runs` or `images` whose entries are gone, after `count_max` steps from the key `start` on, and where
+    to continue; empty for nowhere. A step is such a key, or a topic or collection without one."""
     oldest = view.oldest_position()
     keys: list[bytes] = []
     if oldest is None:
@@ -152,7 +152,7 @@ def _ends(cursor: Cursor) -> int:
 
 
 def _past_collection(key: bytes) -> bytes:
-    """A key behind all images of this one's collection."""
+    """A key after all images of this one's collection."""
     return key[:16] + b"\xff" * 13
 
 
@@ -166,7 +166,7 @@ def expired_images(view: View, seconds: int, now_ms: int, count_max: int) -> lis
             key = cursor.key()
             try:
                 is_old = int.from_bytes(cursor.value()[:8], "big", signed=True) < limit_ms
-            except DamagedValue:  # nobody can read it
+            except DamagedValue:  # it cannot be read
                 is_old = True
             if is_old:
                 keys.append(key)

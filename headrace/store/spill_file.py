@@ -2,7 +2,7 @@
 
     _tmp/      0700, in the data directory; emptied when a server opens it
     a file     0600; without a name where the system allows it, so that nothing stays however the process ends
-    a block    records of one stream, each behind its length (uint32); blocks of several streams lie in any order
+    a block    records of one stream, each preceded by its length (uint32); blocks of several streams lie in any order
 
 Nothing of it is synced, and nothing of it survives the operation. A full disk is error 14031, for that operation only.
 """

@@ -1,7 +1,7 @@
-"""What a commit publishes: one immutable state, which a reader holds from beginning to end.
+"""The immutable state that a commit publishes, which a reader holds from beginning to end.
 
 The store has one current `StoreState`. A write transaction works on drafts of what it changes (`WriteTransaction`), and
-`Store.publish` puts the next state in the place of the current one, by one assignment. Nobody changes a state, nor
+`Store.publish` puts the next state in the place of the current one, by one assignment. A state is never changed, nor
 anything that can be reached from it; what its objects compute once and keep (`Index.key_maker`, `Index.fields`,
 `Collection.plan_cache`) follows from the rest.
 """
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 class DocumentCount(NamedTuple):
-    """How many documents a collection has, and of a capped one their bytes. A collection is counted when somebody asks
-    first; until all are counted, these are the documents up to the record `through`."""
+    """The number of documents of a collection, and of a capped one their bytes. A collection is counted when the count
+    is first needed; until all are counted, these are the documents up to the record `through`."""
 
     documents: int
     size: int
@@ -34,7 +34,7 @@ class StoreState(NamedTuple):
     counts: dict[int, DocumentCount]
     """By the collection's number."""
     last_position: int
-    """That of the newest entry of the oplog."""
+    """The position of the newest entry of the oplog."""
     last_wall_ms: int
     """The wall clock of that entry."""
     pruned_through: int
@@ -43,26 +43,23 @@ class StoreState(NamedTuple):
 
 
 class CountChange:
-    """What a write transaction does to the count of one collection."""
+    """The change that a write transaction makes to the count of one collection."""
 
-    __slots__ = ("base", "begins_anew", "documents", "removed", "size")
+    __slots__ = ("base", "documents", "removed", "size")
 
     def __init__(self) -> None:
         self.base: DocumentCount | None = None
-        """What the transaction has counted itself; None: the changes apply to the published count."""
+        """The count that the transaction has taken itself; None: the changes apply to the published count."""
         self.documents = 0
         self.size = 0
         self.removed: list[bytes] = []
         """The records of removed documents, while not all documents are counted."""
-        self.begins_anew = False
-        """Documents come into view that a partial count may have passed over: it begins anew."""
 
     def reset(self, count: DocumentCount) -> None:
         """The collection, with all that the transaction has done to it so far, has this count."""
         self.base = count
         self.documents = self.size = 0
         self.removed = []
-        self.begins_anew = False
 
     def applied(self, published: DocumentCount | None) -> DocumentCount | None:
         """Return the count after the change; None where nothing is known."""
@@ -71,7 +68,7 @@ class CountChange:
             return None
         if count.through is None:
             return DocumentCount(count.documents + self.documents, count.size + self.size, None)
-        if self.begins_anew or (count.size and self.size):
+        if count.size and self.size:
             return None
         gone = sum(record <= count.through for record in self.removed)
         return DocumentCount(count.documents - gone, count.size, count.through)

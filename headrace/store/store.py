@@ -6,11 +6,10 @@ into the same KV transaction → `sync` commits it (the only slow step; it may r
 after a failed `sync` undoes everything, in the tables and in memory.
 
     meta   "format"         → see `checksums/upgrade.py`
-           "history-id"     → what tells this directory's history from every other one: the replica set's id, 12 bytes
+           "history-id"     → the id of this directory's history, which is the replica set's id: 12 bytes
            "history-lost"   → b"1" once changes were made without an oplog: older positions are gone
            "last-position"  → where an oplog that was dropped ended, 8 bytes big-endian: positions go on after it
            "parameters"     → cluster parameters (BSON)
-           "undo..."        → what undoes a piece of a commit, see `commit/commit_in_pieces.py`
            "pruned"         → the newest position that was pruned, 8 bytes big-endian
 """
 
@@ -30,8 +29,6 @@ from headrace.store.catalog import Catalog, Collection
 from headrace.store.checksums.names import describe
 from headrace.store.checksums.transaction import DamagedValue
 from headrace.store.checksums.upgrade import IncompatibleFormat, open_format
-from headrace.store.commit.before_images import BeforeImages, BeforeImageTransaction
-from headrace.store.commit.commit_in_pieces import undo_all
 from headrace.store.data_file import DATA_FILE, UnusableDirectory
 from headrace.store.entries import noop_entry
 from headrace.store.kv import Environment, SharedRead, Transaction
@@ -51,7 +48,7 @@ Run = tuple[tuple[str, ...], int, int]
 
 
 class Committed(NamedTuple):
-    """What one commit added to the oplog: entries with their position keys, and the runs they form."""
+    """The additions of one commit to the oplog: entries with their position keys, and the runs they form."""
 
     first: int
     last: int
@@ -77,7 +74,7 @@ class Store:
         self.tables = self.environment.tables
         self.spill_folder = SpillFolder(self.environment.path)
         self.state = StoreState(Catalog(), {}, 0, 0, -1, {})
-        """What readers see; `publish` puts another one in its place."""
+        """The state that readers see; `publish` replaces it."""
         self.listeners: list[Callable[[Committed], None]] = []
         self.admin_listeners: list[Callable[[], None]] = []
         """Called after a commit that changed the database `admin` of a store without an oplog, whose commits have no
@@ -86,7 +83,6 @@ class Store:
         self.next_records: dict[int, int] = {}
         """The next record of a collection, by its number, for the writer alone: those that are given out and not used
         are left out."""
-        self.build_progress: dict[bytes, Any] = {}
         """How far the builder is with the documents it has read (`index_builds.BuildProgress`), by the build's UUID."""
         self.history_id: bytes | None = None
         """Twelve bytes that no other history of documents has, also not one begun later under the same path; a copy of
@@ -94,12 +90,10 @@ class Store:
         self.memory = Memory()
         """The memory of the process, without a limit unless the engine gives it one."""
         self.transactions = Transactions(self)
-        self.before_images: list[BeforeImages] = []
-        """What others see of commits and inserts that are being made in pieces."""
         self._published: SharedRead | None = None
-        """The tables of the published state, for all who read it; begun by the first, or before the next commit."""
-        self.kv_of_pieces: Transaction
-        """That of the open write transaction, which reads pieces too, and whose changes are not recorded."""
+        """The tables of the published state, for all its readers; begun by the first, or before the next commit."""
+        self.kv_unrecorded: Transaction
+        """The open write transaction, without the recording of changes for clients' transactions."""
         self.index_key_count_max = limits.INDEX_KEY_COUNT_MAX
         """Keys of one document in one index; what is stored may have more."""
         self.index_uses: Counter[int] = Counter()
@@ -121,7 +115,6 @@ class Store:
     def _start(self) -> None:
         open_format(self.environment)
         self.environment.describe = lambda table, key: describe(self.catalog, self.environment.name_of(table), key)
-        undo_all(self.environment, self.tables)
         with self.environment.reading() as kv:
             self.state = self.state._replace(catalog=catalogs.load(kv, self.tables))
             meta = self.tables["meta"]
@@ -223,7 +216,7 @@ class Store:
         if kv is None:
             kv = self._published = self.environment.begin_read()
         kv.join()
-        return BeforeImageTransaction(kv, tuple(self.before_images), self.tables) if self.before_images else kv
+        return kv
 
     def forget_read(self) -> None:
         """Let the next reader begin a read transaction: after a commit, or as LMDB has met a damaged page in this one
@@ -238,19 +231,11 @@ class Store:
         """Open the write transaction; one at a time. `kv`: that of the environment, where it is begun already."""
         if self._open_transaction is not None:
             raise RuntimeError("a write transaction is open already")
-        kv = self.kv_of_pieces = kv or self.environment.begin_write()
+        kv = self.kv_unrecorded = kv or self.environment.begin_write()
         if self.transactions.open:
             kv = self.transactions.recording(kv)
-        if self.before_images:
-            kv = BeforeImageTransaction(kv, self.before_images, self.tables)
         self._open_transaction = WriteTransaction(self, kv)
         return self._open_transaction
-
-    def first_free_record(self, number_key: bytes) -> int:
-        """The first record of a collection behind those that are given out and not seen."""
-        hidden = [layer.hidden[number_key][1] for layer in self.before_images if number_key in layer.hidden]
-        ends = [int.from_bytes(end[len(number_key) :], "big") for end in hidden]
-        return max([self.transactions.reserved.get(number_key, 1), *ends])
 
     @property
     def writing(self) -> WriteTransaction | None:
@@ -263,8 +248,6 @@ class Store:
         From here on `sync` may run in another thread, that of `begin_write_in`: until `publish`, readers see the tables
         as they are before the commit.
         """
-        if txn.claim_counts is not None:
-            self.transactions.abort_overwritten(txn.claim_counts)
         staged = txn.staged
         if staged.entries:
             if len(staged.entries) == 1:
@@ -301,8 +284,6 @@ class Store:
         self.state = txn.next_state(self.state)
         if txn.commits or self.transactions.awaited or self.transactions.written.open:
             self.transactions.published(txn)
-        for ended in txn.ended:
-            ended.show()
         staged = txn.staged
         if not staged.entries:
             if txn.admin_changed:
@@ -330,12 +311,6 @@ class Store:
         self._open_transaction = None
         with contextlib.suppress(Exception):  # a failed commit has ended the KV transaction already
             txn.kv.abort()
-        self.build_progress.clear()
-        for transaction in txn.commits:
-            if transaction.pieces is not None:
-                transaction.pieces.fail()
-        for ended in txn.ended:
-            ended.fail()
         self.transactions.settled()
 
     def log_noop(self, txn: WriteTransaction, message: str) -> int:

@@ -7,20 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from headrace import limits
+from headrace.errors import CommandError
 from headrace.store.client_transaction import ClientTransaction, TransactionState
 from headrace.store.kv import TableKey, Transaction
 from headrace.store.locks import write_conflict
 from headrace.store.written_keys import RecordingTransaction, WrittenKeys
-from headrace.turns import LARGE_COUNT, TICK_COUNT, tick
 
 if TYPE_CHECKING:
-    from headrace.store.commit.commit_in_pieces import CommitInPieces
-    from headrace.store.commit.entries_in_pieces import EntriesInPieces
-    from headrace.store.commit.long_insert import LongInsert
-    from headrace.store.locks import LockHolder
     from headrace.store.store import Store
     from headrace.store.write_transaction import WriteTransaction
 
@@ -30,7 +26,7 @@ NUMBER_START: Final = 1 << 31
 """Provisional records, and numbers of collections and indexes, begin here; see `overlay.py`."""
 
 SETTLED: Final = "\x00settled"
-"""The wake-up key of those who cannot start while a commit is on its way to the disk."""
+"""The wake-up key of transactions that cannot start while a commit is on its way to the disk."""
 
 
 class Transactions:
@@ -40,17 +36,10 @@ class Transactions:
         self._store = store
         self.tables = store.tables
         self.open: dict[bytes, ClientTransaction] = {}
-        """Those in progress, by session."""
+        """Transactions in progress, by session."""
         self.latest: dict[bytes, ClientTransaction] = {}
         """The last one of each session, emptied once it has ended."""
-        self.locks: dict[TableKey, LockHolder] = {}
-        self.undoing: list[CommitInPieces | EntriesInPieces | LongInsert] = []
-        """What has failed behind its first pieces, and is being undone."""
-        self.reserved: dict[bytes, int] = {}
-        """The first record behind those that commits in pieces will write, by the key of the collection's number."""
-        self._left: list[list[TableKey]] = []  # locks of ended transactions that are still in `locks`
-        self.discarded: list[list[Any] | dict[Any, Any]] = []
-        """Large containers that nobody needs any more, for whoever frees them in pieces."""
+        self.locks: dict[TableKey, ClientTransaction] = {}
         account = store.memory.account(
             "the keys written since the oldest transaction began", self._abort_oldest, may_close=False
         )
@@ -62,7 +51,7 @@ class Transactions:
         self.wake_listeners: list[Callable[[str], None]] = []
         """Called with a key whose waiters may go on: a transaction's that ended, or `SETTLED`."""
         self.awaited = False
-        """Somebody waits for the write transaction of the moment to be settled."""
+        """A transaction waits for the present write transaction to be settled."""
 
     def start(self, session: bytes, number: int, now_ms: float) -> ClientTransaction:
         """Begin one. The session's last one has ended, and no write transaction is open."""
@@ -83,20 +72,16 @@ class Transactions:
             del self.latest[oldest]
 
     def end(self, transaction: ClientTransaction, state: TransactionState, now_ms: float) -> None:
-        """Release all it holds; those who wait for it are run again. An ended one stays as it is."""
+        """Release all it holds; commands that wait for it are run again. An ended one stays as it is."""
         if transaction.has_ended:
             return
         transaction.state = state
         transaction.ended_ms = now_ms
         del self.open[transaction.session]
-        self._unlock(transaction, transaction.claims)
-        if len(transaction.claims) >= LARGE_COUNT:
-            self.discarded += [transaction.operations, transaction.overlay.values]
-        if transaction.pieces is not None:
-            transaction.pieces.show()
-            if transaction.pieces in self.undoing:
-                self.undoing.remove(transaction.pieces)
-            transaction.pieces = None
+        for key in transaction.claims:
+            if self.locks.get(key) is transaction:
+                del self.locks[key]
+        transaction.committing = None
         transaction.empty(self._store)
         transaction.account.close()
         transaction.snapshot.close()
@@ -106,47 +91,13 @@ class Transactions:
             listener(transaction)
         self._wake(transaction.key)
 
-    def release(self, holder: LockHolder, claims: list[TableKey], key: str) -> None:
-        """A holder that is no transaction gives up locks; `key` wakes those who wait for it."""
-        self._unlock(holder, claims)
-        self._wake(key)
-
-    def _unlock(self, holder: LockHolder, claims: list[TableKey]) -> None:
-        """Its locks are gone. Many of them, which count no more either, go with `clean`."""
-        if len(claims) < LARGE_COUNT:
-            for key in claims:
-                if self.locks.get(key) is holder:
-                    del self.locks[key]
-            return
-        self._left.append(claims)
-
-    def clean(self) -> None:
-        """Remove what large transactions and long ones have left behind, with ticks."""
-        while self._left:
-            claims = self._left[-1]
-            for key in claims[-TICK_COUNT:]:
-                holder = self.locks.get(key)
-                if holder is not None and holder.has_ended:
-                    del self.locks[key]
-            del claims[-TICK_COUNT:]
-            if not claims:
-                self._left.pop()
-            tick()
-
-    @property
-    def needs_cleaning(self) -> bool:
-        """Whether there is something for `clean`."""
-        return bool(self._left)
-
     def _wake(self, key: str) -> None:
         for listener in self.wake_listeners:
             listener(key)
 
     def is_committing(self, transaction: ClientTransaction) -> bool:
-        """Whether its commit is on its way to the disk, or has begun in pieces: then nobody may end it."""
-        return transaction.pieces is not None or (
-            transaction.committing is not None and transaction.committing is self._store.writing
-        )
+        """Whether its commit is on its way to the disk: then it must not be ended."""
+        return transaction.committing is not None and transaction.committing is self._store.writing
 
     def abort_older(self, started_before_ms: float, now_ms: float) -> int:
         """Abort those that have been open for too long; returns how many."""
@@ -181,20 +132,14 @@ class Transactions:
             return
         if (holder is not None and not holder.has_ended) or self.written.has_changed(key, transaction.since):
             raise write_conflict()
+        if len(transaction.claims) >= limits.TRANSACTION_KEY_COUNT_MAX:
+            raise CommandError(
+                257,
+                "Total number of documents and keys of indexes that a transaction writes must be at most "
+                f"{limits.TRANSACTION_KEY_COUNT_MAX}",
+            )
         self.locks[key] = transaction
         transaction.claims.append(key)
-
-    def claim_counts(self) -> dict[ClientTransaction, int]:
-        """How many keys each open transaction has locked."""
-        return {transaction: len(transaction.claims) for transaction in self.open.values()}
-
-    def abort_overwritten(self, counts: dict[ClientTransaction, int]) -> None:
-        """Abort the transactions that have locked keys since `claim_counts` which the open write transaction, that had
-        begun to, has written nevertheless."""
-        for transaction in list(self.open.values()):
-            claims = transaction.claims[counts.get(transaction, 0) :]
-            if any(key in self.written.open for key in claims):
-                self.abort(transaction, self._store.clock.monotonic_ms())
 
     @property
     def writing(self) -> WriteTransaction | None:
@@ -223,13 +168,11 @@ class Transactions:
         if self.written.open:
             self.written.publish()
         for transaction in txn.commits:
-            failed = transaction.pieces is not None and transaction.pieces.failed
-            state = TransactionState.ABORTED if failed else TransactionState.COMMITTED
-            self.end(transaction, state, self._store.clock.monotonic_ms())
+            self.end(transaction, TransactionState.COMMITTED, self._store.clock.monotonic_ms())
         self.settled()
 
     def settled(self) -> None:
-        """No write transaction is open any more: who waited for that may start."""
+        """No write transaction is open any more: transactions that waited for that may start."""
         self.written.open = set()
         if self.awaited:
             self.awaited = False

@@ -1,4 +1,4 @@
-"""What can be read: documents and oplog entries, as one KV transaction sees them.
+"""Views: documents and oplog entries, as one KV transaction sees them.
 
 Whatever reads a value that does not match its checksum raises `DamagedValue` (305).
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from headrace.store.store import Store
 
 Skip = Callable[[bytes, bool], bytes | None]
-"""Of a key of an index, and whether the walk is backward: None if the key counts, else the position where the walk goes
-on, forward with the first key from there on, backward with the last one before it."""
+"""From a key of an index, and whether the walk is backward: None if the key counts, otherwise the position where the
+walk continues, forward with the first key from there on, backward with the last one before it."""
 LEFT_OUT: Final = b""
 """In place of the record of a key that does not count, or of a document that the view does not show."""
 KEY_CUT: Final = limits.KEY_BYTES_MAX - 32
@@ -42,7 +42,7 @@ KEY_CUT: Final = limits.KEY_BYTES_MAX - 32
 
 def id_bounds(low: bytes | None, high: bytes | None) -> tuple[bytes, bytes]:
     """[low, high) for `scan_ids`, of two positions between keys, None where there is no bound: a key is the position
-    in front of it, a key and 00 that behind it. No key between the two is left out, also of those that are cut."""
+    before it, a key and 00 the position after it. No key between the two is left out, also of those that are cut."""
     if high is None:
         high = b"\xff"
     elif len(high) >= KEY_CUT:
@@ -75,8 +75,9 @@ class HeldState:
         self.kv = store.begin_read()
 
     def close(self) -> None:
-        """Let commits use the pages that only this state can reach. It is not read any more."""
+        """Let commits use the pages that only this state can reach. It is not read any more. Called once."""
         self.kv.abort()
+        del self.state  # with its catalog
 
 
 class View:
@@ -136,18 +137,18 @@ class View:
 
     def scan_chunk(
         self, collection: Collection, *, after: bytes | None = None, backward: bool = False,
-        count_max: int = limits.VIEW_CHUNK_COUNT,
+        count_max: int = limits.VIEW_CHUNK_COUNT, bytes_max: int = limits.VIEW_CHUNK_BYTES,
     ) -> list[tuple[bytes, bytes]]:  # fmt: skip
-        """What `scan` yields first: so many documents, or `VIEW_CHUNK_BYTES` of them."""
+        """Return what `scan` yields first: up to `count_max` documents, or `bytes_max` of them."""
         prefix = collection.number_key
         with self.kv.cursor(self.tables["documents"]) as cursor:
             if isinstance(cursor, OverlayCursor):
                 items = _past(cursor, prefix, after, backward=backward)
                 shown = ((key, LEFT_OUT if value is None else value) for key, value in items)
-                return chunk_of(shown, prefix, count_max, limits.VIEW_CHUNK_BYTES)
+                return chunk_of(shown, prefix, count_max, bytes_max)
             if not _seek_past(cursor, prefix, after, backward=backward):
                 return []
-            return cursor.chunk(prefix, count_max, limits.VIEW_CHUNK_BYTES, backward=backward)
+            return cursor.chunk(prefix, count_max, bytes_max, backward=backward)
 
     def last_record(self, collection: Collection) -> bytes | None:
         """The greatest record of a collection, by its key alone: the document need not be readable."""
@@ -291,7 +292,7 @@ class View:
                 moved = _seek_before(cursor, position) if backward else cursor.set_range(position)
 
     def count_keys(self, index: Index, low: bytes, high: bytes, count_max: int) -> Counted:
-        """Count keys from `low`, inclusive, to `high`, exclusive; looks at so many at most."""
+        """Count keys from `low`, inclusive, to `high`, exclusive; looks at `count_max` at most."""
         return self._count("indexes", low, high, count_max)
 
     def _count(self, table: str, low: bytes, high: bytes, count_max: int) -> Counted:
@@ -471,7 +472,7 @@ def _seek_before(cursor: Cursor, key: bytes) -> bool:
 
 
 def _seek_run(cursor: Cursor, prefix: bytes, first: int) -> bool:
-    """Move to the topic's run that holds `first`, else to the next run; False where there is none."""
+    """Move to the topic's run that holds `first`, or to the next run; False where there is none."""
     key = prefix + first.to_bytes(8, "big")
     after = cursor.set_range(key)
     if after and cursor.key() == key:

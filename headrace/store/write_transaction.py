@@ -26,9 +26,6 @@ from headrace.store.view import View, bounded_key
 
 if TYPE_CHECKING:
     from headrace.store.client_transaction import ClientTransaction
-    from headrace.store.commit.entries_in_pieces import EntriesInPieces
-    from headrace.store.commit.long_insert import LongInsert
-    from headrace.store.indexes.prepared_change import PreparedChange
     from headrace.store.store import Store
 
 _EMPTY_TIMESTAMP: Final = bytes(8)
@@ -100,19 +97,17 @@ class WriteTransaction(View):
     """The one write transaction. Commands of several clients share it; the shell commits them together."""
 
     is_trial = False
-    """What is written is thrown away: see `locks.TrialView`."""
+    """Whether its changes are thrown away: see `locks.TrialView`."""
 
     __slots__ = (
         "_changes",
         "_second",
         "admin_changed",
         "catalog_changes",
-        "claim_counts",
         "clock_position",
         "cluster_parameters",
         "commits",
         "count_changes",
-        "ended",
         "entry_end",
         "pruned_through",
         "staged",
@@ -132,23 +127,19 @@ class WriteTransaction(View):
         self.tables = store.tables
         self._changes: ChangeLog = changes or (OPLOG if store.oplog_enabled else NO_LOG)
         self.count_changes: dict[int, CountChange] = {}
-        """What it does to the counts of collections, by number."""
+        """Its changes to the counts of collections, by number."""
         self.pruned_through = self.state.pruned_through
         self.cluster_parameters = self.state.cluster_parameters
         self.staged = StagedEntries()
         self.admin_changed = False  # noted where there is no oplog
         self.catalog_changes: list[CatalogChange] = []
-        """What has been done to collections, views and indexes, for the audit log."""
+        """The changes of collections, views and indexes, for the audit log."""
         self.clock_position = self.state.last_position
         self.wall_ms = store.clock.now_ms()
         self._second = self.wall_ms // 1000 << 32
         self.entry_end = entries.end(self.wall_ms)
-        """What entries of this transaction end with."""
+        """The end of this transaction's entries."""
         self.commits: list[ClientTransaction] = []  # clients' transactions that this one commits
-        self.claim_counts: dict[ClientTransaction, int] | None = None
-        """What clients' transactions had locked before a change in the middle of which they may run; None: none may."""
-        self.ended: list[LongInsert | EntriesInPieces] = []
-        """What has begun in pieces before and ends with this transaction."""
 
     def next_state(self, published: StoreState) -> StoreState:
         """Return the state after its commit; `published` is the one before."""
@@ -163,7 +154,7 @@ class WriteTransaction(View):
                     counts.pop(number, None)
         entries = self.staged.entries
         return StoreState(
-            self.catalog.published(),
+            self.catalog.published(has_readers=bool(self.store.transactions.open)),
             counts,
             int.from_bytes(entries[-1][0], "big") if entries else max(published.last_position, self.clock_position),
             self.wall_ms if entries else published.last_wall_ms,
@@ -173,10 +164,14 @@ class WriteTransaction(View):
 
     # Positions and entries.
 
+    def record_with(self, changes: ChangeLog) -> None:
+        """From here on changes of documents and of the catalog are recorded with `changes`."""
+        self._changes = changes
+
     def reserve(self, count: int) -> int:
         """The first of `count` consecutive new positions: seconds of the wall clock, then a counter.
 
-        Who reserves and then logs nothing gives them back: a position that a client has seen (operationTime, a
+        A caller that then logs nothing gives them back: a position that a client has seen (operationTime, a
         high-water mark) but that is not in the oplog could be given out again after a restart, and be skipped.
         """
         first = (self._second if self._second > self.clock_position else self.clock_position) + 1
@@ -204,8 +199,7 @@ class WriteTransaction(View):
         first = next_records.get(number)
         if first is None:
             last = self.last_record(collection)
-            free = self.store.first_free_record(collection.number_key)
-            first = max(int.from_bytes(last, "big") + 1 if last else 1, free)
+            first = int.from_bytes(last, "big") + 1 if last else 1
         next_records[number] = first + count
         return first
 
@@ -241,15 +235,10 @@ class WriteTransaction(View):
         return True
 
     def insert(
-        self, collection: Collection, document: bytes, retryable: RetryableWrite | None = None,
-        made: PreparedChange | None = None, ahead: LongInsert | None = None, entries: EntriesInPieces | None = None,
-        *, keeps_empty_timestamps: bool = False,
+        self, collection: Collection, document: bytes, retryable: RetryableWrite | None = None, *,
+        keeps_empty_timestamps: bool = False,
     ) -> bytes:  # fmt: skip
-        """Store one new document and its entry; returns it as stored. Raises 11000 and what `_id` rules raise.
-
-        `made`: what it does to indexes, if that has been prepared. `ahead`: the document is put already. `entries`: so
-        are those that `made` says.
-        """
+        """Store one new document and its entry; returns it as stored. Raises 11000 and what `_id` rules raise."""
         collection = self.catalog.current(collection)
         before = self.clock_position
         position = self.reserve(1)
@@ -262,15 +251,8 @@ class WriteTransaction(View):
             if collection.maintained:
                 if self.kv.get(full_key, db=self.tables["ids"]) is not None:
                     raise index_entries.duplicate_id(collection, key_document)
-                if entries is not None:
-                    entries.end(self, collection)
-                elif made is not None and made.fits(collection, None, document):
-                    with index_entries.in_change(self):
-                        made.check(self, collection, None)
-                else:
-                    made = None
-                    added = index_entries.to_add(self, collection, document, None)
-            record = self.next_record(collection).to_bytes(8, "big") if ahead is None else ahead.record
+                added = index_entries.to_add(self, collection, document, None)
+            record = self.next_record(collection).to_bytes(8, "big")
             if not self.kv.put_new(full_key, record, db=self.tables["ids"]):
                 raise index_entries.duplicate_id(collection, key_document)
         except CommandError:
@@ -278,17 +260,9 @@ class WriteTransaction(View):
             raise
         if len(key) > limits.KEY_BYTES_MAX and not collection.long_ids:
             self.catalog.set_long_ids(self.kv, collection)
-        if ahead is None:
-            self.kv.put(collection.number_key + record, document, db=self.tables["documents"])
-        else:
-            ahead.end(self, collection)
-        if len(document) > limits.LONG_DOCUMENT_BYTES:
-            index_entries.pause_behind_long(self)
+        self.kv.put(collection.number_key + record, document, db=self.tables["documents"])
         if added:
             index_entries.put(self, added, record)
-        elif made is not None and collection.maintained and entries is None:
-            with index_entries.in_change(self):
-                made.make(self, record)
         self.add_count(collection, 1, len(document))
         self._changes.insert(self, collection, document, key_document, position, retryable)
         if collection.capped is not None and self.makes_room:
@@ -357,44 +331,35 @@ class WriteTransaction(View):
 
     def replace(
         self, collection: Collection, record: bytes, old: bytes, new: bytes, logged: bytes,
-        retryable: RetryableWrite | None = None, made: PreparedChange | None = None,
-        entries: EntriesInPieces | None = None,
+        retryable: RetryableWrite | None = None,
     ) -> None:  # fmt: skip
         """Replace `old` by `new`; `logged` is the entry's `o`: the new document, or a `$v: 2` diff.
 
-        `made` and `entries`: as for `insert`. Both documents begin with the same `_id`. Raises 11000 where a unique
-        index is in the way.
+        Both documents begin with the same `_id`. Raises 11000 where a unique index is in the way.
         """
         collection = self.catalog.current(collection)
-        if entries is not None:
-            entries.end(self, collection)
-        elif collection.maintained:
-            index_entries.change(self, collection, record, old, new, made)
+        if collection.maintained:
+            index_entries.change(self, collection, record, old, new)
         self.kv.put(collection.number_key + record, new, db=self.tables["documents"])
-        if len(new) > limits.LONG_DOCUMENT_BYTES:
-            index_entries.pause_behind_long(self)
         if collection.capped is not None:
             self.add_count(collection, 0, len(new) - len(old))
         self._changes.change(self, collection, collection.update_head, logged, identify(old)[1], old, retryable)
 
     def delete(
-        self, collection: Collection, record: bytes, old: bytes, retryable: RetryableWrite | None = None,
-        made: PreparedChange | None = None, entries: EntriesInPieces | None = None,
-    ) -> None:  # fmt: skip
-        """Remove a document that is there. `made` and `entries`: as for `insert`."""
+        self, collection: Collection, record: bytes, old: bytes, retryable: RetryableWrite | None = None
+    ) -> None:
+        """Remove a document that is there."""
         collection = self.catalog.current(collection)
         key, key_document = identify(old)
-        if entries is not None:
-            entries.end(self, collection)
-        elif collection.maintained:
-            index_entries.change(self, collection, record, old, None, made)
+        if collection.maintained:
+            index_entries.change(self, collection, record, old, None)
         self.kv.delete(bounded_key(collection.number_key, key), db=self.tables["ids"])
         self.kv.delete(collection.number_key + record, db=self.tables["documents"])
         self.add_count(collection, -1, -len(old), record)
         self._changes.change(self, collection, collection.delete_head, key_document, None, old, retryable)
 
     def is_locked(self, collection: Collection, record: bytes) -> bool:
-        """Whether an open transaction has written the document, so that nobody else may."""
+        """Whether an open transaction has written the document, so that no other write may."""
         locks = self.store.transactions.locks
         holder = locks.get((self.tables["documents"], collection.number_key + record)) if locks else None
         return holder is not None and not holder.has_ended

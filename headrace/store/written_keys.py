@@ -56,7 +56,7 @@ class WrittenKeys:
 
 
 class RecordingTransaction:
-    """A KV write transaction that adds the keys it writes to a set; in everything else the one it wraps."""
+    """A KV write transaction that adds the keys it writes to a set; otherwise it is the one it wraps."""
 
     __slots__ = ("_base", "_tracked", "_written")
 

@@ -1,1 +1,1 @@
-"""What is shipped for the tests of programs that use Headrace."""
+"""Test tools for programs that use Headrace."""

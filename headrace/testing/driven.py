@@ -41,7 +41,7 @@ class DrivenServer:
         self.between: Callable[[str], None] = lambda stage: None
         """Called while a commit is under way, as a slow disk lets reads come between: "prepared", then "synced"."""
         self.client = ClientInfo(1, "127.0.0.1:1", ("127.0.0.1", 27017))
-        """Who sends the commands; another one to speak as another connection."""
+        """The client that sends the commands; assign another one to use another connection."""
         self._open()
 
     def _open(self) -> None:
@@ -94,9 +94,10 @@ class DrivenServer:
         self, database: str, body: dict[str, Any], between: Callable[[int], object] = lambda count: None,
         *, interruption: Interrupted | None = None,
     ) -> tuple[dict[str, Any], int]:  # fmt: skip
-        """The reply to a write that pauses at each of its ticks, and how often it has. What it has done is committed at
-        each pause; `between` is called behind that, and may raise: the process ends there. `interruption`: what the
-        write is interrupted by at each pause; what `between` returns interrupts it at this one."""
+        """Return the reply to a write that pauses at each of its ticks, and the number of pauses.
+
+        Each pause commits the finished part. Then `between` is called, and may raise: the process ends there.
+        `interruption`: interrupts the write at each pause; a value that `between` returns interrupts it at this one."""
         turns, store, request = Turns(seconds=0.0), self.store, self.request(database, body)
         txn, pauses = store.begin(), 0
         result = turns.run(self.engine.run_write, self.engine.command(request), request, txn)

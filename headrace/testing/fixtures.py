@@ -1,12 +1,12 @@
-"""A pytest plugin: a Headrace server for the tests of whoever installs Headrace.
+"""A pytest plugin: a Headrace server for the tests of programs that use Headrace.
 
     def test_orders(headrace_client):
         headrace_client.shop.orders.insert_one({"_id": 1})
 
 `headrace_server` runs once for the test session in a throw-away directory. `headrace_client` and
 `headrace_async_client` are clients of it for one test, which starts empty. `headrace_store` and `headrace_async_store`
-are stores in the test's process, without a socket. Loaded by pytest through the entry point `headrace`; costs nothing
-until it is asked for.
+are stores in the test's process, without a socket. pytest loads the plugin through the entry point `headrace`; it costs
+nothing until a test uses a fixture.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class Simulation:
             self.watchers.append(watcher)
 
     def run(self, step_count: int) -> None:
-        """Let so many things happen, then let every watcher read to the end. Raises `SimulationError`."""
+        """Run `step_count` steps, then let every watcher read to the end. Raises `SimulationError`."""
         for step in self.random.choices(self._steps, self._weights, k=step_count):
             step()
         for watcher in self.watchers:
@@ -176,7 +176,7 @@ class Simulation:
     # What happens.
 
     def _between(self, point: str) -> None:
-        """A commit is under way: let somebody read, who may or may not see it."""
+        """Let a watcher read while a commit is under way; it may or may not see the commit."""
         self._note(published=False)
         for watcher in self.random.sample(self.watchers, min(2, len(self.watchers))):
             if self.random.random() < 0.5:
@@ -210,7 +210,7 @@ def _insert(choose: Random, database: str, name: str) -> dict[str, Any]:
 
 
 def _insert_new(choose: Random, database: str, name: str) -> dict[str, Any]:
-    """Documents that are not there yet, so that nothing is refused."""
+    """Documents that do not exist yet, so that none is refused."""
     return {"insert": name, "documents": [{"_id": choose.randrange(1 << 30), "n": choose.randrange(100)}]}
 
 

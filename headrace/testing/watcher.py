@@ -21,12 +21,12 @@ from headrace.values.position import from_timestamp, to_timestamp
 from headrace.values.token import decode_token
 
 HistoryIndex = tuple[int, int]
-"""Where a watcher is: (index in the history, 0 for what happened or 1 for the invalidate behind it)."""
+"""The position of a watcher: (index in the history, 0 for the event or 1 for the invalidate after it)."""
 
 
 @dataclass(frozen=True, slots=True)
 class WatchedStream:
-    """What a watcher looks at: its scope, its pipeline, and what of a scope that pipeline lets through."""
+    """The input of a watcher: its scope, its pipeline, and the events of the scope that the pipeline passes."""
 
     database: str | None
     collection: str | None
@@ -56,7 +56,7 @@ class Watcher:
         self.stream = stream
         self.random = random
         self.events: list[tuple[dict[str, Any], HistoryIndex]] = []
-        """The tokens of all events received, each with the index behind the event."""
+        """The tokens of all events received, each with the index after the event."""
         self.history_lost_count = 0
         self._cursor = 0
         self._namespace = ""
@@ -111,7 +111,7 @@ class Watcher:
         self._reopen(int(token["_data"][2:18], 16), index, **{self._option(token): token})
 
     def _option(self, token: dict[str, Any]) -> str:
-        """Behind an invalidate only `startAfter` goes on; elsewhere both do."""
+        """The option to resume with: only `startAfter` works after an invalidate, both work elsewhere."""
         ended = decode_token(token).from_invalidate
         return "startAfter" if ended or self.random.random() < 0.3 else "resumeAfter"
 
@@ -124,7 +124,7 @@ class Watcher:
         self._reopen(position, (index, 0), startAtOperationTime=to_timestamp(position))
 
     def _reopen(self, position: int, index: HistoryIndex, **options: Any) -> None:
-        """Open from `position`, behind which the stream is at `index`; 286 if and only if the oplog begins after it."""
+        """Open from `position`, where the stream is at `index`; 286 if and only if the oplog begins after it."""
         with self.server.store.reading() as view:
             oldest = view.oldest_position()
         assert oldest is not None
@@ -148,7 +148,7 @@ class Watcher:
         return int(self._token["_data"][2:18], 16)
 
     def _start_again(self) -> None:
-        """The history is lost: the tokens of earlier events are of no use any more."""
+        """Open a new stream: the history is lost, so the tokens of earlier events are useless."""
         self.history_lost_count += 1
         self.events.clear()
         self._closed = False
@@ -238,7 +238,7 @@ class Watcher:
         self.events.append((event["_id"], self._index))
 
     def _pass_by_the_end(self) -> None:
-        """The stream has ended, perhaps by an invalidate that the pipeline hid: go on behind it."""
+        """Open a stream after the end of this one, perhaps an invalidate that the pipeline hid."""
         self._closed = True
         if self.events and self.events[-1][0] == self._token:
             return

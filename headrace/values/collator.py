@@ -3,7 +3,7 @@
     Collator("sv", {"strength": 2}).sort_key("å")  → bytes that sort as the language does, equal for what it calls equal
 
 The package icu4py brings ICU's libraries; its own Python interface has no collation, so that they are called through
-ctypes. Keys depend on ICU's version: whoever stores them stores `version()`, too, and makes them anew when it changes.
+ctypes. Keys depend on ICU's version: code that stores them stores `version()`, too, and remakes them when it changes.
 
 Rule: a collator does not change once it is made, so that any thread may use it.
 Source: ICU's ucol.h; MongoDB's collation options, which are ICU's attributes.
@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from headrace.errors import CommandError
-from headrace.turns import tick
 
 _ON, _OFF = 17, 16
 _FLAGS: Final = {_ON: True, _OFF: False}
@@ -41,7 +40,6 @@ _USING_DEFAULT: Final = -127  # the warning that it has none for the one asked f
 
 _SMALL_LENGTH: Final = 64
 _SMALL_BYTES: Final = 512
-_LARGE_LENGTH: Final = 16 * 1024
 _Buffer: Final = ctypes.c_char * _SMALL_BYTES
 
 
@@ -79,7 +77,7 @@ def _libraries(name: str) -> list[Path]:
 
 
 def read_ahead() -> None:
-    """Tell the system that the libraries will be needed: they have 40 MB, and whoever uses them first would wait for a
+    """Announce to the system that the libraries will be needed: they have 40 MB, and the first user would wait for a
     quarter of a second if they had to come from the disk. Returns at once."""
     if sys.platform == "linux":
         for path in _libraries("libicu*"):
@@ -154,8 +152,6 @@ class Collator:
             size = self._sort_key(self.handle, raw, length, buffer, _SMALL_BYTES)
             if size <= _SMALL_BYTES:
                 return buffer.raw[: size - 1]
-        elif length >= _LARGE_LENGTH:
-            tick()
         size = 4 * length + _SMALL_BYTES
         while True:
             large = ctypes.create_string_buffer(size)

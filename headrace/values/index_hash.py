@@ -57,7 +57,7 @@ def _hashed(data: bytes) -> int:
 _TEXT: Final = b"\0\0\0\0" + _rank(_RANKS[0x02])
 _OBJECT_ID: Final = b"\0\0\0\0" + _rank(_RANKS[0x07])
 NULL_HASH: Final = int.from_bytes(bytes.fromhex("f7b8810a025e7520"), "little", signed=True)
-"""That of null, and of what is not there."""
+"""The hash of null, and of a missing value."""
 
 
 def _add(pieces: list[bytes], kind: int, name: bytes | None, value: bytes) -> None:

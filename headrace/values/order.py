@@ -23,11 +23,11 @@ from typing import Any, Final, Protocol
 from bson import Binary, Code, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp
 from bson.datetime_ms import DatetimeMS
 
-from headrace.turns import TICK_COUNT, in_pieces, ticking
 from headrace.values.bson import Missing
 
 RANK_NUMBER: Final = 10
 RANK_STRING: Final = 15
+_LONG: Final = 64  # values of arrays and objects that are compared without making keys of all of them
 
 RANKS: Final[dict[type, int]] = {
     MinKey: -1, Missing: 0, type(None): 5, float: 10, int: 10, Int64: 10, Decimal128: 10, str: 15, dict: 20, list: 25,
@@ -68,37 +68,6 @@ NAN_KEY: Final = _LeastNumber()
 Key = tuple[int, Any]
 
 
-class _LongTuple(tuple[Any, ...]):
-    """The keys of more than `TICK_COUNT` values: compared and hashed in pieces, and hashed once."""
-
-    _hash: int | None = None
-
-    def __hash__(self) -> int:
-        if self._hash is None:
-            hashed = 0
-            for piece in in_pieces(self, TICK_COUNT):
-                hashed = hash((hashed, piece))
-            self._hash = hashed
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        if type(other) is not _LongTuple or len(self) != len(other):
-            return False
-        if self._hash is not None is not other._hash and self._hash != other._hash:
-            return False
-        pieces = zip(in_pieces(self, TICK_COUNT), in_pieces(other, TICK_COUNT))
-        return all(tuple.__eq__(one, two) for one, two in pieces)
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other
-
-
-def _payload(items: list[Any]) -> tuple[Any, ...]:
-    return tuple(items) if len(items) <= TICK_COUNT else _LongTuple(items)
-
-
 def rank(value: Any) -> int:
     """The rank of the value's type in the order; equal for types that are compared by value."""
     if type(value) is Code and value.scope is not None:
@@ -133,21 +102,20 @@ def sort_key(value: Any, collation: StringOrder | None = None) -> Key:
     if kind is dict:
         return _object_key(value, collation)
     if kind is list:
-        return (25, _payload([sort_key(item, collation) for item in ticking(value)]))
+        return (25, tuple([sort_key(item, collation) for item in value]))
     return _PLAIN_KEYS[kind](value)
 
 
 def _object_key(value: dict[str, Any], collation: StringOrder | None = None) -> Key:
     fields = []
-    for name, item in value.items() if len(value) < TICK_COUNT else ticking(value.items()):
+    for name, item in value.items():
         type_rank, payload = sort_key(item, collation)
         fields.append((type_rank, name, payload))
-    return (20, _payload(fields))
+    return (20, tuple(fields))
 
 
 def _array_key(value: list[Any]) -> Key:
-    items = value if len(value) < TICK_COUNT else ticking(value)
-    return (25, _payload([_PLAIN_KEYS[type(item)](item) for item in items]))
+    return (25, tuple([_PLAIN_KEYS[type(item)](item) for item in value]))
 
 
 def _float_key(value: float) -> Key:
@@ -204,7 +172,7 @@ def compare(left: Any, right: Any, collation: StringOrder | None = None) -> int:
     kind = type(left)
     if kind is type(right) and (kind in _SELF_COMPARED or (kind is str and collation is None)):
         return -1 if left < right else int(left > right)
-    if kind is type(right) and (kind is list or kind is dict) and len(left) >= TICK_COUNT <= len(right):
+    if kind is type(right) and (kind is list or kind is dict) and len(left) >= _LONG <= len(right):
         return _compare_long(left, right, collation)
     left_key, right_key = sort_key(left, collation), sort_key(right, collation)
     if left_key == right_key:
@@ -213,14 +181,14 @@ def compare(left: Any, right: Any, collation: StringOrder | None = None) -> int:
 
 
 def _compare_long(left: Any, right: Any, collation: StringOrder | None) -> int:
-    """As `compare`, of two arrays or two objects of many values: without making keys of those behind the first two
+    """As `compare`, of two arrays or two objects of many values: without making keys of those after the first two
     that differ, which would be freed at once."""
     if type(left) is list:
-        pairs: Iterator[tuple[Any, Any]] = zip(ticking(left), right)
+        pairs: Iterator[tuple[Any, Any]] = zip(left, right)
     else:
         pairs = (
             ((rank(a), name), (rank(b), other)) if rank(a) != rank(b) or name != other else (a, b)
-            for (name, a), (other, b) in zip(ticking(left.items()), right.items())
+            for (name, a), (other, b) in zip(left.items(), right.items())
         )
     for one, other in pairs:
         order = (one > other) - (one < other) if type(one) is tuple else compare(one, other, collation)
@@ -236,9 +204,9 @@ def equal(left: Any, right: Any, collation: StringOrder | None = None) -> bool:
         if kind in _SELF_COMPARED or (kind is str and collation is None):
             return bool(left == right)
         if kind is list:
-            return len(left) == len(right) and all(equal(a, b, collation) for a, b in zip(ticking(left), right))
+            return len(left) == len(right) and all(equal(a, b, collation) for a, b in zip(left, right))
         if kind is dict:
-            fields = left.items() if len(left) < TICK_COUNT else ticking(left.items())
+            fields = left.items()
             return len(left) == len(right) and all(
                 name == other and equal(a, b, collation) for (name, a), (other, b) in zip(fields, right.items())
             )

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from headrace import limits
-from headrace.turns import TICK_COUNT, ticking
 from headrace.values.bson import MISSING
 
 ValueTest = Callable[[Any], bool]
@@ -86,7 +85,7 @@ def _any_top_level(name: str, test: ValueTest) -> Callable[[dict[str, Any]], boo
     def walk(document: dict[str, Any]) -> bool:
         value = document.get(name, MISSING)
         if type(value) is list:
-            return any(map(test, value if len(value) < TICK_COUNT else ticking(value))) or test(value)
+            return any(map(test, value)) or test(value)
         return test(value)
 
     return walk
@@ -103,14 +102,12 @@ def _any_in_array(
     if index is None:
 
         def walk(array: list[Any]) -> bool:
-            items = array if len(array) < TICK_COUNT else ticking(array)
-            return any(type(item) is dict and in_object(item) for item in items)
+            return any(type(item) is dict and in_object(item) for item in array)
 
         return walk
 
     def walk_indexed(array: list[Any]) -> bool:
-        items = array if len(array) < TICK_COUNT else ticking(array)
-        if any(type(item) is dict and in_object(item) for item in items):
+        if any(type(item) is dict and in_object(item) for item in array):
             return True
         return index < len(array) and at_index(array[index])
 
@@ -152,7 +149,7 @@ def located_values(
 
 def _located_in_array(array: list[Any], path: tuple[str, ...], enter_last: bool) -> Iterator[tuple[Any, str | None]]:
     wanted = array_index(path[0])
-    for index, item in enumerate(ticking(array)):
+    for index, item in enumerate(array):
         label = str(index)
         if type(item) is dict:
             yield from ((value, label) for value, _ in located_values(item, path, enter_last=enter_last))
@@ -198,8 +195,7 @@ def field_getter(path: tuple[str, ...]) -> Callable[[dict[str, Any]], Any]:
         if kind is dict:
             return inner(value)
         if kind is list:
-            items = value if len(value) < TICK_COUNT else ticking(value)
-            values = [inner(item) for item in items if type(item) is dict]
+            values = [inner(item) for item in value if type(item) is dict]
             return [item for item in values if item is not MISSING]
         return MISSING
 

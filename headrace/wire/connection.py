@@ -1,9 +1,8 @@
 """Bytes to messages: a machine with no I/O, fed what a socket gave, asked for the next message.
 
-Rules: however the stream is cut into pieces, the messages are the same. Every length is checked before it
-is believed. Bytes that are not the protocol raise `ProtocolError`, then and at every later call, and never
-another exception. What is checked is the frame: whether a document is well-formed BSON is seen by whoever
-decodes it.
+Rules: the messages do not depend on how the stream is cut into pieces. Every length is checked before it is used. Bytes
+that are not the protocol raise `ProtocolError`, then and at every later call, and no other exception. Only the frame is
+checked: the code that decodes a document finds out whether it is well-formed BSON.
 
 This is the hottest path of the server, so the commonest message, one small document, is taken with one
 unpacking and one slice; pieces of a long message are kept apart and joined once.
@@ -15,8 +14,6 @@ import struct
 from typing import Final
 
 from headrace.limits import DECODED_BYTES_MAX, MESSAGE_BYTES_MAX, WRITE_BATCH_COUNT_MAX
-from headrace.long_bytes import cut, joined
-from headrace.turns import PIECE_COUNT, tick
 from headrace.wire.checksum import crc32c
 from headrace.wire.compression import NEVER_COMPRESSED, decompress
 from headrace.wire.message import (
@@ -27,6 +24,7 @@ from headrace.wire.message import (
     OP_MSG,
     OP_QUERY,
     REQUIRED_FLAGS,
+    HttpRequest,
     Message,
     ProtocolError,
     TlsOnPlainSocket,
@@ -60,6 +58,8 @@ _GATHERED_BYTES = 1024 * 1024
 """Joined at once, of short messages."""
 _TLS_RECORD = b"\x16\x03"
 """How a TLS handshake begins. As a message's length it may be a valid one."""
+_HTTP_GET = b"GET "
+"""How an HTTP request begins. No message is as long as this says."""
 _OPCODES = frozenset({OP_COMPRESSED, OP_MSG, OP_QUERY})
 _UNKNOWN_FLAGS = REQUIRED_FLAGS & ~(CHECKSUM_PRESENT | MORE_TO_COME)
 
@@ -106,7 +106,7 @@ class Connection:
         return self._at == len(self._buffer) and not self._tail and self._failure is None
 
     def shrink(self) -> None:
-        """Let go of the bytes of a message that has been taken."""
+        """Free the bytes of a message that has been taken."""
         if self._at == len(self._buffer):
             self._buffer, self._at = b"", 0
 
@@ -134,7 +134,7 @@ class Connection:
 
     def _gather(self, wanted_bytes: int, buffer: bytes, at: int) -> Message | NeedData:
         """The next message with what came since, if that is enough; `buffer` from `at` on is not."""
-        if wanted_bytes != self._wanted_bytes or not self._tail:  # the header may have come with much behind it
+        if wanted_bytes != self._wanted_bytes or not self._tail:  # the header may have come with many bytes after it
             wait = self._wait_for(wanted_bytes, buffer, at)
             if not self._tail:
                 return wait
@@ -148,7 +148,7 @@ class Connection:
         return self.next_event()
 
     def _pieces(self, size: int) -> list[bytes]:
-        """Take pieces of the tail: so many bytes, or a little more, or all there are."""
+        """Take pieces of the tail with `size` bytes, or a little more, or all there are."""
         taken = count = 0
         while count < len(self._tail) and taken < size:
             taken += len(self._tail[count])
@@ -181,6 +181,8 @@ class Connection:
         if have >= 16 and buffer.startswith(_TLS_RECORD, at) and _INT(buffer, at + 12)[0] not in _OPCODES:
             raise self._fail(TlsOnPlainSocket())
         if have >= 4:
+            if buffer.startswith(_HTTP_GET, at):
+                raise self._fail(HttpRequest())
             (length,) = _INT(buffer, at)
             if not MESSAGE_BYTES_MIN <= length <= MESSAGE_BYTES_MAX:
                 raise self._fail(ProtocolError(f"a message of {length} bytes"))
@@ -216,14 +218,14 @@ class Connection:
 
 
 class UnopenedMessage(Message):
-    """A long message, of which only the header has been read: `opened` takes some time, and ticks."""
+    """A long message whose header alone has been read: `opened` takes some time."""
 
     __slots__ = ("_pieces", "_size", "unpacked_bytes")
 
     def __init__(
         self, request_id: int, opcode: int, pieces: list[bytes | memoryview], size: int, unpacked_bytes: int
     ) -> None:
-        """`pieces`: as it came, so many bytes."""
+        """`pieces`: the message as it came, in `size` bytes."""
         self.unpacked_bytes = unpacked_bytes
         """How long it is once it has been decompressed."""
         super().__init__(request_id, opcode, 0, b"", {})
@@ -232,7 +234,7 @@ class UnopenedMessage(Message):
 
     def opened(self) -> Message:
         """The message, decompressed and cut into sections; raises `ProtocolError`. Called once."""
-        buffer = joined(self._pieces)
+        buffer = b"".join(self._pieces)
         self._pieces = []
         return _open(self.opcode, self.request_id, buffer, 0, self._size)
 
@@ -301,9 +303,9 @@ def _parse_msg(request_id: int, buffer: bytes, at: int, end: int) -> Message:
 
 
 def _sequence(buffer: bytes, at: int, end: int, sequences: dict[str, list[bytes]]) -> int:
-    """Read the kind-1 section whose size is at `at` into `sequences`; answers where it ends.
+    """Read the kind-1 section whose size is at `at` into `sequences`; return where it ends.
 
-    What lies behind the largest batch that a command takes and one more document is not looked at.
+    Documents after the largest batch of a command and one more are not read.
     """
     if end - at < 4:
         raise ProtocolError("a section is cut off")
@@ -320,19 +322,14 @@ def _sequence(buffer: bytes, at: int, end: int, sequences: dict[str, list[bytes]
     unpack = _INT
     last = section_end - 5
     while at <= last:
-        for _ in range(PIECE_COUNT):
-            (size,) = unpack(buffer, at)
-            after = at + size
-            if size < 5 or after > section_end or buffer[after - 1]:
-                raise ProtocolError(f"a document in section {name} does not fit it")
-            append(buffer[at:after] if size <= DECODED_BYTES_MAX else cut(buffer, at, after))
-            at = after
-            if at > last:
-                break
-        else:
-            tick()
-            if len(documents) > WRITE_BATCH_COUNT_MAX:
-                return section_end
+        (size,) = unpack(buffer, at)
+        after = at + size
+        if size < 5 or after > section_end or buffer[after - 1]:
+            raise ProtocolError(f"a document in section {name} does not fit it")
+        append(buffer[at:after])
+        at = after
+        if len(documents) > WRITE_BATCH_COUNT_MAX:
+            return section_end
     if at != section_end:
         raise ProtocolError(f"section {name} is not filled by its documents")
     return section_end
@@ -346,7 +343,7 @@ def _document(buffer: bytes, at: int, end: int) -> tuple[bytes, int]:
     after = at + size
     if size < 5 or after > end or buffer[after - 1]:
         raise ProtocolError(f"a document of {size} bytes does not fit its message")
-    return buffer[at:after] if size <= DECODED_BYTES_MAX else cut(buffer, at, after), after
+    return buffer[at:after], after
 
 
 def _cstring(buffer: bytes, at: int, end: int) -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""What travels on the wire: the numbers of MongoDB's protocol, `Message`, and `ProtocolError`.
+"""Messages of MongoDB's wire protocol: its numbers, `Message`, and `ProtocolError`.
 
     header    int32 length (all of it) · int32 request id · int32 response to · int32 opcode
     OP_MSG    header · uint32 flags · sections · [uint32 CRC-32C]
@@ -40,6 +40,21 @@ class TlsOnPlainSocket(ProtocolError):
         super().__init__("SSL handshake received but server is started without SSL support")
 
 
+class HttpRequest(ProtocolError):
+    """The client speaks HTTP, as a browser does; `HTTP_RESPONSE` explains it to the user."""
+
+    def __init__(self) -> None:
+        super().__init__("Client sent an HTTP request over a native MongoDB connection")
+
+
+_HTTP_TEXT: Final = b"It looks like you are trying to access MongoDB over HTTP on the native driver port.\r\n"
+HTTP_RESPONSE: Final = (
+    b"HTTP/1.0 200 OK\r\nConnection: close\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n\r\n%s"
+    % (len(_HTTP_TEXT), _HTTP_TEXT)
+)
+"""MongoDB's answer to a `GET`."""
+
+
 class Message:
     """One request, still raw BSON. `sequences` maps the names of its kind-1 sections to their documents."""
 
@@ -62,7 +77,7 @@ class Message:
         """The document of the kind-0 section; of an OP_QUERY the query (which may be wrapped in `$query`)."""
         self.sequences = sequences
         self.collection = collection
-        """OP_QUERY: the full name, such as `admin.$cmd`; else None."""
+        """The full name in an OP_QUERY, such as `admin.$cmd`; otherwise None."""
         self.compressor: int | None = None
         """Id of the compressor that the reply goes out in: the one the request came in, if any."""
 
@@ -70,11 +85,6 @@ class Message:
     def more_to_come(self) -> bool:
         """The client wants no reply."""
         return self.opcode == OP_MSG and self.flags & MORE_TO_COME != 0
-
-    @property
-    def exhaust_allowed(self) -> bool:
-        """The client takes several replies to this one request."""
-        return self.opcode == OP_MSG and self.flags & EXHAUST_ALLOWED != 0
 
     def opened(self) -> Message:
         """The message itself; of an `UnopenedMessage` what is in it."""

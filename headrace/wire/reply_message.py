@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from headrace.long_bytes import joined
 from headrace.wire.compression import compress
 from headrace.wire.message import OP_COMPRESSED, OP_MSG, OP_REPLY
 
@@ -18,14 +17,14 @@ _COMPRESSED = struct.Struct("<iiiiiiB").pack
 _AWAIT_CAPABLE: Final = 8
 
 
-def plain_head(request_id: int, response_to: int, body_bytes: int) -> bytes:
-    """What `plain_reply` puts before the body."""
-    return _MSG(21 + body_bytes, request_id, response_to, OP_MSG, 0, 0)
+def plain_head(request_id: int, response_to: int, body_bytes: int, flags: int = 0) -> bytes:
+    """The bytes that `plain_reply` puts before the body."""
+    return _MSG(21 + body_bytes, request_id, response_to, OP_MSG, flags, 0)
 
 
-def plain_reply(request_id: int, response_to: int, body: bytes) -> bytes:
+def plain_reply(request_id: int, response_to: int, body: bytes, flags: int = 0) -> bytes:
     """As `encode_reply`, of the commonest: an OP_MSG that is not compressed."""
-    return _MSG(21 + len(body), request_id, response_to, OP_MSG, 0, 0) + body
+    return _MSG(21 + len(body), request_id, response_to, OP_MSG, flags, 0) + body
 
 
 def encode_reply(
@@ -49,8 +48,8 @@ def encode_reply(
         head = _MSG(21 + len(body), request_id, response_to, OP_MSG, flags, 0)
     if compressor is None:
         return head + body
-    plain = joined((head[16:], body))
+    plain = head[16:] + body
     data = compress(compressor, plain)
     opcode = OP_REPLY if legacy else OP_MSG
     size = 25 + len(data)
-    return joined((_COMPRESSED(size, request_id, response_to, OP_COMPRESSED, opcode, len(plain), compressor), data))
+    return _COMPRESSED(size, request_id, response_to, OP_COMPRESSED, opcode, len(plain), compressor) + data

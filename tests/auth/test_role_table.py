@@ -49,7 +49,7 @@ def _fill(server: DrivenServer) -> None:
 
 
 def _code(server: DrivenServer, command: Command, role: str | None) -> int:
-    """What the command of a user with this role is answered, 0 for no error."""
+    """Return the code of the reply to a user with this role, 0 for no error."""
     server.client = ClientInfo(9, "127.0.0.1:9", ("127.0.0.1", 27017))
     if role is not None:
         server.engine.access.log_in(server.client, UserName("somebody", "admin"))

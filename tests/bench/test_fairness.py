@@ -31,7 +31,7 @@ QUICK = {
     "$unwind of 1,000 × 1,000 × 1,000",
     "a filter of 16 MB: $in of 1,200,000 numbers",
 }
-"""Those that run in `make test`."""
+"""The attacks that run in `make test`."""
 HEAVY = (
     "30 aggregates of ranges of 3,900,000",
     "60 aggregates of three such ranges in a $let",
@@ -40,7 +40,7 @@ HEAVY = (
     "60 views with pipelines of 14 MB",
     "40 filters with $in of 150,000 documents",
 )
-"""Those that took gigabytes while only accounts bounded the memory of the process."""
+"""The attacks that took gigabytes while only accounts bounded the memory of the process."""
 
 
 @pytest.fixture(scope="module")

@@ -125,7 +125,7 @@ def stream(scope: str = "collection", *stages: dict[str, Any], **options: Any) -
 
 
 def events_in(spec: StreamSpec, *entries: bytes, lookup: Any = None, history: Any = None) -> list[Event]:
-    """What the stream hears of these entries: until it is closed, and from its resume point on."""
+    """Return the stream's events of these entries: until it is closed, and from its resume point on."""
     builder, guard = EventBuilder(spec, lookup or Documents(), history), ResumeGuard(spec)
     events: list[Event] = []
     for data in entries:

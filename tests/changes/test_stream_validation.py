@@ -1,4 +1,4 @@
-"""What `$changeStream` refuses, row by row as the project's reference lists it (sections 2.1 to 2.3)."""
+"""Refusals of `$changeStream`, row by row as the project's reference lists it (sections 2.1 to 2.3)."""
 
 from __future__ import annotations
 

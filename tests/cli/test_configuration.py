@@ -72,6 +72,7 @@ def test_without_a_file_nothing_changes_and_an_empty_one_says_nothing(tmp_path: 
     [
         ("net: {unixDomainSocket: {enabled: false}}", ["--nounixsocket"]),
         ("setParameter: {enableTestCommands: true}", ["--setParameter", "enableTestCommands=1"]),
+        ("setParameter: {ttlMonitorSleepSecs: 1}", ["--setParameter", "ttlMonitorSleepSecs=1"]),
         (
             "setParameter: {authenticationMechanisms: MONGODB-X509, enableLocalhostAuthBypass: false}",
             [
@@ -112,8 +113,8 @@ def test_settings_that_are_no_flags_with_values(tmp_path: Path, text: str, words
         ("net: [1]", "net is not a setting"),
         ("storage: {dbPath: [a]}", "neither text nor a number"),
         ("- a", "has no settings"),
-        ("a: b: c", "is no YAML"),
-        ("\x00", "is no YAML"),
+        ("a: b: c", "is not YAML"),
+        ("\x00", "is not YAML"),
         ("&a [*a]", "has no settings"),
         ("net: &a {port: *a}", "refers to itself"),
     ],

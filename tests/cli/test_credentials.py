@@ -1,4 +1,4 @@
-"""What is said of a connection string that cannot be used has no password in it."""
+"""Messages about a connection string that cannot be used have no password in them."""
 
 from __future__ import annotations
 

@@ -18,6 +18,8 @@ from headrace.cli.monitoring.status import ServerSample, Status
 from headrace.cli.monitoring.streams import open_streams
 from headrace.cli.terminal import Painter
 from headrace.testing.clock import FakeClock
+from tests.server.raw import RawClient
+from tests.waiting import until
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 
@@ -88,6 +90,21 @@ def test_status_counts_commits_and_names_who_holds_memory(
     cursor.close()
 
 
+def test_status_counts_neither_its_own_connections_nor_its_commands(
+    server: headrace.Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in (["status"], ["top", "--count", "2"]):
+        until(lambda: not server._running.engine.connections_open)
+        for status in asked(capsys, *words, server.uri, "--interval", "0.1"):
+            assert status["connections"] == 0
+            assert set(status["operationsPerSec"].values()) == {0}
+    with RawClient(server.address) as raw:
+        raw.ask({"ping": 1})
+        until(lambda: server._running.engine.connections_open == 1)
+        (status,) = asked(capsys, "status", server.uri, "--interval", "0.1")
+        assert status["connections"] == 1
+
+
 def test_top_repeats_it(server: headrace.Server, client: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(asked(capsys, "top", server.uri, "--interval", "0.1", "--count", "2")) == 2
     assert main(["top", server.uri, "--interval", "0.1", "--count", "2"]) == 0
@@ -98,7 +115,7 @@ def test_top_repeats_it(server: headrace.Server, client: Any, capsys: pytest.Cap
 def test_a_number_that_is_none_is_said(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["top", *words])
-    assert ended.value.code == 2 and f"{words[1]!r} is no " in capsys.readouterr().err
+    assert ended.value.code == 2 and f"{words[1]!r} is not a " in capsys.readouterr().err
 
 
 def test_rates_are_what_counters_grew_by_in_a_second() -> None:

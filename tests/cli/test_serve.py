@@ -62,6 +62,11 @@ def test_test_commands_are_enabled_by_either_spelling(words: list[str]) -> None:
     assert options(*words).enable_test_commands
 
 
+def test_the_rounds_of_ttl_indexes_are_set_at_the_start() -> None:
+    assert options("--setParameter", "ttlMonitorSleepSecs=1").ttl_seconds == 1
+    assert options().ttl_seconds == 60
+
+
 @pytest.mark.parametrize("flag", sorted(REFUSED_FLAGS))
 def test_a_flag_that_would_mean_something_else_is_refused(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -73,7 +78,8 @@ def test_a_flag_that_would_mean_something_else_is_refused(flag: str, capsys: pyt
     "words",
     [
         ["--port", "70000"], ["--oplogSize", "0"], ["--oplogMinRetentionHours", "-1"], ["--oplogEntriesMax", "0"],
-        ["--setParameter", "x=1"], ["--bind_ip", "a", "--bind_ip_all"], ["--nosuch"], ["--por", "1"],
+        ["--setParameter", "x=1"], ["--setParameter", "ttlMonitorSleepSecs=0"],
+        ["--bind_ip", "a", "--bind_ip_all"], ["--nosuch"], ["--por", "1"],
     ],
 )  # fmt: skip
 def test_a_bad_flag_is_an_error(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -237,7 +237,7 @@ def test_it_goes_on_when_the_server_comes_back(tmp_path: Path, monkeypatch: pyte
         (["shop", "--filter", "["], 2, "--filter is not JSON"),
         (["shop", "--filter", "[]"], 2, "--filter is not a JSON object"),
         (["shop", "other"], 2, "too many arguments"),
-        (["shop", "--from", "{}"], 2, "--from is no resume token"),
+        (["shop", "--from", "{}"], 2, "--from is not a resume token"),
         (["shop", "--state", "/no/such/folder/state"], 1, "the position cannot be stored in /no/such/folder"),
         (["mongodb://localhost:1/?serverSelectionTimeoutMS=1", "shop"], 4, "the server cannot be reached: localhost:1"),
         (["env:NO_SUCH_VARIABLE", "shop"], 1, "NO_SUCH_VARIABLE"),

@@ -69,7 +69,7 @@ def test_flags_that_do_not_go_together_are_refused(
     ("words", "reason"),
     [
         (["--setParameter", "ocspEnabled=true"], "no OCSP responder"),
-        (["--tlsMode", "always"], "invalid choice"),
+        (["--tlsMode", "always"], "'always' is none of"),
         (["--tlsDisabledProtocols", "TLS2"], "Unrecognized disabledProtocols 'TLS2'"),
     ],
 )

@@ -172,8 +172,8 @@ def test_a_dump_has_options_indexes_and_views(server: headrace.Server, client: A
         ("c.json", b'{"_id": 1}\n[1]\n', "c.json:2: no JSON object"),
         ("c.json", b"[1]", "element 1 of the array is no JSON object"),
         ("c.json", b'{"_id": {"$oid": "zz"}}', "c.json:1: no Extended JSON"),
-        ("c.bson", b"\x05\x00\x00\x00\x00\x10\x00", "at byte 5 is no BSON document"),
-        ("c.bson", b"\xff\xff\xff\x7fxxx", "at byte 0 is no BSON document"),
+        ("c.bson", b"\x05\x00\x00\x00\x00\x10\x00", "there is no BSON document at byte 5"),
+        ("c.bson", b"\xff\xff\xff\x7fxxx", "there is no BSON document at byte 0"),
         ("c.csv", b"a,b\n1\n", "c.csv:2: 1 cells, and 2 columns"),
         ("c.csv", b"a,a.b\n1,2\n", "exclude each other"),
         ("c.csv", b"a\n\xff\n", "no CSV in UTF-8"),
@@ -200,9 +200,9 @@ def test_what_is_no_document_is_said_with_its_line(
         (["export", "shop", "x"], "too many arguments"),
         (["export", "shop"], "give --out"),
         (["export", "shop.c", "--format", "csv"], "name them with --fields"),
-        (["export", "shop.c", "--limit", "-1"], "'-1' is no whole number of at least 1"),
+        (["export", "shop.c", "--limit", "-1"], "'-1' is not a whole number of at least 1"),
         (["import", "shop.c", "/"], "leave out shop.c"),
-        (["import", "nosuch"], "is no folder"),
+        (["import", "nosuch"], "is not a folder"),
         (["import", "shop", "c.json"], "names no collection"),
         (["import", "a", "b", "c"], "too many arguments"),
         (["import"], "give a file and its collection"),
@@ -389,3 +389,21 @@ def test_a_server_without_snapshots_is_exported_as_it_is(tmp_path: Path, capsys:
         assert main(["export", plain.uri, "shop", "--out", str(tmp_path)]) == 0
     assert "warning: the server reads no snapshots" in capsys.readouterr().err
     assert total(tmp_path / "shop") == 20
+
+
+def test_a_dump_without_documents_makes_the_collections_and_indexes(
+    server: headrace.Server, client: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client.shop.create_collection("orders", validator={"qty": {"$gt": 0}})
+    client.shop.orders.create_index("item", unique=True)
+    client.shop.orders.insert_one({"qty": 1})
+    client.shop.create_collection("few", viewOn="orders", pipeline=[{"$limit": 1}])
+    assert main(["export", server.uri, "shop", "--no-documents", "--out", str(tmp_path)]) == 0
+    assert sorted(capsys.readouterr().out.split()) == ["shop.few", "shop.orders"]
+    assert not list(tmp_path.rglob("*.bson"))
+    client.drop_database("shop")
+    assert main(["import", server.uri, str(tmp_path)]) == 0
+    assert client.shop.orders.options() == {"validator": {"qty": {"$gt": 0}}}
+    assert client.shop.orders.index_information()["item_1"]["unique"]
+    assert client.shop.list_collection_names(filter={"type": "view"}) == ["few"]
+    assert main(["export", server.uri, "shop.orders", "--no-documents"]) == 2

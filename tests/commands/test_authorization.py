@@ -1,4 +1,4 @@
-"""What users may do, on a server with authorization: connections of several users, driven command by command."""
+"""Rights of users, on a server with authorization: connections of several users, driven command by command."""
 
 from __future__ import annotations
 
@@ -172,6 +172,13 @@ def test_a_pipeline_needs_what_its_stages_do(users: Users, stage: dict[str, Any]
 def test_stages_about_the_server_have_other_actions(users: Users) -> None:
     users.refused("reader", "shop", {"aggregate": "orders", "pipeline": [{"$indexStats": {}}], "cursor": {}})
     users.run("reader", "shop", {"aggregate": "orders", "pipeline": [{"$collStats": {"count": {}}}], "cursor": {}})
+    inner = [{"$indexStats": {}}]
+    for joining in (
+        {"$unionWith": {"coll": "secret", "pipeline": inner}},
+        {"$facet": {"a": [{"$lookup": {"from": "secret", "pipeline": inner, "as": "x"}}]}},
+    ):
+        users.refused("reader", "shop", {"aggregate": "orders", "pipeline": [joining], "cursor": {}})
+        users.run("root", "shop", {"aggregate": "orders", "pipeline": [joining], "cursor": {}})
     everybody = {"aggregate": 1, "pipeline": [{"$currentOp": {"allUsers": True}}], "cursor": {}}
     users.refused("reader", "admin", everybody)
     users.run("reader", "admin", {**everybody, "pipeline": [{"$currentOp": {}}]})

@@ -91,6 +91,18 @@ def test_a_statement_of_a_transaction_expects_it_too(at: DrivenServer, name: str
     assert refusal(run(at, {**COMMANDS[name], **SESSION, "collectionUUID": uuid})) == mismatch(uuid, "c", "d")
 
 
+@pytest.mark.parametrize("expects_first", [True, False])
+@pytest.mark.parametrize("name", ["delete", "find", "insert", "update"])
+def test_each_statement_of_a_transaction_expects_what_it_says_itself(
+    at: DrivenServer, name: str, expects_first: bool
+) -> None:
+    uuid = uuid_of(at, "d")
+    for number, expects in enumerate((expects_first, not expects_first), 1):
+        session = {**SESSION, "txnNumber": Int64(number)}
+        reply = run(at, {**COMMANDS[name], **session, **({"collectionUUID": uuid} if expects else {})})
+        assert reply.get("code") == (361 if expects else None)
+
+
 @pytest.mark.parametrize("operation", [
     {"insert": 0, "document": {"_id": 2}},
     {"update": 0, "filter": {}, "updateMods": {"$set": {"a": 2}}},
@@ -121,3 +133,11 @@ def test_explain_expects_the_collection_of_the_command_inside(at: DrivenServer) 
     uuid = uuid_of(at, "d")
     assert refusal(run(at, {"explain": {**COMMANDS["find"], "collectionUUID": uuid}})) == mismatch(uuid, "c", "d")
     assert run(at, {"explain": {**COMMANDS["find"], "collectionUUID": uuid_of(at, "c")}})["ok"] == 1.0
+
+
+@pytest.mark.parametrize("value", ["$a", -1, 9223372036854775807, None, Binary(b"n" * 16, 4)])
+@pytest.mark.parametrize("name", ["dbStats", "getCmdLineOpts", "replSetGetStatus"])
+def test_a_command_that_does_not_know_the_field_ignores_it_as_any_other(
+    at: DrivenServer, name: str, value: Any
+) -> None:
+    assert at.must("admin", {name: 1, "collectionUUID": value})["ok"] == 1.0

@@ -82,7 +82,7 @@ def test_a_value_of_a_wrong_type_is_refused(server: DrivenServer, name: str) -> 
 
 @pytest.mark.parametrize("name", sorted(EVERY.keys() - {"shutdown"}))
 def test_no_value_of_a_right_type_fails_inside_the_server(name: str) -> None:
-    """What a command raises that is no `CommandError` would be error 1 at a client; here it is raised."""
+    """An exception of a command other than `CommandError` would be error 1 at a client; here it is raised."""
     command = EVERY[name]
     with_generic = name in ("aggregate", "find", "getMore", "insert", "update")
     fields = command.arguments if with_generic else command.fields
@@ -147,7 +147,8 @@ def test_a_list_of_types_has_mongodbs_wording(server: DrivenServer) -> None:
     for body, path, types in (
         ({"find": "c", "limit": "x"}, "find.limit", "types '[long, int, decimal, double]'"),
         ({"find": "c", "filter": 1}, "find.filter", "type 'object'"),
-        ({"insert": "c", "ordered": "x"}, "insert.ordered", "types '[bool, long, int, decimal, double]'"),
+        ({"findAndModify": "c", "new": "x"}, "findAndModify.new", "types '[bool, long, int, decimal, double]'"),
+        ({"insert": "c", "ordered": "x"}, "insert.ordered", "type 'bool'"),
         ({"find": "c", "readConcern": {"level": 1}}, "readConcern.level", "type 'string'"),
     ):
         shown = "string" if "x" in body.values() else "int"

@@ -1,4 +1,4 @@
-"""What a request's fields may be called, and which numbers they take, on every command that drivers send."""
+"""Names of a request's fields, and the numbers they take, on every command that drivers send."""
 
 from __future__ import annotations
 

@@ -18,7 +18,6 @@ from headrace.errors import CommandError
 from headrace.memory_budget import Memory
 from headrace.testing.driven import DrivenServer
 from headrace.turns import Turn, Turns
-from headrace.values.bson.codec import decode, encode
 
 MEGABYTE = 1024 * 1024
 
@@ -351,20 +350,3 @@ def test_a_session_too_many_is_refused(server: DrivenServer, monkeypatch: pytest
     refused = insert(3, 1)
     assert (refused["code"], refused["codeName"]) == (261, "TooManyLogicalSessions")
     assert insert(2, 2)["ok"] == 1
-
-
-def test_a_long_document_counts_as_it_is_decoded() -> None:
-    array, note = [{"b": number, "c": "x"} for number in range(50_000)], "x" * 1_000_000
-    turns, most = Turns(0.0), 0
-    raw = encode({"_id": 1, "a": array, "note": note})
-    tracemalloc.start()
-    try:
-        turn = turns.run(decode, raw)
-        while type(turn) is Turn:
-            most = max(most, turn.decoded_bytes)
-            turn = turns.resume(turn)
-        taken, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert turn == {"_id": 1, "a": array, "note": note}
-    assert 0.7 * taken < most < 1.5 * taken

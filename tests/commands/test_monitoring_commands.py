@@ -1,4 +1,4 @@
-"""What monitoring tools ask: the commands that answer none, and the sections of serverStatus that they read."""
+"""Requests of monitoring tools: the commands that answer none, and the sections of serverStatus that they read."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from pymongo.errors import OperationFailure
 from pymongo.read_concern import ReadConcern
 
 import headrace
+from headrace.dispatch.read_concern import LEVELS
 from headrace.dispatch.transactions import retire
 from headrace.testing.clock import FakeClock
 from headrace.testing.driven import DrivenServer
@@ -66,11 +67,28 @@ def test_a_concern_that_means_nothing_is_refused(client: Any, concern: dict[str,
         ({"insert": "c", "documents": [{}]}, "majority"),
         ({"listCollections": 1}, "snapshot"),
         ({"aggregate": "c", "pipeline": [{"$out": "d"}], "cursor": {}}, "snapshot"),
+        ({"aggregate": "c", "pipeline": [], "explain": True}, "majority"),
+        ({"aggregate": "c", "pipeline": [], "explain": True}, "available"),
+        ({"explain": {"aggregate": "c", "pipeline": [], "cursor": {}}}, "majority"),
+        ({"explain": {"aggregate": "c", "pipeline": [], "cursor": {}}}, "snapshot"),
         ({"aggregate": "c", "pipeline": [{"$changeStream": {}}], "cursor": {}}, "snapshot"),
     ],
 )
 def test_a_command_that_cannot_read_at_a_level_says_so(client: Any, command: dict[str, Any], level: str) -> None:
     assert code_of(client, {**command, "readConcern": {"level": level}}) == 72
+
+
+@pytest.mark.parametrize("level", sorted(LEVELS))
+@pytest.mark.parametrize("inner", [{"find": "c"}, {"count": "c"}, {"distinct": "c", "key": "_id"}], ids=str)
+def test_any_other_command_is_explained_at_every_level(client: Any, inner: dict[str, Any], level: str) -> None:
+    assert client.t.command({"explain": inner, "readConcern": {"level": level}})["ok"] == 1.0
+
+
+def test_an_aggregation_is_explained_at_the_level_local(client: Any) -> None:
+    for concern in ({}, {"level": "local"}):
+        body = {"aggregate": "c", "pipeline": [], "readConcern": concern}
+        assert client.t.command({**body, "explain": True})["ok"] == 1.0
+        assert client.t.command({"explain": {**body, "cursor": {}}, "readConcern": concern})["ok"] == 1.0
 
 
 @pytest.mark.parametrize("level", ["available", "linearizable", "local", "majority", "snapshot"])
@@ -159,3 +177,9 @@ def test_causally_consistent_sessions_read_their_writes(client: Any) -> None:
     with client.start_session(causal_consistency=True) as session:
         client.t.c.insert_one({"_id": 5}, session=session)
         assert client.t.c.find_one({"_id": 5}, session=session) == {"_id": 5}
+
+
+def test_no_aggregation_is_explained_in_a_transaction(client: Any) -> None:
+    with pytest.raises(OperationFailure) as caught, client.start_session() as session, session.start_transaction():
+        client.t.command({"aggregate": "c", "pipeline": [], "explain": True}, session=session)
+    assert caught.value.code == 263

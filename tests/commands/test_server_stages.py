@@ -1,4 +1,4 @@
-"""What the server tells of itself in pipelines: sizes, indexes, sessions, and what goes on."""
+"""Reports of the server about itself in pipelines: sizes, indexes, sessions, and operations."""
 
 from __future__ import annotations
 
@@ -223,3 +223,87 @@ def test_the_documents_of_a_server_stage_are_written(client: Any, source: str, o
     written = client[database].command(body | {"pipeline": [*stages, OUTPUTS[output]]})["cursor"]
     assert written["firstBatch"] == [] and written["id"] == 0
     assert list(client.copies.made.find()) == read == [{"_id": 7}]
+
+
+def joined(stages: list[dict[str, Any]], of: str = "c") -> list[list[dict[str, Any]]]:
+    """Pipelines over `one`, of one document, that add what the stages give over another collection."""
+    return [
+        [{"$lookup": {"from": of, "pipeline": stages, "as": "x"}}, {"$unwind": "$x"}, {"$replaceWith": "$x"}],
+        [{"$unionWith": {"coll": of, "pipeline": stages}}, {"$match": {"_id": {"$ne": "one"}}}],
+    ]
+
+
+@pytest.mark.parametrize("stage", [{"$collStats": {"count": {}}}, {"$indexStats": {}}, {"$planCacheStats": {}}])
+def test_a_view_that_begins_with_what_describes_a_collection_is_read_by_every_command(
+    client: Any, stage: dict[str, Any]
+) -> None:
+    client.t.create_collection("described", viewOn="c", pipeline=[stage])
+    try:
+        expected = len(list(client.t.c.aggregate([stage])))
+        assert client.t.command("count", "described")["n"] == expected
+        assert len(list(client.t.described.find())) == len(list(client.t.described.aggregate([]))) == expected
+        names = client.t.described.distinct("name")
+        assert names == (["_id_", "x_1"] if "$indexStats" in stage else [])
+        if "$collStats" in stage:
+            found = client.t.described.find_one()
+            assert (found["ns"], found["count"]) == ("t.c", client.t.c.estimated_document_count())
+    finally:
+        client.t.drop_collection("described")
+
+
+@pytest.fixture(scope="module")
+def beside(client: Any) -> Any:
+    client.t.one.insert_one({"_id": "one"})
+    client.t.create_collection("plain", viewOn="c")
+    client.t.create_collection("matched", viewOn="c", pipeline=[{"$match": {}}])
+    return client.t
+
+
+@pytest.mark.parametrize("of", ["c", "plain"])
+def test_a_joined_pipeline_may_begin_with_what_describes_its_collection(beside: Any, of: str) -> None:
+    client_of = beside.c
+    client_of.find_one({"_id": 3, "x": "y"})
+    sizes = joined([{"$collStats": {"count": {}}}, {"$project": {"_id": 0, "ns": 1, "count": 1}}], of)
+    indexes = joined([{"$indexStats": {}}, {"$sort": {"name": 1}}, {"$project": {"_id": 0, "name": 1}}], of)
+    plans = joined([{"$planCacheStats": {}}, {"$count": "n"}], of)
+    expected = list(client_of.aggregate([{"$planCacheStats": {}}, {"$count": "n"}]))
+    for pipeline in sizes:
+        assert list(beside.one.aggregate(pipeline)) == [{"ns": "t.c", "count": client_of.count_documents({})}]
+    for pipeline in indexes:
+        assert list(beside.one.aggregate(pipeline)) == [{"name": "_id_"}, {"name": "x_1"}]
+    for pipeline in plans:
+        assert list(beside.one.aggregate(pipeline)) == expected
+
+
+@pytest.mark.parametrize(
+    ("stage", "of", "code"),
+    [
+        ({"$collStats": {"count": {}}}, "matched", 40602), ({"$indexStats": {}}, "matched", 40602),
+        ({"$collStats": {"count": {}}}, "nowhere", 26), ({"$collStats": {"nonsense": {}}}, "c", 40415),
+    ],
+)  # fmt: skip
+def test_a_joined_pipeline_has_the_errors_of_what_describes(
+    beside: Any, stage: dict[str, Any], of: str, code: int
+) -> None:
+    for pipeline in joined([stage], of):
+        with pytest.raises(OperationFailure) as caught:
+            list(beside.one.aggregate(pipeline))
+        assert caught.value.code == code
+
+
+def test_a_stage_that_describes_is_the_first_of_a_joined_pipeline_and_not_in_a_facet(beside: Any) -> None:
+    for pipeline, code in (
+        *((pipeline, 40602) for pipeline in joined([{"$match": {}}, {"$indexStats": {}}])),
+        ([{"$facet": {"x": [{"$indexStats": {}}]}}], 40600),
+    ):
+        with pytest.raises(OperationFailure) as caught:
+            beside.one.aggregate(pipeline)
+        assert caught.value.code == code
+
+
+def test_a_lookup_with_variables_describes_for_each_document(beside: Any) -> None:
+    stages = [{"$collStats": {"count": {}}}, {"$project": {"_id": 0, "count": 1, "mine": "$$mine"}}]
+    lookup = {"$lookup": {"from": "c", "let": {"mine": "$_id"}, "pipeline": stages, "as": "x"}}
+    found = list(beside.c.aggregate([{"$match": {"_id": {"$lt": 2}}}, lookup, {"$sort": {"_id": 1}}]))
+    count = beside.c.count_documents({})
+    assert [item["x"] for item in found] == [[{"count": count, "mine": 0}], [{"count": count, "mine": 1}]]

@@ -1,4 +1,4 @@
-"""What a pipeline may make: values that share their parts, texts, joins, pipelines in each other, names."""
+"""The largest results of a pipeline: values that share their parts, texts, joins, pipelines in each other, names."""
 
 from __future__ import annotations
 

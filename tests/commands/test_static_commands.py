@@ -17,6 +17,7 @@ from headrace.commands.table_static import STATIC_COMMANDS
 from headrace.commands.users import changing_roles, changing_users, showing
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.options import ServerOptions
+from headrace.dispatch.primacy import TOPOLOGY, Primacy
 from headrace.dispatch.profiling.usage import Usage
 from headrace.dispatch.request import ClientInfo, Request
 from headrace.dispatch.shell import NoShell
@@ -39,7 +40,7 @@ class FixedClock:
 
 
 class FakeAccess:
-    """Nobody has logged in."""
+    """No user has logged in."""
 
     counts: dict[str, Any] = {}  # noqa: RUF012
 
@@ -86,6 +87,7 @@ class FakeServer:
     cursors: tuple[Any, ...] = ()
     access: FakeAccess = field(default_factory=FakeAccess)
     authorizes: bool = False
+    primacy: Primacy = field(default_factory=lambda: Primacy(FixedClock()))
     connections_open: int = 3
     connections_created: int = 4
     commands: dict[str, Any] = field(default_factory=lambda: STATIC_COMMANDS)
@@ -185,7 +187,7 @@ def test_a_client_says_who_it_is_once() -> None:
 
 def test_an_awaitable_hello_waits_out_its_time_when_nothing_changed() -> None:
     body = {"hello": 1, "topologyVersion": ask({"hello": 1})["topologyVersion"], "maxAwaitTimeMS": Int64(10_000)}
-    assert ask(body) == Wait(10_000)
+    assert ask(body) == Wait(10_000, TOPOLOGY)
     assert ask(body, time_is_up=True)["isWritablePrimary"] is True
 
 
@@ -197,8 +199,9 @@ def test_an_awaitable_hello_answers_at_once_after_a_restart() -> None:
 def test_a_malformed_awaitable_hello_is_refused() -> None:
     known = ask({"hello": 1})["topologyVersion"]
     assert refused({"hello": 1, "topologyVersion": known}) == 31368
-    assert refused({"hello": 1, "maxAwaitTimeMS": 5}) == 31373
-    assert refused({"hello": 1, "topologyVersion": known, "maxAwaitTimeMS": -1}) == 31372
+    assert refused({"hello": 1, "maxAwaitTimeMS": 5}) == 31368
+    assert refused({"hello": 1, "topologyVersion": known, "maxAwaitTimeMS": -1}) == 31373
+    assert refused({"hello": 1, "topologyVersion": {**known, "counter": Int64(-1)}, "maxAwaitTimeMS": 5}) == 31372
     assert refused({"hello": 1, "topologyVersion": {**known, "counter": Int64(99)}, "maxAwaitTimeMS": 5}) == 31382
     assert refused({"hello": 1, "topologyVersion": 5, "maxAwaitTimeMS": 5}) == 14
 
@@ -217,6 +220,8 @@ def test_parameters_are_got_by_name_or_all() -> None:
     assert set(ask({"getParameter": "*"})) == set(PARAMETERS)
     shown = ask({"getParameter": {"showDetails": True}, "quiet": 1})
     assert shown == {"quiet": {"value": False, "settableAtRuntime": True, "settableAtStartup": False}}
+    shown = ask({"getParameter": {"showDetails": True}, "ttlMonitorSleepSecs": 1})["ttlMonitorSleepSecs"]
+    assert shown == {"value": 60, "settableAtRuntime": True, "settableAtStartup": True}
     assert refused({"getParameter": 1, "nosuch": 1}) == 72
 
 
@@ -276,7 +281,9 @@ def test_the_configuration_has_one_member_and_a_lasting_id() -> None:
     ("body", "code"),
     [
         ({"replSetFreeze": 1}, 95), ({"replSetMaintenance": True}, 95), ({"replSetSyncFrom": "x"}, 95),
-        ({"replSetReconfig": {}}, 103), ({"replSetStepDown": 60}, 262), ({"replSetStepDown": 60, "force": True}, 115),
+        ({"replSetReconfig": {}}, 103), ({"replSetStepDown": 60}, 262), ({"replSetStepDown": -1}, 2),
+        ({"replSetStepDown": 10}, 2), ({"replSetStepDown": 60, "secondaryCatchUpPeriodSecs": -1}, 2),
+        ({"replSetStepDown": 5, "force": True, "secondaryCatchUpPeriodSecs": 5}, 2),
     ],
 )  # fmt: skip
 def test_what_would_change_the_set_is_refused(body: dict[str, Any], code: int) -> None:
@@ -406,3 +413,8 @@ def test_cluster_parameters_are_set_by_local_clients(address: str, code: int) ->
         value = {"preAndPostImages": {"expireAfterSeconds": 5}}
         reply = at.run("admin", {"setClusterParameter": {"changeStreamOptions": value}})
         assert isinstance(reply, dict) and reply.get("code", 0) == code
+
+
+def test_server_status_has_the_field_by_which_mongostat_knows_a_primary() -> None:
+    with DrivenServer() as server:
+        assert server.must("admin", {"serverStatus": 1})["repl"]["ismaster"] is True

@@ -42,7 +42,7 @@ class Finding(AssertionError):
 
 
 class Streams:
-    """What was delivered to each stream since the last check, and its last token."""
+    """The events delivered to each stream since the last check, and its last token."""
 
     def __init__(self) -> None:
         self.tokens: dict[str, Document] = {}
@@ -50,7 +50,7 @@ class Streams:
 
 
 class Checker:
-    """What is known of a directory: it must be true of it after each crash."""
+    """Knowledge of a directory, which must be true after each crash."""
 
     def __init__(self, path: Path, worker_count: int) -> None:
         self.path = path
@@ -287,7 +287,7 @@ def read_stream(ask: Ask, name: str, token: Document, random: Random) -> Deliver
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """What a stream has delivered, and the token to go on from."""
+    """The events that a stream has delivered, and the token to continue from."""
 
     events: list[Document]
     token: Document

@@ -29,7 +29,7 @@ from typing import Any, Final
 from bson import Int64
 
 import headrace
-from headrace import limits, turns
+from headrace import limits, running_command, turns
 from headrace.embedded.error_types import Closed
 from headrace.embedded.jobs import _Job
 from headrace.server import background
@@ -53,7 +53,7 @@ _LENGTH: Final = struct.Struct("<I")
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a child does, and where it kills itself, if anywhere."""
+    """The work of a child, and where it kills itself, if anywhere."""
 
     path: Path
     life: int
@@ -68,7 +68,7 @@ class Task:
     sync_ms: int = 0
     """How slow the disk is."""
     error_share: float = 0.0
-    """Of the calls to the disk, those that fail: before they are made, or after."""
+    """The share of calls to the disk that fail: before they are made, or after."""
     free_bytes: int | None = None
     """How much the data file may grow before the disk is full; None: without a limit."""
     count_max: int = 1 << 30
@@ -79,12 +79,10 @@ class Task:
 
 def use_small_limits() -> None:
     """Make pieces small and turns short, so that a crash finds much half done."""
-    limits.COMMIT_PIECE_COUNT = 8  # type: ignore[misc]
-    limits.LONG_DOCUMENT_BYTES = 20_000  # type: ignore[misc]
-    limits.ENTRY_COUNT = 24  # type: ignore[misc]
-    limits.BUILD_ENTRY_COUNT = 6  # type: ignore[misc]
+    limits.TRANSACTION_ENTRY_BYTES = 500  # type: ignore[misc]
+    limits.BUILD_COUNT = 6  # type: ignore[misc]
     limits.PRUNE_COUNT_MAX = 50  # type: ignore[misc]
-    turns.TURN_SECONDS = 0.0003  # type: ignore[misc]
+    running_command.TURN_SECONDS = 0.0003  # type: ignore[misc]
     turns.Turns.__init__.__defaults__ = (0.0003,)  # type: ignore[misc]
     background.TICK_MS = 5  # type: ignore[misc]
 

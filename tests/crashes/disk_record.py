@@ -83,7 +83,7 @@ def entries_of_record(record: bytes) -> Iterator[DiskEntry]:
 
 
 class DiskState:
-    """What is on the disk for certain, and what may be on it too."""
+    """The data that is on the disk for certain, and the data that may be on it too."""
 
     def __init__(self, content: bytes) -> None:
         self.content = bytearray(content)

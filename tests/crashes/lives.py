@@ -63,7 +63,7 @@ def warm_up() -> None:
 
 @dataclass(slots=True)
 class Life:
-    """What a life has left: its reports, and the record of its disk, if that was asked for."""
+    """The remains of a life: its reports, and the record of its disk, if that was asked for."""
 
     reports: list[Document] = field(default_factory=list)
     disk: bytes = b""
@@ -169,7 +169,7 @@ def _read_line(descriptor: int) -> str:
 
 
 class Acknowledged:
-    """What the reports say: the models go on, and so does what streams have delivered."""
+    """The contents of the reports: the models advance, and so do the streams' events."""
 
     def __init__(self, checker: Checker, *, disk_is_full: bool = False) -> None:
         self.checker = checker

@@ -1,4 +1,4 @@
-"""What a worker's collections must hold: a model in plain dicts that shares no code with the product.
+"""The expected contents of a worker's collections: a model in plain dicts that shares no code with the product.
 
 A worker writes alone to its documents, so that the model of each is exact. An operation is a dict that goes through a
 pipe as BSON:

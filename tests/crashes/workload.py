@@ -13,7 +13,7 @@ from tests.crashes.model import Document, Model, Operation
 SHARED: Final = "s.shared"
 """All workers write to it; it has pre-images, and is never dropped."""
 DOCUMENT_COUNT_MAX: Final = 30
-"""Of a worker, in one collection."""
+"""The most documents of a worker in one collection."""
 INDEXES: Final[dict[str, Document]] = {
     "list_1": {"list": 1},
     "n_1_group_-1": {"n": 1, "group": -1},

@@ -140,7 +140,7 @@ def test_a_cursor_whose_client_waits_longer_than_ten_minutes_is_not_idle(server:
 
 
 def test_streams_of_other_filters_and_scopes_have_replies_with_the_same_event(server: DrivenServer) -> None:
-    """Those of one scope share the bytes of the reply, but for the cursor's id."""
+    """Streams of one scope share the bytes of the reply, but for the cursor's id."""
     filters = [[{"$match": {"fullDocument.n": {"$gte": -number}}}] for number in range(3)]
     scopes: list[tuple[Any, list[dict[str, Any]], str]] = [
         *(("c", stages, "c") for stages in filters), (1, filters[0], "$cmd.aggregate"), ("c", filters[1], "c"),

@@ -29,10 +29,9 @@ from tests.differential.model import Difference
 Document = dict[str, Any]
 
 LIMITS: Final[dict[str, tuple[Any, str, list[int]]]] = {
-    "build": (limits, "BUILD_COUNT", [1, 2]),
+    "build": (limits, "BUILD_COUNT", [1, 2, 6]),
     "count": (limits, "COUNT_COUNT", [1, 2, 3]),
     "distinct": (limits, "DISTINCT_VALUE_COUNT", [1, 2]),
-    "entries": (limits, "BUILD_ENTRY_COUNT", [1, 2]),
     "growth": (plan_cache, "_EXCESS", [1]),
     "ids": (limits, "ID_LOOKUP_COUNT_MAX", [1]),
     "lookup": (joins, "_LOOKUP_WEIGHT", [0]),

@@ -33,7 +33,7 @@ Document = dict[str, Any]
 NATURAL: Final = {"$natural": 1}
 HINT_REFUSED: Final = frozenset({2, 291})
 WRITE_REFUSED: Final = frozenset({171, 11000, 16766, 7246301})
-"""What a unique index, one on two arrays, a hashed and a compound wildcard index refuse of an update."""
+"""Errors of an update that a unique index, one on two arrays, a hashed or a compound wildcard index refuses."""
 
 
 class Asking:

@@ -1,4 +1,4 @@
-"""What drivers send beside commands: the stable API, exhaust flags, lost connections, sessions, cursors."""
+"""Messages of drivers beside commands: the stable API, exhaust flags, lost connections, sessions, cursors."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import pymongo
 import pymongo.errors
 import pytest
+from bson import Int64
 from pymongo.mongo_client import MongoClient
 from pymongo.server_api import ServerApi
 
@@ -28,7 +29,9 @@ def server() -> Iterator[headrace.Server]:
 def client(server: headrace.Server) -> Iterator[Client]:
     with pymongo.MongoClient(server.uri, heartbeatFrequencyMS=500) as client:
         yield client
-        for name in ("failCommand", "failGetMoreAfterCursorCheckout", "onPrimaryTransactionalWrite"):
+        for name in (
+            "failCommand", "failGetMoreAfterCursorCheckout", "maxTimeAlwaysTimeOut", "onPrimaryTransactionalWrite",
+        ):  # fmt: skip
             client.admin.command("configureFailPoint", name, mode="off")
         client.drop_database("t")
 
@@ -133,6 +136,38 @@ def test_a_write_concern_error_comes_with_a_write_that_is_done(client: Client) -
     assert client.t.c.find_one() == {"_id": 1}
 
 
+def test_a_write_concern_error_is_the_one_that_was_given(client: Client) -> None:
+    for wanted in ({"code": 91, "errmsg": "no"}, {"code": 64, "codeName": "Mine", "errInfo": {"a": 1}}):
+        fail(client, failCommands=["insert"], writeConcernError=wanted)
+        assert client.t.command("insert", "c", documents=[{}], check=False)["writeConcernError"] == wanted
+
+
+def test_the_time_of_a_getmore_is_that_of_its_find(client: Client) -> None:
+    client.t.c.insert_many([{} for _ in range(4)])
+    for more, expected in (({"maxTimeMS": 60_000}, 50), ({}, None)):
+        cursor = client.t.command("find", "c", batchSize=1, **more)["cursor"]["id"]
+        fail(client, "maxTimeAlwaysTimeOut", mode="alwaysOn")
+        body = {"getMore": Int64(cursor), "collection": "c"}
+        reply = client.t.command(body, check=False)
+        assert reply.get("code") == expected
+        assert client.t.command(body, check=False)["code"] == 43  # it is at its end, or closed
+        client.admin.command("configureFailPoint", "maxTimeAlwaysTimeOut", mode="off")
+
+
+def test_the_wait_of_a_getmore_is_not_a_limit_of_its_time(client: Client) -> None:
+    client.t.create_collection("capped", capped=True, size=4096)
+    client.t.capped.insert_one({})
+    cursor = client.t.command("find", "capped", tailable=True, awaitData=True)["cursor"]["id"]
+    fail(client, "maxTimeAlwaysTimeOut", mode="alwaysOn")
+    body = {"getMore": Int64(cursor), "collection": "capped", "maxTimeMS": 1}
+    assert client.t.command(body)["cursor"]["nextBatch"] == []
+
+
+def test_a_command_outside_of_the_first_version_is_there_for_tests(client: Client) -> None:
+    assert client.admin.command("testVersion2", apiVersion="1")["apiVersion"] == "1"
+    assert code(client, "admin", {"testVersion2": 1, "apiVersion": "1", "apiStrict": True}) == 323
+
+
 @pytest.mark.parametrize(
     ("command", "expected"),
     [
@@ -153,6 +188,7 @@ def test_a_fail_point_that_makes_no_sense_is_refused(client: Client, command: di
 def test_a_server_that_is_not_for_tests_has_no_fail_points() -> None:
     with headrace.Server() as plain, pymongo.MongoClient(plain.uri) as client:
         assert code(client, "admin", {"configureFailPoint": "failCommand", "mode": "off"}) == 59
+        assert code(client, "admin", {"testVersion2": 1}) == 59
 
 
 def test_hello_that_awaits_answers_when_its_time_is_up(client: Client) -> None:

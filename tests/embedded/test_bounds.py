@@ -1,4 +1,4 @@
-"""What an open store may take: memory, threads, imports, and the calls that an insert is made of.
+"""The costs of an open store: memory, threads, imports, and the calls that an insert is made of.
 
 Times differ from machine to machine; numbers of calls do not. `bench/embedded.py` measures the times.
 """
@@ -41,6 +41,7 @@ def test_an_open_store_takes_less_than_25_mb_above_what_python_takes(tmp_path: P
     of_the_server = {name for name in modules if name.startswith("headrace.server.")}
     assert of_the_server <= {
         "headrace.server.failures",
+        "headrace.server.group_commit",
         "headrace.server.running_clock",
         *(f"headrace.server.{name}" for name in ("background", "expiry_clock", "job_steps", "retention_clock", "ttl")),
     }  # fmt: skip  (the jobs, which a thread begins a second after the start)
@@ -58,7 +59,9 @@ def test_a_store_has_one_thread_and_a_stream_none_until_it_calls_back() -> None:
     before = set(threading.enumerate())  # other tests' threads may be ending
 
     def names() -> list[str]:
-        return [thread.name for thread in threading.enumerate() if thread not in before]
+        """Return the names of the store's threads; one that watches limited calls is the process's."""
+        threads = [thread for thread in threading.enumerate() if thread not in before]
+        return [thread.name for thread in threads if thread.name != "headrace-watch"]
 
     with headrace.open() as store:
         orders = store.shop.orders
@@ -111,7 +114,7 @@ def test_an_insert_is_four_puts_a_commit_and_few_calls(store: EmbeddedStore) -> 
     assert of_lmdb == {
         "Environment.begin": 2, "Transaction.put": 4, "Transaction.commit": 1, "Transaction.abort": 1
     }  # fmt: skip
-    assert made["python"] <= 70
+    assert made["python"] <= 72
 
 
 def test_a_find_by_id_is_two_gets_and_few_calls(store: EmbeddedStore) -> None:

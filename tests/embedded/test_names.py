@@ -45,7 +45,7 @@ LEFT_OUT = {
     "session": {"bind", "options"},
     "stream": set(),
 }  # fmt: skip
-"""What docs/embedding.md says is not there, and what describes a topology or is deprecated."""
+"""Names that docs/embedding.md leaves out, that describe a topology, or that are deprecated."""
 
 
 @pytest.fixture

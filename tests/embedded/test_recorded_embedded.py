@@ -19,7 +19,7 @@ pytestmark = [
 
 
 class EmbeddedConnection:
-    """What the recordings' runner calls a connection."""
+    """The connection of the recordings' runner."""
 
     def __init__(self, store: Any) -> None:
         self.store = store

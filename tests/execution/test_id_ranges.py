@@ -1,4 +1,4 @@
-"""What the keys of `_id` say is what the documents do: counts, and queries for nothing but the `_id`."""
+"""The keys of `_id` agree with the documents: counts, and queries for nothing but the `_id`."""
 
 from __future__ import annotations
 

@@ -11,6 +11,8 @@ from headrace.testing.clock import FakeClock
 from headrace.testing.driven import DrivenServer
 from tests.execution.collections import batch
 
+SORT_KEY = {"$meta": "sortKey"}
+
 
 @pytest.fixture
 def at() -> Iterator[DrivenServer]:
@@ -71,6 +73,9 @@ def test_explain_shows_the_ends_of_the_range(at: DrivenServer) -> None:
          [{"_id": 9, "$recordId": 10}]),
         ({"filter": {"b": 0}, "sort": {"a": -1}, "limit": 1, "showRecordId": True, "projection": {"a": 1}},
          [{"_id": 8, "a": 4, "$recordId": 9}]),
+        ({"filter": {"a": 1}, "returnKey": True, "projection": {"a": 0}}, [{"a": 1, "b": 1}, {"a": 1, "b": 0}]),
+        ({"filter": {"a": 1}, "returnKey": True, "sort": {"_id": -1}, "projection": {"k.d": SORT_KEY, "e": SORT_KEY}},
+         [{"a": 1, "b": 1, "k": {"d": [3]}, "e": [3]}, {"a": 1, "b": 0, "k": {"d": [2]}, "e": [2]}]),
         ({"filter": {"a": 0}, "returnKey": True, "showRecordId": True},
          [{"a": 0, "b": 1}, {"a": 0, "b": 0}]),
     ],

@@ -126,7 +126,7 @@ def test_without_the_library_collations_are_refused(monkeypatch: pytest.MonkeyPa
 
 
 def test_its_libraries_are_read_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that it uses and the tables that these use; nothing without the package."""
+    """The libraries that it uses and the tables that these use; nothing without the package."""
     assert len(collator._libraries("libicu*")) >= 3 and len(collator._libraries("libicui18n")) == 1
     collator.read_ahead()
     monkeypatch.setattr(collator, "find_spec", lambda name: None)

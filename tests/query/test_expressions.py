@@ -6,10 +6,9 @@ import pytest
 from bson import Binary, Decimal128, Int64, ObjectId, Regex, Timestamp
 from bson.datetime_ms import DatetimeMS
 
-from headrace.errors import CommandError, Interrupted
+from headrace.errors import CommandError
 from headrace.query.collation import parse_collation
 from headrace.query.expressions import Env, ParseContext, parse_expression
-from headrace.turns import Turn, Turns
 from headrace.values.bson import MISSING
 
 MOMENT = DatetimeMS(1577934245678)  # 2020-01-02T03:04:05.678Z
@@ -217,14 +216,3 @@ def test_decimals_have_thirty_four_right_digits(spec: Any, digits: str) -> None:
 
 def test_chance_is_handed_in() -> None:
     assert evaluate({"$rand": {}}, None, ParseContext(random_source=lambda: 0.25)) == 0.25
-
-
-def test_an_interruption_while_constants_are_folded_stays_one() -> None:
-    """Else a write of many statements would answer it as the failure of one, and go on."""
-    turns = Turns(seconds=0.0)
-    turn = turns.run(parse_expression, {"$sum": {"$range": [0, 100_000]}})
-    assert isinstance(turn, Turn)
-    turn.interruption = Interrupted(11601, "operation was interrupted")
-    with pytest.raises(Interrupted, match=r"^operation was interrupted$"):
-        while isinstance(turns.resume(turn), Turn):
-            pass

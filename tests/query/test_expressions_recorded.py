@@ -11,7 +11,7 @@ KNOWN_DIFFERENCES = {
     ('"$dateSubtract"', "1577934245678"): "milliseconds are kept since 5.0; the recorded release drops them",
     ('"$filter"', '"limit"'): "$filter takes a limit since 5.2; the recorded release refuses it",
 }
-"""What a step that differs is made of, and why it may differ."""
+"""The contents of a step that differs, and why it may differ."""
 
 
 def is_known(difference: str) -> bool:

@@ -1,4 +1,4 @@
-"""What the stages make of documents: small pipelines with their answers."""
+"""Results of the stages: small pipelines with their answers."""
 
 from __future__ import annotations
 

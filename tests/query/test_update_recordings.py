@@ -1,4 +1,4 @@
-"""What MongoDB answered to updates and upserts, asked of the pure functions: documents, errors, diffs, descriptions."""
+"""MongoDB's answers to updates and upserts, and the pure functions': documents, errors, diffs, descriptions."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def check_upsert(case: dict[str, Any], *, messages: bool = False) -> str | None:
 
 
 LATER = "Unrecognized parameter to $filter: limit"
-"""What the recorded release answers and later ones do not: $filter takes a limit since 5.2."""
+"""An answer of the recorded release, not of later ones: $filter takes a limit since 5.2."""
 
 
 @pytest.mark.parametrize(("family", "check"), [("updates", check_update), ("upserts", check_upsert)])

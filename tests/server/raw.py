@@ -14,13 +14,15 @@ from headrace.values.bson import decode, encode
 _HEADER = struct.Struct("<iiii")
 
 
-def message(body: dict[str, Any], *, request_id: int = 1, documents: list[bytes] | None = None) -> bytes:
+def message(
+    body: dict[str, Any], *, request_id: int = 1, documents: list[bytes] | None = None, flags: int = 0
+) -> bytes:
     """An OP_MSG; `documents` travel in a section of their own."""
     sections = b"\0" + encode(body)
     if documents is not None:
         inside = b"documents\0" + b"".join(documents)
         sections += b"\1" + struct.pack("<i", len(inside) + 4) + inside
-    payload = struct.pack("<I", 0) + sections
+    payload = struct.pack("<I", flags) + sections
     return _HEADER.pack(16 + len(payload), request_id, 0, 2013) + payload
 
 
@@ -48,8 +50,14 @@ class RawClient:
 
     def receive(self) -> tuple[int, dict[str, Any]]:
         """(the request that is answered, the reply)."""
-        length, _, request, _ = _HEADER.unpack(self._exactly(16))
-        return request, decode(self._exactly(length - 16)[5:])
+        _, request, _, reply = self.receive_one()
+        return request, reply
+
+    def receive_one(self) -> tuple[int, int, int, dict[str, Any]]:
+        """(the reply's own number, the request that it answers, its flags, the reply)."""
+        length, number, request, _ = _HEADER.unpack(self._exactly(16))
+        content = self._exactly(length - 16)
+        return number, request, struct.unpack_from("<I", content)[0], decode(content[5:])
 
     def ask(self, body: dict[str, Any], database: str = "t", **options: Any) -> dict[str, Any]:
         self.send(body, database, **options)

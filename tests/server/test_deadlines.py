@@ -18,7 +18,7 @@ class Timer:
 
 
 class Loop:
-    """What deadlines ask of a loop; time stands still until it is told to go on."""
+    """The loop that deadlines need; time stands still until a test advances it."""
 
     def __init__(self) -> None:
         self.now = 0.0

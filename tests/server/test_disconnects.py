@@ -1,4 +1,4 @@
-"""What a client that goes leaves behind: its command ends, and the cursor that it was reading is closed."""
+"""Effects of a lost client: its command ends, and the cursor that it was reading is closed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ import headrace
 from headrace import limits
 from headrace.dispatch.request import Request
 from headrace.store.indexes import index_builds
-from headrace.turns import tick
 from tests.waiting import until
 
 from .raw import RawClient
@@ -40,26 +39,26 @@ def waiting(server: headrace.Server, name: str) -> list[Request]:
     return [request for request in server._running.waiting_requests() if request.name == name]
 
 
-def test_a_client_that_goes_in_the_middle_of_a_change_is_missed(
+def test_a_client_that_goes_in_the_middle_of_a_build_is_missed(
     server: headrace.Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    may_end, put = threading.Event(), index_builds._put
+    has_begun, may_end, fill = threading.Event(), threading.Event(), index_builds.fill
 
     def held(*arguments: Any) -> bool:
-        while not may_end.wait(0.001):  # which leaves the interpreter to the test
-            tick()  # with the transaction open: others read
-        return put(*arguments)
+        has_begun.set()
+        may_end.wait(30)
+        return fill(*arguments)
 
-    monkeypatch.setattr(index_builds, "_put", held)
+    monkeypatch.setattr(index_builds, "fill", held)
     core = server._running
     core.scheduler.turns.seconds = 0.0
     with RawClient(server.address) as other:
         assert other.ask({"insert": "c", "documents": [{"_id": key, "n": key} for key in range(100)]})["n"] == 100
         with RawClient(server.address) as builder:
             builder.send({"createIndexes": "c", "indexes": [INDEX]})
-            until(lambda: core.writer._group is not None and core.writer._group.in_change is not None)
-        until(lambda: len(core.peers) == 1)
+            until(has_begun.is_set)
         may_end.set()
+        until(lambda: len(core.peers) == 1)
         until(lambda: not core.engine.builds_of_commands)
         assert other.ask({"createIndexes": "c", "indexes": [INDEX]})["note"] == "all indexes already exist"
 

@@ -39,9 +39,9 @@ def audited(path: Path) -> list[str]:
 def test_an_audit_filter_that_fails_costs_no_command_and_no_event(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "USER_FILTER_SECONDS_MAX", 0.002)
     options = AuditOptions(path=tmp_path / "audit", filter=json.dumps(FAILING[name]))
     with headrace.Server(audit=options) as server:
+        monkeypatch.setattr(limits, "DOCUMENT_SECONDS_MAX", 0.02)
         with RawClient(server.address) as client, RawClient(server.address) as other:
             assert client.ask({"hello": 1, "client": {"driver": {"name": "a", "version": "1"}}})["ok"] == 1.0
             assert client.ask({"insert": "c", "documents": [{"_id": 1}]}, "1")["n"] == 1
@@ -83,10 +83,10 @@ def profiled(client: RawClient) -> list[str]:
 def test_a_profile_filter_that_fails_matches_nothing_and_costs_no_command(
     name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "USER_FILTER_SECONDS_MAX", 0.002)
     failing = json.loads(json.dumps(FAILING[name]).replace("$param.ns", "$op").replace("$atype", "$op"))
     with headrace.Server() as server, RawClient(server.address) as client:
         assert client.ask({"profile": 1, "filter": failing})["ok"] == 1.0
+        monkeypatch.setattr(limits, "DOCUMENT_SECONDS_MAX", 0.02)
         assert client.ask({"insert": "c", "documents": [{"_id": 1}, {"_id": 2}]})["n"] == 2
         assert client.ask({"update": "c", "updates": [{"q": {}, "u": {"$set": {"a": 1}}, "multi": True}]})["n"] == 2
         assert client.ask({"find": "c"})["ok"] == 1.0

@@ -1,4 +1,4 @@
-"""What opening a server imports: a Python that only uses Headrace pays for nothing else."""
+"""The imports of opening a server: a Python that only uses Headrace pays for no others."""
 
 from __future__ import annotations
 

@@ -14,11 +14,13 @@ from pymongo.errors import PyMongoError
 
 import headrace
 from headrace import limits
+from headrace.dispatch.context import CommandContext
 from headrace.dispatch.engine import Engine
+from headrace.execution import index_builds
+from headrace.store.catalog import Collection, IndexBuild
 from headrace.store.check.directory import check
-from headrace.store.indexes import index_builds, index_entries
+from headrace.store.indexes import index_entries
 from headrace.store.write_transaction import WriteTransaction
-from headrace.turns import tick
 from tests.waiting import until
 
 from .raw import RawClient
@@ -41,14 +43,15 @@ def names(client: RawClient) -> list[str]:
 @pytest.fixture
 def may_end(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """While it is not set, the build of a command stays behind its first documents."""
-    event, make_entries = threading.Event(), index_builds.make_entries
+    event, current, begun = threading.Event(), index_builds._current, set[bytes]()
 
-    def held(*arguments: Any) -> None:
-        while not event.wait(0.001):  # which leaves the interpreter to the test
-            tick()
-        make_entries(*arguments)
+    def held(context: CommandContext, build: IndexBuild, collection: Collection) -> IndexBuild:
+        while build.uuid in begun and not event.wait(0.001):  # which leaves the interpreter to the test
+            context.tick()
+        begun.add(build.uuid)
+        return current(context, build, collection)
 
-    monkeypatch.setattr(index_builds, "make_entries", held)
+    monkeypatch.setattr(index_builds, "_current", held)
     return event
 
 
@@ -78,7 +81,7 @@ def test_an_index_is_built_while_others_write(tmp_path: Path, may_end: threading
 
 
 @pytest.mark.parametrize("is_unique", [False, True])
-def test_the_keys_of_a_long_document_are_put_in_several_transactions(
+def test_the_keys_of_long_documents_are_put_in_several_transactions(
     monkeypatch: pytest.MonkeyPatch, is_unique: bool
 ) -> None:
     put_new, counts = index_entries.put_new, Counter[WriteTransaction]()
@@ -87,12 +90,12 @@ def test_the_keys_of_a_long_document_are_put_in_several_transactions(
         counts[txn] += len(others[2])
         put_new(txn, *others)
 
-    monkeypatch.setattr(limits, "BUILD_KEY_COUNT", 600)
+    monkeypatch.setattr(limits, "BUILD_BYTES", 16 * 1024)
     monkeypatch.setattr(index_entries, "put_new", counted)
-    keys = limits.DECODED_BYTES_MAX // 10
+    keys = 3000
     with headrace.Server() as server, RawClient(server.address) as builder, RawClient(server.address) as other:
         running = server._running
-        for key in range(3):
+        for key in range(20):
             numbers = [*range(key * keys, (key + 1) * keys)]
             assert other.ask({"insert": "c", "documents": [{"_id": key, "n": numbers}]})["n"] == 1
         running.scheduler.turns.seconds = 0.0
@@ -104,7 +107,7 @@ def test_the_keys_of_a_long_document_are_put_in_several_transactions(
         other.ask({"update": "c", "updates": [{"q": {"_id": 0}, "u": {"$pop": {"n": 1}}}]})
         other.ask({"delete": "c", "deletes": [{"q": {"_id": 1}, "limit": 1}]})
         assert builder.receive()[1]["ok"] == 1.0
-        assert len(counts) > 2 * keys // 600 and max(counts.values()) < 600 + limits.BUILD_COUNT
+        assert len(counts) > 10 and max(counts.values()) <= keys
         expected: dict[bytes, bytes] = {}
         with running.store.reading() as view:
             collection = running.store.catalog.collections["t.c"]

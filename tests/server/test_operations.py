@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from bson import Binary, Int64
 
 import headrace
 from headrace.server import writer as writer_module
-from headrace.turns import keeping_transaction, tick
 from tests.waiting import until
 
 from .raw import RawClient
@@ -73,16 +71,18 @@ def test_a_write_whose_commit_is_on_its_way_to_the_disk_is_shown(
     server: headrace.Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer_module, "SLOW_COMMIT_MS", -1.0)
-    may_end, store = threading.Event(), server._running.store
+    has_begun, may_end, store = threading.Event(), threading.Event(), server._running.store
     sync = store.sync
 
     def held(txn: Any) -> None:
+        has_begun.set()
         may_end.wait(60)
         sync(txn)
 
     monkeypatch.setattr(store, "sync", held)
     with RawClient(server.address) as client, RawClient(server.address) as other:
         client.send({"insert": "c", "documents": [{"_id": 2}]})
+        until(has_begun.is_set)
         kill(other, number_of(other, "insert"))  # which comes too late
         may_end.set()
         assert client.receive()[1]["n"] == 1
@@ -92,52 +92,38 @@ def test_a_write_whose_commit_is_on_its_way_to_the_disk_is_shown(
 MULTI = {"update": "c", "updates": [{"q": {}, "u": {"$inc": {"n": 1}}, "multi": True}]}
 
 
-@contextmanager
-def in_change(server: headrace.Server, monkeypatch: pytest.MonkeyPatch, *more: tuple[RawClient, dict[str, Any]]) -> Any:
-    """The first write of a group has paused in the middle of a change, with its transaction open."""
-    may_end, core = threading.Event(), server._running
-    run_write = core.engine.run_write
-
-    def held(command: Any, request: Any, txn: Any) -> Any:
-        if request.name == "update":
-            with keeping_transaction():
-                while not may_end.wait(0.001):  # which leaves the interpreter to the test
-                    tick()
-        return run_write(command, request, txn)
-
-    monkeypatch.setattr(core.engine, "run_write", held)
-    schedule, core.writer._schedule = core.writer._schedule, lambda: None  # type: ignore[method-assign]
-    with RawClient(server.address) as first:
-        first.send(MULTI)
-        until(core.writer.requests)
-        for client, command in more:
-            client.send(command)
-        until(lambda: len(core.writer.requests()) == 1 + len(more))
-        core.writer._schedule = schedule  # type: ignore[method-assign]
-        core.loop.call_soon_threadsafe(schedule)
-        until(lambda: core.writer._group is not None and core.writer._group.in_change is not None)
-        try:
-            yield
-        finally:
-            may_end.set()
-        assert first.receive()[1]["ok"] == 1.0
-
-
-def test_a_write_behind_a_change_that_has_paused_is_shown_and_killed(
+def test_writes_whose_transaction_a_thread_begins_are_shown_and_killed(
     server: headrace.Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    core, may_begin = server._running, threading.Event()
+    begin = core.store.environment.begin_write_in
+
+    def held(call: Any) -> Any:
+        may_begin.wait(30)
+        return begin(call)
+
     clients = [RawClient(server.address) for _ in range(3)]
-    inserts = [(client, {"insert": "c", "documents": [{"_id": key}]}) for key, client in enumerate(clients, 10)]
     with RawClient(server.address) as other:
-        with in_change(server, monkeypatch, *inserts):
+        monkeypatch.setattr(core.store.environment, "begin_write_in", held)
+        core.writer._commit_ms = 1000.0  # as on a slow disk
+        schedule, core.writer._schedule = core.writer._schedule, lambda: None  # type: ignore[method-assign]
+        for key, client in enumerate(clients, 10):
+            client.send({"insert": "c", "documents": [{"_id": key}]})
+            until(lambda count=key - 9: len(core.writer.requests()) == count)
+        core.writer._schedule = schedule  # type: ignore[method-assign]
+        core.loop.call_soon_threadsafe(schedule)
+        until(lambda: core.writer._group is not None)
+        try:
             numbers = until(lambda: shown(other, "insert"))
-            assert len(numbers) == 3 and len(shown(other, "update")) == 1
-            kill(other, numbers[1])
-            killed = [peer for peer in server._running.peers if peer.client.connection_id == numbers[1]]
-            until(lambda: killed[0].request is None)
-        codes = sorted(client.receive()[1].get("code", 0) for client in clients)
-        assert codes == [0, 0, 11601]
-        assert other.ask({"count": "c"})["n"] == 3
+            assert len(numbers) == 3
+            for number in sorted(numbers)[:2]:  # the first of the group is among them
+                kill(other, number)
+            killed = [peer for peer in core.peers if peer.client.connection_id in sorted(numbers)[:2]]
+            until(lambda: all(peer.request is None for peer in killed))
+        finally:
+            may_begin.set()
+        assert [client.receive()[1].get("code", 0) for client in clients] == [11601, 11601, 0]
+        assert other.ask({"count": "c", "query": {"_id": {"$gte": 10}}})["n"] == 1
     for client in clients:
         client.socket.close()
 

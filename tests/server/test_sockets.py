@@ -8,6 +8,7 @@ import random
 import resource
 import struct
 import threading
+import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -91,7 +92,7 @@ def test_a_client_that_leaves_without_its_answer_leaves_nothing_waiting(server: 
 def test_garbage_cuts_its_sender_off_and_nobody_else(server: headrace.Server) -> None:
     random_ = random.Random(11)
     with RawClient(server.address) as other:
-        garbage = [b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", struct.pack("<iiii", 1 << 30, 1, 0, 2013), bytes(100)]
+        garbage = [b"POST / HTTP/1.1\r\nHost: localhost\r\n\r\n", struct.pack("<iiii", 1 << 30, 1, 0, 2013), bytes(100)]
         garbage += [random_.randbytes(random_.randrange(26, 300)) for _ in range(20)]
         for bytes_ in garbage:
             with RawClient(server.address) as client:
@@ -235,3 +236,14 @@ def test_all_lines_of_the_log_fit_into_a_reply() -> None:
             logging.getLogger("headrace").warning("%d %s", number, "x" * 50_000)
         lines = client.ask({"getLog": "global"}, "admin")["log"]
         assert len(lines) == 1024 and all(len(line) <= 1024 for line in lines) and " 1099 xxx" in lines[-1]
+
+
+def test_a_browser_is_answered_in_the_words_of_mongodb(server: headrace.Server) -> None:
+    with urllib.request.urlopen(f"http://{server.address}/", timeout=60) as response:
+        assert (response.status, response.headers["Content-Type"]) == (200, "text/plain")
+        sentence = b"It looks like you are trying to access MongoDB over HTTP on the native driver port.\r\n"
+        assert response.read() == sentence
+    with RawClient(server.address) as client:
+        client.socket.sendall(b"GET")  # the first bytes may come one by one
+        client.socket.sendall(b" / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert client.socket.recv(15) == b"HTTP/1.0 200 OK"

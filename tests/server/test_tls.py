@@ -75,7 +75,12 @@ def test_a_client_with_a_certificate_gets_in_and_its_subject_is_known(certificat
         assert client.ask({"ping": 1})["ok"] == 1.0
         (session,) = clients_of(server)
         assert (session.version, session.subject) == ("TLSv1.3", SUBJECT)
-        assert client.ask({"serverStatus": 1}, "admin")["transportSecurity"]["1.3"] == 1
+        status = client.ask({"serverStatus": 1}, "admin")
+        assert status["transportSecurity"]["1.3"] == 1
+        shown = status["security"]
+        assert shown["SSLServerSubjectName"] == "CN=localhost,OU=Development servers,O=Headrace"
+        assert shown["SSLServerHasCertificateAuthority"] is True
+        assert int(shown["SSLServerCertificateExpirationDate"]) > datetime.now(UTC).timestamp() * 1000
         shown = client.ask({"getCmdLineOpts": 1}, "admin")["parsed"]["net"]["tls"]
         assert shown["mode"] == "requireTLS" and shown["CAFile"] == str(certificates / "ca.pem")
 

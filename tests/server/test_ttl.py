@@ -10,6 +10,7 @@ import pymongo
 import pytest
 
 import headrace
+from headrace.testing.clock import FakeClock
 
 OLD = dt.datetime(2020, 1, 1)
 NOW_MS = int(dt.datetime(2021, 1, 1, tzinfo=dt.UTC).timestamp() * 1000)
@@ -18,7 +19,7 @@ NOW_MS = int(dt.datetime(2021, 1, 1, tzinfo=dt.UTC).timestamp() * 1000)
 @pytest.fixture
 def server() -> Any:
     with headrace.Server() as server:
-        server._running.background.ttl._due_ms = float("inf")  # no rounds but those of the test
+        server._running.background.ttl._round_ms = float("inf")  # no rounds but those of the test
         yield server
 
 
@@ -58,3 +59,26 @@ def test_a_large_collection_is_walked_in_pieces(server: headrace.Server) -> None
         coll.insert_many([{"_id": number, "at": OLD} for number in range(2500)])
         assert expire(server, NOW_MS) == 2500
         assert coll.count_documents({}) == 0
+
+
+def test_the_parameter_says_how_often_there_is_a_round() -> None:
+    clock = FakeClock()
+    with headrace.Server(clock=clock) as server, pymongo.MongoClient(server.uri) as client:
+        core = server._running
+        core.loop.call_soon_threadsafe(core.background.stop)
+        client.t.c.create_index("at", expireAfterSeconds=0)
+        assert client.admin.command("getParameter", 1, ttlMonitorSleepSecs=1)["ttlMonitorSleepSecs"] == 60
+
+        def left_after(seconds: float) -> int:
+            client.t.c.insert_one({"at": OLD})
+            clock.advance(seconds * 1000)
+            asyncio.run_coroutine_threadsafe(core.background.ttl.tick(), core.loop).result()
+            return client.t.c.count_documents({})
+
+        assert [left_after(60), left_after(59), left_after(2)] == [0, 1, 0]
+        assert client.admin.command("setParameter", 1, ttlMonitorSleepSecs=3)["was"] == 60
+        assert [left_after(2), left_after(1)] == [1, 0]
+        for wrong in (0, -1, 1.5, None, "1"):
+            with pytest.raises(pymongo.errors.OperationFailure) as caught:
+                client.admin.command("setParameter", 1, ttlMonitorSleepSecs=wrong)
+            assert caught.value.code == 2

@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 
 import headrace
-from headrace.store.store import Store
-from headrace.store.write_transaction import WriteTransaction
+from tests.held_commits import HeldCommits
 
 from .raw import RawClient
 
 
 def test_what_a_read_sees_is_not_later_than_its_operation_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    committed, go_on, sync = threading.Event(), threading.Event(), Store.sync
-
-    def held(store: Store, txn: WriteTransaction) -> None:
-        sync(store, txn)
-        if threading.current_thread().name.startswith("headrace-commit"):
-            committed.set()
-            assert go_on.wait(60)
-
+    commits = HeldCommits()
     with headrace.Server() as server, RawClient(server.address) as client, RawClient(server.address) as other:
         client.ask({"insert": "c", "documents": [{"_id": 0}]})
-        monkeypatch.setattr(Store, "sync", held)
-        monkeypatch.setattr("headrace.server.writer.SLOW_COMMIT_MS", -1.0)
+        commits.hold(monkeypatch)
         client.send({"insert": "c", "documents": [{"_id": 1}]})
-        assert committed.wait(60)
+        assert commits.synced.wait(60)
         before = other.ask({"find": "c"})
-        go_on.set()
+        commits.go_on.set()
         answer = client.receive()[1]
         after = other.ask({"find": "c"})
     assert len(before["cursor"]["firstBatch"]) == 1 and before["operationTime"] < answer["operationTime"]

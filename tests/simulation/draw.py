@@ -7,6 +7,7 @@ from random import Random
 from typing import Any, Final
 
 from tests.simulation.language import Document
+from tests.simulation.reads import CAPPED
 from tests.simulation.streams import FILTERS
 from tests.simulation.world import EPOCH
 
@@ -119,7 +120,7 @@ class Draw:
     def read(self) -> Document:
         """A read by some access path."""
         random = self.random
-        namespace = random.choice((*NAMESPACES, *VIEWS))
+        namespace = random.choice((*NAMESPACES, *VIEWS, CAPPED))
         base = {"ns": namespace, "calm": self.chance(0.4)}
         kind = random.choice(("find",) * 10 + ("count",) * 3 + ("distinct",) * 2 + ("aggregate",) * 3 + ("list",))
         if kind == "list":
@@ -128,16 +129,17 @@ class Draw:
         if kind == "count":
             return {**base, "do": "count"}
         if kind in ("aggregate", "distinct"):
-            return self._aggregate_or_distinct(base, is_distinct=kind == "distinct")
+            made = self._aggregate_or_distinct(base, is_distinct=kind == "distinct")
+            return {**made, "batch": random.choice((None, 1, 2, 3))} if kind == "aggregate" else made
         return self._find(base, is_view=namespace in VIEWS)
 
     def _aggregate_or_distinct(self, base: Document, *, is_distinct: bool = False) -> Document:
         random = self.random
         if is_distinct:
             return {**base, "do": "distinct", "key": random.choice(("a", "b", "n", "s"))}
-        stage = random.choice(("count", "group", "group", "lookup"))
+        stage = random.choice(("count", "group", "group", "lookup", "lookup", "union", "union group"))
         made = {**base, "do": "aggregate", "stage": stage, "key": random.choice(("a", "n", "s"))}
-        if stage == "lookup":
+        if stage in ("lookup", "union", "union group"):
             made["from"] = base["ns"].partition(".")[0] + random.choice((".x", ".y", ".v"))
         return made
 
@@ -162,6 +164,8 @@ class Draw:
     def write(self) -> Document:
         """A write outside transactions."""
         random = self.random
+        if self.chance(0.1):
+            return self.capped_insert()
         kind = random.choice(("insert",) * 5 + ("update",) * 5 + ("delete",) * 2 + ("findAndModify",) * 2)
         base: Document = {"do": kind, "ns": random.choice(NAMESPACES), "calm": self.chance(0.7)}
         retries = self.chance(0.25)
@@ -175,6 +179,8 @@ class Draw:
                 base |= {"change": self.change(), "new": self.chance(0.5)}
         else:
             base |= {"filter": self.filter(), "multi": not retries and self.chance(0.5)}
+            if base["multi"]:
+                base["calm"] = self.chance(0.4)
             if kind == "update":
                 base["change"] = self.change()
                 if base["multi"] and not next(iter(base["change"]), "").startswith("$"):
@@ -183,9 +189,25 @@ class Draw:
             base |= {"filter": {"_id": random.randrange(KEY_COUNT)}, "upsert": True}
         return {**base, "retry": True} if retries else base
 
+    def capped_insert(self) -> Document:
+        """An insert that makes the oldest documents of a capped collection go."""
+        documents = [self.document(is_new=self.chance(0.8)) for _ in range(self.random.choice((1, 1, 2, 4)))]
+        return {"do": "insert", "ns": CAPPED, "calm": self.chance(0.5), "documents": documents,
+                "ordered": self.chance(0.5)}  # fmt: skip
+
+    def tail(self) -> Document:
+        """A tailable cursor to open."""
+        random = self.random
+        return {
+            "do": "tail", "ns": CAPPED, "filter": random.choice(({}, {}, {"n": {"$lt": 5}})), "calm": self.chance(0.4),
+            "batch": random.choice((None, 1, 2, 3)), "awaits": self.chance(0.7),
+        }  # fmt: skip
+
     def catalog(self) -> Document:
         """A change of the catalog."""
         random = self.random
+        if self.chance(0.06):
+            return self.capped_create() if self.chance(0.7) else {"do": "drop", "ns": CAPPED, "calm": self.chance(0.5)}
         kind = random.choice(
             ("createIndexes",) * 8 + ("dropIndexes",) * 5 + ("collMod",) * 4 + ("create",) * 2
             + ("createView",) * 2 + ("drop",) + ("renameCollection",) + ("dropView",)
@@ -208,6 +230,11 @@ class Draw:
         if kind == "collMod":
             return self._coll_mod(base)
         return base
+
+    def capped_create(self) -> Document:
+        """A capped collection."""
+        options = {"capped": True, "size": 4096, "max": self.random.choice((3, 5))}
+        return {"do": "create", "ns": CAPPED, "options": options, "calm": self.chance(0.5)}
 
     def builds(self) -> Document:
         """Some indexes to build."""
@@ -266,7 +293,7 @@ class Draw:
         """A change stream to open."""
         random = self.random
         database, collection = random.choice(
-            ((None, None), ("a", None), ("a", "x"), ("a", "x"), ("a", "y"), ("b", None), ("b", "x"))
+            ((None, None), ("a", None), ("a", "x"), ("a", "x"), ("a", "y"), ("a", "c"), ("b", None), ("b", "x"))
         )
         return {
             "database": database, "collection": collection, "filter": random.choice(sorted(FILTERS)),

@@ -93,6 +93,11 @@ def updated(document: Document, change: Document) -> Document:
     return new
 
 
+def changes(document: Document, change: Document) -> bool:
+    """Whether an update changes a document: a replacement without an `_id` always does, as on MongoDB."""
+    return not next(iter(change), "").startswith("$") or updated(document, change) != document
+
+
 def upserted(condition: Document, change: Document) -> Document:
     """The document that an upsert inserts, without an `_id` if the filter has none."""
     equal = {path: value for path, value in condition.items() if not isinstance(value, dict) and path != "$or"}

@@ -37,6 +37,8 @@ class ModelCollection:
     builds: dict[bytes, list[Document]] = field(default_factory=dict)
     validator: Document | None = None
     images: bool = False
+    count_max: int | None = None
+    """How many documents it holds, where it is capped."""
 
 
 class ModelView(NamedTuple):
@@ -121,6 +123,9 @@ def _apply(state: State, entry: Document) -> list[Event]:
     documents = dict(collection.documents)
     state[namespace] = replace(collection, documents=documents)
     if operation == "i":
+        if collection.count_max is not None:  # it may have made room in the middle of the command
+            while entry["o"]["_id"] in documents and len(documents) > collection.count_max:
+                del documents[next(iter(documents))]
         return [_insert(documents, namespace, entry, images=collection.images)]
     key = entry["o2" if operation == "u" else "o"]["_id"]
     before = documents.get(key)
@@ -189,7 +194,10 @@ def _command(state: State, database: str, entry: Document) -> list[Event]:
     namespace = f"{database}.{o[name]}"
     if name == "create":
         images = o.get("changeStreamPreAndPostImages", {}).get("enabled", False)
-        state[namespace] = ModelCollection(entry["ui"], validator=o.get("validator"), images=images)
+        count_max = o.get("max") if o.get("capped") else None
+        state[namespace] = ModelCollection(
+            entry["ui"], validator=o.get("validator"), images=images, count_max=count_max
+        )
         return [Event("create", namespace)]
     if name == "drop":
         if state.pop(namespace, None) is None:
@@ -227,6 +235,19 @@ def _changed(collection: ModelCollection, name: str, o: Document) -> ModelCollec
     else:
         raise Finding("oplog", f"an entry that the simulator does not know: {o}")
     return replace(collection, indexes=indexes, builds=builds)
+
+
+def with_room(state: State, namespace: str, left: list[Any], *, is_done: bool) -> State:
+    """The state in which a capped collection has only the documents that are `left`, by `_id`.
+
+    These are the last of those that it had, and not fewer than it may hold; more only where the insert has paused.
+    Raises `Finding`."""
+    collection = state[namespace]
+    keys, count_max = list(collection.documents), collection.count_max
+    fewest = min(len(keys), count_max)
+    if left != keys[len(keys) - len(left) :] or len(left) < fewest or (is_done and len(left) > count_max):
+        raise Finding("capped", f"{namespace} had {keys}, and {left} are left of {count_max} at most")
+    return {**state, namespace: replace(collection, documents={key: collection.documents[key] for key in left})}
 
 
 def index_keys(spec: Document, document: Document) -> list[Any]:

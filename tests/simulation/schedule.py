@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tests.simulation.draw import Draw
 from tests.simulation.language import Document
+from tests.simulation.model import collection_of
+from tests.simulation.reads import CAPPED
 
 if TYPE_CHECKING:
     from tests.simulation.simulation import Client, Simulation
 
 Step = tuple[Any, ...]
 """A name, and what the step is given."""
-JOBS: Final = ("_noop", "_release", "_collect", "_undo", "_expire", "_forget_aged", "build", "prune", "ttl")
+JOBS: Final = ("_noop", "_release", "_collect", "_expire", "_forget_aged", "build", "prune", "ttl")
 
 
 class Schedule:
@@ -33,6 +35,8 @@ class Schedule:
         for number, namespace in zip(writers, ("a.x", "a.y", "b.x")):
             steps.append(("start", number, {**self._draw.inserts(8), "ns": namespace}))
             steps += [("begin",), ("run", number), *commit]
+        capped = {**self._draw.capped_create(), "calm": True}
+        steps += [("start", builder, capped), ("begin",), ("run", builder), *commit]
         for _ in range(2):
             steps.append(("start", builder, {**self._draw.builds(), "calm": True}))
             steps += [("begin",), ("run", builder), *commit]
@@ -58,7 +62,7 @@ class Schedule:
         if runnable or (world.job is not None and world.job.is_queued):
             weighted.append((4.0, ("begin",)))
         weighted += [
-            (3.0, ("change",)), (2.0, ("prepare",)), (2.0, ("sync",)), (2.0, ("publish",)), (0.05, ("fail",)),
+            (2.0, ("prepare",)), (2.0, ("sync",)), (2.0, ("publish",)), (0.05, ("fail",)),
             (0.3, ("job",)), (1.0, ("step_job",)), (1.5, ("run_job",)), (0.15, ("clock",)), (0.01, ("crash",)),
         ]  # fmt: skip
         possible = [(weight, step) for weight, step in weighted if self._simulation.is_possible(step)]
@@ -95,6 +99,17 @@ class Schedule:
             if client.transactions and draw.chance(0.3):
                 return {"do": "commit" if draw.chance(0.75) else "abort", "calm": draw.chance(0.6)}
             return {"do": "statement", "op": draw.statement()}
+        if client.role == "tail":
+            there = collection_of(self._simulation.world.state, CAPPED)
+            if there is None and draw.chance(0.8):
+                return draw.capped_create()
+            if there is not None and there.count_max is None and draw.chance(0.8):
+                return {"do": "drop", "ns": CAPPED, "calm": draw.chance(0.5)}
+            if draw.chance(0.3):
+                return draw.capped_insert()
+            if client.tail is None or not client.tail.cursor or draw.chance(0.05):
+                return draw.tail()
+            return {"do": "tailNext", "batch": random.choice((None, None, 1, 2)), "calm": draw.chance(0.4)}
         if client.stream is None or draw.chance(0.01):
             return {"do": "watch", "spec": draw.stream(), "size": draw.size()}
         if not client.stream.cursor or draw.chance(0.08):

@@ -16,16 +16,17 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from headrace import limits
+from headrace import limits, turns
 from headrace.clock import monotonic
 from headrace.commands.writing import update
+from tests.simulation.embedded import EmbeddedSimulation
 from tests.simulation.model import Finding
 from tests.simulation.simulation import Simulation, Step
 
-CLIENT_STEPS: Final = ("kill", "resume", "run", "start", "up")
+CLIENT_STEPS: Final = ("go", "interrupt", "kill", "resume", "run", "start", "up")
 TINY: Final = {
-    "CHANNEL_ENTRY_COUNT_MAX": 3, "COMMIT_PIECE_COUNT": 2, "FEED_EVENT_COUNT_MAX": 4, "SCAN_ENTRY_COUNT_MAX": 5,
-    "TTL_COUNT_MAX": 2, "VIEW_CHUNK_COUNT": 2,
+    "CHANNEL_ENTRY_COUNT_MAX": 3, "COMMIT_COMMAND_COUNT_MAX": 2, "FEED_EVENT_COUNT_MAX": 4, "SCAN_ENTRY_COUNT_MAX": 5,
+    "TRANSACTION_ENTRY_BYTES": 300, "TTL_COUNT_MAX": 2, "VIEW_CHUNK_COUNT": 2,
 }  # fmt: skip
 """Limits that are so low that what else takes thousands of documents happens all the time."""
 
@@ -46,19 +47,20 @@ class Found:
 
 @contextmanager
 def conditions(seed: int) -> Iterator[None]:
-    """Run under the limits of a seed, without what differs from run to run: UUIDs, limits in
-    milliseconds, parsed updates."""
+    """Run under the limits of a seed, without what differs from run to run: UUIDs, limits in milliseconds, how long a
+    step takes, parsed updates."""
     wanted = {**TIMELESS, **(TINY if is_tiny(seed) else {})}
     before = {name: getattr(limits, name) for name in wanted}
-    uuid4, random = uuid.uuid4, Random(seed)
+    uuid4, random, seconds = uuid.uuid4, Random(seed), turns.monotonic
     for name, value in wanted.items():
         setattr(limits, name, value)
     update._parsed.clear()  # what is parsed already ticks less often
+    turns.monotonic = lambda: 1.0
     uuid.uuid4 = lambda: uuid.UUID(bytes=random.randbytes(16), version=4)
     try:
         yield
     finally:
-        uuid.uuid4 = uuid4
+        uuid.uuid4, turns.monotonic = uuid4, seconds
         for name, value in before.items():
             setattr(limits, name, value)
 
@@ -66,6 +68,21 @@ def conditions(seed: int) -> Iterator[None]:
 def is_tiny(seed: int) -> bool:
     """Whether a seed is run with low limits: three of four are."""
     return seed % 4 != 3
+
+
+def is_embedded(seed: int) -> bool:
+    """Whether a seed is of a program with `headrace.open`, not of a server: each third is."""
+    return seed % 3 == 2
+
+
+def is_served(seed: int) -> bool:
+    """Whether the store of an embedded seed is served at the same time: each other is."""
+    return is_embedded(seed) and seed % 2 == 1
+
+
+def made(path: Path, seed: int) -> Simulation:
+    """The simulation of a seed."""
+    return EmbeddedSimulation(path, seed, is_served=is_served(seed)) if is_embedded(seed) else Simulation(path, seed)
 
 
 def folder() -> str | None:
@@ -76,7 +93,7 @@ def folder() -> str | None:
 def attempt(seed: int, *, count: int | None = None, steps: list[Step] | None = None) -> Found | int:
     """Draw `count` steps, or take those given; returns the finding, or how many steps were taken."""
     with tempfile.TemporaryDirectory(dir=folder()) as path, conditions(seed):
-        simulation = Simulation(Path(path), seed)
+        simulation = made(Path(path), seed)
         try:
             if steps is not None:
                 simulation.replay(steps)

@@ -24,10 +24,11 @@ from tests.simulation.language import Document
 from tests.simulation.model import Finding, collection_of
 from tests.simulation.schedule import Schedule, Step
 from tests.simulation.streams import Stream
+from tests.simulation.tails import Tail
 from tests.simulation.transactions import ModelTransaction, TransactionCheck
-from tests.simulation.world import ENDED, Pending, Reply, World
+from tests.simulation.world import ENDED, READER, Pending, Reply, World
 
-ROLES: Final = ("read",) * 3 + ("write",) * 5 + ("catalog",) * 2 + ("transaction",) * 2 + ("stream",) * 4
+ROLES: Final = ("read",) * 3 + ("write",) * 5 + ("catalog",) * 2 + ("transaction",) * 2 + ("stream",) * 4 + ("tail",)
 
 
 class Client:
@@ -43,6 +44,7 @@ class Client:
         self.transactions: list[ModelTransaction] = []
         """The transaction that is open, once for each state that may be its snapshot."""
         self.stream: Stream | None = None
+        self.tail: Tail | None = None
         self.sent: tuple[Document, int, Pending, Reply | None] | None = None
         """The last retryable write, its number, what it has done, and the reply, if there was one."""
 
@@ -51,12 +53,19 @@ class Simulation:
     """The world, its clients, and the draw."""
 
     def __init__(self, path: Path, seed: int | None) -> None:
-        self.world = World(path)
+        self.world = self._made(path)
         self.steps: list[Step] = []
         self.clients = [Client(number, role) for number, role in enumerate(ROLES)]
         self.failed_commits: list[ModelTransaction] = []
         """Transactions whose commit has failed, which have their locks until a background job undoes them."""
-        self._schedule = Schedule(self, Random(seed))
+        self._schedule = self._scheduled(Random(seed))
+
+    def _made(self, path: Path) -> World:
+        """The world of the simulation."""
+        return World(path)
+
+    def _scheduled(self, random: Random) -> Schedule:
+        return Schedule(self, random)
 
     def close(self) -> None:
         """Close the store."""
@@ -112,8 +121,7 @@ class Simulation:
         if name == "run_job":
             return group is not None and group.takes_more and job is not None and job.is_queued
         return {
-            "change": is_open and group is not None and group.in_change is not None,
-            "prepare": is_open and group is not None and group.in_change is None,
+            "prepare": is_open,
             "sync": group is not None and group.phase == "prepared",
             "publish": group is not None and group.phase == "synced",
             "fail": group is not None and group.phase != "synced",
@@ -145,9 +153,6 @@ class Simulation:
     def _do_run(self, number: int) -> None:
         self.world.run(number)
 
-    def _do_change(self) -> None:
-        self.world.change()
-
     def _do_prepare(self) -> None:
         self.world.prepare()
 
@@ -175,14 +180,17 @@ class Simulation:
         self.world.clock.advance(ms)
 
     def _do_crash(self) -> None:
-        lost = self.world.crash()
+        self._has_reopened(self.world.crash())
+
+    def _has_reopened(self, lost: list[tuple[int, Pending]]) -> None:
+        """The directory was opened anew, and these commands had no answer."""
         for number, pending in lost:
             client = self.clients[number]
             if pending.op.get("retry"):
                 pending.turns = pending.earlier + pending.turns
                 client.sent = (pending.op, client.transaction_number, pending, None)
         for client in self.clients:
-            client.cursor, client.transactions = None, []
+            client.cursor, client.transactions, client.tail = None, [], None
             if client.stream is not None:
                 client.stream.cursor = 0
         self.compare()
@@ -190,9 +198,15 @@ class Simulation:
     def _look_at_parked(self, number: int) -> None:
         """A stream waits only where nothing is left to read."""
         pending = self.world.pending.get(number)
-        stream = self.clients[number].stream
-        if pending is not None and stream is not None and pending.phase == "parked":
-            stream.require_nothing()
+        if pending is not None and pending.phase == "parked":
+            self._require_nothing(self.clients[number])
+
+    @staticmethod
+    def _require_nothing(client: Client) -> None:
+        if client.stream is not None:
+            client.stream.require_nothing()
+        if client.tail is not None and client.tail.cursor:
+            client.tail.require_nothing()
 
     # Reads, writes and the catalog.
 
@@ -260,6 +274,8 @@ class Simulation:
 
     def _explain_write(self, pending: Pending, reply: Reply) -> None:
         if not pending.turns:
+            if reply["ok"] != 1.0 and reply["code"] in ENDED:
+                return
             raise Finding("write", f"{pending.op} was refused: {reply}")
         writes.Explanation(pending.op, pending, reply, self.world.states).check()
 
@@ -278,6 +294,8 @@ class Simulation:
     def _has_resent(self, client: Client, reply: Reply, pending: Pending) -> None:
         assert client.sent is not None
         op, _, before, first = client.sent
+        if reply["ok"] != 1.0 and reply["code"] in ENDED and not pending.events:
+            return
         client.sent = None
         if first is not None and first["ok"] == 1.0 and "writeErrors" not in first:
             if pending.events:
@@ -291,6 +309,8 @@ class Simulation:
 
     def _has_changed_catalog(self, reply: Reply, pending: Pending) -> None:
         if not pending.turns:
+            if reply["ok"] != 1.0 and reply["code"] in ENDED:
+                return
             raise Finding("catalog", f"{pending.op} was refused: {reply}")
         catalog_changes.explain(pending.op, pending, reply, self.world.states)
 
@@ -372,6 +392,39 @@ class Simulation:
         elif pending.events:
             raise Finding("transaction", f"an abort has made {pending.events}")
         client.transactions = []
+
+    # Tailable cursors.
+
+    def _start_tail(self, client: Client, op: Document) -> None:
+        client.tail = tail = Tail(self.world, op)
+        self.world.send(client.number, "a", tail.body(), op, partial(self._has_tailed, client))
+
+    def _has_tailed(self, client: Client, reply: Reply, pending: Pending) -> None:
+        tail, states = client.tail, self.world.states[pending.since :]
+        assert tail is not None
+        if reply["ok"] != 1.0:
+            tail.failed(reply, states)
+        else:
+            tail.begin(reply, states)
+
+    def _start_tailNext(self, client: Client, op: Document) -> None:
+        tail = client.tail
+        if tail is None or not tail.cursor:
+            return
+        body = {"getMore": Int64(tail.cursor), "collection": "c"}
+        if op["batch"]:
+            body["batchSize"] = op["batch"]
+        finish = partial(self._has_tailed_on, client, len(tail.inserted()))
+        self.world.send(client.number, "a", body, op, finish)
+
+    def _has_tailed_on(self, client: Client, due: int, reply: Reply, pending: Pending) -> None:
+        tail = client.tail
+        assert tail is not None
+        if reply["ok"] != 1.0:
+            tail.failed(reply, self.world.states[pending.since :])
+            client.tail = None
+        else:
+            tail.take(reply, pending.op["batch"], due)
 
     # Streams.
 
@@ -484,7 +537,7 @@ class Simulation:
                 *[("resume", number, 1) for number in clients],
                 *[("run", number) for number in clients],
             ]
-            steps += [("step_job",), ("run_job",), ("change",), ("prepare",), ("sync",), ("publish",)]
+            steps += [("step_job",), ("run_job",), ("prepare",), ("sync",), ("publish",)]
             possible = list(filter(self.is_possible, steps))
             step = order.choice(possible) if possible else None
             if step is None:
@@ -492,12 +545,8 @@ class Simulation:
                 job = self.world.job
                 if any(phase in ("queued", "writing") for phase in phases) or (job is not None and job.is_queued):
                     step = ("begin",)
-                elif job is None and self.world.store.transactions.undoing:
-                    step = ("job", "_undo", 0)
                 else:
                     return
-            elif step[0] == "resume" and self.world.store.transactions.undoing and self.world.job is None:
-                step = ("job", "_undo", 0)
             self.take(step)
         left = [(pending.op, pending.phase) for pending in self.world.pending.values()]
         raise Finding("end", f"it does not end: {left}")
@@ -505,7 +554,6 @@ class Simulation:
     def compare(self) -> None:
         """Raise `Finding` where what is stored is not what the model has."""
         world = self.world
-        number = len(self.clients)
         for namespace in sorted(world.state):
             if collection_of(world.state, namespace) is None or ".system." in namespace:
                 continue
@@ -516,7 +564,7 @@ class Simulation:
                 {"do": "listCollections", "ns": namespace, "calm": True},
             ):
                 finish = partial(self._has_read, self.clients[0])
-                world.send(number, reads.split(namespace)[0], reads.body_of(op), op, finish)
+                world.send(READER, reads.split(namespace)[0], reads.body_of(op), op, finish)
 
 
 def _ignore(reply: Reply, pending: Pending) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from bson import Binary, Int64
 from headrace import limits
 from headrace.commands.writing.update import _parsed
 from headrace.dispatch.wait import Wait
-from headrace.store.catalog_changes import collect_garbage
+from headrace.store.catalog_changes import collect_garbage, drop
 from headrace.testing.clock import FakeClock
 from headrace.testing.driven import DrivenServer
 from headrace.turns import Turn, Turns
@@ -98,6 +97,7 @@ def test_a_collection_that_a_transaction_makes_is_not_made_twice(tmp_path: Path,
             at.must("t", {"insert": "other", "documents": [{"_id": 1}]})
 
             def between(count: int, at: DrivenServer = at, pause: int = pause) -> None:
+                print(count, [list(t.touched) for t in at.store.transactions.open.values()])
                 if count == pause:
                     at.run("t", {"insert": "new", "documents": [{"_id": 1}], **fields(1, starts=True)})
                 elif count == pause + 1:
@@ -117,6 +117,7 @@ def test_an_index_build_waits_for_a_transaction_that_has_begun_while_documents_w
             at.restart()
 
             def between(count: int, at: DrivenServer = at, pause: int = pause) -> None:
+                print(count, [list(t.touched) for t in at.store.transactions.open.values()])
                 if count == pause:
                     delete = {"delete": "c", "deletes": [{"q": {"_id": 1}, "limit": 1}]}
                     at.run("t", {**delete, **fields(1, starts=True)})
@@ -127,6 +128,56 @@ def test_an_index_build_waits_for_a_transaction_that_has_begun_while_documents_w
             at.run("admin", {"commitTransaction": 1, **fields(1)})
             found = at.must("t", {"find": "c", "filter": {"a": {"$gte": 0}}, "hint": "a_1"})["cursor"]["firstBatch"]
             assert [item["_id"] for item in found] == [0, 2], pause
+
+
+def test_a_transaction_does_not_touch_a_collection_whose_index_becomes_ready(tmp_path: Path) -> None:
+    """Its snapshot lacks keys of the index, and its commit would leave those of what it changes."""
+    body = {"createIndexes": "c", "indexes": [A_1]}
+    codes = set()
+    for commit in range(2, pauses_of(tmp_path, body) + 2):
+        with DrivenServer(tmp_path / str(commit), clock=FakeClock()) as at:
+            at.must("t", {"insert": "c", "documents": [{"_id": n, "a": n} for n in range(3)]})
+            at.restart()
+            sync, synced = at.store.sync, []
+
+            def sync_later(
+                txn: Any, at: DrivenServer = at, commit: int = commit, sync: Any = sync, synced: list[Any] = synced
+            ) -> None:
+                synced.append(txn)
+                if len(synced) == commit:
+                    update = {"q": {"_id": 1}, "u": {"$inc": {"a": 10}}}
+                    reply = at.run("t", {"update": "c", "updates": [update], **fields(1)})
+                    assert isinstance(reply, dict)
+                    codes.add(reply.get("code", 0))
+                sync(txn)
+
+            def begin(count: int, at: DrivenServer = at) -> None:
+                if count == 1:
+                    at.run("t", {"find": "other", **fields(1, starts=True)})
+
+            at.store.sync = sync_later  # type: ignore[method-assign]
+            at.in_turns("t", body, begin)
+            at.run("admin", {"commitTransaction": 1, **fields(1)})
+            for hint in ("a_1", "_id_"):
+                found = at.must("t", {"find": "c", "filter": {"a": {"$gte": 0}}, "hint": hint})["cursor"]["firstBatch"]
+                assert sorted(item["_id"] for item in found) == [0, 1, 2], (commit, hint)
+    assert 246 in codes
+
+
+def test_a_transaction_that_has_read_a_view_commits_after_the_view_was_dropped() -> None:
+    """Dropping a database removes its views in the write transaction that the commit shares."""
+    with DrivenServer(clock=FakeClock()) as at:
+        at.must("t", {"insert": "c", "documents": [{"_id": 1}]})
+        at.must("t", {"create": "v", "viewOn": "c", "pipeline": []})
+        at.run("t", {"find": "v", **fields(1, starts=True)})
+        at.run("t", {"insert": "c", "documents": [{"_id": 2}], **fields(1)})
+        txn = at.store.begin()
+        drop(txn, txn.catalog.collections["t.v"])
+        request = at.request("admin", {"commitTransaction": 1, **fields(1)})
+        reply = at.engine.run(at.engine.command(request), request, txn)
+        at.store.commit(txn)
+        assert isinstance(reply, bytes) and decode(reply)["ok"] == 1.0
+        assert at.must("t", {"count": "c"})["n"] == 2
 
 
 @pytest.mark.parametrize("stage", ["prepared", "synced"])
@@ -162,72 +213,6 @@ def test_a_transaction_uses_no_collection_whose_change_is_on_its_way_to_the_disk
         at.must("t", {"insert": "c", "documents": [{"_id": 5, "a": 5}]})
 
 
-def test_a_session_whose_commit_has_failed_begins_again_when_that_is_undone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "COMMIT_PIECE_COUNT", 2)
-
-    class Fails(Exception):
-        pass
-
-    with DrivenServer(clock=FakeClock()) as at:
-        at.must("t", {"create": "c"})
-        documents = [{"_id": n} for n in range(7)]
-        at.must("t", {"insert": "c", "documents": documents, **fields(1, starts=True)})
-
-        def between(count: int) -> None:
-            if at.store.transactions.open and any(
-                item.pieces is not None and item.pieces._piece_count for item in at.store.transactions.open.values()
-            ):
-                raise Fails
-
-        with pytest.raises(Fails):
-            at.in_turns("admin", {"commitTransaction": 1, **fields(1)}, between)
-        begins = {"insert": "c", "documents": [{"_id": 1}], **fields(2, starts=True)}
-        assert isinstance(at.run("t", begins), Wait)
-        while at.store.transactions.undoing:
-            txn = at.store.begin()
-            at.store.transactions.undoing[0].undo(txn)
-            at.store.commit(txn)
-        at.must("t", begins)
-        at.must("admin", {"commitTransaction": 1, **fields(2)})
-        assert at.must("t", {"find": "c"})["cursor"]["firstBatch"] == [{"_id": 1}]
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_a_document_that_a_commit_in_pieces_deletes_is_there_until_its_end(
-    monkeypatch: pytest.MonkeyPatch, *, fails: bool
-) -> None:
-    """Otherwise another one with its `_id` is inserted before the delete, in the oplog, or beside it, where that is
-    undone."""
-    monkeypatch.setattr(limits, "COMMIT_PIECE_COUNT", 2)
-
-    class Fails(Exception):
-        pass
-
-    with DrivenServer(clock=FakeClock()) as at:
-        at.must("t", {"insert": "c", "documents": [{"_id": n} for n in range(5)]})
-        at.must("t", {"delete": "c", "deletes": [{"q": {"_id": {"$gt": 0}}, "limit": 0}], **fields(1, starts=True)})
-        codes: list[int] = []
-
-        def between(count: int) -> None:
-            reply = at.run("t", {"insert": "c", "documents": [{"_id": 3}]})
-            assert isinstance(reply, dict)
-            codes.extend(error["code"] for error in reply["writeErrors"])
-            if fails and any(
-                item.pieces and item.pieces._piece_count > 3 for item in at.store.transactions.open.values()
-            ):
-                raise Fails
-
-        with pytest.raises(Fails) if fails else nullcontext():
-            at.in_turns("admin", {"commitTransaction": 1, **fields(1)}, between)
-        while at.store.transactions.undoing:
-            txn = at.store.begin()
-            at.store.transactions.undoing[0].undo(txn)
-            at.store.commit(txn)
-        assert set(codes) == {11000}
-        left = [{"_id": n} for n in range(5 if fails else 1)]
-        assert at.must("t", {"find": "c"})["cursor"]["firstBatch"] == left
-
-
 def test_a_key_that_a_transaction_locks_while_an_insert_is_being_refused_stays_locked(tmp_path: Path) -> None:
     """To tell what is a duplicate may take a pause, and after that it may be one no longer."""
     for pause in range(1, 15):
@@ -237,6 +222,7 @@ def test_a_key_that_a_transaction_locks_while_an_insert_is_being_refused_stays_l
             at.must("t", {"update": "other", "updates": [{"q": {}, "u": {"a": 1}}], **fields(1, 2, starts=True)})
 
             def between(count: int, at: DrivenServer = at, pause: int = pause) -> None:
+                print(count, [list(t.touched) for t in at.store.transactions.open.values()])
                 if count == pause:
                     txn = at.store.begin()
                     delete = {"delete": "c", "deletes": [{"q": {"_id": 1}, "limit": 1}]}
@@ -264,6 +250,7 @@ def test_a_database_is_dropped_whose_collection_goes_while_it_is_counted(tmp_pat
 
             def between(count: int, at: DrivenServer = at, pause: int = pause) -> None:
                 assert count < 50
+                print(count, [list(t.touched) for t in at.store.transactions.open.values()])
                 if count == pause:
                     at.must("t", {"drop": "c"})
 
@@ -291,6 +278,7 @@ def test_nothing_is_written_to_a_collection_that_was_replaced_meanwhile(body: di
             renamed: list[int] = []
 
             def between(count: int, at: DrivenServer = at, pause: int = pause, renamed: list[int] = renamed) -> None:
+                print(count, [list(t.touched) for t in at.store.transactions.open.values()])
                 if count == pause:
                     at.must("admin", {"renameCollection": "t.d", "to": "t.c", "dropTarget": True})
                     renamed.append(at.store.last_position)
@@ -311,6 +299,7 @@ def test_an_update_by_id_changes_no_document_that_has_the_record_of_one_that_was
             at.restart()
 
             def between(count: int, at: DrivenServer = at, pause: int = pause) -> None:
+                print(count, [list(t.touched) for t in at.store.transactions.open.values()])
                 if count == pause:
                     at.must("t", {"delete": "c", "deletes": [{"q": {}, "limit": 0}]})
                     at.must("t", {"insert": "c", "documents": [{"_id": 2}]})
@@ -338,6 +327,7 @@ def test_a_write_that_has_paused_looks_for_nothing_in_a_collection_that_was_drop
             at.must("t", {"createIndexes": "c", "indexes": indexes})
 
             def between(count: int, at: DrivenServer = at, pause: int = pause) -> None:
+                print(count, [list(t.touched) for t in at.store.transactions.open.values()])
                 if count == pause:
                     at.must("t", {"drop": "c"})
                     txn = at.store.begin()
@@ -368,3 +358,125 @@ def test_a_cursor_over_a_collection_that_was_dropped_is_killed(monkeypatch: pyte
         at.must("t", {"insert": "c", "documents": [{"_id": 100}]})
         reply = at.run("t", {"getMore": Int64(cursor["id"]), "collection": "c"})
         assert isinstance(reply, dict) and reply.get("code") == 175
+
+
+@pytest.mark.parametrize("writes", [
+    {"update": "c", "updates": [{"q": {"_id": 1}, "u": {"$unset": {"a": 1}}}]},
+    {"update": "c", "updates": [{"q": {}, "u": {"$unset": {"a": 1}}, "multi": True}]},
+    {"findAndModify": "c", "query": {"_id": 1}, "update": {"$unset": {"a": 1}}},
+])  # fmt: skip
+def test_a_write_that_ends_the_build_of_a_unique_index_waits_for_the_locks_of_its_document(
+    tmp_path: Path, writes: dict[str, Any]
+) -> None:
+    """A duplicate does not refuse the write while the index is built: its trial must go on to the locks."""
+    body = {"createIndexes": "c", "indexes": [{**A_1, "unique": True}]}
+    for pause in range(1, pauses_of(tmp_path, body) + 1):
+        with DrivenServer(tmp_path / str(pause), clock=FakeClock()) as at:
+            at.must("t", {"insert": "c", "documents": [{"_id": 1, "a": 1}, {"_id": 2}]})
+            Paused(at, body).go_on(pause)
+            change = {"update": "c", "updates": [{"q": {"_id": 1}, "u": {"$push": {"b": 1}}}]}
+            at.must("t", {**change, **fields(1, starts=True)})
+            assert isinstance(at.run("t", writes), Wait), pause
+
+
+def test_a_tailable_getmore_that_pauses_waits_for_nothing_that_came_meanwhile() -> None:
+    """It reads the state of its start, and is not woken by a commit before it is parked."""
+    for pause in range(1, 6):
+        turns = Turns(seconds=0.0)
+        with DrivenServer(clock=FakeClock()) as at:
+            at.must("t", {"create": "c", "capped": True, "size": 4096})
+            at.must("t", {"insert": "c", "documents": [{"_id": 1}]})
+            cursor = at.must("t", {"find": "c", "tailable": True, "awaitData": True, "filter": {"a": None}})["cursor"]
+            more = at.request("t", {"getMore": Int64(cursor["id"]), "collection": "c"})
+            at.must("t", {"insert": "c", "documents": [{"_id": 2, "a": 1}, {"_id": 3, "a": 1}]})
+            answer, count = turns.run(at.engine.run_read, at.engine.command(more), more), 1
+            while isinstance(answer, Turn):
+                print(count, [list(t.touched) for t in at.store.transactions.open.values()])
+                if count == pause:
+                    at.must("t", {"insert": "c", "documents": [{"_id": 4}]})
+                answer, count = turns.resume(answer), count + 1
+            if isinstance(answer, Wait) and count > pause:
+                assert answer.over is not None and answer.over(), pause
+
+
+@pytest.mark.parametrize("goal", ["t.d", "other.d"])
+def test_a_rename_waits_for_a_transaction_that_began_while_it_waited_for_another(tmp_path: Path, goal: str) -> None:
+    """It waits for one on its source, then for one on its target, and by then there may be a new one on its source."""
+    for pause in range(1, 6):
+        with DrivenServer(tmp_path / str(pause), clock=FakeClock()) as at:
+            database, name = goal.split(".")
+            at.must("t", {"insert": "c", "documents": [{"_id": 1}]})
+            at.must(database, {"insert": name, "documents": [{"_id": 1}]})
+            at.restart()
+            used = [("t", "c"), (database, name), ("t", "c")]
+
+            def between(count: int, at: DrivenServer = at, pause: int = pause, used: Any = used) -> None:
+                number = count - pause
+                if 0 <= number < len(used):
+                    database, name = used[number]
+                    change = {"updates": [{"q": {"_id": 1}, "u": {"$set": {"a": number}}}]}
+                    at.run(database, {"update": name, **change, **fields(1, number + 1, starts=True)})
+                if 1 <= number <= len(used):
+                    reply = at.run("admin", {"commitTransaction": 1, **fields(1, number)})
+                    assert isinstance(reply, dict) and (reply["ok"] == 1.0 or reply["code"] == 251), reply
+
+            at.in_turns("admin", {"renameCollection": "t.c", "to": goal, "dropTarget": True}, between)
+            at.run("admin", {"commitTransaction": 1, **fields(1, 3)})
+
+
+@pytest.mark.parametrize("unique", [False, True])
+@pytest.mark.parametrize("commits_at", ["once", "the end"])
+def test_a_transaction_leaves_no_entry_that_the_builder_of_an_index_put_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unique: bool, commits_at: str
+) -> None:
+    """Its statements read a state in which the document was not yet in the index."""
+    monkeypatch.setattr(limits, "VIEW_CHUNK_COUNT", 1)
+    monkeypatch.setattr(limits, "BUILD_COUNT", 1)
+    for begun in range(1, 8):
+        for pause in range(begun, 12):
+            with DrivenServer(tmp_path / f"{begun}-{pause}", clock=FakeClock()) as at:
+                at.must("t", {"insert": "c", "documents": [{"_id": n, "a": n} for n in range(4)]})
+                at.must("t", {"insert": "d", "documents": [{"_id": 1}]})
+                at.restart()
+                build = Paused(at, {"createIndexes": "c", "indexes": [{**A_1, "unique": unique}]})
+                build.go_on(begun)
+                at.must("t", {"find": "d", **fields(1, starts=True)})
+                build.go_on(pause - begun)
+                change = {"update": "c", "updates": [{"q": {"_id": 3}, "u": {"$set": {"a": 7}}}]}
+                changed = at.run("t", {**change, **fields(1)})
+                if commits_at == "the end":
+                    build.go_on(10)
+                done = isinstance(changed, dict) and changed["ok"] == 1.0
+                if done:
+                    at.must("admin", {"commitTransaction": 1, **fields(1)})
+                build.go_on(60)
+                find = {"find": "c", "filter": {"a": {"$gte": 0}}, "hint": "a_1"}
+                found = [item["a"] for item in at.must("t", find)["cursor"]["firstBatch"]]
+                assert found == [0, 1, 2, 7 if done else 3], (begun, pause)
+
+
+def test_a_statement_that_has_paused_uses_no_collection_that_was_dropped_meanwhile(tmp_path: Path) -> None:
+    """It is error 246 then. The commit failed, as the statement looked at the catalog of its beginning."""
+    updates = [{"update": number, "filter": {"_id": 1}, "updateMods": {"$set": {"a": 2}}} for number in (0, 1)]
+    spaces = [{"ns": "t.d"}, {"ns": "t.c"}]
+    codes = set()
+    for when in range(6):
+        with DrivenServer(tmp_path / str(when), clock=FakeClock()) as at:
+            for name in ("c", "d"):
+                at.must("t", {"insert": name, "documents": [{"_id": 1, "a": 1}]})
+            at.must("t", {"find": "d", **fields(1, starts=True)})
+            request = at.request("admin", {"bulkWrite": 1, "ops": updates, "nsInfo": spaces, **fields(1)})
+            turns = Turns(seconds=0.0)
+            answer = turns.run(at.engine.run_read, at.engine.command(request), request)
+            for number in range(100):
+                if not isinstance(answer, Turn):
+                    break
+                if number == when:
+                    at.run("t", {"drop": "c"})
+                answer = turns.resume(answer)
+            reply = decode(answer)
+            codes.add(reply.get("code", 0))
+            if reply["ok"] == 1.0:
+                at.must("admin", {"commitTransaction": 1, **fields(1)})
+                assert at.must("t", {"find": "d"})["cursor"]["firstBatch"] == [{"_id": 1, "a": 2}]
+    assert codes == {0, 246}

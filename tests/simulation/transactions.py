@@ -5,10 +5,12 @@ The commit makes exactly the changes that its statements were answered, of docum
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from tests.simulation.language import Document, matches, updated, upserted
+from tests.simulation.language import changes as is_changed
 from tests.simulation.model import Event, Finding, ModelCollection, ModelView, State, collection_of, index_keys
 from tests.simulation.reads import READS, answer_in, answer_of, namespaces_of
 from tests.simulation.world import ENDED
@@ -20,7 +22,7 @@ Change = tuple[str, str, Any, Document | None, Document | None]
 
 @dataclass(slots=True)
 class ModelTransaction:
-    """What a client's transaction has seen and done."""
+    """The reads and writes of a client's transaction."""
 
     snapshot: State
     began_ms: float
@@ -32,7 +34,7 @@ class ModelTransaction:
     """Where it may have locks."""
     changes: list[Change] = field(default_factory=list)
     state: State = field(init=False)
-    """What its own statements see."""
+    """The state that its own statements see."""
 
     def __post_init__(self) -> None:
         self.state = self.snapshot
@@ -57,7 +59,7 @@ class ModelTransaction:
                     del documents[before["_id"]]
                     continue
                 after = updated(before, op["change"])
-                if after != before:
+                if is_changed(before, op["change"]):
                     kind = "update" if next(iter(op["change"]), "").startswith("$") else "replace"
                     changes.append((kind, namespace, before["_id"], before, after))
                     documents[before["_id"]] = after
@@ -72,8 +74,10 @@ class ModelTransaction:
             return self.state, [], numbers
         return {**self.state, namespace: replace(there, documents=documents)}, changes, numbers
 
-    def is_refused(self, op: Document, code: int) -> bool:
-        """Whether what the transaction itself sees refuses the statement, with this error."""
+    def is_refused(self, op: Document, code: int, *, surely: bool = False, begun: Sequence[Document] = ()) -> bool:
+        """Whether what the transaction itself sees refuses the statement, with this error. `surely`: not only by an
+        index that is being built, where a change of other fields brings no key. `begun`: the indexes whose build has
+        begun since the transaction."""
         there = self.state.get(op["ns"])
         if code == 166:
             return isinstance(there, ModelView)
@@ -89,12 +93,14 @@ class ModelTransaction:
             return False
         if op["do"] == "insert" and any(key in before.documents for key, _ in made):
             return True
-        return _collides(before, after, made)
+        built = [] if surely else [*begun, *(spec for specs in before.builds.values() for spec in specs)]
+        return _collides(before, after, made, built)
 
 
-def _collides(before: ModelCollection, after: ModelCollection, made: list[tuple[Any, Document]]) -> bool:
-    building = [spec for specs in before.builds.values() for spec in specs]
-    unique = [spec for spec in (*before.indexes.values(), *building) if spec.get("unique")]
+def _collides(
+    before: ModelCollection, after: ModelCollection, made: list[tuple[Any, Document]], built: list[Document]
+) -> bool:  # fmt: skip
+    unique = [spec for spec in (*before.indexes.values(), *built) if spec.get("unique")]
     documents = [*before.documents.values(), *after.documents.values()]
     return any(
         key in index_keys(spec, other)
@@ -129,13 +135,20 @@ class TransactionCheck:
             for event in self.attempted
         )
 
+    def _begun(self, namespace: str) -> list[Document]:
+        """The indexes whose build has begun there since the transaction."""
+        entries = [event.entry["o"] for event in self.attempted if event.entry and event.namespace == namespace]
+        return [spec for o in entries if "startIndexBuild" in o for spec in o["indexes"]]
+
     def failed(self, op: Document, reply: Document, now_ms: float) -> None:
         """Raise `Finding` where a statement's error is not explained."""
         code, transaction = reply["code"], self.transaction
         if code == 251 and now_ms - transaction.began_ms >= LIFETIME_MS:
             return
         ends = op["do"] in ("abort", "commit")
-        if code in ENDED or (not ends and op["do"] not in READS and transaction.is_refused(op, code)):
+        if code in ENDED:
+            return
+        if not ends and op["do"] not in READS and transaction.is_refused(op, code, begun=self._begun(op["ns"])):
             return
         if code == 251 and any(map(self._may_conflict, transaction.namespaces)):
             return  # a change that took long has overwritten what it had locked meanwhile
@@ -154,7 +167,7 @@ class TransactionCheck:
                 raise Finding("transaction", f"{op} was answered {answer}, expected {expected}")
             return
         for code in (11000, 121):
-            if transaction.is_refused(op, code):
+            if transaction.is_refused(op, code, surely=True):
                 raise Finding("transaction", f"{op} was answered {reply}, expected error {code}")
         state, changes, numbers = transaction.statement(op)
         if any(reply.get(name) != number for name, number in numbers.items()):

@@ -31,10 +31,12 @@ from headrace.store.store import Committed, Store
 from headrace.testing.clock import FakeClock
 from headrace.turns import Turn, Turns
 from tests.simulation.language import Document
-from tests.simulation.model import Event, Finding, State, apply, require_sound
+from tests.simulation.model import Event, Finding, State, apply, collection_of, require_sound, with_room
 
 Reply = dict[str, Any]
 LONG_SECONDS = 1e9
+READER = 1003
+"""The number of the client that compares what is stored."""
 COMMIT_FAILED = 14031
 ENDED = (50, 11600, 11601, COMMIT_FAILED)
 """The errors of commands that the simulator has ended: their time was up, they were killed, their commit failed."""
@@ -46,9 +48,15 @@ def milliseconds(moment: datetime) -> int:
     return (moment - EPOCH) // timedelta(milliseconds=1)
 
 
+def stored(view: Any, namespace: str) -> list[Document]:
+    """The documents of a collection that a view of the store has, in natural order."""
+    collection = view.collection(namespace)
+    return [bson.decode(view.by_record(collection, record)) for record in view.records(collection)]
+
+
 @dataclass(slots=True)
 class WriteTurn:
-    """What one turn of a write has done, which counts when its group is published."""
+    """The work of one turn of a write, which counts when its group is published."""
 
     before: State
     after: State
@@ -69,12 +77,12 @@ class Pending:
     finish: Callable[[Reply, Pending], None]
     pauses: bool = False
     phase: str = "new"
-    """`new`, `reading` (paused), `queued`, `writing` (paused), `in group`, `in change`, `parked`, `woken`."""
+    """`new`, `reading` (paused), `queued`, `writing` (paused), `in group`, `parked`, `woken`."""
     turn: Turn | None = None
     wait: Wait | None = None
     turns: list[WriteTurn] = field(default_factory=list)
     earlier: list[WriteTurn] = field(default_factory=list)
-    """Those of the same retryable write when it was sent before."""
+    """The turns of the same retryable write when it was sent before."""
 
     @property
     def events(self) -> list[Event]:
@@ -90,7 +98,6 @@ class Group:
     draft: State
     events: list[Event] = field(default_factory=list)
     answers: list[tuple[Pending | None, Any]] = field(default_factory=list)
-    in_change: Pending | None = None
     is_full: bool = False
     """A write that had paused has gone on in it, which is the last of its group, as others may not see what it does."""
     phase: str = "open"
@@ -99,11 +106,11 @@ class Group:
     @property
     def takes_more(self) -> bool:
         """Whether another write may run in it."""
-        return self.phase == "open" and self.in_change is None and not self.is_full
+        return self.phase == "open" and not self.is_full
 
 
 class Shell(NoShell):
-    """What the engine calls."""
+    """The shell that the engine calls."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -143,24 +150,19 @@ class _Step:
 
 
 class JobHost:
-    """What the background jobs see of the world."""
+    """The world as the background jobs see it."""
 
     def __init__(self, world: World) -> None:
         self.store = world.store
         self.engine = world.engine
         self.writer = self.scheduler = self
-        self._turns = world.calm
 
     def add_job(self, run: Callable[[Any], object]) -> _Step:
         """Yield the write to `World.step_job`."""
         return _Step(run)
 
     def free_large(self) -> None:
-        """As the server's scheduler, in one go."""
-        transactions = self.store.transactions
-        if transactions.needs_cleaning:
-            self._turns.run(transactions.clean)
-        transactions.discarded.clear()
+        """Nothing is freed in pieces."""
 
 
 class World:
@@ -188,7 +190,6 @@ class World:
     def _open(self) -> None:
         options = ServerOptions(dbpath=self.path)
         self.eager, self.calm = Turns(seconds=0.0), Turns(seconds=LONG_SECONDS)
-        self.eager.can_keep = self.calm.can_keep = True
         self.store = Store(self.path, clock=self.clock)
         self.engine = Engine(
             self.store, options, commands_for(options), first_parameters(options), shell=Shell(self)
@@ -330,20 +331,10 @@ class World:
             answer = self._in_group(group, pending, self.engine.run_write, *arguments)
         self._has_run(group, pending, answer)
 
-    def change(self) -> None:
-        """Go on with the write that has paused in the middle of a change."""
-        group = self.group
-        assert group is not None and group.in_change is not None
-        pending, group.in_change = group.in_change, None
-        self._has_run(group, pending, self._in_group(group, pending, self._turns(pending).resume, pending.turn))
-
     def _has_run(self, group: Group, pending: Pending, answer: Any) -> None:
         pending.turn = answer if type(answer) is Turn else None
-        if type(answer) is Turn and answer.keeps_transaction:
-            pending.phase, group.in_change = "in change", pending
-        else:
-            pending.phase = "in group"
-            group.answers.append((pending, answer))
+        pending.phase = "in group"
+        group.answers.append((pending, answer))
 
     def _in_group(self, group: Group, pending: Pending | None, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call what writes, and apply its entries to the draft."""
@@ -356,14 +347,14 @@ class World:
             events += made
         for namespace in {event.namespace: None for event in events}:
             require_sound(group.draft, namespace)
+            there = collection_of(group.draft, namespace)
+            if there is not None and there.count_max is not None:
+                left = [item["_id"] for item in stored(group.txn, namespace)]
+                group.draft = with_room(group.draft, namespace, left, is_done=type(answer) is not Turn)
         group.events += events
         self.attempted += events
         if pending is not None:
-            if pending.phase == "in change":
-                pending.turns[-1].after = group.draft
-                pending.turns[-1].events += events
-            else:
-                pending.turns.append(WriteTurn(before, group.draft, events, self.now))
+            pending.turns.append(WriteTurn(before, group.draft, events, self.now))
         else:
             self.check_job(before, events)
         return answer
@@ -430,8 +421,6 @@ class World:
         assert group is not None
         self.group = None
         ran = [(pending, answer) for pending, answer in group.answers]
-        if group.in_change is not None:
-            ran.append((group.in_change, group.in_change.turn))
         for pending, answer in ran:
             if pending is not None:
                 pending.turn = None
@@ -498,15 +487,7 @@ class World:
         """The process ends, and another one opens the directory; returns the commands that get no answer."""
         self.crashes += 1
         lost = list(self.pending.items())
-        group, self.group = self.group, None
-        if group is not None and group.phase == "synced":
-            self.states.append(group.draft)
-        elif group is not None:
-            for pending, _ in group.answers:
-                if pending is not None and pending.turns:
-                    pending.turns.pop()
-            if group.in_change is not None:
-                group.in_change.turns.pop()
+        self._lose_group()
         self.pending = {}
         for _, pending in lost:
             if pending.turn is not None:
@@ -519,6 +500,16 @@ class World:
         self.store.close()
         self._open()
         return lost
+
+    def _lose_group(self) -> None:
+        """The open transaction ends: it has happened if it is on the disk."""
+        group, self.group = self.group, None
+        if group is not None and group.phase == "synced":
+            self.states.append(group.draft)
+        elif group is not None:
+            for pending, _ in group.answers:
+                if pending is not None and pending.turns:
+                    pending.turns.pop()
 
     def close(self) -> None:
         """Close the store."""

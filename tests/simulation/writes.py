@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from tests.simulation.language import Document, frozen, matches, ordered, updated, upserted
+from tests.simulation.language import Document, changes, frozen, matches, ordered, updated, upserted
 from tests.simulation.model import Event, Finding, ModelView, State, collection_of, index_keys
 from tests.simulation.reads import shape, split, steady
 from tests.simulation.world import COMMIT_FAILED, ENDED, Pending
@@ -36,7 +36,7 @@ def body_of(op: Document) -> tuple[Document, dict[str, list[Document]]]:
 
 
 class Explanation:
-    """What a write has done, held against what it was to do."""
+    """The comparison of a write's result with its intent."""
 
     def __init__(self, op: Document, pending: Pending, reply: Document, states: list[State]) -> None:
         self.op = op
@@ -100,7 +100,7 @@ class Explanation:
                 self.fail(f"{event.kind} by an update")
             if not matches(event.before, self.op["filter"]):
                 self.fail(f"a document was changed that did not match: {event.before}")
-            if updated(event.before, self.op["change"]) != event.after or event.before == event.after:
+            if updated(event.before, self.op["change"]) != event.after or not changes(event.before, self.op["change"]):
                 self.fail(f"a wrong change: {event.before} became {event.after}")
             if event.key in seen and (self.is_one_turn or seen[event.key] == event.before):
                 self.fail("a document was changed twice")  # and not another one with the same _id, inserted meanwhile
@@ -130,7 +130,7 @@ class Explanation:
         if self.reply["nModified"] != len(changed) or len(self.reply.get("upserted", ())) != len(inserted):
             self.fail("the reply has other numbers")
         through, same = self._steady(), self.reply["n"] - len(changed) - len(inserted)
-        unchanged = [item for item in through if updated(item, self.op["change"]) == item]
+        unchanged = [item for item in through if not changes(item, self.op["change"])]
         if same < 0 or (not self.op["multi"] and self.reply["n"] > 1):
             self.fail("n is wrong")
         if self.op["multi"]:
@@ -174,9 +174,7 @@ class Explanation:
             if op.get("change") is None or value is None:
                 if through or (value is not None) or op.get("upsert"):
                     self.fail("nothing was changed")
-            elif updated(value, op["change"]) != value or not any(
-                value in self._matching(state) for state in self.states
-            ):
+            elif changes(value, op["change"]) or not any(value in self._matching(state) for state in self.states):
                 self.fail("a change is missing")
             return
         if event.kind == "insert":

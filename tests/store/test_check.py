@@ -82,42 +82,8 @@ def test_a_sound_directory_has_no_problems_and_is_left_as_it_is(
     assert {item: (item.read_bytes(), item.stat().st_mtime_ns) for item in directory.iterdir()} == before
 
 
-def large_transaction(at: DrivenServer, session: dict[str, Any], collection: str, count: int) -> dict[str, Any]:
-    """Insert into a collection in a transaction: the command that commits it."""
-    fields: dict[str, Any] = {"lsid": session, "txnNumber": Int64(1), "autocommit": False}
-    documents = [{"_id": n} for n in range(count)]
-    at.must("t", {"insert": collection, "documents": documents, "startTransaction": True, **fields})
-    return {"commitTransaction": 1, **fields}
-
-
-def test_commits_in_pieces_that_alternate_with_others_are_no_problem(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "COMMIT_PIECE_COUNT", 4)
-    with DrivenServer(tmp_path, clock=FakeClock()) as at:
-        for name in ("a", "b", "c"):
-            at.must("t", {"create": name})
-        first = large_transaction(at, SESSION, "a", 40)
-        second = large_transaction(at, {"id": Binary(UUID(int=8).bytes, 4)}, "b", 20)
-
-        def between(count: int) -> None:
-            at.must("t", {"insert": "c", "documents": [{"_id": count}]})
-            if entries_of_chains(at) == 3:
-                at.in_turns("admin", second)
-
-        at.in_turns("admin", first, between)
-        assert entries_of_chains(at) == 9 + 4
-    assert check(tmp_path).problems == []
-
-
-def entries_of_chains(at: DrivenServer) -> int:
-    """How many entries the oplog has of transactions before their last."""
-    with at.store.reading() as view:
-        return sum("partialTxn" in decode(entry)["o"] for _, entry in view.entries(0))
-
-
 def test_a_chain_whose_first_entries_are_pruned_is_no_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "COMMIT_PIECE_COUNT", 4)
+    monkeypatch.setattr(limits, "TRANSACTION_ENTRY_BYTES", 300)
     with DrivenServer(tmp_path, clock=FakeClock()) as at:
         at.must("t", {"create": "a"})
         fields: dict[str, Any] = {"lsid": SESSION, "txnNumber": Int64(1), "autocommit": False}
@@ -131,26 +97,6 @@ def test_a_chain_whose_first_entries_are_pruned_is_no_problem(tmp_path: Path, mo
         txn = at.store.begin()
         prune(txn, chain[3], 1000)
         at.store.commit(txn)
-    assert check(tmp_path).problems == []
-
-
-def test_a_commit_in_pieces_that_was_cut_short_is_no_problem_in_the_next_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "COMMIT_PIECE_COUNT", 4)
-    with DrivenServer(tmp_path, clock=FakeClock()) as at:
-        for name in ("a", "b"):
-            at.must("t", {"create": name})
-
-        def between(count: int) -> None:
-            if entries_of_chains(at) == 3:
-                raise InterruptedError("the process ends")
-
-        with pytest.raises(InterruptedError):
-            at.in_turns("admin", large_transaction(at, SESSION, "a", 40), between)
-        at.restart()
-        assert entries_of_chains(at) == 3
-        at.in_turns("admin", large_transaction(at, SESSION, "b", 20))
     assert check(tmp_path).problems == []
 
 

@@ -79,7 +79,7 @@ def shown(reply: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def asked(server: DrivenServer, body: dict[str, Any], error_of: Callable[[BaseException], Any]) -> list[dict[str, Any]]:
-    """What a server answers, through the code that turns exceptions into errors."""
+    """Return the server's answer, through the code that turns exceptions into errors."""
     try:
         reply = server.run("t", body)
     except Exception as error:

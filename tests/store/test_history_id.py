@@ -1,4 +1,4 @@
-"""What tells one history of documents from another: stored with them."""
+"""The id of a history of documents, stored with them."""
 
 from __future__ import annotations
 

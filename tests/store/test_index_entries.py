@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from headrace.store.indexes.keys_of_many import NO_KEY, plain_keys
 from headrace.store.store import Store
 from headrace.testing.clock import FakeClock
 from headrace.testing.driven import DrivenServer
-from headrace.turns import Turns
 from headrace.values.bson import decode, encode
 from headrace.values.order import sort_key
 
@@ -67,14 +65,6 @@ def write(chooser: random.Random) -> dict[str, Any]:
 @pytest.mark.parametrize("seed", range(4))
 def test_indexes_hold_what_the_collection_holds_after_any_writes(tmp_path: Path, seed: int) -> None:
     write_at_random(tmp_path, seed)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_so_they_do_where_the_changes_of_entries_are_prepared(
-    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "PREPARED_BYTES", 0)
-    Turns(seconds=math.inf).run(write_at_random, tmp_path, seed)
 
 
 def write_at_random(tmp_path: Path, seed: int) -> None:

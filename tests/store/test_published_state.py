@@ -12,7 +12,7 @@ from bson import Int64
 
 import headrace
 from headrace.errors import CommandError
-from headrace.store import retention
+from headrace.store import catalog_changes, retention
 from headrace.store.catalog import Catalog, Collection, Index, IndexBuild
 from headrace.store.state import StoreState
 from headrace.store.store import Store
@@ -254,3 +254,24 @@ def test_a_find_whose_index_is_dropped_before_its_first_look_says_so(at: DrivenS
         else:
             assert reply["n"] == 5
         at.run("t", {"createIndexes": "c", "indexes": [{"key": {"x": 1}, "name": "x_1"}]})
+
+
+def test_nothing_is_remembered_of_collections_that_are_gone() -> None:
+    """A commit copies the counts and the changes: they must not grow with all the collections that there ever were."""
+    with DrivenServer(clock=FakeClock()) as at:
+        at.must("t", {"insert": "other", "documents": [{}]})
+        before = len(at.store.state.counts), len(at.store.next_records)
+        for number in range(5):
+            at.must("t", {"insert": f"c{number}", "documents": [{}, {}]})
+        at.must("t", {"insert": "target", "documents": [{}]})
+        at.must("admin", {"renameCollection": "t.c4", "to": "t.target", "dropTarget": True})
+        for name in ("c0", "c1", "c2", "c3", "target"):
+            at.must("t", {"drop": name})
+        left = True
+        while left:
+            txn = at.store.begin()
+            left = catalog_changes.collect_garbage(txn, 100)
+            at.store.commit(txn)
+        assert (len(at.store.state.counts), len(at.store.next_records)) == before
+        assert set(at.store.catalog.changed) == {"t.target"}
+        assert at.must("t", {"count": "other"})["n"] == 1

@@ -1,4 +1,4 @@
-"""What ends a stream, at which scope, and how it goes on after that (the reference, section 1.4)."""
+"""Ends of a stream, by scope, and how it continues after them (the reference, section 1.4)."""
 
 from __future__ import annotations
 

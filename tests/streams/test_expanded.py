@@ -1,4 +1,4 @@
-"""What `showExpandedEvents` adds, event by event, with every field in its place (reference, 1.1 and 1.2)."""
+"""Events of `showExpandedEvents`, one by one, with every field in its place (reference, 1.1 and 1.2)."""
 
 from __future__ import annotations
 

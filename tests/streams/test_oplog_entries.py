@@ -1,4 +1,4 @@
-"""What the oplog keeps of each operation, field by field and in order (the reference, section 6)."""
+"""The oplog's entry of each operation, field by field and in order (the reference, section 6)."""
 
 from __future__ import annotations
 

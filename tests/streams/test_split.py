@@ -27,7 +27,7 @@ class History:
     coll: str
     start: dict[str, Any]
     full: dict[str, Any]
-    """What the large event is made of, but its images."""
+    """The large event without its images."""
 
 
 @pytest.fixture(scope="module")

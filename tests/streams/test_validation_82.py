@@ -1,4 +1,4 @@
-"""What opening and reading a stream is refused for, with codes, names, labels and messages (reference, 2.2, 2.3)."""
+"""Refusals to open and read a stream, with codes, names, labels and messages (reference, 2.2, 2.3)."""
 
 from __future__ import annotations
 

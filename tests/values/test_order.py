@@ -75,12 +75,3 @@ def test_long_values_are_compared_and_hashed_like_short_ones(count: int, make: A
     assert equal(make(ints), make(floats)) and not equal(make(ints), make(less))
     assert sort_key(make(less)) < sort_key(make(ints)) < sort_key(make(longer))
     assert sort_key(make(ints)) != sort_key(make(less)) and sort_key(make(ints)) == sort_key(make(floats))
-
-
-def test_a_long_key_is_hashed_in_pieces_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    key = hash_key([list(range(1000))])
-    ticks: list[int] = []
-    monkeypatch.setattr("headrace.turns.tick", lambda: ticks.append(1))
-    first = hash(key)
-    assert len(ticks) == 1 + 1000 // 64
-    assert hash(key) == first and len(ticks) == 1 + 1000 // 64

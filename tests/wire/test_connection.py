@@ -15,7 +15,7 @@ from headrace.wire import compression
 from headrace.wire.checksum import crc32c
 from headrace.wire.compression import NAMES, compress
 from headrace.wire.connection import NEED_DATA, Connection, Message, ProtocolError
-from headrace.wire.message import OP_COMPRESSED, OP_MSG, OP_QUERY
+from headrace.wire.message import EXHAUST_ALLOWED, OP_COMPRESSED, OP_MSG, OP_QUERY
 from tests.examples import examples
 
 PING = bson.encode({"ping": 1, "$db": "admin"})
@@ -68,7 +68,6 @@ def shown(messages: list[Message]) -> list[tuple[object, ...]]:
             m.collection,
             m.compressor,
             m.more_to_come,
-            m.exhaust_allowed,
         )
         for m in messages
     ]
@@ -77,7 +76,7 @@ def shown(messages: list[Message]) -> list[tuple[object, ...]]:
 def test_a_small_message_is_its_body() -> None:
     (message,) = read_all(msg(b"\0" + PING))
     assert (message.request_id, message.opcode, message.body, message.sequences) == (7, OP_MSG, PING, {})
-    assert not message.more_to_come and not message.exhaust_allowed and message.compressor is None
+    assert not message.more_to_come and not message.flags & EXHAUST_ALLOWED and message.compressor is None
 
 
 def test_sequences_come_by_name_in_any_order() -> None:
@@ -98,9 +97,9 @@ def test_an_empty_sequence_is_a_sequence() -> None:
 
 def test_flags_say_what_the_client_wants() -> None:
     (message,) = read_all(msg(b"\0" + PING, flags=2))
-    assert message.more_to_come and not message.exhaust_allowed
+    assert message.more_to_come and not message.flags & EXHAUST_ALLOWED
     (message,) = read_all(msg(b"\0" + PING, flags=1 << 16))
-    assert message.exhaust_allowed and not message.more_to_come
+    assert message.flags & EXHAUST_ALLOWED and not message.more_to_come
 
 
 def with_checksum(message: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""`headrace oplog`: how far the history reaches back, how fast it grows, who writes it, and how long it will last."""
+"""`headrace oplog`: how far the history reaches back, how fast it grows, its writers, and how long it will last."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
 
 @dataclass
 class OplogReport:
-    """What is known of an oplog; times are seconds since the Unix epoch."""
+    """The figures of an oplog; times are seconds since the Unix epoch."""
 
     oldest: int
     newest: int
@@ -151,7 +151,7 @@ def report_of(client: Client) -> OplogReport:
 
 
 def _namespace(entry: dict[str, Any]) -> str:
-    """Whose an entry is; of a transaction, of its first write."""
+    """The namespace of an entry; for a transaction, that of its first write."""
     writes = entry.get("o", {}).get("applyOps")
     return str(writes[0]["ns"]) if writes and "ns" in writes[0] else str(entry["ns"])
 

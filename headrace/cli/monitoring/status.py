@@ -1,4 +1,4 @@
-"""`headrace status`: what a server does at this moment, and which change streams are behind, and why."""
+"""`headrace status`: a server at this moment, and which change streams lag, and why."""
 
 from __future__ import annotations
 
@@ -6,22 +6,23 @@ import argparse
 import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.cli.arguments import add_command, add_json, add_uri
 
 if TYPE_CHECKING:
     from headrace.cli.connection import Client
+    from headrace.cli.monitoring.own_traffic import OwnTraffic
     from headrace.cli.monitoring.streams import OpenStream
 
 STREAM_COUNT: Final = 20
 """Streams that are listed unless `--all` is given; the slowest come first."""
 _DESCRIPTION: Final = (
     "Show what a server does: operations and commits a second, memory, and the open change streams with their lag, the "
-    "slowest first, and why they are slow. Of MongoDB, what it tells."
+    "slowest first, and why they are slow. For a MongoDB server: the fields it reports."
 )
 _OPERATIONS: Final = ("insert", "query", "update", "delete", "getmore", "command")
 
@@ -31,7 +32,7 @@ def add_parser(commands: Any) -> None:
     examples = ("headrace status", "headrace status --json | jq '.streams[] | select(.slow)'")
     parser = add_command(commands, "status", _run, "show what a server does, and its streams", _DESCRIPTION, examples)
     add_uri(parser)
-    add_interval(parser, "measure rates over so many seconds")
+    add_interval(parser, "measure rates over N seconds")
     parser.add_argument("--all", action="store_true", help=f"list all streams, not only the first {STREAM_COUNT}")
     add_json(parser)
 
@@ -47,18 +48,17 @@ def _seconds(word: str) -> float:
     except ValueError:
         seconds = math.nan
     if not 0.1 <= seconds <= 3600:
-        raise argparse.ArgumentTypeError(f"{word!r} is no number of seconds from 0.1 to 3600")
+        raise argparse.ArgumentTypeError(f"{word!r} is not a number of seconds from 0.1 to 3600")
     return seconds
 
 
 def _run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
-    from headrace.cli.connection import connected
     from headrace.cli.terminal import Painter, one_line, width
 
-    with connected(arguments.uri) as client:
-        before = sample(client)
+    with observed(arguments.uri) as take:
+        before = take()
         time.sleep(arguments.interval)
-        status = Status(before, sample(client))
+        status = Status(before, take())
     if arguments.json:
         print(one_line(status.document()))
     else:
@@ -69,21 +69,36 @@ def _run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
 
 @dataclass
 class ServerSample:
-    """What a server has told at one moment."""
+    """The figures of a server at one moment."""
 
     at: float
     """Seconds of the monotonic clock."""
     status: dict[str, Any]
     streams: list[OpenStream]
+    own_connections: int = 0
+    """Connections of this program, which the server counts, too."""
+    own_commands: dict[str, int] = field(default_factory=dict)
+    """Its commands until then, by their names in opcounters."""
 
 
-def sample(client: Client) -> ServerSample:
-    """Ask a server. Raises PyMongoError."""
+@contextmanager
+def observed(uri: str) -> Iterator[Callable[[], ServerSample]]:
+    """A function that asks the server for a sample. Raises Failed with a line for whatever goes wrong, inside too."""
+    from headrace.cli.connection import connected
+    from headrace.cli.monitoring.own_traffic import OPTIONS, OwnTraffic
+
+    own = OwnTraffic()
+    with connected(uri, event_listeners=[own], **OPTIONS) as client:
+        yield lambda: _sample(client, own)
+
+
+def _sample(client: Client, own: OwnTraffic) -> ServerSample:
     from headrace.cli.monitoring.streams import open_streams
 
+    commands = dict(own.commands)
     status = client.admin.command("serverStatus", codec_options=client.codec_options)
-    now: datetime = status["localTime"]
-    return ServerSample(time.monotonic(), status, open_streams(client, now))
+    at, now = time.monotonic(), status["localTime"]
+    return ServerSample(at, status, open_streams(client, now), own.connections(client.address), commands)
 
 
 class Status:
@@ -99,7 +114,14 @@ class Status:
         one, other = _at(self._before.status, path), _at(self._after.status, path)
         if other is None:
             return None
-        return float(max(other - (one or 0), 0) / max(self._after.at - self._before.at, 1e-9))
+        own = 0
+        if path[0] == "opcounters":
+            own = self._after.own_commands.get(path[1], 0) - self._before.own_commands.get(path[1], 0)
+        return float(max(other - (one or 0) - own, 0) / max(self._after.at - self._before.at, 1e-9))
+
+    def _connections(self) -> int | None:
+        current = _at(self._after.status, ("connections", "current"))
+        return None if current is None else max(int(current) - self._after.own_connections, 0)
 
     def document(self) -> dict[str, Any]:
         """The status for scripts."""
@@ -110,7 +132,7 @@ class Status:
             "process": status.get("process"),
             "version": status.get("headraceVersion", status.get("version")),
             "uptimeSecs": int(status.get("uptime", 0)),
-            "connections": _at(status, ("connections", "current")),
+            "connections": self._connections(),
             "operationsPerSec": {name: _rounded(self.rate("opcounters", name)) for name in _OPERATIONS},
             "commitsPerSec": _rounded(commits),
             "writesPerCommit": _rounded(writes / commits if commits and writes is not None else None),

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 PIPELINE: Final = [{"$currentOp": {"allUsers": True, "idleCursors": True}}]
 PAUSED_SECS: Final = 2.0
-"""A client that has events to read and has not asked for so long is named as the reason."""
+"""Seconds without a getMore after which a client with events to read is named as the reason."""
 
 
 @dataclass

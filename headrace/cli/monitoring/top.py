@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from headrace.cli.arguments import add_command, add_json, add_uri, positive
-from headrace.cli.monitoring.status import Status, add_interval, sample
+from headrace.cli.monitoring.status import Status, add_interval, observed
 
 _CLEAR: Final = "\x1b[H\x1b[J"
 """Sends the cursor home and clears what is below it."""
@@ -22,23 +22,22 @@ def add_parser(commands: Any) -> None:
     about = "Show what a server does, as `headrace status` does, again each second, until Ctrl-C."
     parser = add_command(commands, "top", _run, "show what a server does, live", about, examples)
     add_uri(parser)
-    add_interval(parser, "show it again behind so many seconds")
-    parser.add_argument("--count", metavar="N", type=positive, help="end behind so many times")
+    add_interval(parser, "refresh every N seconds")
+    parser.add_argument("--count", metavar="N", type=positive, help="exit after N refreshes")
     add_json(parser, "print each as a line of JSON")
 
 
 def _run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
-    from headrace.cli.connection import connected
     from headrace.cli.terminal import Painter, one_line
 
     painter, is_terminal = Painter(), sys.stdout.isatty()
     count = 0
-    with connected(arguments.uri) as client:
-        before = sample(client)
+    with observed(arguments.uri) as take:
+        before = take()
         try:
             while count != arguments.count:
                 time.sleep(arguments.interval)
-                after = sample(client)
+                after = take()
                 status, before = Status(before, after), after
                 count += 1
                 if arguments.json:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 _DESCRIPTION: Final = (
     "Follow the changes of a collection, a database or all of them, of Headrace or of a MongoDB replica set, one event "
-    "after the other. Of an update each changed field is shown, with its value before where the collection stores "
-    "pre-images. After a lost connection it goes on where it was."
+    "after the other. Show each changed field of an update, with its value before if the collection stores "
+    "pre-images. After a lost connection, continue where it was."
 )
 _EXAMPLES: Final = (
     "headrace tail shop.orders",
@@ -35,10 +35,10 @@ def add_parser(commands: Any) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--from", dest="start", metavar="POSITION",
-        help="where to begin: a resume token, a time such as 2026-11-22T10:00:00Z, so long ago such as 10m, 2h or 1d, "
+        help="where to begin: a resume token, a time such as 2026-11-22T10:00:00Z, an age such as 10m, 2h or 1d, "
         "or `earliest`, the oldest entry of the oplog (default: now)",
     )  # fmt: skip
-    parser.add_argument("--state", metavar="FILE", type=Path, help="keep the position in a file, and go on from it")
+    parser.add_argument("--state", metavar="FILE", type=Path, help="keep the position in a file, and continue from it")
     parser.add_argument(
         "--filter", metavar="JSON", help='a query on the event, such as \'{"operationType": "update"}\''
     )
@@ -79,7 +79,7 @@ def fields_of(text: str | None) -> list[tuple[str, ...]]:
 
 
 def follow_of(arguments: argparse.Namespace) -> Follow:
-    """What to follow and from where. Raises Failed for words that say neither."""
+    """Return the stream to follow and its start. Raises Failed if the words name neither."""
     from headrace.cli.connection import split_namespace
     from headrace.cli.tail.following import Follow
     from headrace.cli.tail.start import json_object, start_of

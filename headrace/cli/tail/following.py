@@ -1,4 +1,4 @@
-"""A change stream that goes on after lost connections, invalidations and elections, until it is left."""
+"""A change stream that resumes after lost connections, invalidations and elections, until it is closed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _UNKNOWN_OPTION_CODES: Final = frozenset({2, 9, 40415})
 
 @dataclass
 class Follow:
-    """What a command line asks for."""
+    """The stream that a command line asks for."""
 
     uri: str
     database: str
@@ -43,11 +43,11 @@ class Follow:
     """Whether it knows `fullDocumentBeforeChange`: MongoDB from 6.0 on."""
 
     def events(self, client: Client) -> Generator[tuple[Document | None, Document | None]]:
-        """(event, resume token behind it), and (None, token) when everything is read. Does not end: `close` does, and
+        """(event, resume token after it), and (None, token) when everything is read. Does not end: `close` does, and
         closes the cursor.
 
-        An event with an unfinished predecessor, of more than 16 MB, is assembled. Raises PyMongoError for what a
-        later attempt would not mend.
+        An event with an unfinished predecessor, of more than 16 MB, is assembled. Raises PyMongoError for errors that a
+        later attempt cannot avoid.
         """
         attempts = 0
         while True:

@@ -1,4 +1,4 @@
-"""What `headrace tail` does with each event: prints it, runs a program, stores the position behind it."""
+"""The handling of events in `headrace tail`: print it, run a program, store the position after it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headrace.cli.tail.lines import EventLines, Path
 from headrace.cli.terminal import Painter, one_line, width
 
 STATE_SECONDS: Final = 1.0
-"""How often the position is stored while events are only printed; with a program, behind each event."""
+"""Seconds after which the position is stored while events are only printed; with a program, after each event."""
 
 
 class EventHandler:

@@ -5,8 +5,8 @@
         + tags     ["new"]
         - discount 5
 
-`+` is a field that was not there before, `~` one that was, `=` one of which nobody knows, because the collection stores
-no pre-images; `-` is gone.
+`+` is a new field, `~` a changed one, `=` a new or changed one, if the collection stores no pre-images;
+`-` is a removed field.
 """
 
 from __future__ import annotations

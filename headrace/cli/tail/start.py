@@ -26,7 +26,7 @@ def start_of(word: str | None) -> dict[str, Any]:
     if word.startswith("{"):
         token = json_object(word, "--from")
         if "_data" not in token:
-            raise Failed(f"--from is no resume token, which has a field _data: {word}", 2)
+            raise Failed(f"--from is not a resume token, which has a field _data: {word}", 2)
         return {"startAfter": token}
     if _TOKEN.match(word):
         return {"startAfter": {"_data": word}}
@@ -34,7 +34,7 @@ def start_of(word: str | None) -> dict[str, Any]:
 
 
 def seconds_of(word: str) -> int:
-    """A time, or so long ago, in seconds since the Unix epoch. Raises Failed for what is neither."""
+    """A time, or an age such as 10m, in seconds since the Unix epoch. Raises Failed for other texts."""
     ago = _AGO.match(word)
     if ago is not None:
         return max(int(time.time()) - int(ago[1]) * _SECONDS[ago[2]], 1)

@@ -1,4 +1,4 @@
-"""`--state`: a file with the position behind the last event that was handled.
+"""`--state`: a file with the position after the last event that was handled.
 
     {"namespace": "shop.orders", "resumeToken": {"_data": "82..."}}
 
@@ -40,7 +40,7 @@ class StateFile:
                 ) from None
             return None
         except (OSError, KeyError, TypeError, ValueError) as error:
-            raise Failed(f"{self.path} is no state of `headrace tail`: {error}") from None
+            raise Failed(f"{self.path} is not a state file of `headrace tail`: {error}") from None
         if namespace != self._namespace:
             raise Failed(
                 f"{self.path} is the state of {namespace or 'all databases'}, not of {self._namespace or 'all'}"

@@ -8,5 +8,5 @@ FORMATS: Final = ("bson", "csv", "json")
 
 
 def counted(count: int) -> str:
-    """So many documents, in words."""
+    """The number of documents, in words."""
     return "1 document" if count == 1 else f"{count} documents"

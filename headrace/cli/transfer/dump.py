@@ -18,6 +18,7 @@ from urllib.parse import quote
 from pymongo.errors import ConfigurationError, OperationFailure
 
 from headrace.cli.arguments import Failed
+from headrace.cli.progress import progress
 from headrace.cli.transfer import counted
 from headrace.cli.transfer.files import output, raw_collection
 from headrace.cli.transfer.formats import metadata_text
@@ -58,11 +59,17 @@ class _StartAgain(Exception):
     """The collections are not those of the snapshot; the text says why."""
 
 
-def dump(client: Client, database: str, folder: Path, *, live: bool) -> None:
+def dump(client: Client, database: str, folder: Path, *, live: bool, documents: bool = True) -> None:
     """Write a database, or all of them (""), into a folder. Raises Failed, PyMongoError.
 
-    `live`: read the collections one after the other as they are, and not at one time.
+    `live`: read the collections one after the other as they are, and not at one time. Without `documents`, write only
+    the collections' options and indexes.
     """
+    if not documents:
+        for source in _sources(client, [database] if database else _databases(client)):
+            _describe(source, folder / _file_of(source))
+            print(f"{source.database}.{source.name}")
+        return
     for left in reversed(range(_ATTEMPT_COUNT_MAX)):
         written: list[Path] = []
         try:
@@ -101,8 +108,7 @@ def _dump(client: Client, databases: Sequence[str], folder: Path, live: bool, wr
         if _identities(sources) != _identities(before):
             raise _StartAgain("collections were created, dropped or renamed")
         for source in sources:
-            path = folder / quote(source.database, safe="") / f"{quote(source.name, safe='$&+=:@')}.bson"
-            count = _write(client, source, path, session, written)
+            count = _write(client, source, folder / _file_of(source), session, written)
             print(f"{counted(count)} of {source.database}.{source.name}")
 
 
@@ -147,29 +153,43 @@ def snapshot_session(client: Client, database: str, collection: str, live: bool)
 
 def _write(client: Client, source: _Source, path: Path, session: ClientSession | None, written: list[Path]) -> int:
     """Write the files of one collection; return the count of its documents."""
+    written += [path.with_suffix(".metadata.json"), path]
+    _describe(source, path)
+    if source.is_view:
+        return 0
+    if session is not None and source.info.get("options", {}).get("capped") and not _reads_capped(client):
+        print(f"warning: {source.database}.{source.name} is capped and read as it is now", file=sys.stderr)
+        session = None
+    count = 0
+    collection = raw_collection(client, source.database, source.name)
+    with output(path) as file, progress(f"{source.database}.{source.name}", None, "documents") as bar:
+        if bar.is_shown:
+            bar.set(0, collection.estimated_document_count())
+        for document in collection.find(session=session):
+            file.write(document.raw)
+            count += 1
+            bar.add(1)
+    return count
+
+
+def _file_of(source: _Source) -> Path:
+    """Where mongodump keeps the documents, within the folder."""
+    return Path(quote(source.database, safe="")) / f"{quote(source.name, safe='$&+=:@')}.bson"
+
+
+def _describe(source: _Source, path: Path) -> None:
+    """Write the options and indexes beside `path`. Raises Failed."""
     info = source.info
     metadata = {"options": info.get("options", {}), "indexes": source.indexes}
     if "uuid" in info.get("info", {}):
         metadata["uuid"] = bytes(getattr(info["info"]["uuid"], "bytes", info["info"]["uuid"])).hex()
     metadata |= {"collectionName": source.name, "type": info["type"]}
     described = path.with_suffix(".metadata.json")
-    written += [described, path]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         described.write_text(metadata_text(metadata), "utf-8")
     except OSError as error:
         raise Failed(f"{error.filename}: {error.strerror}") from None
-    if source.is_view:
-        return 0
-    if session is not None and info.get("options", {}).get("capped") and not _reads_capped(client):
-        print(f"warning: {source.database}.{source.name} is capped and read as it is now", file=sys.stderr)
-        session = None
-    count = 0
-    with output(path) as file:
-        for document in raw_collection(client, source.database, source.name).find(session=session):
-            file.write(document.raw)
-            count += 1
-    return count
 
 
 def _reads_capped(client: Client) -> bool:

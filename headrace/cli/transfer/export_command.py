@@ -40,7 +40,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--out", metavar="PATH", type=Path, help="the file (default: the standard output), or the folder of a dump"
     )
-    parser.add_argument("--format", choices=FORMATS, help="the format (default: by the file's suffix, else json)")
+    parser.add_argument("--format", choices=FORMATS, help="the format (default: by the file's suffix, otherwise json)")
     parser.add_argument("--query", metavar="JSON", help="only the documents that match")
     parser.add_argument("--fields", metavar="A,B.C", help="only these fields; of CSV, the columns")
     parser.add_argument("--sort", metavar="JSON", help="the order, such as '{\"at\": -1}'")
@@ -49,6 +49,11 @@ def add_parser(commands: Any) -> None:
         "--live",
         action="store_true",
         help="read what is there as it changes (default: all of it as it was at one time)",
+    )
+    parser.add_argument(
+        "--no-documents",
+        action="store_true",
+        help="of a dump, only the collections with their options and indexes",
     )
     parser.add_argument(
         "--canonical",
@@ -65,6 +70,8 @@ def _run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     database, collection = split_namespace(given[0] if given else "")
     with connected(uri) as client:
         if collection:
+            if arguments.no_documents:
+                raise Failed("--no-documents is for a dump of databases", 2)
             count = _export(client, database, collection, arguments)
             print(
                 f"{counted(count)} of {database}.{collection}",
@@ -73,7 +80,7 @@ def _run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
         else:
             if arguments.out is None or arguments.query or arguments.fields or arguments.format not in (None, "bson"):
                 raise Failed("a dump of databases is BSON in a folder: give --out, without --query and --fields", 2)
-            dump(client, database, arguments.out, live=arguments.live)
+            dump(client, database, arguments.out, live=arguments.live, documents=not arguments.no_documents)
     return 0
 
 
@@ -82,6 +89,7 @@ def _export(client: Client, database: str, collection: str, arguments: argparse.
     from bson.errors import BSONError
     from pymongo.errors import OperationFailure
 
+    from headrace.cli.progress import progress
     from headrace.cli.tail.start import json_object
     from headrace.cli.transfer.dump import SNAPSHOT_GONE, snapshot_session
     from headrace.cli.transfer.files import output, raw_collection
@@ -96,12 +104,17 @@ def _export(client: Client, database: str, collection: str, arguments: argparse.
     with (
         snapshot_session(client, database, collection, arguments.live) as session,
         output(arguments.out) as file,
+        progress(f"{database}.{collection}", None, "documents") as bar,
     ):
+        if bar.is_shown and not query:
+            there = source.estimated_document_count()
+            bar.set(0, min(there, arguments.limit or there))
         write = writer_of(kind, file, fields, arguments.canonical)
         try:
             for document in source.find(query, fields or None, limit=arguments.limit, sort=order, session=session):
                 write(document)
                 count += 1
+                bar.add(1)
         except BSONError as error:
             raise Failed(f"a document cannot be written as {kind}: {error}; --format bson writes it") from None
         except OperationFailure as error:

@@ -2,7 +2,7 @@
 
 json    a document in Extended JSON on each line; read also: one array of documents
 csv     a line of names, then a line for each document; dots in names make documents in documents
-bson    documents one behind the other, as mongodump writes them
+bson    documents one after the other, as mongodump writes them
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _INT64: Final = range(-(2**63), 2**63)
 
 
 def format_of(path: Path | None, given: str | None) -> str:
-    """The format that was given, or else by the file's suffix; JSON for a pipe. Raises Failed."""
+    """Return the given format, otherwise the one of the file's suffix; JSON for a pipe. Raises Failed."""
     if given is not None:
         return given
     if path is None:
@@ -54,7 +54,7 @@ def value_at(document: Mapping[str, Any], path: str) -> Any:
 
 
 def writer_of(kind: str, file: IO[bytes], fields: Sequence[str], canonical: bool) -> Callable[[RawBSONDocument], None]:
-    """What writes one document after the other into a file. Raises Failed for CSV without fields."""
+    """Return a function that writes one document after the other into a file. Raises Failed for CSV without fields."""
     if kind == "bson":
         return lambda document: _write(file, bytes(document.raw))
     if kind == "json":
@@ -102,7 +102,7 @@ def _cell(value: Any) -> str:
 
 
 def documents_of(kind: str, file: IO[bytes], name: str, has_types: bool) -> Iterator[RawBSONDocument]:
-    """The documents of a file. Raises Failed, with the line or byte, for what is none."""
+    """The documents of a file. Raises Failed, with the line or byte, if one is not valid."""
     if kind == "bson":
         return _bson_documents(file, name)
     return _csv_documents(file, name, has_types) if kind == "csv" else _json_documents(file, name)
@@ -115,11 +115,11 @@ def _bson_documents(file: IO[bytes], name: str) -> Iterator[RawBSONDocument]:
         body = file.read(size - 4) if 5 <= size <= 16 * 1024 * 1024 + 16 * 1024 else b""
         data = head + body
         if len(data) != size or data[-1]:
-            raise Failed(f"{name}: at byte {at} is no BSON document")
+            raise Failed(f"{name}: there is no BSON document at byte {at}")
         try:
             yield RawBSONDocument(data)
         except bson.errors.InvalidBSON as error:
-            raise Failed(f"{name}: the document at byte {at} is no BSON: {error}") from None
+            raise Failed(f"{name}: the document at byte {at} is not valid BSON: {error}") from None
         at += size
 
 
@@ -148,7 +148,8 @@ def _json_array(text: bytes, name: str) -> Iterator[RawBSONDocument]:
 
 
 def _encoded(document: Any, source: str) -> RawBSONDocument:
-    """A document as BSON. Raises Failed, a sentence that begins with `source`, for what is none or BSON cannot hold."""
+    """A document as BSON. Raises Failed, a sentence that begins with `source`, if it is not valid or BSON cannot hold
+    it."""
     if not isinstance(document, dict):
         raise Failed(f"{source} no JSON object")
     try:
@@ -191,7 +192,7 @@ def _column(title: str, has_types: bool, name: str) -> tuple[list[str], Callable
         return title.split("."), _automatic
     field, _, kind = title.rpartition(".")
     if not kind.endswith("()") or kind[:-2] not in _TYPES or not field:
-        raise Failed(f"{name}:1: {title!r} is no column with a type, such as qty.int32(): {', '.join(sorted(_TYPES))}")
+        raise Failed(f"{name}:1: {title!r} is not a typed column, such as qty.int32(): {', '.join(sorted(_TYPES))}")
     return field.split("."), _TYPES[kind[:-2]]
 
 
@@ -205,7 +206,7 @@ def _put(document: dict[str, Any], path: list[str], value: Any) -> None:
 
 
 def _automatic(cell: str) -> Any:
-    """A number where it is written as one, else text: `007` and `1e5` stay text."""
+    """A number if the cell is written as one, otherwise text: `007` and `1e5` stay text."""
     try:
         number = int(cell)
     except ValueError:
@@ -252,5 +253,5 @@ _TYPES: Final[dict[str, Callable[[str], Any]]] = {
 
 
 def metadata_text(metadata: Mapping[str, Any]) -> str:
-    """What mongodump writes into `COLLECTION.metadata.json`."""
+    """The text that mongodump writes into `COLLECTION.metadata.json`."""
     return json.dumps(json.loads(one_line(metadata, canonical=True)), separators=(",", ":"))

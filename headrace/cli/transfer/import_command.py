@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 from headrace.cli.arguments import DEFAULT_URI, Failed, add_command, split_words
+from headrace.cli.progress import Bar, index_progress, progress
 from headrace.cli.transfer import FORMATS, counted
 
 if TYPE_CHECKING:
@@ -22,8 +23,8 @@ ERROR_COUNT: Final = 5
 """Refused documents that are shown."""
 _DESCRIPTION: Final = (
     "Insert the documents of a file, or of the standard input, into a collection: Extended JSON (a document on each "
-    "line, or an array), CSV with a line of names, or BSON. Of a folder as mongodump and `headrace export` write it, "
-    "all collections are made with their options and indexes. The exit status is 1 if a document was refused."
+    "line, or an array), CSV with a line of names, or BSON. Or restore a folder that mongodump or `headrace export` "
+    "wrote: all collections, with their options and indexes. The exit status is 1 if a document was refused."
 )
 _EXAMPLES: Final = (
     "headrace import shop.orders orders.jsonl",
@@ -39,7 +40,7 @@ def add_parser(commands: Any) -> None:
         "words", metavar="[URI] [DB.COLLECTION] PATH", nargs="+",
         help=f"the server (default: {DEFAULT_URI}), the collection, and the file (`-`: the standard input) or folder",
     )  # fmt: skip
-    parser.add_argument("--format", choices=FORMATS, help="the format (default: by the file's suffix, else json)")
+    parser.add_argument("--format", choices=FORMATS, help="the format (default: by the file's suffix, otherwise json)")
     parser.add_argument("--drop", action="store_true", help="drop each collection before it is filled")
     parser.add_argument(
         "--upsert", metavar="A,B.C", help="replace the document with the same values of these fields, if there is one"
@@ -51,7 +52,7 @@ def add_parser(commands: Any) -> None:
 
 @dataclass
 class _Result:
-    """What became of the documents."""
+    """The numbers of inserted, replaced and refused documents."""
 
     stored: int = 0
     refused: int = 0
@@ -84,7 +85,7 @@ def _run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     if bool(given) == path.is_dir():
         raise Failed(
             f"{path} is a folder, whose collections have their names: leave out {given[0]}" if given
-            else f"{path} is no folder: for a file, name its collection as DB.COLLECTION", 2,
+            else f"{path} is not a folder: for a file, name its collection as DB.COLLECTION", 2,
         )  # fmt: skip
     try:
         with connected(uri) as client:
@@ -116,11 +117,25 @@ def _import_file(
         target = client.get_database(database).get_collection(collection)
         if arguments.drop:
             target.drop()
-        _store(target, documents, keys, result)
+        size = _size(source)
+        with progress(f"{database}.{collection}", size, "documents" if size is None else "B") as bar:
+
+            def advance() -> None:
+                bar.set(result.stored + result.refused if size is None else file.tell())
+
+            _store(target, documents, keys, result, advance)
 
 
-def _store(target: Any, documents: Iterator[Mapping[str, Any]], keys: Sequence[str], result: _Result) -> None:
-    """Write documents in batches."""
+def _size(path: Path | None) -> int | None:
+    """The bytes of a regular file; None for the standard input and a pipe."""
+    return path.stat().st_size if path is not None and path.is_file() else None
+
+
+def _store(
+    target: Any, documents: Iterator[Mapping[str, Any]], keys: Sequence[str], result: _Result,
+    advance: Callable[[], None],
+) -> None:  # fmt: skip
+    """Write documents in batches, and call `advance` after each."""
     from pymongo import InsertOne, ReplaceOne
     from pymongo.errors import BulkWriteError
 
@@ -138,6 +153,7 @@ def _store(target: Any, documents: Iterator[Mapping[str, Any]], keys: Sequence[s
             for failure in failures:
                 result.refuse(f"error {failure['code']}: {failure['errmsg']}")
         batch.clear()
+        advance()
 
     try:
         for document in documents:
@@ -156,28 +172,36 @@ def _restore(client: Client, folder: Path, arguments: argparse.Namespace, result
     """Make and fill the collections of a dump: `DIR/DB/COLLECTION.bson`, or the folder of one database."""
     databases = [path for path in sorted(folder.iterdir()) if path.is_dir()] or [folder]
     views = []
-    for database in databases:
-        for path in sorted({*database.glob("*.bson"), *database.glob("*.metadata.json")}):
-            name = path.name.removesuffix(".bson").removesuffix(".metadata.json")
-            if path.suffix == ".json" and path.with_name(f"{name}.bson").exists():
-                continue
-            metadata = _metadata(path.with_name(f"{name}.metadata.json"))
-            target = (
-                client.get_database(unquote(database.resolve().name)),
-                metadata.get("collectionName", unquote(name)),
-            )
-            if metadata.get("type") == "view":
-                views.append((*target, metadata))
-                continue
-            _make(*target, metadata, drop=arguments.drop)
-            if path.suffix == ".bson":
-                from headrace.cli.transfer.formats import documents_of
-
-                with _input(path) as file:
-                    collection = target[0].get_collection(target[1])
-                    _store(collection, documents_of("bson", file, str(path), has_types=False), (), result)
+    with progress("restore", sum(_size(path) or 0 for one in databases for path in one.glob("*.bson")), "B") as bar:
+        for database in databases:
+            for path in sorted({*database.glob("*.bson"), *database.glob("*.metadata.json")}):
+                name = path.name.removesuffix(".bson").removesuffix(".metadata.json")
+                if path.suffix == ".json" and path.with_name(f"{name}.bson").exists():
+                    continue
+                metadata = _metadata(path.with_name(f"{name}.metadata.json"))
+                target = (
+                    client.get_database(unquote(database.resolve().name)),
+                    metadata.get("collectionName", unquote(name)),
+                )
+                if metadata.get("type") == "view":
+                    views.append((*target, metadata))
+                    continue
+                _make(client, *target, metadata, drop=arguments.drop)
+                if path.suffix == ".bson":
+                    bar.name(f"{target[0].name}.{target[1]}")
+                    _fill(target[0].get_collection(target[1]), path, result, bar)
     for view in views:
-        _make(*view, drop=arguments.drop)
+        _make(client, *view, drop=arguments.drop)
+
+
+def _fill(target: Any, path: Path, result: _Result, bar: Bar) -> None:
+    """Fill a collection from its file of a dump."""
+    from headrace.cli.transfer.formats import documents_of
+
+    before = bar.done
+    with _input(path) as file:
+        documents = documents_of("bson", file, str(path), has_types=False)
+        _store(target, documents, (), result, lambda: bar.set(before + file.tell()))
 
 
 def _metadata(path: Path) -> dict[str, Any]:
@@ -188,10 +212,10 @@ def _metadata(path: Path) -> dict[str, Any]:
     try:
         return dict(json_util.loads(path.read_text("utf-8")))
     except (OSError, TypeError, ValueError) as error:
-        raise Failed(f"{path} is no metadata of a dump: {error}") from None
+        raise Failed(f"{path} is not the metadata of a dump: {error}") from None
 
 
-def _make(database: Any, name: str, metadata: Mapping[str, Any], *, drop: bool) -> None:
+def _make(client: Client, database: Any, name: str, metadata: Mapping[str, Any], *, drop: bool) -> None:
     """Create a collection or view with its options and indexes. Raises PyMongoError."""
     if drop:
         database.drop_collection(name)
@@ -201,7 +225,8 @@ def _make(database: Any, name: str, metadata: Mapping[str, Any], *, drop: bool) 
     for index in indexes:
         index.pop("ns", None)
     if indexes:
-        database.command({"createIndexes": name, "indexes": indexes})
+        with index_progress(client, database.name, name):
+            database.command({"createIndexes": name, "indexes": indexes})
 
 
 @contextmanager

@@ -10,8 +10,8 @@ from headrace.commands.catalog.create import OPTIONS as CREATE_OPTIONS
 from headrace.commands.catalog.create import check_view
 from headrace.commands.catalog.index_specification import can_be_unique
 from headrace.commands.requirements import writes
-from headrace.dispatch.arguments import Fields, boolean, document, number, string
-from headrace.dispatch.collection_uuid import COLLECTION_UUID, with_expected_uuid
+from headrace.dispatch.arguments import Fields, boolean, document, number, string, unsupported
+from headrace.dispatch.collection_uuid import COLLECTION_UUID
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.lock_waits import wait_until_unused
@@ -29,6 +29,8 @@ SECONDS: Final = "expireAfterSeconds"
 _SECONDS_MAX: Final = 2**31 - 1
 _CHANGEABLE: Final = frozenset({OPTION, "expireAfterSeconds", "validationAction", "validationLevel", "validator"})
 
+CAPPED_MAX: Final = number("cappedMax")
+CAPPED_SIZE: Final = number("cappedSize")
 DRY_RUN: Final = boolean("dryRun")
 HIDDEN: Final = boolean("hidden")
 SECONDS_AFTER: Final = number(SECONDS, 0)
@@ -36,17 +38,24 @@ PREPARE_UNIQUE: Final = boolean("prepareUnique")
 UNIQUE: Final = boolean("unique")
 INDEX: Final = document("index", Fields(
     HIDDEN, PREPARE_UNIQUE, SECONDS_AFTER, UNIQUE, document("keyPattern"), string("name"),
+    unsupported("forceNonUnique", (72, "an index cannot be made non-unique: drop it and create it again")),
 ))  # fmt: skip
 CHANGES: Final = Fields(
-    DRY_RUN, IMAGES, INDEX, *(CREATE_OPTIONS.by_name[name] for name in (
+    CAPPED_MAX, CAPPED_SIZE, DRY_RUN, IMAGES, INDEX, *(CREATE_OPTIONS.by_name[name] for name in (
         "expireAfterSeconds", "pipeline", "validationAction", "validationLevel", "validator", "viewOn",
     )),
 )  # fmt: skip
-"""What can be changed."""
-FIELDS: Final = Fields(COLLECTION_UUID, *CHANGES.by_name.values())
+"""The options that can be changed."""
+UNSUPPORTED: Final = {
+    "recordIdsReplicated": (72, "the option 'recordIdsReplicated' is not available"),
+    "timeseries": (72, "option only supported on a time-series collection: timeseries"),
+    "timeseriesBucketsMayHaveMixedSchemaData": (72, "option only supported on a time-series collection"),
+}
+FIELDS: Final = Fields(
+    COLLECTION_UUID, *CHANGES.by_name.values(), *(unsupported(name, error) for name, error in UNSUPPORTED.items())
+)
 
 
-@with_expected_uuid
 def run(context: CommandContext, request: Request) -> dict[str, Any]:
     """collMod: change a collection's options, a view, or one index; answers old and new values."""
     namespace = target(request)
@@ -76,6 +85,7 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
         collection = _converted(context, collection, converted)
     options = dict(collection.options)
     options.update({name: value for name, value in change.items() if name in _CHANGEABLE})
+    options.update(_capped(collection, change))
     before: dict[str, Any] | None = None
     index: Index | None = None
     reply: dict[str, Any] = {}
@@ -91,6 +101,23 @@ def _existing(context: CommandContext, namespace: str) -> Collection:
     if collection is None:
         raise CommandError(26, f"ns does not exist: {namespace}")
     return collection
+
+
+def _capped(collection: Collection, change: dict[str, Any]) -> dict[str, Any]:
+    """The new limits of a capped collection, kept from the next insert on. Raises 2; 72 for another one."""
+    limits = {_LIMITS[name]: value for name, value in change.items() if name in _LIMITS}
+    if limits and not collection.options.get("capped"):
+        raise CommandError(72, f"Collection {collection.namespace} is not capped")
+    if not 1 <= limits.get("size", 1) <= _CAPPED_BYTES_MAX:
+        raise CommandError(2, f"BSON field 'cappedSize' value must be between 1 and {_CAPPED_BYTES_MAX}")
+    if limits.get("max", 0) > _CAPPED_COUNT_MAX:
+        raise CommandError(2, f"BSON field 'cappedMax' value must be at most {_CAPPED_COUNT_MAX}")
+    return limits
+
+
+_LIMITS: Final = {"cappedMax": "max", "cappedSize": "size"}
+_CAPPED_BYTES_MAX: Final = 2**50
+_CAPPED_COUNT_MAX: Final = 2**31 - 1
 
 
 def _view(context: CommandContext, view: Collection, change: dict[str, Any]) -> dict[str, Any]:
@@ -140,7 +167,7 @@ def _index(
 
 
 def _checked_index(change: dict[str, Any]) -> dict[str, Any]:
-    """The new options of an index; raises 72 for what they may not be."""
+    """The new options of an index; raises 72 if they are not allowed."""
     if ("name" in change) == ("keyPattern" in change):
         raise CommandError(72, "Must specify either index name or key pattern, and not both")
     new: dict[str, Any] = {}

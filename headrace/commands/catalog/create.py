@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from headrace.auth.privileges import is_system
 from headrace.commands.requirements import writes
-from headrace.dispatch.arguments import Fields, array, boolean, document, number, string, unsupported
+from headrace.dispatch.arguments import Fields, array, boolean, document, number, string, unsupported, without_effect
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import COLLATION
@@ -17,6 +17,7 @@ from headrace.execution.image_options import IMAGES, OPTION, check_database_has_
 from headrace.execution.sources import check_view_sources
 from headrace.execution.writes.matches import may_create
 from headrace.query.collation import filled_collation
+from headrace.query.guided import TIME_SERIES_REFUSED
 from headrace.query.match import parse_filter
 from headrace.query.pipeline import PipelineContext, parse_pipeline
 from headrace.store import catalog_changes
@@ -24,7 +25,9 @@ from headrace.store import catalog_changes
 UNSUPPORTED: Final = {
     "clusteredIndex": (115, "clustered collections are not supported"),
     "encryptedFields": (115, "encrypted fields are not supported"),
-    "timeseries": (115, "time-series collections are not supported"),
+    "recordIdsReplicated": (72, "the option 'recordIdsReplicated' is not available"),
+    "temp": (72, "the option 'temp' is for the server's own collections"),
+    "timeseries": TIME_SERIES_REFUSED,
 }
 OPTIONS: Final = Fields(
     IMAGES, COLLATION, boolean("autoIndexId"), boolean("capped"), number("expireAfterSeconds"), document("idIndex"),
@@ -33,7 +36,10 @@ OPTIONS: Final = Fields(
     string("validationLevel", choices=("moderate", "off", "strict")), document("validator"), string("viewOn"),
 )  # fmt: skip
 """The options of a collection or a view."""
-FIELDS: Final = Fields(*OPTIONS.by_name.values(), *(unsupported(name, error) for name, error in UNSUPPORTED.items()))
+FIELDS: Final = Fields(
+    *OPTIONS.by_name.values(), *(unsupported(name, error) for name, error in UNSUPPORTED.items()),
+    *without_effect("number", "flags"),
+)  # fmt: skip
 
 
 def options_of(body: dict[str, Any]) -> dict[str, Any]:
@@ -54,6 +60,11 @@ def options_of(body: dict[str, Any]) -> dict[str, Any]:
 
 def run(context: CommandContext, request: Request) -> dict[str, Any]:
     """create: raises 48 where the namespace exists with other options, in a transaction also with the same."""
+    return create(context, request, None)
+
+
+def create(context: CommandContext, request: Request, uuid: bytes | None) -> dict[str, Any]:
+    """As `run`; a collection gets this UUID, None: a new one."""
     namespace = target(request)
     for_changing(namespace)
     body = request.body
@@ -71,7 +82,7 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
     _check(namespace, stored_options)  # which may pause
     while not _is_there(context, namespace, stored_options):
         if may_create(context, namespace, stored_options):
-            catalog_changes.create(context.txn, namespace, stored_options)
+            catalog_changes.create(context.txn, namespace, stored_options, uuid)
             break
     return {}
 

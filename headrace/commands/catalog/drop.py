@@ -7,10 +7,9 @@ from typing import Any, Final
 from headrace.commands.requirements import writes
 from headrace.dispatch.access import ACCOUNTS
 from headrace.dispatch.arguments import Fields, boolean, string, without_effect
-from headrace.dispatch.collection_uuid import COLLECTION_UUID, with_expected_uuid
+from headrace.dispatch.collection_uuid import COLLECTION_UUID
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
-from headrace.dispatch.generic_arguments import ENCRYPTION
 from headrace.dispatch.lock_waits import wait_until_unused
 from headrace.dispatch.namespaces import check_database, check_namespace, for_changing, target
 from headrace.dispatch.request import Request
@@ -20,13 +19,11 @@ from headrace.execution.storage_stats import count_of
 from headrace.execution.writes.moves import move
 from headrace.store import catalog_changes
 from headrace.store.catalog import Collection
-from headrace.turns import tick
 
 DROP_TARGET: Final = boolean("dropTarget")
 TO: Final = string("to", required=True)
 
 
-@with_expected_uuid
 def drop(context: CommandContext, request: Request) -> dict[str, Any]:
     """drop: a collection or a view; one that does not exist is no error."""
     namespace = target(request)
@@ -56,7 +53,7 @@ def drop_database(context: CommandContext, request: Request) -> dict[str, Any]:
         return {}
     while left := context.txn.catalog.in_database(database):
         for namespace in [item.namespace for item in sorted(left, key=lambda item: (item.is_view, -item.number))]:
-            tick()
+            context.tick()
             collection = counted(context, namespace)
             if collection is not None:
                 catalog_changes.drop(context.txn, collection)
@@ -66,7 +63,6 @@ def drop_database(context: CommandContext, request: Request) -> dict[str, Any]:
     return {"dropped": database}
 
 
-@with_expected_uuid
 def rename(context: CommandContext, request: Request) -> dict[str, Any]:
     """renameCollection: raises 26 without a source, 48 where the target exists and `dropTarget` is not set."""
     body = request.body
@@ -78,8 +74,7 @@ def rename(context: CommandContext, request: Request) -> dict[str, Any]:
             raise CommandError(20, f"renaming {name} collection or renaming to {name} is not allowed")
     if DROP_TARGET.of(body):
         counted(context, goal)
-    wait_until_unused(context, source)
-    wait_until_unused(context, goal)
+    wait_until_unused(context, source, goal)
     txn = context.txn
     if source == goal:
         raise CommandError(20, "Can't rename a collection to itself")
@@ -108,10 +103,10 @@ def counted(context: CommandContext, namespace: str) -> Collection | None:
     return context.txn.collection(namespace)
 
 
-_DROP: Final = Fields(COLLECTION_UUID, *ENCRYPTION)
+_DROP: Final = Fields(COLLECTION_UUID)
 _RENAME: Final = Fields(
-    string("renameCollection", required=True), TO, DROP_TARGET, COLLECTION_UUID, *ENCRYPTION,
-    *without_effect("bool", "stayTemp"),
+    string("renameCollection", required=True), TO, DROP_TARGET, COLLECTION_UUID,
+    *without_effect("strictBool", "stayTemp"),
 )  # fmt: skip
 
 COMMANDS: Final = (

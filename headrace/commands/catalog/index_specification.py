@@ -1,4 +1,4 @@
-"""Index specifications: what a client may ask for, and how it is stored.
+"""Index specifications: as a client may send them, and as they are stored.
 
 Rule: a kind of index that no query could use is refused, with 115.
 Source: MongoDB's documentation of createIndexes; its codes, most of them 67 (CannotCreateIndex).
@@ -14,6 +14,7 @@ from headrace.dispatch.arguments import Field, Fields, FieldType, boolean, docum
 from headrace.dispatch.generic_arguments import COLLATION
 from headrace.errors import CommandError
 from headrace.query.collation import filled_collation
+from headrace.query.guided import no_geo, no_text
 from headrace.query.match import parse_filter
 from headrace.query.match.match_expression import (
     AlwaysBoolean,
@@ -24,14 +25,14 @@ from headrace.query.match.match_expression import (
     Or,
 )
 from headrace.store.catalog import Collection
+from headrace.store.indexes.geo_keys import geo_paths
 from headrace.store.indexes.wildcard_keys import WILDCARD, wildcard_of
 from headrace.values.bson import type_name
 from headrace.values.bson.to_string import to_string
 
 UNSUPPORTED: Final = {
-    "2d": (115, "2d indexes are not supported"),
-    "2dsphere": (115, "2dsphere indexes are not supported"),
-    "text": (115, "text indexes are not supported"),
+    "2d": no_geo("2d index"),
+    "text": no_text("text index"),
 }
 """By kind."""
 
@@ -50,7 +51,11 @@ SPECIFICATION: Final = Fields(
     Field("v", "number", None, error=(14, "The field 'v' must be a number")),
     Field("weights", FieldType(("object", "string")), None),
     *without_effect("any", "background", "clustered", "dropDups"),
-    *without_effect("number", "2dsphereIndexVersion", "bits", "bucketSize", "max", "min", "textIndexVersion"),
+    *without_effect(
+        "number", "2dsphereIndexVersion", "bits", "bucketSize", "coarsestIndexedLevel", "finestIndexedLevel", "max",
+        "min", "textIndexVersion",
+    ),
+    *without_effect("object", "originalSpec"),
     unknown=_unknown,
 )  # fmt: skip
 _KNOWN: Final = frozenset(SPECIFICATION.by_name)
@@ -82,11 +87,13 @@ def checked(spec: Any, *, ignore_unknown: bool = False) -> dict[str, Any]:
     _check_partial(spec)
     rest = {
         name: value for name, value in spec.items()
-        if name not in ("v", "key", "name", "ns", "dropDups")
+        if name not in ("v", "key", "name", "ns", "dropDups", "originalSpec")
     }  # fmt: skip
     for flag in ("hidden", "prepareUnique", "sparse", "unique"):
         if flag in rest and not rest[flag]:
             del rest[flag]
+    if geo_paths(key):
+        rest.setdefault("2dsphereIndexVersion", 3)
     return {"v": 2, "key": key, "name": spec["name"], **rest}
 
 
@@ -130,7 +137,7 @@ def _comparable(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def _identity(spec: dict[str, Any]) -> Any:
-    """What lets two indexes on one key live side by side."""
+    """The options by which two indexes on one key can differ and both exist."""
     return tuple(spec.get(name) for name in ("collation", "partialFilterExpression", "wildcardProjection")) + tuple(
         bool(spec.get(name)) for name in ("sparse", "unique")
     )
@@ -184,7 +191,7 @@ def _check_value(kind: Any) -> None:
     if type(kind) is str:
         if kind in UNSUPPORTED:
             raise CommandError(*UNSUPPORTED[kind])
-        if kind != "hashed":
+        if kind not in ("2dsphere", "hashed"):
             raise CommandError(67, f"Unknown index plugin '{kind}'")
     elif isinstance(kind, bool) or not isinstance(kind, int | float):
         raise CommandError(
@@ -210,6 +217,13 @@ def _id_index(spec: dict[str, Any]) -> dict[str, Any]:
 def _check_kind(spec: dict[str, Any]) -> None:
     """Raise what a hashed or a wildcard index cannot be."""
     key = spec["key"]
+    if len({kind for kind in key.values() if type(kind) is str}) > 1:
+        raise CommandError(67, "Can't use more than one index plugin for a single index.")
+    version = spec.get("2dsphereIndexVersion", 3)
+    if geo_paths(key) and version not in (1, 2, 3):
+        raise CommandError(
+            67, f"unsupported geo index version {{ 2dsphereIndexVersion : {version} }}, only support versions: [1,2,3]"
+        )  # fmt: skip
     hashed = sum(kind == "hashed" for kind in key.values())
     wildcards = [path for path in key if wildcard_of({path: 1}) is not None]
     if hashed > 1:
@@ -224,6 +238,8 @@ def _check_kind(spec: dict[str, Any]) -> None:
         return
     if len(wildcards) > 1:
         raise CommandError(67, "wildcard indexes do not allow multiple wildcard fields")
+    if geo_paths(key):
+        raise CommandError(67, "Index type '2dsphere' does not support the wildcard option")
     if hashed:
         raise CommandError(67, "Index type 'hashed' does not support the wildcard option")
     for option in ("unique", "prepareUnique", "sparse"):

@@ -19,12 +19,12 @@ from headrace.dispatch.arguments import (
     boolean,
     without_effect,
 )
-from headrace.dispatch.collection_uuid import COLLECTION_UUID, with_expected_uuid
+from headrace.dispatch.collection_uuid import COLLECTION_UUID
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
-from headrace.dispatch.generic_arguments import BATCH_SIZE, CURSOR
+from headrace.dispatch.generic_arguments import BATCH_SIZE, CURSOR, TIME_SERIES
 from headrace.dispatch.lock_waits import wait_until_unused
-from headrace.dispatch.namespaces import target, writable
+from headrace.dispatch.namespaces import VERSIONS, target, writable
 from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import on_collection
 from headrace.dispatch.transaction_statements import check_new_indexes
@@ -39,7 +39,6 @@ from headrace.store import catalog_changes
 from headrace.store.catalog import Collection, Index
 from headrace.store.indexes import index_builds
 from headrace.store.store import Store
-from headrace.turns import uninterrupted
 from headrace.values.bson import encode
 
 BUILD_INFO: Final = boolean("includeIndexBuildInfo")
@@ -50,7 +49,6 @@ _MEMBER_COUNT_MAX: Final = 50  # MongoDB's of a replica set
 INDEX: Final[Field[Any]] = Field("index", FieldType(("string", "object", "array")), None, required=True)
 
 
-@with_expected_uuid
 def create(context: CommandContext, request: Request) -> dict[str, Any] | Wait:
     """createIndexes: creates the collection where it is missing; existing equal indexes are no error.
 
@@ -66,10 +64,9 @@ def create(context: CommandContext, request: Request) -> dict[str, Any] | Wait:
     if context.transaction is None and (there := writable(context, namespace)) is not None:
         count_of(context, there)  # which may pause
         wait_until_unused(context, namespace)  # from here nothing pauses until the build has begun
-    with uninterrupted():
-        collection = writable(context, namespace)
-        made_now = collection is None
-        wanted = _wanted(missing(namespace) if collection is None else collection, specs)
+    collection = writable(context, namespace)
+    made_now = collection is None
+    wanted = _wanted(missing(namespace) if collection is None else collection, specs)
     if collection is None:
         if not may_create(context, namespace, {}):
             return create(context, request)
@@ -81,7 +78,7 @@ def create(context: CommandContext, request: Request) -> dict[str, Any] | Wait:
     if wanted:
         check_new_indexes(context, collection)
         is_empty = context.transaction is not None or not context.txn.count(collection)
-        if not is_empty:  # of an empty one, nobody votes
+        if not is_empty:  # an empty collection needs no votes
             _check_satisfiable(quorum)
         build_indexes(context, collection, wanted, is_empty=is_empty)
         collection = context.txn.catalog.current(collection)
@@ -92,7 +89,7 @@ def create(context: CommandContext, request: Request) -> dict[str, Any] | Wait:
 
 
 def _wanted(collection: Collection, specs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the specifications of the indexes that are not there yet.
+    """Return the specifications of the indexes that do not exist yet.
 
     Raises 85 and 86 for indexes too much like another one, and 67 for too many.
     """
@@ -107,7 +104,7 @@ def _wanted(collection: Collection, specs: list[dict[str, Any]]) -> list[dict[st
 
 
 def _commit_quorum(context: CommandContext, body: dict[str, Any]) -> int | str:
-    """`commitQuorum`: a number of members, or a mode. Raises 9 for what is neither, 2 without an oplog."""
+    """`commitQuorum`: a number of members, or a mode. Raises 9 for other types, 2 without an oplog."""
     quorum = body.get("commitQuorum")
     if quorum is None:
         return "votingMembers"
@@ -156,6 +153,8 @@ def list_indexes(context: CommandContext, request: Request) -> bytes:
     """listIndexes: a cursor over the specifications. Raises 26 without a collection, 166 for a view."""
     namespace = target(request)
     collection = context.view.collection(namespace)
+    if collection is None and namespace == VERSIONS:
+        return open_cursor(context, request, namespace, iter([encode(catalog_changes.ID_INDEX)]), None, id_first=True)
     if collection is None:
         raise CommandError(26, f"ns does not exist: {namespace}")
     if collection.is_view:
@@ -177,7 +176,6 @@ def list_indexes(context: CommandContext, request: Request) -> bytes:
     return open_cursor(context, request, namespace, iter(map(encode, shown)), size, id_first=True)
 
 
-@with_expected_uuid
 def drop(context: CommandContext, request: Request) -> dict[str, Any]:
     """dropIndexes: by name, by key, or all but that on `_id`. Raises 26, 27, 72."""
     namespace = target(request)
@@ -217,7 +215,7 @@ def _is_named(index: Index, wanted: Any) -> bool:
 
 
 def _distinct_names(names: list[Any]) -> list[str]:
-    """The names, each once. Raises 14 for what is no name."""
+    """The names, each once. Raises 14 if one is not a name."""
     for name in names:
         if type(name) is not str:
             raise TYPES["string"].error("dropIndexes.index", name)
@@ -238,11 +236,11 @@ def _named(collection: Collection, wanted: Any) -> Any:
 
 
 _CREATE: Final = Fields(
-    IGNORE_UNKNOWN, INDEXES, any_type("commitQuorum"), COLLECTION_UUID,
-    *without_effect("bool", "isTimeseriesNamespace", "returnOnStart"),
+    IGNORE_UNKNOWN, INDEXES, any_type("commitQuorum"), COLLECTION_UUID, *TIME_SERIES,
+    *without_effect("bool", "returnOnStart"), *without_effect("number", "v"),
 )  # fmt: skip
-_DROP: Final = Fields(INDEX, COLLECTION_UUID, *without_effect("bool", "isTimeseriesNamespace"))
-_LIST: Final = Fields(BUILD_INFO, BUILD_UUIDS, CURSOR, *without_effect("bool", "isTimeseriesNamespace"))
+_DROP: Final = Fields(INDEX, COLLECTION_UUID, *TIME_SERIES)
+_LIST: Final = Fields(BUILD_INFO, BUILD_UUIDS, CURSOR, *TIME_SERIES)
 
 COMMANDS: Final = (
     Command("createIndexes", create, _CREATE, pauses=True, writes=True, requires=on_collection("createIndex")),

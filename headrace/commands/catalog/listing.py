@@ -13,7 +13,7 @@ from headrace.dispatch.arguments import Fields, boolean, document, number, witho
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import BATCH_SIZE, CURSOR
-from headrace.dispatch.namespaces import check_database, target
+from headrace.dispatch.namespaces import VERSIONS, check_database, target
 from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import on_collection, on_database
 from headrace.execution.batches import open_cursor
@@ -27,14 +27,15 @@ from headrace.execution.storage_stats import (
 )
 from headrace.query.match import parse_filter
 from headrace.store.catalog import Collection
-from headrace.turns import ticking
 from headrace.values.bson import encode
 
 OPLOG_UUID: Final = bytes.fromhex("d0678cd09d025541be3d15095bafbede")
 """The UUID of version 5 of the URL `headrace:local.oplog.rs`."""
+VERSIONS_UUID: Final = bytes.fromhex("ec661ae20deb5cd383cae09fa0cdd771")
+"""The same of `headrace:admin.system.version`, while nothing is stored there."""
 
-AUTHORIZED_COLLECTIONS: Final = boolean("authorizedCollections")
-AUTHORIZED_DATABASES: Final = boolean("authorizedDatabases")
+AUTHORIZED_COLLECTIONS: Final = boolean("authorizedCollections", strict=True)
+AUTHORIZED_DATABASES: Final = boolean("authorizedDatabases", strict=True)
 FILTER: Final = document("filter")
 NAME_ONLY: Final = boolean("nameOnly")
 SCALE: Final = number("scale", 1)
@@ -59,23 +60,25 @@ def list_collections(context: CommandContext, request: Request) -> bytes:
     """listCollections: a cursor over collections and views, filtered by `filter`."""
     database = check_database(request.db)
     spec = FILTER.of(request.body)
-    shown = [_shown(collection) for collection in ticking(context.view.catalog.in_database(database))]
+    shown = [_shown(collection) for collection in context.paced(context.view.catalog.in_database(database))]
     if database == "local" and context.store.oplog_enabled:
         shown.append(_oplog(context))
     if (uuid := context.view.catalog.views.get(database)) is not None:
-        shown.append(_system_views(uuid))
+        shown.append(_system("system.views", uuid))
+    if database == "admin" and context.view.collection(VERSIONS) is None:
+        shown.append(_system("system.version", VERSIONS_UUID))
     if context.engine.restricts(request.client) and AUTHORIZED_COLLECTIONS.of(request.body):
         privileges = _privileges(request)
-        shown = [item for item in ticking(shown) if concern_collection(privileges, f"{database}.{item['name']}")]
+        shown = [item for item in shown if concern_collection(privileges, f"{database}.{item['name']}")]
     if spec:
         predicate = parse_filter(spec)
-        shown = [item for item in ticking(shown) if predicate(item)]
+        shown = [item for item in shown if predicate(item)]
     if NAME_ONLY.of(request.body):
         shown = [{"name": item["name"], "type": item["type"]} for item in shown]
     size = BATCH_SIZE.of(CURSOR.of(request.body))
     namespace = f"{database}.$cmd.listCollections"
     return open_cursor(
-        context, request, namespace, iter([encode(item) for item in ticking(shown)]), size, id_first=True
+        context, request, namespace, iter([encode(item) for item in context.paced(shown)]), size, id_first=True
     )
 
 
@@ -89,9 +92,9 @@ def _oplog(context: CommandContext) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _system_views(uuid: bytes) -> dict[str, Any]:
+def _system(name: str, uuid: bytes) -> dict[str, Any]:
     return {
-        "name": "system.views", "type": "collection", "options": {},
+        "name": name, "type": "collection", "options": {},
         "info": {"readOnly": False, "uuid": Binary(uuid, 4)},
         "idIndex": {"v": 2, "key": {"_id": 1}, "name": "_id_"},
     }  # fmt: skip
@@ -109,16 +112,16 @@ def list_databases(context: CommandContext, request: Request) -> dict[str, Any]:
     shown: list[dict[str, Any]] = []
     total = 0
     members: dict[str, list[Collection]] = {}
-    for item in ticking(list(context.view.catalog.collections.values())):
+    for item in context.paced(list(context.view.catalog.collections.values())):
         members.setdefault(item.database, []).append(item)
-    for name in ticking(sorted(names)):
+    for name in sorted(names):
         size = 0 if name_only else _database_size(context, name, members.get(name, []))
         total += size
         shown.append({"name": name} if name_only else {"name": name, "sizeOnDisk": Int64(size), "empty": not size})
     spec = FILTER.of(request.body)
     if spec:
         predicate = parse_filter(spec)
-        shown = [item for item in ticking(shown) if predicate(item)]
+        shown = [item for item in shown if predicate(item)]
     if name_only:
         return {"databases": shown}
     return {"databases": shown, "totalSize": Int64(total), "totalSizeMb": Int64(total >> 20)}

@@ -33,7 +33,7 @@ INDEXES: Final = array("indexes", error=(2, "required field indexes must be an a
 
 
 def _shape(request: Request, collection: Collection | None) -> Shape | None:
-    """The shape that is named; None where there is none. Raises 2 for a sort or a projection without a query."""
+    """The shape that is named, if any. Raises 2 for a sort or a projection without a query."""
     body = request.body
     if body.get("query") is None:
         if any(body.get(name) is not None for name in ("collation", "projection", "sort")):
@@ -116,7 +116,7 @@ def set_settings(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def remove_settings(context: CommandContext, request: Request) -> dict[str, Any]:
-    """removeQuerySettings: there are none."""
+    """removeQuerySettings: do nothing, as there are none."""
     return {}
 
 

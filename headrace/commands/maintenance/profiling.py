@@ -28,8 +28,8 @@ _NOTE: Final = (
 
 
 def profile(context: CommandContext, request: Request) -> dict[str, Any]:
-    """profile: a level of 0, 1 or 2 is set, any other leaves all as it is. Raises 2 for a `sampleRate` outside of 0
-    to 1, and for a filter that is none."""
+    """profile: set a level of 0, 1 or 2; any other level changes nothing. Raises 2 for a `sampleRate` outside of 0 to
+    1, and for an invalid filter."""
     database = check_database(request.db)
     profiler, body = context.engine.profiler, request.body
     was = profiler.of(database)

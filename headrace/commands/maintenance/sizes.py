@@ -23,7 +23,6 @@ from headrace.execution.storage_stats import count_of
 from headrace.hashing import md5
 from headrace.store.catalog import Collection
 from headrace.store.view import id_bounds
-from headrace.turns import tick
 from headrace.values.bson import MISSING, decode
 from headrace.values.order import compare
 from headrace.values.paths import get_path, split_path
@@ -153,7 +152,7 @@ def _hash(context: CommandContext, collection: Collection) -> str:
     digest = md5()
     for raw in scan:
         digest.update(raw)
-        tick()
+        context.tick()
     return digest.hexdigest()
 
 

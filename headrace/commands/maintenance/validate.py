@@ -107,7 +107,7 @@ def _reply(collection: Collection, report: CollectionReport, *, scanned: bool, r
 
 
 def _repairs(report: CollectionReport, missing: int, extra: int) -> list[str]:
-    """What was repaired, in MongoDB's words."""
+    """The repairs, in MongoDB's words."""
     said = []
     if report.corrupt:
         said.append(f"Removed {len(report.corrupt)} invalid documents.")

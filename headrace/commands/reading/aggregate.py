@@ -5,18 +5,22 @@ from __future__ import annotations
 from typing import Any, Final
 
 from headrace.commands.requirements import pipelines
+from headrace.dispatch.api_version import is_strict
 from headrace.dispatch.arguments import Fields, array, boolean, document, without_effect
-from headrace.dispatch.collection_uuid import COLLECTION_UUID, with_expected_uuid
+from headrace.dispatch.collection_uuid import COLLECTION_UUID
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import (
     BATCH_SIZE,
     COLLATION,
+    CONSTANTS,
     ENCRYPTION,
     HINT,
     KEEPS_EMPTY_TIMESTAMPS,
     LET,
+    QUERY_SETTINGS,
     QUERY_STATS,
+    SAMPLE,
 )
 from headrace.dispatch.namespaces import check_database, check_namespace
 from headrace.dispatch.request import Request
@@ -41,16 +45,12 @@ PIPELINE: Final = array(
 )  # fmt: skip
 FIELDS: Final = Fields(
     ALLOW_DISK_USE, COLLATION, COLLECTION_UUID, _CURSOR, EXPLAIN, HINT, KEEPS_EMPTY_TIMESTAMPS, LET, PIPELINE,
-    *ENCRYPTION, *QUERY_STATS,
-    *without_effect(
-        "bool", "bypassDocumentValidation", "fromMongos", "fromRouter", "isMapReduceCommand",
-        "needsMerge",
-    ),
-    *without_effect("object", "exchange", "passthroughToShard", "querySettings", "runtimeConstants"),
+    *CONSTANTS, *ENCRYPTION, *QUERY_SETTINGS, *QUERY_STATS, *SAMPLE,
+    *without_effect("bool", "bypassDocumentValidation", "fromMongos", "fromRouter", "isMapReduceCommand", "needsMerge"),
+    *without_effect("object", "exchange"),
 )  # fmt: skip
 
 
-@with_expected_uuid
 def run(context: CommandContext, request: Request) -> Any:
     """aggregate: the first batch of the pipeline's results, or of a change stream."""
     body = request.body
@@ -63,8 +63,9 @@ def run(context: CommandContext, request: Request) -> Any:
     if EXPLAIN.of(body):
         if "writeConcern" in body:
             raise CommandError(9, "Aggregation explain does not support the'writeConcern' option")
-        from headrace.commands.reading.explain import explain  # which knows every command that finds
+        from headrace.commands.reading.explain import check_level, explain  # which knows every command that finds
 
+        check_level(body)
         return explain(context, request, "queryPlanner")
     if body.get("cursor") is None:
         raise CommandError(9, "The 'cursor' option is required, except for aggregate with the explain argument")
@@ -75,8 +76,8 @@ def run(context: CommandContext, request: Request) -> Any:
         _check_without_collection(name, pipeline)
     else:
         namespace = check_namespace(f"{request.db}.{name}")
-        check_hint(context.view.collection(namespace), body.get("hint"))
-        _, of_views = resolve(context, namespace)
+        check_hint(context.view.collection(namespace), body.get("hint"), api_strict=is_strict(body))
+        _, of_views = resolve(context, namespace, api_strict=bool(body.get("apiStrict")))
         pipeline = [*of_views, *pipeline]
     results = run_pipeline_on(context, namespace, pipeline, body, request)
     return open_cursor(context, request, namespace, results, size)

@@ -1,22 +1,22 @@
-"""`headraceChanges`: a range of a stream as Arrow, for those who read many events; Headrace's own command.
+"""`headraceChanges`: a range of a stream as Arrow, for clients that read many events; Headrace's own command.
 
     {headraceChanges: <collection> | 1, after: <token>, until: <token> | null,
-     stream: {<options of $changeStream>}, pipeline: [<stages behind it>],
+     stream: {<options of $changeStream>}, pipeline: [<stages after it>],
      columns: [<names>], slice: 0, slices: 1, rowsMax: 10000, bytesMax: 16777216, waitMs: 0}
   →
     {arrow: <an Arrow IPC stream>, rows, token, done, idle, closed}
 
-It answers the events after `after` up to and including `until`, at most so many at a time: the caller goes on with
-`after` = the reply's `token` until `done`. With `until: null` the range ends where there is nothing more now.
+It answers the events after `after` up to and including `until`, at most `rowsMax` at a time. The caller repeats it with
+`after` = the reply's `token` until `done`. With `until: null` the range ends at the last event there is now.
 
 - `columns` are those of `values/arrow/event_columns.py`; all by default, without any the rows are only counted.
   `bytes` is one more: the size of each event.
-- `slices` parts the range by documents: each event is in exactly one slice, and those of a document in the same.
+- `slices` divides the range by documents: each event is in exactly one slice, and those of a document in the same.
   Only rows of the slice count.
 - An event of over 16 MB is a row like any other, by itself in its reply. Only one that no message can hold is error
-  10334, and is to be read with $changeStreamSplitLargeEvent.
-- `idle`: the end of what there is was reached. `closed`: an invalidate is the last event; what comes behind it is read
-  with `after` = its token. With `waitMs` it waits so long for a first event when there is none.
+  10334, and must be read with $changeStreamSplitLargeEvent.
+- `idle`: the range reached the last event. `closed`: an invalidate is the last event; events after it are read with
+`after` = its token. `waitMs` is how long to wait for a first event when there is none.
 
 Rule: stateless. No state between two calls, so each can be repeated, also after a restart. A stream is
 opened `startAfter` the token and closed again; its errors are those of `$changeStream`.
@@ -130,7 +130,7 @@ def _arrow(rows: RowColumns, columns: tuple[str, ...]) -> bytes | memoryview:
 
 
 def _wanted(request: Request) -> Wanted:
-    """The request parsed; raises 14, 9, 2, 40415 for what is wrong with it, and `$changeStream`'s errors."""
+    """The request parsed; raises 14, 9, 2, 40415 for its faults, and `$changeStream`'s errors."""
     body = request.body
     after, until = AFTER.of(body), UNTIL.of(body)
     if not after:

@@ -9,11 +9,12 @@ from typing import Any, Final
 
 from headrace import limits
 from headrace.commands.reading.find import negative
+from headrace.dispatch.api_version import is_strict
 from headrace.dispatch.arguments import Fields, document, number, string, without_effect
-from headrace.dispatch.collection_uuid import COLLECTION_UUID, with_expected_uuid
+from headrace.dispatch.collection_uuid import COLLECTION_UUID
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
-from headrace.dispatch.generic_arguments import COLLATION, HINT, QUERY_STATS
+from headrace.dispatch.generic_arguments import COLLATION, ENCRYPTION, HINT, QUERY_SETTINGS, QUERY_STATS, SAMPLED_READ
 from headrace.dispatch.namespaces import target
 from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import on_collection
@@ -22,12 +23,10 @@ from headrace.execution.counts import quick_count
 from headrace.execution.pipelines import run_pipeline_on
 from headrace.execution.plan import Finder, check_hint, collation_of
 from headrace.execution.planner.distinct_scan import distinct_values
-from headrace.execution.sources import documents, is_virtual, resolve
+from headrace.execution.sources import documents, is_virtual, resolve, stored
 from headrace.query.collation import Collation
 from headrace.store.catalog import Collection
-from headrace.turns import LARGE_COUNT, freed_in_pieces, ticking_all
 from headrace.values.bson import decode, encode
-from headrace.values.hashed import hashed
 from headrace.values.order import hash_key
 from headrace.values.paths import spread_values
 
@@ -37,22 +36,21 @@ QUERY: Final = document("query")
 SKIP: Final = number("skip", least=0, check=negative)
 
 
-@with_expected_uuid
 def count(context: CommandContext, request: Request) -> dict[str, Any]:
     """count: the matches after `skip`, at most `limit`."""
     namespace = target(request)
     body = request.body
     spec = QUERY.of(body)
     skip, limit = SKIP.of(body) or 0, abs(LIMIT.of(body) or 0)
-    collection = context.view.collection(namespace)
-    check_hint(collection, body.get("hint"))
+    collection = stored(context, namespace)
+    check_hint(collection, body.get("hint"), api_strict=is_strict(body))
     matched, wanted = None, min(skip + limit, maxsize) if limit else None
     collation = collation_of(collection, body.get("collation"))
     if collection is not None and not collection.is_view:
         finder = Finder(collection, spec, collation, hint=body.get("hint"))
         matched = quick_count(context, collection, finder, spec, wanted)
     if matched is None:
-        matched = sum(1 for _ in islice(_matches(context, namespace, spec, collation, body), wanted))
+        matched = sum(1 for _ in islice(_matches(context, request, namespace, spec, collation), wanted))
     matched = max(0, matched - skip)
     reply: dict[str, Any] = {"n": min(matched, limit) if limit else matched}
     if collection is not None and collection.is_view:
@@ -61,47 +59,48 @@ def count(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def _matches(
-    context: CommandContext, namespace: str, spec: dict[str, Any], collation: Collation | None, body: dict[str, Any]
+    context: CommandContext, request: Request, namespace: str, spec: dict[str, Any], collation: Collation | None
 ) -> Iterator[bytes]:
     """Raw documents of a collection, a view or a shown table that match."""
-    _, pipeline = resolve(context, namespace)
+    body = request.body
+    _, pipeline = resolve(context, namespace, api_strict=bool(body.get("apiStrict")))
     if pipeline and not is_virtual(context, namespace):
-        return run_pipeline_on(context, namespace, [*pipeline, {"$match": spec}], body)
+        return run_pipeline_on(context, namespace, [*pipeline, {"$match": spec}], body, request)
     collection = context.view.collection(namespace)
     if collection is not None and collection.is_view:
         return run_pipeline_on(context, namespace, [{"$match": spec}], body)
     return documents(context, namespace, spec, collation, hint=body.get("hint"))
 
 
-@with_expected_uuid
 def distinct(context: CommandContext, request: Request) -> dict[str, Any]:
     """distinct: the values of `key` in the matches, each once. Raises 17217 for more than a document holds."""
     namespace = target(request)
     body = request.body
     spec = QUERY.of(body)
-    collection = context.view.collection(namespace)
+    collection = stored(context, namespace)
     collation = collation_of(collection, body.get("collation"))
-    seen = hashed(LARGE_COUNT + 1)
+    seen: set[Any] = set()
     values: list[Any] = []
     size = 0
-    for value in _all_values(context, namespace, collection, spec, collation, body):
+    for value in _all_values(context, request, namespace, collection, spec, collation):
         key = hash_key(value, collation)
         if key not in seen:
-            seen.setdefault(key, None)
+            seen.add(key)
             values.append(value)
             size += len(encode({"": value}))
             if size > limits.DOCUMENT_BYTES_MAX:
                 raise CommandError(17217, "distinct too big, 16mb cap")
-    return {"values": freed_in_pieces(values)}
+    return {"values": values}
 
 
 def _all_values(
-    context: CommandContext, namespace: str, collection: Collection | None, spec: dict[str, Any],
-    collation: Collation | None, body: dict[str, Any],
+    context: CommandContext, request: Request, namespace: str, collection: Collection | None, spec: dict[str, Any],
+    collation: Collation | None,
 ) -> Iterator[Any]:  # fmt: skip
     """The values of the matches, from an index if one has them."""
+    body = request.body
     path = KEY.of(body)
-    check_hint(collection, body.get("hint"))
+    check_hint(collection, body.get("hint"), api_strict=is_strict(body))
     if collection is not None and not collection.is_view:
         access = Finder(collection, spec, collation, None, body.get("hint")).distinct(
             context.view, path, with_missing=False
@@ -110,17 +109,15 @@ def _all_values(
             yield from distinct_values(context, collection, access, path)
             return
     names = path.split(".")
-    for raw in _matches(context, namespace, spec, collation, body):
-        yield from ticking_all(spread_values(decode(raw), names))
+    for raw in _matches(context, request, namespace, spec, collation):
+        yield from context.paced(spread_values(decode(raw), names))
 
 
 _COUNT: Final = Fields(
-    COLLATION, HINT, LIMIT, QUERY, SKIP, COLLECTION_UUID, *QUERY_STATS,
-    *without_effect("object", "fields", "queryOptions"),
+    COLLATION, HINT, LIMIT, QUERY, SKIP, COLLECTION_UUID, *ENCRYPTION, *QUERY_STATS, *SAMPLED_READ,
+    *without_effect("object", "fields"),
 )  # fmt: skip
-_DISTINCT: Final = Fields(
-    COLLATION, HINT, KEY, QUERY, COLLECTION_UUID, *QUERY_STATS, *without_effect("object", "queryOptions")
-)
+_DISTINCT: Final = Fields(COLLATION, HINT, KEY, QUERY, COLLECTION_UUID, *QUERY_SETTINGS, *QUERY_STATS, *SAMPLED_READ)
 
 COMMANDS: Final = (
     Command("count", count, _COUNT, pauses=True, requires=on_collection("find")),

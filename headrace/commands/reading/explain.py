@@ -20,11 +20,12 @@ from headrace.commands.reading import count, find
 from headrace.commands.reading.aggregate import PIPELINE
 from headrace.commands.requirements import others
 from headrace.commands.writing import delete, find_and_modify, update
+from headrace.dispatch.api_version import is_strict
 from headrace.dispatch.arguments import Fields, document, raw_documents, string
 from headrace.dispatch.collection_uuid import check_collection_uuid
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
-from headrace.dispatch.generic_arguments import MULTI, UPSERT
+from headrace.dispatch.generic_arguments import MULTI, READ_CONCERN, UPSERT
 from headrace.dispatch.namespaces import target
 from headrace.dispatch.request import Request
 from headrace.dispatch.server_info import MONGODB_VERSION_TEXT, host_of
@@ -69,7 +70,7 @@ FIELDS: Final = Fields(EXPLAIN, string("verbosity", choices=VERBOSITIES))
 
 @dataclass(slots=True)
 class Plan:
-    """One way to find: `run` finds, and returns how many documents the command answers and what else it counted."""
+    """One way to find: `run` finds, and returns how many documents the command answers and its other counts."""
 
     namespace: str
     spec: dict[str, Any]
@@ -79,7 +80,7 @@ class Plan:
 
 
 def run(context: CommandContext, request: Request) -> dict[str, Any]:
-    """explain: the plan of the command inside, at the `verbosity` asked for.
+    """explain: the plan of the command inside, at the requested `verbosity`.
 
     Raises 2, 14, 20, 59, 72 for a `writeConcern`, and 73 where the command inside names another database as its `$db`.
     """
@@ -90,12 +91,31 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
     if inner.get("$db", request.db) != request.db:
         raise CommandError(73, f"Mismatched $db in explain command. Expected {request.db} but got {inner['$db']}")
     name = next(iter(inner), "")
+    if is_strict(request.body):
+        inner = {**inner, "apiVersion": "1", "apiStrict": True}
     asked = Request(name, request.db, encode(inner), {}, request.client, inner)
+    if name == "aggregate":
+        check_level(request.body)
     return explain(context, asked, request.body.get("verbosity", "allPlansExecution"))
 
 
+def check_level(body: dict[str, Any]) -> None:
+    """Raise 72 for a `readConcern` at which no aggregation is explained, 263 in a transaction."""
+    if "autocommit" in body:
+        raise CommandError(
+            263, "Explain for the aggregate command cannot run within a multi-document transaction",
+        )  # fmt: skip
+    level = READ_CONCERN.of(body).get("level") or "local"
+    if level != "local":
+        raise CommandError(
+            72,
+            "Explain for the aggregate command cannot run with a readConcern other than 'local'. Current readConcern: "
+            f'{{ readConcern: {{ level: "{level}", provenance: "clientSupplied" }} }}',
+        )
+
+
 def explain(context: CommandContext, request: Request, verbosity: str) -> dict[str, Any]:
-    """The reply for a request that is not to be answered. Raises 59 and 20 for a command that finds nothing, 40415."""
+    """The reply for a request that is not executed. Raises 59 and 20 for a command that finds nothing, 40415."""
     plans = _PLANS.get(request.name)
     if plans is None and request.name != "aggregate":
         if request.name in context.engine.commands:
@@ -162,7 +182,7 @@ def _find(context: CommandContext, request: Request) -> Plan:
     find.check(body)
     spec, sort = find.FILTER.of(body), find.SORT.of(body)
     collection = context.view.collection(namespace)
-    check_hint(collection, body.get("hint"))
+    check_hint(collection, body.get("hint"), api_strict=is_strict(body))
     skip, limit = find.SKIP.of(body) or 0, find.LIMIT.of(body) or None
     counts: list[StageCounts] = []
 
@@ -247,10 +267,10 @@ def _distinct(context: CommandContext, request: Request) -> Plan:
 
 
 def _writes(context: CommandContext, request: Request, statement: dict[str, Any], one: bool, sort: Any) -> Plan:
-    """What one statement of a write would find; `u` is in it if it would update."""
+    """The plan of one statement of a write; `u` is in it if it would update."""
     namespace, body = target(request), request.body
     collection = context.view.collection(namespace)
-    check_hint(collection, statement.get("hint"))
+    check_hint(collection, statement.get("hint"), api_strict=is_strict(body))
     collation, spec = collation_of(collection, statement.get("collation")), statement["q"]
     let = variables_of(body) or None
     order = Order(parse_sort(sort, collation), 1) if sort else ANY_ORDER
@@ -412,7 +432,7 @@ def _source(
 
 
 def _examined_shown(counts: Counts) -> dict[str, Any]:
-    """What a stage has examined in other collections, as MongoDB shows it for `$lookup`."""
+    """The documents and keys that a stage has examined in other collections, as MongoDB shows them for `$lookup`."""
     return {
         "totalDocsExamined": Int64(counts.documents), "totalKeysExamined": Int64(counts.keys),
         "collectionScans": Int64(counts.collection_scans), "indexesUsed": list(counts.indexes),
@@ -420,7 +440,7 @@ def _examined_shown(counts: Counts) -> dict[str, Any]:
 
 
 def spills_of(context: CommandContext, stage: str) -> dict[str, Any]:
-    """What the stages of a name have put on disk; nothing where that is none of them."""
+    """The spills to disk of the stages of a name; empty for stages that never spill."""
     if stage not in _SPILLING:
         return {}
     spills = {} if context.memory is None else context.memory.spills.get(stage, {})

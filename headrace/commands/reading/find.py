@@ -12,18 +12,22 @@ from headrace import limits
 from headrace.cursors.document_cursor import DocumentCursor
 from headrace.cursors.tailable_scan import Matching, Projected, Skipping, TailableScan
 from headrace.dispatch import reply
+from headrace.dispatch.api_version import is_strict
 from headrace.dispatch.arguments import Fields, boolean, document, number, without_effect
-from headrace.dispatch.collection_uuid import COLLECTION_UUID, with_expected_uuid
+from headrace.dispatch.collection_uuid import COLLECTION_UUID
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import (
     BATCH_SIZE,
     COLLATION,
+    CONSTANTS,
     ENCRYPTION,
     HINT,
     LET,
     NO_CURSOR_TIMEOUT,
+    QUERY_SETTINGS,
     QUERY_STATS,
+    SAMPLED_READ,
 )
 from headrace.dispatch.namespaces import OPLOG, target
 from headrace.dispatch.request import Request
@@ -36,7 +40,7 @@ from headrace.execution.marked_documents import shown
 from headrace.execution.plan import Finder, check_hint, collation_of
 from headrace.execution.planner.key_range import IndexRange
 from headrace.execution.planner.query import Order
-from headrace.execution.sources import Opened, documents, in_order, is_virtual, resolve
+from headrace.execution.sources import Opened, documents, in_order, is_virtual, resolve, stored
 from headrace.query.collation import Collation
 from headrace.query.expansion import encoded
 from headrace.query.expressions.numbers import to_long
@@ -72,23 +76,19 @@ TAILABLE: Final = boolean("tailable")
 FIELDS: Final = Fields(
     ALLOW_DISK_USE, AWAIT_DATA, BATCH_SIZE, COLLATION, COLLECTION_UUID, FILTER, HINT, LET, LIMIT, MAX, MIN,
     NO_CURSOR_TIMEOUT, PROJECTION, RETURN_KEY, SHOW_RECORD_ID, SINGLE_BATCH, SKIP, SORT, TAILABLE,
-    *ENCRYPTION, *QUERY_STATS,
-    *without_effect(
-        "bool", "allowPartialResults", "allowSpeculativeMajorityRead", "oplogReplay", "readOnce"
-    ),
-    *without_effect("number", "term"), *without_effect("object", "querySettings", "runtimeConstants"),
+    *CONSTANTS, *ENCRYPTION, *QUERY_SETTINGS, *QUERY_STATS, *SAMPLED_READ,
+    *without_effect("bool", "allowPartialResults", "oplogReplay", "readOnce"), *without_effect("number", "term"),
 )  # fmt: skip
 
 
-@with_expected_uuid
 def run(context: CommandContext, request: Request) -> bytes:
     """find: the first batch; the cursor stays open if more may come."""
     body = request.body
     namespace = target(request)
     check(body)
     spec = FILTER.of(body)
-    collection = context.view.collection(namespace)
-    check_hint(collection, body.get("hint"))
+    collection = stored(context, namespace)
+    check_hint(collection, body.get("hint"), api_strict=is_strict(body))
     if _is_plain_by_id(body, collection):
         finder = Finder(collection, spec, None)  # type: ignore[arg-type]
         if finder.is_by_id:
@@ -110,7 +110,7 @@ def run(context: CommandContext, request: Request) -> bytes:
 
 
 def _is_plain_by_id(body: dict[str, Any], collection: Collection | None) -> bool:
-    """The commonest find: an `_id`, nothing else asked for."""
+    """Whether it is the commonest find: an `_id`, and no other option."""
     return (
         collection is not None
         and not collection.is_view
@@ -123,7 +123,7 @@ def _is_plain_by_id(body: dict[str, Any], collection: Collection | None) -> bool
 _NOT_PLAIN: Final = frozenset({
     "batchSize", "collation", "let", "max", "min", "projection", "returnKey", "showRecordId", "skip", "tailable",
 })  # fmt: skip
-"""What a plain find by `_id` has not, or empty."""
+"""The fields that a plain find by `_id` leaves out or empty."""
 
 
 def check(body: dict[str, Any]) -> None:
@@ -184,7 +184,7 @@ def selected(
         return Opened(matches, plan)
     project = _projection(projection, spec, collation, let, order.sort) if projection else None
     if plan is not None and marked:
-        show = shown(project, with_record=SHOW_RECORD_ID.of(body), with_key=RETURN_KEY.of(body))
+        show = shown(project, projection or {}, with_record=SHOW_RECORD_ID.of(body), with_key=RETURN_KEY.of(body))
         return Opened(map(show, matches), plan)
     if project is None:
         return Opened(matches, plan)
@@ -192,8 +192,8 @@ def selected(
 
 
 def covering(projection: dict[str, Any]) -> tuple[str, ...] | None:
-    """The fields that are all a projection shows; None where it does anything else than to include some by name."""
-    if len(projection) > limits.INDEX_FIELD_COUNT_MAX + 1:  # no index has so many
+    """The fields that are all a projection shows; None where it does more than include some by name."""
+    if len(projection) > limits.INDEX_FIELD_COUNT_MAX + 1:  # no index has that many fields
         return None
     fields = [name for name in projection if name != "_id"]
     if any(name.startswith("$") or "." in name for name in fields):
@@ -229,15 +229,16 @@ def as_pipeline(body: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _on_view(context: CommandContext, request: Request, namespace: str) -> bytes:
-    """A find on a view runs as an aggregation on the collection under it. Raises 168 for what only a find has."""
+    """Run a find on a view as an aggregation on the collection under it. Raises 168 for options that only a find
+    has."""
     from headrace.execution.pipelines import run_pipeline_on
 
     body = request.body
     for name in ("max", "min", "returnKey", "showRecordId"):
         if body.get(name):
             raise CommandError(168, f"Option {name} not supported in aggregation.")
-    _, pipeline = resolve(context, namespace)
-    matches = run_pipeline_on(context, namespace, [*pipeline, *as_pipeline(body)], body)
+    _, pipeline = resolve(context, namespace, api_strict=bool(body.get("apiStrict")))
+    matches = run_pipeline_on(context, namespace, [*pipeline, *as_pipeline(body)], body, request)
     single = SINGLE_BATCH.of(body)
     limit = LIMIT.of(body) or None
     return open_cursor(context, request, namespace, matches, BATCH_SIZE.of(body), single_batch=single, limit=limit)
@@ -277,7 +278,7 @@ def _tail(
 def _tailable(
     context: CommandContext, body: dict[str, Any], namespace: str, spec: dict[str, Any], collection: Collection | None
 ) -> Iterator[bytes]:
-    """What a tailable cursor reads: matched, skipped, projected. `collection`: None for the oplog."""
+    """The documents of a tailable cursor: matched, skipped, projected. `collection`: None for the oplog."""
     collation, variables = collation_of(collection, body.get("collation")), variables_of(body) or None
     if collection is None:
         matches = documents(context, namespace, spec, collation, variables=variables)

@@ -18,7 +18,6 @@ from headrace.dispatch.request import Request
 from headrace.dispatch.transaction_statements import check_cursor
 from headrace.dispatch.wait import Wait
 from headrace.errors import AnsweredError, CommandError
-from headrace.turns import uninterrupted
 
 UNBOUNDED: Final = 1 << 30
 
@@ -46,7 +45,7 @@ def run(context: CommandContext, request: Request) -> bytes | Wait:
         check_cursor(context, cursor_id)
     size = BATCH_SIZE.of(body)
     if context.engine.fail_points.active:
-        _check_out(context, request, cursor_id)
+        _check_out(context, request, cursor)
     if cursor.is_change_stream:
         cursor.repeated_getmore = RepeatedGetMore(
             request, cursor.key, size or UNBOUNDED, _await_ms(body), _grants(context, request)
@@ -55,9 +54,10 @@ def run(context: CommandContext, request: Request) -> bytes | Wait:
         return _changes(context, request, cursor)
     if not cursor.awaits and body.get("maxTimeMS") is not None:
         _check_time(body)
+    store, position = context.store, context.store.last_position
     batch = _documents(context, cursor, size or None)
-    if not batch and cursor.awaits and not request.time_is_up:
-        return Wait(_await_ms(body), cursor.key)
+    if not batch and cursor.awaits and not request.time_is_up:  # what was committed while it paused wakes nothing
+        return Wait(_await_ms(body), cursor.key, over=lambda: store.last_position != position)
     if cursor.exhausted:
         context.cursors.remove(cursor_id)
     namespace = cursor.namespace.encode()
@@ -109,11 +109,12 @@ def _documents(context: CommandContext, cursor: DocumentCursor, count_max: int |
     return batch
 
 
-def _check_out(context: CommandContext, request: Request, cursor_id: int) -> None:
+def _check_out(context: CommandContext, request: Request, cursor: Any) -> None:
+    has_deadline = not cursor.is_change_stream and cursor.left_ms is not None
     try:
-        context.engine.fail_points.after_cursor_checkout(context.engine, request)
+        context.engine.fail_points.after_cursor_checkout(context.engine, request, has_deadline=has_deadline)
     except CommandError:
-        context.cursors.remove(cursor_id)
+        context.cursors.remove(cursor.id)
         raise
 
 
@@ -129,8 +130,7 @@ def _await_ms(body: dict[str, Any]) -> float:
 
 def _changes(context: CommandContext, request: Request, cursor: ChangeCursor) -> bytes | Wait:
     try:
-        with uninterrupted():  # another getMore may name the same cursor
-            batch = cursor.next_batch(context, cursor.repeated_getmore.count_max)
+        batch = cursor.next_batch(context, cursor.repeated_getmore.count_max)
     except AnsweredError:
         context.cursors.remove(cursor.id)
         raise

@@ -10,7 +10,6 @@ from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.namespaces import target
 from headrace.dispatch.request import Request
-from headrace.turns import gathered, ticking
 
 CURSORS: Final = array("cursors", "long", required=True)
 
@@ -21,11 +20,11 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
     if type(name) is not str:
         target(request)
     ids = CURSORS.of(request.body)
-    killed = gathered(item for item in ticking(ids) if context.cursors.kill(int(item)))
+    killed = [item for item in ids if context.cursors.kill(int(item))]
     of_killed = frozenset(killed)
     return {
         "cursorsKilled": killed,
-        "cursorsNotFound": gathered(item for item in ticking(ids) if item not in of_killed),
+        "cursorsNotFound": [item for item in ids if item not in of_killed],
         "cursorsAlive": [],
         "cursorsUnknown": [],
     }

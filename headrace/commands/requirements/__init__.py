@@ -1,1 +1,1 @@
-"""What commands require where that depends on the request: pipelines, writes, cursors and operations of others."""
+"""Requirements of commands that depend on the request: pipelines, writes, cursors and other clients' operations."""

@@ -1,4 +1,4 @@
-"""What commands require that are about other commands: explain, cursors and operations, listings, the profiler."""
+"""Requirements of commands about other commands: explain, cursors and operations, listings, the profiler."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _profile(engine: Engine, request: Request, grants: Grants) -> Iterable[Privi
 CURRENT_OP: Final = Requirement("inprog on the cluster; nothing for one's own (`$ownOps`)", _current_op)
 EXPLAIN: Final = Requirement("what the explained command requires", _explain)
 GET_MORE: Final = Requirement("the user's own cursor, and what opening it required", _get_more)
-KILL_CURSORS: Final = Requirement("the user's own cursors, else killAnyCursor on the cluster", _kill_cursors)
+KILL_CURSORS: Final = Requirement("the user's own cursors, otherwise killAnyCursor on the cluster", _kill_cursors)
 KILL_OP: Final = Requirement("killop on the cluster; nothing for one's own", _kill_op)
 LIST_COLLECTIONS: Final = Requirement("listCollections on the database; nothing for one's own", _list_collections)
 LIST_DATABASES: Final = Requirement("a login; listDatabases on the cluster for all of them", _list_databases)

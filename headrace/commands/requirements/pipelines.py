@@ -1,7 +1,7 @@
-"""What an aggregation requires: of its source, of the collections that its stages read, of the one that it writes.
+"""The requirements of an aggregation: for its source, the collections that its stages read, and its target.
 
-A view is required as it is named, not what it is made of. What is no valid pipeline requires what its valid part does:
-the parser refuses it behind the check.
+For a view, the view itself is required, not the collections it reads. An invalid pipeline requires the privileges of
+its valid part: the parser refuses it after the check.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from headrace.auth.privileges import ANY_NORMAL, CLUSTER, Privilege
 from headrace.dispatch.access import Grants
 from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import Requirement, namespace_of
-from headrace.query.stages.other_collections import other_collections
+from headrace.query.stages.other_collections import joined_collections
 
 if TYPE_CHECKING:
     from headrace.dispatch.engine import Engine
@@ -43,7 +43,7 @@ HERE: Final = frozenset({
     "$limit", "$match", "$project", "$redact", "$replaceRoot", "$replaceWith", "$sample", "$set", "$setWindowFields",
     "$skip", "$sort", "$sortByCount", "$unset", "$unwind",
 })  # fmt: skip
-"""Stages that need no more than `find` on the collection: they work on what comes to them."""
+"""Stages that require only `find` on the collection: they work on their input."""
 
 
 def _variant(request: Request) -> bool | None:
@@ -56,7 +56,7 @@ def _variant(request: Request) -> bool | None:
 
 
 def aggregation(engine: Engine, request: Request, grants: Grants) -> Iterator[Privilege]:
-    """What an aggregate needs."""
+    """The privileges of an aggregate."""
     body = request.body
     pipeline = body.get("pipeline")
     stages = pipeline if type(pipeline) is list else []
@@ -67,17 +67,22 @@ def aggregation(engine: Engine, request: Request, grants: Grants) -> Iterator[Pr
 
 
 def reading(namespace: str, db: str, pipeline: Any, grants: Grants) -> Iterator[Privilege]:
-    """What a pipeline over a collection needs, such as a view's."""
+    """The privileges of a pipeline over a collection, such as a view's."""
     yield from _pipeline(namespace, db, pipeline if type(pipeline) is list else [], grants)
 
 
 def _pipeline(namespace: str, db: str, stages: list[Any], grants: Grants) -> Iterator[Privilege]:
-    first = stages[0] if stages and type(stages[0]) is dict else {}
-    yield from _source(namespace, db, next(iter(first.items()), ("", None)), grants)
-    for other in other_collections(stages, db):
-        yield other, FIND
+    yield from _source(namespace, db, _first(stages), grants)
+    for other, inner in joined_collections(stages, db):
+        yield other, _SOURCES.get(_first(inner)[0], FIND)
     for name, spec in _outputs(stages):
         yield _target(name, spec, db), frozenset({"insert", "remove"}) if name == "$out" else _merging(spec)
+
+
+def _first(stages: Any) -> tuple[str, Any]:
+    """The name and the argument of the stage that a pipeline begins with; empty for none."""
+    first = stages[0] if type(stages) is list and stages else None
+    return next(iter(first.items()), ("", None)) if type(first) is dict else ("", None)
 
 
 def _source(namespace: str, db: str, first: tuple[str, Any], grants: Grants) -> Iterator[Privilege]:
@@ -100,7 +105,7 @@ def _source(namespace: str, db: str, first: tuple[str, Any], grants: Grants) -> 
 
 
 def _only_self(spec: dict[str, Any], grants: Grants) -> bool:
-    """Whether the `users` that sessions are asked for are nobody but who asks."""
+    """Whether the `users` of listed sessions are only the client's own user."""
     users = spec.get("users")
     return users is None or (
         type(users) is list and all(item == {"user": grants.name.user, "db": grants.name.db} for item in users)

@@ -1,4 +1,4 @@
-"""What the commands about users and roles require."""
+"""Requirements of the commands about users and roles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What writes and changes of the catalog require.
+"""Requirements of writes and changes of the catalog.
 
 Rule: a requirement reads a request exactly as the command does, the same of several fields of one name and numbers of
 any type. Where it does not, it is stricter.
@@ -17,7 +17,6 @@ from headrace.dispatch.namespaces import namespaces_of, operation_target
 from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import Requirement, namespace_of
 from headrace.query.expressions.numbers import truthy
-from headrace.turns import ticking
 from headrace.values.bson import iter_elements, value_of
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ def _upserts(request: Request) -> bool:
             return False
         statements = raw_documents(request, "updates")
     named = [raw for raw in statements if b"upsert" in raw]
-    return bool(named) and any(map(_has_upsert, ticking(named)))
+    return bool(named) and any(map(_has_upsert, named))
 
 
 def _has_upsert(raw: bytes) -> bool:
@@ -81,13 +80,14 @@ def _find_and_modify(engine: Engine, request: Request, grants: Grants) -> Iterat
 
 
 def _bulk_write(engine: Engine, request: Request, grants: Grants) -> Iterator[Privilege]:
-    """Operations may be many: of those that begin with the same bytes, to their namespace's number, one is parsed."""
+    """The privileges of a bulkWrite. Among operations with the same first bytes, up to their namespace's number, one is
+    parsed."""
     namespaces = namespaces_of(request)
     operations = raw_documents(request, "ops")
-    upserts = any(b"upsert" in raw and _has_upsert(raw) for raw in ticking(operations))
+    upserts = any(b"upsert" in raw and _has_upsert(raw) for raw in operations)
     bypasses = truthy(request.body.get("bypassDocumentValidation"))
-    heads = {raw[:_HEAD_END] if raw[4] == _INT32 else raw: raw for raw in ticking(operations)}
-    for kind, number in dict.fromkeys(operation_target(raw) for raw in ticking(list(heads.values()))):
+    heads = {raw[:_HEAD_END] if raw[4] == _INT32 else raw: raw for raw in operations}
+    for kind, number in dict.fromkeys(operation_target(raw) for raw in list(heads.values())):
         if not 0 <= number < len(namespaces):
             continue  # which the command refuses
         namespace = namespaces[number]
@@ -104,7 +104,8 @@ def _create(engine: Engine, request: Request, grants: Grants) -> Iterator[Privil
 
 
 def _of_view(request: Request, grants: Grants, source: Any) -> Iterator[Privilege]:
-    """Who can read a view must be allowed to read what it shows; its system collections, also who cannot."""
+    """The privileges to define a view. A user that can read the view needs those to read its sources; every user needs
+    those of its system collections."""
     if type(source) is str:
         reads_view = grants.permits(namespace_of(request), FIND)
         for required in reading(f"{request.db}.{source}", request.db, request.body.get("pipeline"), grants):

@@ -24,15 +24,16 @@ def top(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def fsync(context: CommandContext, request: Request) -> dict[str, Any]:
-    """What was acknowledged is on disk already; raises 115 for a lock."""
+    """Do nothing, because acknowledged writes are on disk already; raises 115 for a lock."""
     if LOCK.of(request.body):
         raise CommandError(115, "fsync with lock is not supported: copy the data with the server stopped")
     return {"numFiles": 1}
 
 
 def rotate_certificates(context: CommandContext, request: Request) -> dict[str, Any]:
-    """Read the files with certificates again: connections to come get the new ones, all others stay. Raises 140 if they
-    cannot be used, and then the old ones stay; 13 for a client on another machine, unless it is a user who may."""
+    """Read the files with certificates again: new connections get the new ones, all others stay. Raises 140 if they
+    cannot be used, and then the old ones stay; 13 for a client on another machine, unless its user has the
+    privilege."""
     if not context.engine.authorizes:
         require_loopback(request)
     context.engine.shell.rotate_certificates(MESSAGE.of(request.body))

@@ -1,4 +1,4 @@
-"""What this server is: buildInfo, hostInfo, getCmdLineOpts, getLog, features, listCommands.
+"""The identity of this server: buildInfo, hostInfo, getCmdLineOpts, getLog, features, listCommands.
 
 Rule: it says which release of MongoDB it speaks like (`version`), because drivers and shells decide by
 that, and says openly beside it that it is Headrace.

@@ -20,7 +20,7 @@ MODE: Final = Field("mode", FieldType(("string", "object")), None)
 
 
 def configure(context: CommandContext, request: Request) -> dict[str, Any]:
-    """configureFailPoint: set one, or `mode: "off"`. Raises 266 for a name that is none, 2, 9, 14 for a bad mode."""
+    """configureFailPoint: set one, or `mode: "off"`. Raises 266 for an unknown name, 2, 9, 14 for a bad mode."""
     body = request.body
     name = body["configureFailPoint"]
     if name not in NAMES:

@@ -22,6 +22,6 @@ def whats_my_uri(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 COMMANDS: Final = (
-    Command("ping", ping, Fields(strict=False), requires=ANYONE),
+    Command("ping", ping, Fields(), requires=ANYONE),
     Command("whatsmyuri", whats_my_uri, Fields(strict=False), requires=ANYONE),
 )

@@ -1,4 +1,4 @@
-"""What goes on: commands that run or wait, open transactions and cursors. currentOp, killOp, and what stages show.
+"""Operations in progress: commands that run or wait, open transactions and cursors. currentOp, killOp, and stages.
 
 A read that takes long runs in turns with others and is seen in progress; so is what waits (a getMore for events, a
 write for a transaction), and the command that asks. A connection does one thing at a time: its number is the number of

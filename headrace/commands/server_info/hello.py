@@ -4,8 +4,8 @@ Rule: `me`, `hosts` and `primary` are the address at which this client has reach
 its driver will connect to next, whatever names the machine goes by.
 
 A driver that sends the `topologyVersion` it knows, with `maxAwaitTimeMS`, wants the answer when something
-has changed. Nothing ever does in a set of one, so it waits until its time is up (a restarted server, which
-has another process id, answers at once).
+has changed. In a set of one that is a `replSetStepDown`, and its end; otherwise it waits until its time is up. A
+restarted server has another process id and answers at once. `dispatch/exhaust.py` has the streaming form.
 
 Source: the drivers' specification of server discovery and monitoring.
 """
@@ -21,6 +21,7 @@ from headrace.commands.users.logging_in import speculative, supported_mechanisms
 from headrace.dispatch.arguments import Field, Fields, array, boolean, document, number, string, without_effect
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
+from headrace.dispatch.primacy import TOPOLOGY
 from headrace.dispatch.request import ClientInfo, Request
 from headrace.dispatch.requirement import ANYONE
 from headrace.dispatch.server_info import ELECTION_ID, host_of, op_time, topology_version
@@ -29,7 +30,7 @@ from headrace.errors import CommandError
 from headrace.values.bson import encode
 
 COMPRESSORS: Final = frozenset({"snappy", "zlib", "zstd"})
-"""Those that `wire/compression.py` knows."""
+"""The compressors of `wire/compression.py`."""
 WIRE_VERSION_MIN: Final = 0
 WIRE_VERSION_MAX: Final = 27
 """MongoDB 8.2."""
@@ -55,7 +56,7 @@ def run(context: CommandContext, request: Request) -> dict[str, Any] | Wait:
     counter = int(topology["counter"])
     wait_ms = _wait_ms(context, body, counter)
     if wait_ms and not request.time_is_up:
-        return Wait(wait_ms)
+        return Wait(wait_ms, TOPOLOGY)
     is_first = request.client.metadata is None
     _remember_client(request.client, body)
     if is_first and request.client.metadata is not None:
@@ -79,18 +80,20 @@ def run(context: CommandContext, request: Request) -> dict[str, Any] | Wait:
     return reply
 
 
-def _wait_ms(context: CommandContext, body: dict[str, Any], counter: int) -> int:
+def _wait_ms(context: CommandContext, body: dict[str, Any], counter: int) -> float:
     """How long this client wants to wait for news; 0 for an answer now. Raises 31368, 31372, 31373, 31382."""
     known = body.get("topologyVersion")
     wait_ms = MAX_AWAIT_TIME_MS.of(body)
     if known is None:
         if wait_ms is not None:
-            raise CommandError(31373, "A request with 'maxAwaitTimeMS' must include a 'topologyVersion'")
+            raise CommandError(31368, "A request with 'maxAwaitTimeMS' must include a 'topologyVersion'")
         return 0
     if wait_ms is None:
         raise CommandError(31368, "A request with a 'topologyVersion' must include 'maxAwaitTimeMS'")
+    if known["counter"] < 0:
+        raise CommandError(31372, "topologyVersion must have a non-negative counter")
     if wait_ms < 0:
-        raise CommandError(31372, "'maxAwaitTimeMS' must be a non-negative integer")
+        raise CommandError(31373, "maxAwaitTimeMS must be a non-negative integer")
     if known.get("processId") != context.engine.process_id or known["counter"] < counter:
         return 0
     if known["counter"] > counter:
@@ -99,13 +102,14 @@ def _wait_ms(context: CommandContext, body: dict[str, Any], counter: int) -> int
             f"Received a topology version with counter: {known['counter']} which is greater than the server "
             f"topology version counter: {counter}",
         )
-    return wait_ms
+    left_ms = context.engine.primacy.left_ms
+    return float(wait_ms) if left_ms is None else min(float(wait_ms), left_ms)
 
 
 def _remember_client(info: ClientInfo, body: dict[str, Any]) -> None:
-    """Store who the client says it is and the compressors it knows.
+    """Store the client's metadata and the compressors it knows.
 
-    Raises 184 and 185 for what is too long, 186 if the client says another thing later.
+    Raises 184 and 185 for metadata that is too long, 186 if the client sends a different one later.
     """
     client = body.get("client")
     if client is not None:
@@ -139,15 +143,16 @@ def _in_a_set(context: CommandContext, info: ClientInfo, primary_field: str) -> 
     host = host_of(context.engine, info)
     timestamp, wall_ms = context.engine.last_write()
     date = DatetimeMS(wall_ms)
+    is_primary = context.engine.primacy.is_primary
     return {
         "hosts": [host],
         "setName": context.engine.options.replica_set,
         "setVersion": 1,
-        primary_field: True,
-        "secondary": False,
-        "primary": host,
+        primary_field: is_primary,
+        "secondary": not is_primary,
+        **({"primary": host} if is_primary else {}),
         "me": host,
-        "electionId": ELECTION_ID,
+        **({"electionId": ELECTION_ID} if is_primary else {}),
         "lastWrite": {
             "opTime": op_time(timestamp),
             "lastWriteDate": date,

@@ -1,8 +1,7 @@
 """Server parameters: the table of all there are, and getParameter and setParameter.
 
-The engine holds their current values in `context.engine.parameters`, by name; whoever obeys a parameter reads it
-there when it is needed, so that a change works at once. A parameter of MongoDB that would change nothing
-here is not in the table.
+The engine holds their current values in `context.engine.parameters`, by name. Code reads a parameter there when it
+needs it, so that a change works at once. A parameter of MongoDB that would change nothing here is not in the table.
 """
 
 from __future__ import annotations
@@ -61,6 +60,13 @@ def _key_count(name: str, value: Any) -> int:
     return count
 
 
+def _second_count(name: str, value: Any) -> int:
+    count = _count(name, value)
+    if count is None:
+        raise CommandError(2, f"Invalid value for parameter {name}: expected a number of seconds")
+    return count
+
+
 def _bytes(name: str, value: Any) -> int:
     size = _count(name, value)
     if size is None:
@@ -105,8 +111,15 @@ PARAMETERS: Final = {
         Parameter("quiet", lambda options: options.quiet, _boolean),
         Parameter("requireApiVersion", lambda options: False),
         Parameter("transactionLifetimeLimitSeconds", lambda options: limits.TRANSACTION_SECONDS_MAX),
+        Parameter("ttlMonitorSleepSecs", lambda options: options.ttl_seconds, _second_count),
     )
 }
+
+
+AT_START: Final = frozenset({
+    "authenticationMechanisms", "enableLocalhostAuthBypass", "enableTestCommands", "ttlMonitorSleepSecs",
+})  # fmt: skip
+"""The parameters that `--setParameter` sets."""
 
 
 def first_parameters(options: ServerOptions) -> dict[str, Any]:
@@ -129,7 +142,7 @@ def get_parameter(context: CommandContext, request: Request) -> dict[str, Any]:
         name: {
             "value": _value(context, name),
             "settableAtRuntime": PARAMETERS[name].check is not None,
-            "settableAtStartup": False,
+            "settableAtStartup": name in AT_START,
         }
         for name in names
     }

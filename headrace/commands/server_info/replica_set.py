@@ -1,38 +1,46 @@
 """The replica set of one: its status and configuration, and why nothing about it can be changed.
 
-The set is initiated from the first start on, this server is its only member and always the primary, in
-term 1. What is written is on disk before it is acknowledged, so all of a member's positions are the same one.
+The set is initiated from the first start on, this server is its only member and the primary, in term 1, except after
+a forced `replSetStepDown`. What is written is on disk before it is acknowledged, so all of a member's positions are
+the same one.
 """
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from bson import Int64, ObjectId
 from bson.datetime_ms import DatetimeMS
 
-from headrace.dispatch.arguments import Fields, boolean
+from headrace.dispatch import transactions
+from headrace.dispatch.arguments import Fields, boolean, number
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
+from headrace.dispatch.primacy import TOPOLOGY
 from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import on_cluster
-from headrace.dispatch.server_info import ELECTION_ID, host_of, op_time
+from headrace.dispatch.server_info import ELECTION_ID, host_of, op_time, topology_version
 from headrace.errors import CommandError
 from headrace.hashing import sha256
 
 _PRIMARY: Final = 1
+_SECONDARY: Final = 2
 COMMITMENT_STATUS: Final = boolean("commitmentStatus")
 FORCE: Final = boolean("force")
+CATCH_UP: Final = number("secondaryCatchUpPeriodSecs")
+_STEP_DOWN_SECONDS: Final = 60
+_CATCH_UP_SECONDS: Final = 10
 
 
 def get_status(context: CommandContext, request: Request) -> dict[str, Any]:
-    """replSetGetStatus: this server as the primary and only member."""
+    """replSetGetStatus: this server as the only member."""
     timestamp, wall_ms = context.engine.last_write()
     where, date = op_time(timestamp), DatetimeMS(wall_ms)
     return {
         "set": context.engine.options.replica_set,
         "date": DatetimeMS(context.clock.now_ms()),
-        "myState": _PRIMARY,
+        "myState": _PRIMARY if context.engine.primacy.is_primary else _SECONDARY,
         "term": Int64(1),
         "syncSourceHost": "",
         "syncSourceId": -1,
@@ -75,12 +83,13 @@ def _election(context: CommandContext) -> dict[str, Any]:
 def _member(context: CommandContext, request: Request) -> dict[str, Any]:
     timestamp, wall_ms = context.engine.last_write()
     date = DatetimeMS(wall_ms)
+    is_primary = context.engine.primacy.is_primary
     return {
         "_id": 0,
         "name": host_of(context.engine, request.client),
         "health": 1.0,
-        "state": _PRIMARY,
-        "stateStr": "PRIMARY",
+        "state": _PRIMARY if is_primary else _SECONDARY,
+        "stateStr": "PRIMARY" if is_primary else "SECONDARY",
         "uptime": (context.clock.now_ms() - context.engine.started_ms) // 1000,
         "optime": op_time(timestamp),
         "optimeDate": DatetimeMS(timestamp.time * 1000),
@@ -155,10 +164,37 @@ def initiate(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def step_down(context: CommandContext, request: Request) -> dict[str, Any]:
-    """Nobody could take over: 262 as MongoDB says it after waiting, 115 for stepping down by force."""
-    if FORCE.of(request.body):
-        raise CommandError(115, "Headrace is a set of one member and cannot step down")
-    raise CommandError(262, "No electable secondaries caught up: the set has one member")
+    """replSetStepDown: with `force` this server is a secondary for as many seconds, without it that is error 262.
+
+    MongoDB answers 262 after it has waited for `secondaryCatchUpPeriodSecs`; here no other member can catch up, so that
+    the answer comes at once. Raises 2 for wrong periods, 10107 on a secondary.
+    """
+    engine, force = context.engine, FORCE.of(request.body)
+    asked = request.body["replSetStepDown"]
+    seconds = int(asked) if isinstance(asked, int | float) and not isinstance(asked, bool) and asked else 0
+    if seconds < 0:
+        raise CommandError(2, "stepdown period must be a positive integer")
+    seconds = seconds or _STEP_DOWN_SECONDS
+    catch_up = CATCH_UP.of(request.body)
+    if catch_up is None:
+        catch_up = 0 if force else _CATCH_UP_SECONDS
+    if catch_up < 0:
+        raise CommandError(2, "secondaryCatchUpPeriodSecs period must be a positive or absent")
+    if seconds <= catch_up:
+        raise CommandError(2, "stepdown period must be longer than secondaryCatchUpPeriodSecs")
+    if not engine.primacy.is_primary:
+        raise CommandError(10107, "not primary so can't step down", extra={"topologyVersion": topology_version(engine)})
+    if not force:
+        now = datetime.fromtimestamp(context.clock.now_ms() / 1000, UTC).isoformat(timespec="milliseconds")
+        raise CommandError(
+            262,
+            f"No electable secondaries caught up as of {now}. Please use the replSetStepDown command with the argument "
+            "{force: true} to force node to step down.",
+        )
+    engine.primacy.step_down(seconds * 1000)
+    transactions.abort_of_sessions(engine, None)
+    engine.shell.wake(TOPOLOGY)
+    return {}
 
 
 def reconfigure(context: CommandContext, request: Request) -> dict[str, Any]:
@@ -167,7 +203,7 @@ def reconfigure(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def rollback_id(context: CommandContext, request: Request) -> dict[str, Any]:
-    """Nothing was ever rolled back."""
+    """Return rollback id 1: nothing was ever rolled back."""
     return {"rbid": 1}
 
 
@@ -239,7 +275,7 @@ COMMANDS: Final = (
     Command(
         "replSetStepDown",
         step_down,
-        Fields(FORCE, strict=False),
+        Fields(FORCE, CATCH_UP, strict=False),
         admin_only=True,
         needs_oplog=True,
         requires=on_cluster("replSetStateChange"),

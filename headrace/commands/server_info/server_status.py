@@ -34,13 +34,13 @@ _OPERATIONS: Final = {
 }
 """opcounters' names, and what is counted under each: of writes the statements, of reads the commands."""
 _LARGEST: Final = 5
-"""How many of those who hold most memory are named."""
+"""The number of the largest holders of memory to name."""
 _COUNTED: Final = frozenset({"aggregate", "bulkWrite", "delete", "find", "getMore", "insert", "update"})
 """The commands that opcounters count under a name of their own; all others are under `command`."""
 
 
 def run(context: CommandContext, request: Request) -> dict[str, Any]:
-    """serverStatus: the sections that are on by default or asked for."""
+    """serverStatus: the sections that are on by default or requested."""
     now_ms = context.clock.now_ms()
     uptime_ms = max(0, now_ms - context.engine.started_ms)
     reply: dict[str, Any] = {
@@ -108,21 +108,23 @@ def _resident_kb(maximum: int) -> int:
     return maximum // 1024 if platform.system() == "Darwin" else maximum
 
 
-def _virtual_mb() -> int:
-    """The address space in use, most of it the map of the data file; 0 where the system does not say."""
+def _mapped_mb() -> tuple[int, int]:
+    """The address space in use, most of it the map of the data file, and the resident part of it, in MiB. If the system
+    does not report them: 0, and the largest resident size so far."""
     try:
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        pages = [int(word) for word in Path("/proc/self/statm").read_text().split()[:2]]
     except (OSError, ValueError):
-        return 0
-    return pages * os.sysconf("SC_PAGE_SIZE") >> 20
+        return 0, _resident_kb(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) // 1024
+    return pages[0] * resource.getpagesize() // 1024**2, pages[1] * resource.getpagesize() // 1024**2
 
 
 def _memory(context: CommandContext, request: Request) -> dict[str, Any]:
-    usage, memory = resource.getrusage(resource.RUSAGE_SELF), context.engine.memory
+    memory = context.engine.memory
+    virtual, resident = _mapped_mb()
     return {
         "bits": 64 if sys.maxsize > 2**32 else 32,
-        "resident": _resident_kb(usage.ru_maxrss) // 1024,
-        "virtual": _virtual_mb(),
+        "resident": resident,
+        "virtual": virtual,
         "supported": True,
         "limitBytes": Int64(memory.bytes_max),
         "countedBytes": Int64(memory.used),
@@ -151,7 +153,7 @@ def _metrics(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def _network(context: CommandContext, request: Request) -> dict[str, Any] | None:
-    """What is counted of `network.bytesIn` and `.bytesOut`, and the number of commands."""
+    """The counters `network.bytesIn` and `.bytesOut`, and the number of commands."""
     counts = {
         name.split(".")[1]: count for name, count in context.engine.metrics.items() if name.startswith("network.")
     }
@@ -185,13 +187,15 @@ def _replica_set(context: CommandContext, request: Request) -> dict[str, Any] | 
     if not context.engine.options.oplog:
         return None
     host = host_of(context.engine, request.client)
+    is_primary = context.engine.primacy.is_primary
     return {
         "setName": context.engine.options.replica_set,
         "setVersion": 1,
-        "isWritablePrimary": True,
-        "secondary": False,
+        "isWritablePrimary": is_primary,
+        "ismaster": is_primary,  # its former name, which mongostat reads
+        "secondary": not is_primary,
         "hosts": [host],
-        "primary": host,
+        **({"primary": host} if is_primary else {}),
         "me": host,
         "electionId": ELECTION_ID,
         "rbid": 1,
@@ -204,7 +208,14 @@ def _security(context: CommandContext, request: Request) -> dict[str, Any] | Non
         mechanism: {kind: {what: Int64(count) for what, count in of.items()} for kind, of in kinds.items()}
         for mechanism, kinds in sorted(counts.items())
     }
-    return {"authentication": {"mechanisms": mechanisms}} if mechanisms else None
+    shown: dict[str, Any] = {"authentication": {"mechanisms": mechanisms}} if mechanisms else {}
+    options, certificate = context.engine.options.tls, context.engine.shell.certificate
+    if options is not None and certificate is not None:
+        subject, until = certificate
+        shown["SSLServerSubjectName"] = subject
+        shown["SSLServerHasCertificateAuthority"] = options.ca_file is not None
+        shown["SSLServerCertificateExpirationDate"] = DatetimeMS(int(until * 1000))
+    return shown or None
 
 
 def _storage_engine(context: CommandContext, request: Request) -> dict[str, Any]:
@@ -222,7 +233,7 @@ def _transport_security(context: CommandContext, request: Request) -> dict[str, 
 _TLS: Final = "transportSecurity."
 """Begins the names of counters of TLS connections."""
 _IDLE: Final = frozenset({"getMore", "hello"})
-"""The commands that wait for what others do."""
+"""The commands that wait for other clients' writes."""
 _WRITES: Final = frozenset({"bulkWrite", "createIndexes", "delete", "findAndModify", "insert", "update"})
 _SECTIONS: Final[dict[str, Callable[[CommandContext, Request], dict[str, Any] | None]]] = {
     "asserts": _asserts,

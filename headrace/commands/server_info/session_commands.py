@@ -21,7 +21,6 @@ from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import ANYONE, LOGGED_IN, on_cluster
 from headrace.dispatch.sessions import session_key, user_digest
 from headrace.errors import CommandError
-from headrace.turns import ticking
 
 
 def start_session(context: CommandContext, request: Request) -> dict[str, Any]:
@@ -36,8 +35,8 @@ def _listed(request: Request) -> list[dict[str, Any]]:
     return documents
 
 
-def _listing(name: str) -> Fields:
-    return Fields(array(name, "object", required=True), strict=False)
+def _listing(name: str, *, strict: bool = False) -> Fields:
+    return Fields(array(name, "object", required=True), strict=strict)
 
 
 def refresh(context: CommandContext, request: Request) -> dict[str, Any]:
@@ -48,11 +47,11 @@ def refresh(context: CommandContext, request: Request) -> dict[str, Any]:
 def end(context: CommandContext, request: Request) -> dict[str, Any]:
     """endSessions, killSessions: abort what these sessions have open, and close their cursors.
 
-    They are sessions of the user who asks, unless killSessions names another's `uid` and the user may kill any. Raises
-    13 for another's `uid` else.
+    They are sessions of the client's own user, unless killSessions names another's `uid` and the user may kill any.
+    Raises 13 otherwise.
     """
     any_user = request.name == "killSessions" and _may_kill_any(request)
-    if request.client.uid is not None or not context.engine.restricts(request.client):  # else nobody, who has none
+    if request.client.uid is not None or not context.engine.restricts(request.client):  # without a login: none
         context.engine.end_sessions(_ids(request, _listed(request), any_user=any_user))
     return {}
 
@@ -63,7 +62,8 @@ def _may_kill_any(request: Request) -> bool:
 
 
 def end_all(context: CommandContext, request: Request) -> dict[str, Any]:
-    """killAllSessions and ...ByPattern: the sessions, or those of the users, that patterns name; else all."""
+    """killAllSessions and ...ByPattern: the sessions, or those of the users, that patterns name; without patterns
+    all."""
     patterns = _listed(request)
     named = [pattern["lsid"] for pattern in patterns if type(pattern.get("lsid")) is dict]
     users = [user_digest(UserName(item["user"], item["db"])) for item in patterns if _is_user(item)]
@@ -89,7 +89,7 @@ def _is_user(item: dict[str, Any]) -> bool:
 def _ids(request: Request, sessions: list[dict[str, Any]], *, any_user: bool) -> list[bytes]:
     """The sessions as they are known here, see `session_id`."""
     ids = []
-    for session in ticking(sessions):
+    for session in sessions:
         identity, uid = session.get("id"), session.get("uid")
         if type(identity) is not Binary or identity.subtype != UUID_SUBTYPE:
             continue
@@ -105,7 +105,7 @@ def _ids(request: Request, sessions: list[dict[str, Any]], *, any_user: bool) ->
 _KILL_ANY_SESSION: Final = frozenset({"killAnySession"})
 
 COMMANDS: Final = (
-    Command("endSessions", end, _listing("endSessions"), pauses=True, requires=ANYONE),
+    Command("endSessions", end, _listing("endSessions", strict=True), pauses=True, requires=ANYONE),
     Command(
         "killAllSessions", end_all, _listing("killAllSessions"), pauses=True, requires=on_cluster("killAnySession")
     ),
@@ -117,6 +117,6 @@ COMMANDS: Final = (
         requires=on_cluster("killAnySession"),
     ),
     Command("killSessions", end, _listing("killSessions"), pauses=True, requires=LOGGED_IN),
-    Command("refreshSessions", refresh, _listing("refreshSessions"), requires=LOGGED_IN),
+    Command("refreshSessions", refresh, _listing("refreshSessions", strict=True), requires=LOGGED_IN),
     Command("startSession", start_session, Fields(strict=False), requires=LOGGED_IN),
 )

@@ -1,4 +1,4 @@
-"""What the commands about users and roles have in common: names of users and roles in requests, and their fields."""
+"""Arguments of the commands about users and roles: names of users and roles in requests, and shared fields."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace.errors import CommandError
 
 
 def named(request: Request) -> str:
-    """The name that the command's own field gives. Raises 2 for an empty one, 14 for what is no string."""
+    """The name that the command's own field gives. Raises 2 for an empty one, 14 if it is not a string."""
     name = request.body[request.name]
     if type(name) is not str:
         raise CommandError(14, f"BSON field '{request.name}.{request.name}' is the wrong type, expected type 'string'")
@@ -43,7 +43,7 @@ def role_names(listed: list[Any], db: str) -> list[RoleName]:
 
 
 def user_names(asked: Any, db: str) -> list[UserName]:
-    """The users that usersInfo asks for by name. Raises 2."""
+    """The users that usersInfo requests by name. Raises 2."""
     names = []
     for item in asked if type(asked) is list else [asked]:
         if type(item) is str:

@@ -50,7 +50,7 @@ def create(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def _set_privileges(role: dict[str, Any], name: RoleName, privileges: list[Any]) -> None:
-    """Raises 9 for what is no privilege, 49 for one on another database."""
+    """Set the privileges. Raises 9 for an invalid one, 49 for one on another database."""
     held = merged(parse_privilege(item) for item in privileges)
     if name.db != "admin" and any(resource.partition(".")[0] != name.db for resource in held):
         raise CommandError(
@@ -62,7 +62,8 @@ def _set_privileges(role: dict[str, Any], name: RoleName, privileges: list[Any])
 
 
 def _set_roles(context: CommandContext, role: dict[str, Any], name: RoleName, roles: list[RoleName]) -> None:
-    """Raises 31 for a role that is not there, 49 for one of another database, or one that inherits this one."""
+    """Set the inherited roles. Raises 31 if one does not exist, 49 for one of another database, or one that inherits
+    this one."""
     if name.db != "admin" and any(item.db != name.db for item in roles):
         raise CommandError(49, f"Roles on the '{name.db}' database cannot be granted roles from other databases")
     user_store.require_roles(context, roles)
@@ -104,7 +105,7 @@ def _existing(context: CommandContext, name: RoleName) -> dict[str, Any]:
     role = user_store.load(context, ROLES, name.id)
     if role is None:
         raise CommandError(31, f"Role '{name.text}' not found")
-    for field in ("privileges", "roles"):  # anybody may have put it there
+    for field in ("privileges", "roles"):  # the document may have been edited by hand
         if type(role.get(field)) is not list:
             role[field] = []
     return role
@@ -117,7 +118,7 @@ def _changed(context: CommandContext, request: Request, role: dict[str, Any]) ->
 
 
 def drop(context: CommandContext, request: Request) -> dict[str, Any]:
-    """dropRole: who has it, has it no more. Raises 31."""
+    """dropRole: also takes the role from all users and roles that have it. Raises 31."""
     name = role_named(request)
     _existing(context, name)
     _forget(context, lambda role: role == name)
@@ -182,7 +183,7 @@ def grant_roles(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def revoke_roles(context: CommandContext, request: Request) -> dict[str, Any]:
-    """revokeRolesFromRole: it inherits these no more."""
+    """revokeRolesFromRole: the role no longer inherits these."""
     role, roles = _existing(context, role_named(request)), _roles(request)
     role["roles"] = [item.document for item in roles_of(role) if item not in roles]
     return _changed(context, request, role)

@@ -39,7 +39,8 @@ ROLES_REQUIRED: Final = array("roles", required=True)
 
 
 def derivation(request: Request) -> Callable[[], dict[str, Any]] | None:
-    """What derives the credentials of a request's password; None where it has none. Raises what is wrong with it."""
+    """Return a function that derives the credentials of a request's password; None if it has none. Raises its
+    errors."""
     password = request.body.get("pwd")
     if password is None or request.db == EXTERNAL:
         return None
@@ -98,7 +99,7 @@ def create(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def _require_first(context: CommandContext, request: Request) -> None:
-    """Raise 13 where nobody is logged in, and another client has created the first user since this one was let in."""
+    """Raise 13 if no user is logged in, and another client has created the first user since this one was let in."""
     engine, client = context.engine, request.client
     if engine.restricts(client) and client.grants is None:
         users = context.txn.collection(USERS)
@@ -150,7 +151,7 @@ def _existing(context: CommandContext, name: UserName) -> dict[str, Any]:
 
 
 def drop(context: CommandContext, request: Request) -> dict[str, Any]:
-    """dropUser: raises 11 where there is none. Its connections are nobody's at their next command."""
+    """dropUser: raises 11 if there is none. Its connections are logged out at their next command."""
     name = user_named(request)
     if not user_store.remove(context, USERS, name.id):
         raise CommandError(11, f"User '{name.text}' not found")
@@ -197,7 +198,7 @@ def _listed(request: Request) -> list[RoleName]:
 
 
 def note(context: CommandContext, request: Request, details: dict[str, Any]) -> None:
-    """Tell who listens (the log, the audit) what the command has changed."""
+    """Report to the listeners (the log, the audit) what the command has changed."""
     context.engine.access.note(request.name, request.client, details)
 
 

@@ -26,7 +26,7 @@ def create_user(engine: Engine, name: str, db: str, fields: Mapping[str, Any]) -
 
 def _run(engine: Engine, db: str, body: dict[str, Any]) -> None:
     client = ClientInfo(0, "127.0.0.1:0", "")
-    client.is_program = True  # and not whoever is let in as long as there are no users
+    client.is_program = True  # not a client of the localhost exception
     request = Request(next(iter(body)), db, encode({**body, "$db": db}), {}, client)
     command = engine.commands[request.name]
     command.arguments.check(command.name, request.body)

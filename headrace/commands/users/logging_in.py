@@ -1,6 +1,6 @@
 """saslStart, saslContinue, authenticate, logout; and the first step of a login in a hello.
 
-Rule: a login that fails says nothing but that. It takes the same steps and the same time whether the user exists or
+Rule: a failed login reveals nothing more. It takes the same steps and the same time whether the user exists or
 not, and is answered after a delay, in which its connection can try no other password.
 """
 
@@ -36,7 +36,7 @@ CONVERSATION_ID: Final = number("conversationId", 0, required=True)
 USER: Final = string("user")
 
 _NAMES: Final = frozenset({*HASHES, X509, "GSSAPI", "MONGODB-AWS", "MONGODB-CR", "MONGODB-OIDC", "PLAIN"})
-"""Of mechanisms, those that there are not here, too."""
+"""Names of all mechanisms, including those that Headrace does not have."""
 ABANDONED: Final = 337
 """MongoDB's AuthenticationAbandoned: a login was begun, and another one instead, or the client has gone."""
 _KINDS: Final = ("authenticate", "speculativeAuthenticate")
@@ -65,7 +65,7 @@ def sasl_start(context: CommandContext, request: Request) -> dict[str, Any] | Wa
 def begin(
     context: CommandContext, request: Request, body: dict[str, Any], db: str, *, speculative: bool = False
 ) -> dict[str, Any]:
-    """Begin a login. Raises 18, and 334 for a mechanism that is not there."""
+    """Begin a login. Raises 18, and 334 for a mechanism that does not exist."""
     access, client = context.engine.access, request.client
     mechanism, kind = body.get("mechanism"), _KINDS[speculative]
     abandon(context.engine, client)
@@ -147,7 +147,7 @@ def _authenticate(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def _with_certificate(context: CommandContext, client: ClientInfo, subject: str | None, kind: str) -> dict[str, Any]:
-    """Log in who the client's certificate names; `subject`: who it says that it is, None: whoever is named."""
+    """Log in the user that the client's certificate names. `subject`: the name that the client sent, if any."""
     if X509 not in context.engine.options.mechanisms:
         raise _unsupported(X509, EXTERNAL)
     access = context.engine.access
@@ -176,10 +176,10 @@ def _details(name: UserName, mechanism: str) -> dict[str, Any]:
 
 
 def _attempted(request: Request) -> dict[str, Any]:
-    """The details of a login that has not come to a conversation: of whom, is not known or not proven."""
+    """The details of a login that failed before its conversation: its user is unknown or unproven."""
     mechanism = request.body.get("mechanism")
     user = request.client.certificate_subject if mechanism == X509 else None
-    is_known = type(mechanism) is str and mechanism in _NAMES  # else it might be anything, such as a password
+    is_known = type(mechanism) is str and mechanism in _NAMES  # other text might be anything, such as a password
     return {"user": user or "", "db": shortened(request.db), "mechanism": mechanism if is_known else ""}
 
 
@@ -199,13 +199,13 @@ def _delayed(context: CommandContext, request: Request, run: Any) -> dict[str, A
 
 
 def logout(context: CommandContext, request: Request) -> dict[str, Any]:
-    """logout: the connection is nobody any more, if its user is one of this database."""
+    """logout: log the connection's user out, if it is a user of this database."""
     abandon(context.engine, request.client)
     context.engine.access.log_out(request.client, request.db)
     return {}
 
 
-# What a hello asks for.
+# Fields of a hello.
 
 
 def speculative(context: CommandContext, request: Request, asked: Any) -> dict[str, Any] | None:
@@ -224,7 +224,7 @@ def speculative(context: CommandContext, request: Request, asked: Any) -> dict[s
 
 
 def supported_mechanisms(context: CommandContext, asked: str) -> list[str]:
-    """The mechanisms of the user `db.name`; all, where there is none of that name. Those that are off are left out."""
+    """The enabled mechanisms of the user `db.name`; all of them if there is no such user."""
     db, _, user = asked.partition(".")
     document_of_user = context.engine.access.user(UserName(user, db))
     names = list(MECHANISMS) if document_of_user is None else mechanisms_of(document_of_user)

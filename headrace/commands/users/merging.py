@@ -26,7 +26,7 @@ NEW_USERS: Final = string("tempUsersCollection")
 
 
 def merge(context: CommandContext, request: Request) -> dict[str, Any]:
-    """_mergeAuthzCollections: of the database `db`, of all if that is empty. Raises 2 for what is no user or role."""
+    """_mergeAuthzCollections: of the database `db`, of all if that is empty. Raises 2 for an invalid user or role."""
     body = request.body
     sources = (
         (USERS, NEW_USERS.of(body), _user, ("createUser", "updateUser", "dropUser")),

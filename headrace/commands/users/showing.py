@@ -1,4 +1,4 @@
-"""usersInfo, rolesInfo, connectionStatus, invalidateUserCache: what users and roles there are, and who asks."""
+"""usersInfo, rolesInfo, connectionStatus, invalidateUserCache: the users and roles, and the client's own."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _details(context: CommandContext, item: dict[str, Any], *, privileges: bool)
 
 
 def roles_info(context: CommandContext, request: Request) -> dict[str, Any]:
-    """rolesInfo: of one role, of several, or of a database (1), with the built-in ones where asked for."""
+    """rolesInfo: of one role, of several, or of a database (1), with the built-in ones if requested."""
     body = request.body
     asked = body["rolesInfo"]
     if isinstance(asked, int | float) and not isinstance(asked, bool):
@@ -98,7 +98,7 @@ def roles_info(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def _fragment(context: CommandContext, names: list[RoleName]) -> dict[str, Any]:
-    """What a user with these roles would have. Raises 31 for a role that there is not."""
+    """The privileges of a user with these roles. Raises 31 for a role that does not exist."""
     user_store.require_roles(context, names)
     resolved = resolve(names, user_store.role_loader(context))
     return {
@@ -133,7 +133,7 @@ def _role(context: CommandContext, name: RoleName, body: dict[str, Any]) -> dict
 
 
 def connection_status(context: CommandContext, request: Request) -> dict[str, Any]:
-    """connectionStatus: who the connection is, its roles with those they inherit, and its privileges if asked for."""
+    """connectionStatus: the connection's user, its roles with those they inherit, and its privileges if requested."""
     grants = context.engine.access.grants(request.client)
     information: dict[str, Any] = {"authenticatedUsers": [], "authenticatedUserRoles": []}
     if grants is not None:

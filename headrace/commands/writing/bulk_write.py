@@ -15,7 +15,8 @@ from typing import Any, Final
 
 from headrace.commands.requirements import writes
 from headrace.commands.writing import delete, insert, update
-from headrace.dispatch.arguments import Field, Fields, array, boolean, document, number, raw_documents
+from headrace.dispatch.api_version import is_strict
+from headrace.dispatch.arguments import Field, Fields, array, boolean, document, number, raw_documents, without_effect
 from headrace.dispatch.collection_uuid import check_collection_uuid
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
@@ -31,32 +32,32 @@ from headrace.dispatch.generic_arguments import (
     MULTI,
     NOT_AN_UPDATE,
     ORDERED,
+    SAMPLE,
     UPDATE,
     UPSERT,
 )
 from headrace.dispatch.namespaces import expected_namespaces_of, operation_target, writable
-from headrace.dispatch.reply import ERROR_VALUE_COUNT
 from headrace.dispatch.request import Request
 from headrace.dispatch.retryable_writes import progress_of, retryable_of, statement_done
 from headrace.errors import CommandError
 from headrace.execution.batches import open_cursor
 from headrace.execution.let import variables_of
 from headrace.store.write_transaction import RetryableWrite
-from headrace.turns import freed_in_pieces, gathered, ticking
 from headrace.values.bson import decode, encode, find_element
 
 NAMESPACE: Final = "admin.$cmd.bulkWrite"
 UNBOUNDED: Final = 1 << 30
-ERRORS_ONLY: Final = boolean("errorsOnly")
+ERRORS_ONLY: Final = boolean("errorsOnly", strict=True)
 FIELDS: Final = Fields(BYPASS, CURSOR, ERRORS_ONLY, KEEPS_EMPTY_TIMESTAMPS, LET, ORDERED, array("nsInfo"), array("ops"))
 _CONSTANTS: Final = document("constants")
 _FILTER: Final = document("filter", required=True)
 OPERATIONS: Final = {
-    "delete": Fields(COLLATION, HINT, MULTI, _FILTER, number("delete", required=True)),
+    "delete": Fields(COLLATION, HINT, MULTI, _FILTER, number("delete", required=True), *SAMPLE),
     "insert": Fields(document("document", required=True), number("insert", required=True)),
     "update": Fields(
         ARRAY_FILTERS, COLLATION, HINT, MULTI, UPSERT, _CONSTANTS, _FILTER, document("sort"),
         number("update", required=True), Field("updateMods", UPDATE, None, required=True, error=NOT_AN_UPDATE),
+        *SAMPLE, *without_effect("bool", "upsertSupplied"),
     ),
 }  # fmt: skip
 """The operations and the fields of each."""
@@ -64,7 +65,7 @@ OPERATIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class BulkOperation:
-    """One of `ops`: raw for an insert, else the statement that the operation's own command would be given."""
+    """One of `ops`: raw for an insert, otherwise the statement of the operation's own command."""
 
     kind: str
     namespace: str
@@ -80,13 +81,13 @@ class BulkOperation:
 
 
 class BulkTotals:
-    """What the reply counts, and the documents of its cursor: all in the command's progress."""
+    """The counts of the reply, and the documents of its cursor: all in the command's progress."""
 
     def __init__(self, context: CommandContext, request: Request) -> None:
         self.errors_only = ERRORS_ONLY.of(request.body)
         self.ordered = ORDERED.of(request.body)
         self.retryable = retryable_of(context, request)
-        """What the entries of all its operations carry of the session."""
+        """The session's fields in the entries of all its operations."""
         self.progress = progress_of(context, results=[], counts=dict.fromkeys(_COUNTS, 0))
 
     @property
@@ -123,7 +124,7 @@ _COUNTS: Final = ("nErrors", "nInserted", "nMatched", "nModified", "nUpserted", 
 def run(context: CommandContext, request: Request) -> bytes:
     """bulkWrite: the totals, and a cursor over the results of the operations."""
     body = request.body
-    operations = _operations(request)
+    operations = _operations(context, request)
     context.keeps_empty_timestamps = KEEPS_EMPTY_TIMESTAMPS.of(body)
     size = BATCH_SIZE.of(CURSOR.of(body))
     totals = BulkTotals(context, request)
@@ -132,26 +133,26 @@ def run(context: CommandContext, request: Request) -> bytes:
             break
         _DO[group[0].kind](context, request, first, group, totals)
     made = totals.progress["results"]
-    results = (encode(result) for result in freed_in_pieces(made, len(made) * ERROR_VALUE_COUNT))
+    results = (encode(result) for result in made)
     cursor = open_cursor(context, request, NAMESPACE, results, UNBOUNDED if size is None else size)
     return cursor + encode(totals.progress["counts"])[4:-1]
 
 
-# What is asked for.
+# Parsing.
 
 
-def _operations(request: Request) -> list[BulkOperation]:
+def _operations(context: CommandContext, request: Request) -> list[BulkOperation]:
     raw = raw_documents(request, "ops")
     namespaces = expected_namespaces_of(request)
-    operations = gathered(_operation(item, namespaces) for item in ticking(raw))
-    inserts = [at for at, operation in enumerate(ticking(operations)) if operation.document]
-    checked = [operations[at].document for at in ticking(inserts)]
+    operations = [_operation(item, namespaces) for item in context.paced(raw)]
+    inserts = [at for at, operation in enumerate(operations) if operation.document]
+    checked = [operations[at].document for at in inserts]
     insert.check_documents(checked)
-    for at, raw_document in ticking(list(zip(inserts, checked))):
+    for at, raw_document in list(zip(inserts, checked)):
         if raw_document is not operations[at].document:  # a long one, whose `_id` has been put first in pieces
             operations[at] = replace(operations[at], document=raw_document)
     if "txnNumber" in request.body and "autocommit" not in request.body:
-        for operation in ticking(operations):
+        for operation in operations:
             if MULTI.of(operation.statement) or operation.statement.get("limit") == 0:
                 raise CommandError(72, "Cannot use retryable writes with multi=true")
     return operations
@@ -269,7 +270,9 @@ def _delete(
     try:
         operation.check_collection(context)
         let, retryable = variables_of(request.body) or None, totals.retryable_at(index)
-        removed = delete.run_statement(context, operation.namespace, operation.statement, let, retryable)
+        removed = delete.run_statement(
+            context, operation.namespace, operation.statement, let, retryable, api_strict=is_strict(request.body)
+        )
     except CommandError as error:
         totals.failed(index, "delete", error)
         return

@@ -5,13 +5,23 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final
 
+from headrace.dispatch.api_version import is_strict
 from headrace.dispatch.arguments import Fields, array, document, number, raw_documents, without_effect
-from headrace.dispatch.collection_uuid import COLLECTION_UUID, with_expected_uuid
+from headrace.dispatch.collection_uuid import COLLECTION_UUID
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
-from headrace.dispatch.generic_arguments import COLLATION, ENCRYPTION, HINT, LET, ORDERED
+from headrace.dispatch.generic_arguments import (
+    COLLATION,
+    CONSTANTS,
+    ENCRYPTION,
+    HINT,
+    LET,
+    ORDERED,
+    SAMPLE,
+    TIME_SERIES,
+)
 from headrace.dispatch.lock_waits import wait_until_unlocked
-from headrace.dispatch.namespaces import for_writing, refused
+from headrace.dispatch.namespaces import check_writable, refused
 from headrace.dispatch.namespaces import target as target_of
 from headrace.dispatch.reply import write_errors
 from headrace.dispatch.request import Request
@@ -20,14 +30,10 @@ from headrace.dispatch.retryable_writes import progress_of, retryable_of, statem
 from headrace.errors import CommandError
 from headrace.execution.let import variables_of
 from headrace.execution.plan import Finder, check_hint, collation_of
-from headrace.execution.writes.many_entries import are_many, change_behind_entries
 from headrace.execution.writes.matches import MatchedDocument, Target, current, matches
 from headrace.query.expressions.numbers import to_long
 from headrace.store.catalog import Collection
-from headrace.store.commit.entries_in_pieces import EntriesInPieces
-from headrace.store.indexes.prepared_change import PreparedChange, prepared
 from headrace.store.write_transaction import RetryableWrite, WriteTransaction
-from headrace.turns import ticking
 from headrace.values.bson import decode
 
 
@@ -38,20 +44,19 @@ def _one_or_all(path: str, value: Any) -> None:
 
 LIMIT: Final = number("limit", 0, required=True, check=_one_or_all)
 FIELDS: Final = Fields(
-    LET, ORDERED, array("deletes"), COLLECTION_UUID, *ENCRYPTION, *without_effect("bool", "bypassDocumentValidation"),
-    *without_effect("object", "runtimeConstants"),
+    LET, ORDERED, array("deletes"), COLLECTION_UUID, *CONSTANTS, *ENCRYPTION, *TIME_SERIES,
+    *without_effect("bool", "bypassDocumentValidation", "bypassEmptyTsReplacement"),
 )  # fmt: skip
-STATEMENT: Final = Fields(COLLATION, HINT, LIMIT, document("q", required=True), *without_effect("binData", "sampleId"))
+STATEMENT: Final = Fields(COLLATION, HINT, LIMIT, document("q", required=True), *SAMPLE)
 
 
-@with_expected_uuid
 def run(context: CommandContext, request: Request) -> dict[str, Any]:
     """delete: `n`, and `writeErrors` by index of the statement."""
     namespace = target_of(request)
-    statements = [decode(raw) for raw in ticking(raw_documents(request, "deletes"))]
-    for statement in ticking(statements):
+    statements = [decode(raw) for raw in context.paced(raw_documents(request, "deletes"))]
+    for statement in statements:
         check(statement)
-    for_writing(context, namespace)
+    check_writable(namespace)
     retryable = retryable_of(context, request)
     ordered = ORDERED.of(request.body)
     errors = refused(context.txn.collection(namespace), len(statements), ordered=ordered)
@@ -63,7 +68,9 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
         if retryable is not None:
             retryable.statement = index
         try:
-            removed = run_statement(context, namespace, statements[index], let, retryable)
+            removed = run_statement(
+                context, namespace, statements[index], let, retryable, api_strict=is_strict(request.body)
+            )
         except CommandError as error:
             progress["writeErrors"] += write_errors([(index, error)])
         else:
@@ -83,14 +90,15 @@ def check(statement: dict[str, Any]) -> None:
 
 
 def run_statement(
-    context: CommandContext, namespace: str, statement: dict[str, Any], let: Any, retryable: RetryableWrite | None
-) -> int:
+    context: CommandContext, namespace: str, statement: dict[str, Any], let: Any, retryable: RetryableWrite | None,
+    *, api_strict: bool,
+) -> int:  # fmt: skip
     """One of the statements of a delete command; returns how many documents went."""
     collection = context.txn.collection(namespace)
     if collection is None:
         return 0
-    context.count("operations.delete")
-    check_hint(collection, statement.get("hint"))
+    context.metrics["operations.delete"] += 1
+    check_hint(collection, statement.get("hint"), api_strict=api_strict)
     finder = Finder(
         collection, statement["q"], collation_of(collection, statement.get("collation")), let, statement.get("hint")
     )
@@ -98,7 +106,7 @@ def run_statement(
     removed = 0
     for match in matches(context, finder, 1 if one else None):
         if remove(context, target, finder, match, retryable) is not None:
-            context.count("document.deleted")
+            context.metrics["document.deleted"] += 1
             removed += 1
             if one:
                 break
@@ -109,34 +117,19 @@ def remove(
     context: CommandContext, target: Target, finder: Finder, match: MatchedDocument, retryable: RetryableWrite | None
 ) -> MatchedDocument | None:
     """Delete a match; returns it as it was, or None if it no longer matches."""
-    made = prepared(context.store, target.collection, match.raw, None, match.record)
     while True:
         latest = current(context, target, finder, match)
         if latest is None:
             return None
         match = latest
-        if made is not None and are_many(context, target.collection, made, match.raw, None):
-            if change_behind_entries(
-                context, target, match.record, made, partial(_delete, context, target, match, retryable, made)
-            ):
-                return match
-            made = prepared(context.store, target.collection, match.raw, None, match.record)
-            continue
         write = target.collection, match.record, match.raw
-        if not context.has_locks or wait_until_unlocked(context, partial(_try, write, made)):
-            context.txn.delete(*write, retryable, made)
+        if not context.has_locks or wait_until_unlocked(context, partial(_try, write)):
+            context.txn.delete(*write, retryable)
             return match
 
 
-def _delete(
-    context: CommandContext, target: Target, match: MatchedDocument, retryable: RetryableWrite | None,
-    made: PreparedChange, entries: EntriesInPieces,
-) -> None:  # fmt: skip
-    context.txn.delete(target.collection, match.record, match.raw, retryable, made, entries)
-
-
-def _try(write: tuple[Collection, bytes, bytes], made: PreparedChange | None, txn: WriteTransaction) -> None:
-    txn.delete(*write, made=made)
+def _try(write: tuple[Collection, bytes, bytes], txn: WriteTransaction) -> None:
+    txn.delete(*write)
 
 
 COMMAND: Final = Command("delete", run, FIELDS, pauses=True, writes=True, requires=on_collection("remove"))

@@ -6,21 +6,24 @@ from typing import Any, Final
 
 from headrace.commands.requirements import writes
 from headrace.commands.writing.delete import remove
+from headrace.dispatch.api_version import is_strict
 from headrace.dispatch.arguments import Field, Fields, boolean, document, without_effect
-from headrace.dispatch.collection_uuid import COLLECTION_UUID, with_expected_uuid
+from headrace.dispatch.collection_uuid import COLLECTION_UUID
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import (
     ARRAY_FILTERS,
     BYPASS,
     COLLATION,
+    CONSTANTS,
     ENCRYPTION,
     HINT,
     KEEPS_EMPTY_TIMESTAMPS,
     LET,
     NOT_AN_UPDATE,
+    SAMPLE,
+    TIME_SERIES,
     UPDATE,
-    UPSERT,
 )
 from headrace.dispatch.namespaces import target as target_of
 from headrace.dispatch.namespaces import writable
@@ -42,14 +45,14 @@ PROJECTION: Final = document("fields")
 QUERY: Final = document("query")
 REMOVE: Final = boolean("remove")
 SORT: Final = document("sort")
+UPSERT: Final = boolean("upsert")
 FIELDS: Final = Fields(
     ARRAY_FILTERS, BYPASS, COLLATION, HINT, KEEPS_EMPTY_TIMESTAMPS, LET, NEW, PROJECTION, QUERY, REMOVE, SORT, UPSERT,
-    Field("update", UPDATE, None, error=NOT_AN_UPDATE), COLLECTION_UUID, *ENCRYPTION,
-    *without_effect("object", "runtimeConstants"),
+    Field("update", UPDATE, None, error=NOT_AN_UPDATE), COLLECTION_UUID, *CONSTANTS, *ENCRYPTION,
+    *SAMPLE, *TIME_SERIES, *without_effect("int", "batchSize"), *without_effect("strictBool", "singleBatch"),
 )  # fmt: skip
 
 
-@with_expected_uuid
 def run(context: CommandContext, request: Request) -> dict[str, Any]:
     """findAndModify: the document before or after the change as `value`, and `lastErrorObject`."""
     body = request.body
@@ -57,7 +60,7 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
     _check(body)
     context.keeps_empty_timestamps = KEEPS_EMPTY_TIMESTAMPS.of(body)
     collection = writable(context, namespace)
-    check_hint(collection, body.get("hint"))
+    check_hint(collection, body.get("hint"), api_strict=is_strict(body))
     spec = QUERY.of(body)
     finder = None
     if collection is not None:
@@ -105,7 +108,7 @@ def _shown(
 def _projection(
     body: dict[str, Any], collection: Collection | None, predicate: Any, document: dict[str, Any] | None
 ) -> Projection:
-    """The projection of the answer; `document`: the one of whose sort key it may tell. Raises what is wrong with it."""
+    """The projection of the answer; `document`: the one whose sort key it may show. Raises what is wrong with it."""
     sort = None if collection is None else _sort_key(body, collection)
     key = MISSING if sort is None or document is None else sort.values(document)
     return parse_projection(
@@ -129,7 +132,7 @@ def _remove(
     target = Target(context, collection)
     while (first := first_match(context, finder, key)) is not None:
         removed = remove(context, target, finder, first, retryable)
-        if removed is not None:  # else it was changed meanwhile: there may be another first
+        if removed is not None:  # otherwise it was changed meanwhile: there may be another first
             progress |= {"last": {"n": 1}, "document": removed.document, "sorted": removed.document}
             statement_done(progress, 0, retryable)
             return
@@ -174,7 +177,7 @@ def _modify(
             except CommandError as error:
                 if error.code != 11000 or pause_count == context.pause_count or tried:
                     raise
-                tried = True  # somebody else may have inserted what was missing
+                tried = True  # another client may have inserted the document
                 continue
             last = {"n": 1, "updatedExisting": False, "upserted": made["_id"]}
             progress |= {"last": last, "document": made if new else None}

@@ -1,7 +1,7 @@
-"""insert: documents into a collection, which is made if it is not there.
+"""insert: documents into a collection, which is created if it does not exist.
 
 The hot path: one document or a thousand go from the socket to the store as bytes. They are decoded only to see that
-they can be: a malformed one in the store would be in the way of whoever reads it, and of every stream.
+they can be: a malformed one in the store would break every read of it, and every stream.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from headrace import limits
 from headrace.clock import monotonic
 from headrace.commands.requirements import writes
 from headrace.dispatch.arguments import Fields, array, raw_documents
-from headrace.dispatch.collection_uuid import COLLECTION_UUID, with_expected_uuid
+from headrace.dispatch.collection_uuid import COLLECTION_UUID
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
-from headrace.dispatch.generic_arguments import BYPASS, ENCRYPTION, KEEPS_EMPTY_TIMESTAMPS, ORDERED
+from headrace.dispatch.generic_arguments import BYPASS, ENCRYPTION, KEEPS_EMPTY_TIMESTAMPS, ORDERED, TIME_SERIES
 from headrace.dispatch.lock_waits import wait_until_unlocked
-from headrace.dispatch.namespaces import check_writable, for_writing, refused, target
+from headrace.dispatch.namespaces import check_writable, refused, target
 from headrace.dispatch.reply import write_errors
 from headrace.dispatch.request import Request
 from headrace.dispatch.retryable_writes import progress_of, retryable_of, statement_done
@@ -46,22 +46,23 @@ if TYPE_CHECKING:
 _INT32 = Struct("<i").pack
 _N: Final = b"\x10n\x00"
 
-FIELDS: Final = Fields(BYPASS, KEEPS_EMPTY_TIMESTAMPS, ORDERED, array("documents"), COLLECTION_UUID, *ENCRYPTION)
+FIELDS: Final = Fields(
+    BYPASS, KEEPS_EMPTY_TIMESTAMPS, ORDERED, array("documents"), COLLECTION_UUID, *ENCRYPTION, *TIME_SERIES
+)
 
 
-@with_expected_uuid
 def run(context: CommandContext, request: Request) -> bytes | dict[str, Any]:
     """insert: `n` documents inserted, and `writeErrors` by index of the document."""
     namespace = target(request)
     documents = raw_documents(request, "documents")
     check_documents(documents)
-    for_writing(context, namespace)
+    check_writable(namespace)
     context.keeps_empty_timestamps = KEEPS_EMPTY_TIMESTAMPS.of(request.body)
-    collection = context.txn.collection(namespace)
+    collection = context.txn.catalog.collections.get(namespace)
     if collection is not None and collection.is_view:
         errors = refused(collection, len(documents), ordered=ORDERED.of(request.body))
         return {"n": 0, "writeErrors": errors}
-    retryable = retryable_of(context, request)
+    retryable = retryable_of(context, request) if "txnNumber" in request.body else None
     if len(documents) == 1 and (collection is None or not collection.checks_documents):
         return _one(context, collection, namespace, documents[0], retryable)
     ordered = ORDERED.of(request.body)
@@ -90,20 +91,18 @@ def _one(
     retryable: RetryableWrite | None,
 ) -> bytes | dict[str, Any]:  # fmt: skip
     """One document, into a collection that takes any: the commonest insert."""
-    context.count("operations.insert")
+    context.metrics["operations.insert"] += 1
     try:
         if collection is None:
             with_id_first(document)  # a document that is refused makes no collection
             collection = created(context, namespace)
-        if len(document) > limits.PREPARED_BYTES:
-            insert(context, Target(context, collection), document, retryable)
-        else:
+        if context.engine.store.transactions.locks:  # which `has_locks` looks at first: a call less for most inserts
             while context.has_locks and not wait_until_unlocked(context, partial(_try, collection, document)):
                 collection = created(context, collection.namespace)
-            context.txn.insert(collection, document, retryable, keeps_empty_timestamps=context.keeps_empty_timestamps)
+        context.txn.insert(collection, document, retryable, keeps_empty_timestamps=context.keeps_empty_timestamps)
     except CommandError as error:
         return {"n": 0, "writeErrors": write_errors([(0, error)])}
-    context.count("document.inserted")
+    context.metrics["document.inserted"] += 1
     return _ONE_INSERTED
 
 
@@ -112,10 +111,9 @@ def _try(collection: Collection, document: bytes, txn: WriteTransaction) -> None
 
 
 def insert_plain(engine: Engine, txn: WriteTransaction, namespace: str, document: bytes, *, is_sound: bool) -> bool:
-    """As the command without options does for one document, in a program that needs no reply: `headrace.open`'s.
+    """Insert one document as the command without options does, for a program that needs no reply: `headrace.open`'s.
 
-    False, and nothing has happened: what is to be done or answered is for the command to say. `is_sound`: the document
-    is known to decode.
+    Returns False, and does nothing, if the command must run instead. `is_sound`: the document is known to decode.
     """
     began, store = monotonic(), engine.store
     collection = txn.catalog.collections.get(namespace)
@@ -154,7 +152,7 @@ def check_documents(documents: list[bytes]) -> None:
 
 
 def _put_id_first(documents: list[bytes], index: int) -> None:
-    with suppress(CommandError):  # which is told of when it is its turn
+    with suppress(CommandError):  # which is reported at its turn
         documents[index] = with_id_first(documents[index])
 
 
@@ -186,7 +184,7 @@ class Inserts:
     retryable: RetryableWrite | None
     ordered: bool
     done: Callable[[int, int], None]
-    """Called with the number of the last of so many documents that are in."""
+    """Called after each batch with the number of its last document, and its length."""
     failed: Callable[[int, CommandError], None]
     """Called with the number of a document that is refused."""
     validator: Validator = field(init=False)
@@ -199,7 +197,7 @@ class Inserts:
     def run(self, documents: list[bytes], first: int, offset: int = 0) -> None:
         """Insert `documents` from number `first` on; `offset`: the first one's number among the command's statements.
 
-        Where `ordered`, nothing behind one that is refused.
+        Where `ordered`, nothing after a refused document is inserted.
         """
         collection = self.context.txn.collection(self.namespace)
         is_indexed = collection is not None and bool(collection.maintained)
@@ -230,16 +228,16 @@ class Inserts:
         if self.retryable is not None:
             self.retryable.statement = number
         plain = not collection.checks_documents
-        context.count("operations.insert", len(documents))
+        context.metrics["operations.insert"] += len(documents)
         if len(documents) > 1 and plain:
             try:
                 at_once = self._at_once(collection, documents)
             except TooManyEntries:
                 self.count_max = max(1, len(documents) // 4)
-                context.count("operations.insert", -len(documents))
+                context.metrics["operations.insert"] -= len(documents)
                 return self._piece(documents, number)
             if at_once:
-                context.count("document.inserted", len(documents))
+                context.metrics["document.inserted"] += len(documents)
                 self.done(number + len(documents) - 1, len(documents))
                 return True
         target = Target(context, collection)
@@ -252,7 +250,7 @@ class Inserts:
     def _refused_count(self, documents: list[bytes], number: int) -> int:
         """Refuse documents up to the first that may be stored; return their number, 1 at most where `ordered`.
 
-        For a collection that is not there: documents that are refused do not make it.
+        For a collection that does not exist: refused documents do not create it.
         """
         for index, document in enumerate(documents):
             tick()
@@ -260,7 +258,7 @@ class Inserts:
                 with_id_first(document)
                 return index
             except CommandError as error:
-                self.context.count("operations.insert")
+                self.context.metrics["operations.insert"] += 1
                 self._refuse(number + index, error)
                 if self.ordered:
                     return 1
@@ -273,8 +271,6 @@ class Inserts:
 
     def _at_once(self, collection: Collection, documents: list[bytes]) -> bool:
         if self.context.has_locks:
-            return False
-        if collection.maintained and max(map(len, documents)) > limits.PREPARED_BYTES:
             return False
         context = self.context
         keeps = context.keeps_empty_timestamps
@@ -292,7 +288,7 @@ class Inserts:
         except CommandError as error:
             self.failed(number, error)
             return not self.ordered
-        context.count("document.inserted")
+        context.metrics["document.inserted"] += 1
         self.done(number, 1)
         return True
 
@@ -302,7 +298,7 @@ def pauses(engine: Engine, request: Request) -> bool:
     documents = request.sequences.get("documents")
     if documents is None or len(documents) != 1 or len(documents[0]) > limits.INSERT_BYTES:
         return True
-    collection = engine.store.catalog.collections.get(f"{request.db}.{request.body['insert']}")
+    collection = engine.store.state.catalog.collections.get(f"{request.db}.{request.body['insert']}")
     if collection is None:
         return False
     return collection.checks_documents or (len(documents[0]) > limits.KEYS_BYTES and bool(collection.maintained))

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from struct import Struct, error
+from typing import TYPE_CHECKING, Any, Final
+
+from bson.errors import InvalidBSON
 
 from headrace import limits
 from headrace.commands.requirements import writes
+from headrace.dispatch.api_version import is_strict
 from headrace.dispatch.arguments import Field, Fields, array, document, raw_documents, without_effect
-from headrace.dispatch.collection_uuid import COLLECTION_UUID, with_expected_uuid
+from headrace.dispatch.collection_uuid import COLLECTION_UUID
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import (
     ARRAY_FILTERS,
     BYPASS,
     COLLATION,
+    CONSTANTS,
     ENCRYPTION,
     HINT,
     KEEPS_EMPTY_TIMESTAMPS,
@@ -23,10 +28,12 @@ from headrace.dispatch.generic_arguments import (
     MULTI,
     NOT_AN_UPDATE,
     ORDERED,
+    SAMPLE,
+    TIME_SERIES,
     UPDATE,
     UPSERT,
 )
-from headrace.dispatch.namespaces import for_writing, refused
+from headrace.dispatch.namespaces import check_writable, refused
 from headrace.dispatch.namespaces import target as target_of
 from headrace.dispatch.reply import write_errors
 from headrace.dispatch.request import Request
@@ -40,8 +47,10 @@ from headrace.query.pipeline import check_stage_names
 from headrace.query.sort import parse_sort
 from headrace.query.update import Update, check_upsert_filter, parse_update
 from headrace.store.write_transaction import RetryableWrite
-from headrace.turns import gathered, ticking
-from headrace.values.bson import decode, encode, find_element
+from headrace.values.bson import decode, encode, find_element, value_size
+
+if TYPE_CHECKING:
+    from headrace.dispatch.engine import Engine
 
 FIELDS: Final = Fields(
     BYPASS,
@@ -50,40 +59,40 @@ FIELDS: Final = Fields(
     ORDERED,
     array("updates"),
     COLLECTION_UUID,
+    *CONSTANTS,
     *ENCRYPTION,
-    *without_effect("object", "runtimeConstants"),
+    *TIME_SERIES,
 )
 SORT: Final = document("sort")
 STATEMENT: Final = Fields(
     ARRAY_FILTERS, COLLATION, HINT, MULTI, SORT, UPSERT, document("c"), document("q", required=True),
-    Field("u", UPDATE, None, required=True, error=NOT_AN_UPDATE), *without_effect("binData", "sampleId"),
+    Field("u", UPDATE, None, required=True, error=NOT_AN_UPDATE), *SAMPLE,
     *without_effect("bool", "upsertSupplied"),
 )  # fmt: skip
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What one statement did."""
+    """The result of one statement."""
 
     matched: int = 0
     modified: int = 0
     upserted: Any = None  # {_id} of the inserted document, if there was one
 
 
-@with_expected_uuid
 def run(context: CommandContext, request: Request) -> bytes | dict[str, Any]:
     """update: `n` matched, `nModified`, `upserted`, and `writeErrors` by index of the statement."""
     namespace = target_of(request)
     raw = raw_documents(request, "updates")
-    statements = [decode(raw[0])] if len(raw) == 1 else gathered(decode(item) for item in ticking(raw))
-    for_writing(context, namespace)
+    statements = [decode(raw[0])] if len(raw) == 1 else [decode(item) for item in context.paced(raw)]
+    check_writable(namespace)
     context.keeps_empty_timestamps = KEEPS_EMPTY_TIMESTAMPS.of(request.body)
     retryable = retryable_of(context, request)
     if len(statements) == 1:
         answer = _by_id(context, request, namespace, raw[0], statements[0], retryable)
         if answer is not None:
             return answer
-    for statement in ticking(statements):
+    for statement in statements:
         check(statement)
         if type(statement["u"]) is list:
             check_stage_names(statement["u"])
@@ -145,8 +154,8 @@ def _by_id(
     if changed is None:
         return None
     modified = changed.after is not None
-    context.count("document.updated", modified)
-    context.count("operations.update")
+    context.metrics["document.updated"] += modified
+    context.metrics["operations.update"] += 1
     return _ONE_CHANGED if modified else _ONE_MATCHED
 
 
@@ -185,7 +194,7 @@ def run_statement(
     retryable: RetryableWrite | None,
 ) -> Outcome:
     """One of the statements of an update command."""
-    context.count("operations.update")
+    context.metrics["operations.update"] += 1
     pause_count = context.pause_count
     try:
         return _run_statement(context, request, namespace, statement, retryable)
@@ -205,7 +214,7 @@ def _run_statement(
     upsert = UPSERT.of(statement)
     if upsert:
         check_upsert_filter(statement["q"])
-    check_hint(collection, statement.get("hint"))
+    check_hint(collection, statement.get("hint"), api_strict=is_strict(request.body))
     collation = collation_of(collection, statement.get("collation"))
     if collection is None:
         Finder(missing(namespace), statement["q"], collation, let, statement.get("hint") if upsert else None)
@@ -221,7 +230,7 @@ def _run_statement(
         outcome.matched += 1
         if changed.after is not None:
             outcome.modified += 1
-            context.count("document.updated")
+            context.metrics["document.updated"] += 1
     if not outcome.matched and upsert:
         outcome.upserted = applier.insert(statement["q"])
     return outcome
@@ -242,9 +251,42 @@ def _changes(
     key = parse_sort(statement["sort"], collation)
     while (first := first_match(context, finder, key)) is not None:
         changed = applier.change(first)
-        if changed is not None:  # else it was changed meanwhile: there may be another first
+        if changed is not None:  # otherwise it was changed meanwhile: there may be another first
             yield changed
             return
 
 
-COMMAND: Final = Command("update", run, FIELDS, pauses=True, writes=True, requires=writes.UPDATE)
+_ONE_ID: Final = frozenset({0x02, 0x07, 0x10, 0x12})  # strings, ObjectIds, integers
+_FALSE, _TRUE = b"\x00", b"\x01"
+_MULTI: Final = b"\x08multi\x00" + _FALSE
+_FLAGS: Final = frozenset(
+    one + other for one in (b"", _MULTI) for other in (b"", b"\x08upsert\x00" + _FALSE, b"\x08upsert\x00" + _TRUE)
+)
+_SIZE = Struct("<i").unpack_from
+
+
+def pauses(engine: Engine, request: Request) -> bool:
+    """Whether an update may look at more than the one document whose `_id` it names, or wait for a transaction."""
+    statements = request.sequences.get("updates")
+    if statements is None or len(statements) != 1 or len(statements[0]) > limits.KEYS_BYTES:
+        return True
+    collection = engine.store.catalog.collections.get(f"{request.db}.{request.body['update']}")
+    if collection is None or collection.options.keys() - _HARMLESS or engine.store.transactions.locks:
+        return True
+    return not _names_one_id(statements[0])
+
+
+def _names_one_id(raw: bytes) -> bool:
+    """Whether a statement is `{q: {_id: value}, u: {...}}` with `multi: false` and `upsert` at most."""
+    try:
+        if raw[4:7] != b"\x03q\x00" or raw[11] not in _ONE_ID or raw[12:16] != b"_id\x00":
+            return False
+        end = 7 + _SIZE(raw, 7)[0]
+        if 16 + value_size(raw[11], raw, 16) != end - 1 or raw[end : end + 3] != b"\x03u\x00":
+            return False
+        return raw[end + 3 + _SIZE(raw, end + 3)[0] : -1] in _FLAGS
+    except (IndexError, InvalidBSON, error):
+        return False
+
+
+COMMAND: Final = Command("update", run, FIELDS, pauses=pauses, writes=True, requires=writes.UPDATE)

@@ -1,1 +1,1 @@
-"""What commands have done, and how long they took: the profiler."""
+"""The profiler: the commands that ran, and how long they took."""

@@ -10,7 +10,7 @@ from bson.datetime_ms import DatetimeMS
 from headrace import limits
 from headrace.dispatch.request import Request, shown_body
 from headrace.errors import AnsweredError
-from headrace.turns import current_turn
+from headrace.running_command import running_command
 from headrace.values.bson import decode, encode, find_element, iter_elements
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def profile_document(
     document: dict[str, Any] = {
         "op": _KINDS.get(request.name, "command"), "ns": _namespace(request), "command": _command(request),
     }  # fmt: skip
-    turn = current_turn()
+    turn = running_command()
     work = None if turn is None else turn.work
     counts = _Counts(answer)
     keys, documents, plan = 0, 0, None
@@ -63,13 +63,13 @@ def profile_document(
 
 
 def answer_counts(name: str, answer: Any) -> dict[str, int]:
-    """What the answer of a command counts, as the log has it: `nreturned`, `ninserted`, `nMatched` and others."""
+    """The counts of a command's answer, as the log has them: `nreturned`, `ninserted`, `nMatched` and others."""
     fields = _Counts(answer).fields(name)
     return {field: value for field, value in fields.items() if type(value) is int and field != "cursorid"}
 
 
 class _Counts:
-    """What the answer of a command says."""
+    """The counts in the answer of a command."""
 
     def __init__(self, answer: Any) -> None:
         self.error: AnsweredError | None = answer if isinstance(answer, AnsweredError) else None
@@ -109,7 +109,7 @@ class _Counts:
         return count if isinstance(count, int) else 0
 
     def fields(self, name: str) -> dict[str, Any]:
-        """What a profile has of it."""
+        """The fields of a profile with these counts."""
         values = self._values
         if self._cursor is not None:
             cursor_id, count = self._cursor
@@ -132,7 +132,7 @@ def _cursor_of(raw: bytes, at: int) -> tuple[int, int]:
     """The id of a reply's cursor, and the documents of its batch, which are counted and not read; those of a long batch
     were counted as it was made."""
     cursor_id, count = 0, 0
-    turn = current_turn()
+    turn = running_command()
     returned = None if turn is None else turn.returned_count
     for _, name, start, end in iter_elements(raw, at):
         if name == b"id":
@@ -165,7 +165,7 @@ def _command(request: Request) -> dict[str, Any]:
 
 
 def _statements(request: Request) -> list[dict[str, Any]]:
-    """What is listed as the command's statements, but for what is none, which the command has refused."""
+    """The statements of the request. Those that are not documents are skipped: the command has refused them."""
     field = _STATEMENTS.get(request.name)
     if field is None:
         return []

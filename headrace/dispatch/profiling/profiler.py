@@ -1,11 +1,12 @@
-"""The profiler: what commands have done and how long they took, as documents of `DATABASE.system.profile`.
+"""The profiler: commands and how long they took, as documents of `DATABASE.system.profile`.
 
-    engine.profiler.active        whether anybody profiles; else a command costs one look at this
-    engine.profiler.profiled(...) the command, wrapped in what measures it
+    engine.profiler.active        whether any database is profiled; if not, a command costs one look at this
+    engine.profiler.profiled(...) the command, wrapped to measure it
 
-A database has a level: 0 nothing, 1 what is slow (`slow_ms`, a share `sample_rate` of it) or matches its filter, 2 all.
-The documents are handed to the shell, which stores them behind the command, without entries in the oplog. One command
-is one document; where it has one statement, its `command` is that statement, as in MongoDB.
+A database has a level: 0 nothing, 1 slow commands (`slow_ms`, a share `sample_rate` of them) or its filter's, 2 all.
+The documents are handed to the shell, which stores them after the command, without entries in the oplog. A read or
+a drop of `system.profile` waits until those recorded before it are stored. One command is one document; where it has
+one statement, its `command` is that statement, as in MongoDB.
 
 Source: MongoDB's manual, "Database Profiler Output". What is not counted here (locks, storage, plan cache keys) is left
 out.
@@ -24,10 +25,14 @@ from headrace.dispatch.request import Request
 from headrace.dispatch.wait import Wait
 from headrace.errors import AnsweredError
 from headrace.log_lines import RepeatedLine
-from headrace.turns import TURN_SECONDS, current_turn
+from headrace.running_command import TURN_SECONDS, running_command
 from headrace.values.bson import encode
 
 COLLECTION: Final = "system.profile"
+STORED: Final = "stored profiles"
+"""The wake-up key of reads of `system.profile`."""
+STORED_MS: Final = 1000.0
+"""How long it waits at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,8 @@ class Profiler:
         self.profiles: dict[str, Profile] = {}
         self.default = Profile(level) if level else OFF
         self._unrecorded = RepeatedLine()
+        self.recorded_count = 0  # documents that the shell has taken to store,
+        self.stored_count = 0  # and those of them that it has stored or given up
         self._share = 0.0  # of a document, that the slow commands so far have earned
         self.active = False
         self._look()
@@ -63,7 +70,7 @@ class Profiler:
         self._look()
 
     def set_slow(self, slow_ms: int | None, sample_rate: float) -> None:
-        """What is slow, in all databases, and which share of that is recorded."""
+        """Set the time from which a command is slow, in all databases, and the share of slow commands to record."""
         self.slow_ms, self.sample_rate = slow_ms, sample_rate
         self._look()
 
@@ -77,7 +84,7 @@ class Profiler:
         self.active = bool(measures_all or self.default.level or any(levels))
 
     def is_slow(self, duration_ms: float) -> bool:
-        """Whether a command has taken long, and is one of those that are recorded."""
+        """Whether a command is slow, and chosen to be recorded."""
         if self.slow_ms is None or duration_ms < self.slow_ms:
             return False
         self._share += self.sample_rate
@@ -87,11 +94,31 @@ class Profiler:
         return True
 
     def profiled(self, command: Command, request: Request) -> Command:
-        """The command as it runs while somebody profiles: measured, and in a turn, which counts what scans examine."""
+        """The command as it runs while a database is profiled: measured, and in a turn, which counts examined
+        documents."""
         measures_all = self.slow_ms is not None and self.slow_ms < TURN_SECONDS * 1000
         if not self.of(request.db).level and not measures_all:
             return command
         return replace(command, run=self._measured(command), pauses=bool(command.pauses))
+
+    def reading(self, command: Command, request: Request) -> Command:
+        """The command as it runs while documents wait to be stored: one that reads or drops them runs after that.
+
+        Not a getMore: one that tails would wait for what the one before it has recorded, and never be at the end.
+        """
+        if request.body.get(request.name) != COLLECTION:
+            return command
+        recorded = self.recorded_count
+
+        def is_stored() -> bool:
+            return self.stored_count >= recorded
+
+        def run(context: CommandContext, request: Request) -> Any:
+            if is_stored() or request.time_is_up:
+                return command.run(context, request)
+            return Wait(STORED_MS, STORED, is_stored)
+
+        return replace(command, run=run)
 
     def _measured(self, command: Command) -> Any:
         def run(context: CommandContext, request: Request) -> Any:
@@ -118,10 +145,10 @@ class Profiler:
     def _note(self, context: CommandContext, request: Request, began_ms: float, answer: Any) -> None:
         profile = self.of(request.db)
         duration_ms = context.clock.monotonic_ms() - began_ms
-        turn = current_turn()
+        turn = running_command()
         if profile.matches is None:
             is_slow = self.is_slow(duration_ms)
-            if is_slow and (turn is None or not turn.pause_count):  # else the shell logs it
+            if is_slow and (turn is None or not turn.pause_count):  # otherwise the shell logs it
                 context.engine.shell.slow(request, duration_ms, None if turn is None else turn.work, answer)
             if not profile.level or (profile.level == 1 and not is_slow):
                 return

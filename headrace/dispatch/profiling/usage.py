@@ -41,7 +41,7 @@ KINDS: Final = {
     "update": UPDATE,
     "validate": READ,
 }
-"""What the commands count as that are about one collection."""
+"""The kinds under which commands about one collection are counted."""
 _EVENTS: Final = (
     ("queries", (QUERIES,)), ("getmore", (GET_MORE,)), ("insert", (INSERT,)), ("update", (UPDATE,)),
     ("remove", (REMOVE,)), ("commands", (READ, WRITE, CATALOG)),
@@ -69,7 +69,7 @@ Key = tuple[int, str, Any]
 
 
 class _Sum:
-    """Of one kind in one collection: how long, how often, and how often in each range of times."""
+    """The usage of one kind in one collection: total time, count, and counts by range of times."""
 
     __slots__ = ("counts", "seconds")
 
@@ -95,7 +95,7 @@ class Usage:
         self._sums: dict[Key, _Sum] = {}
 
     def note(self, kind: int, request: Request, seconds: float) -> None:
-        """A command of a kind has taken so long."""
+        """Count a command of a kind, which took `seconds`."""
         name = request.body.get("collection" if kind == GET_MORE else request.name)
         if type(name) is not str:
             return  # of an aggregation without a collection, or of what was refused for its name
@@ -108,7 +108,7 @@ class Usage:
             self._add_up(key, times)
 
     def note_insert(self, namespace: str, seconds: float) -> None:
-        """An insert of one document has taken so long."""
+        """Count an insert of one document, which took `seconds`."""
         database, _, name = namespace.partition(".")
         key = INSERT, database, name
         times = self._times(key)
@@ -117,7 +117,7 @@ class Usage:
             self._add_up(key, times)
 
     def note_stream(self, cursor: Any, seconds: float) -> None:
-        """A change stream's getMore has taken so long."""
+        """Count a change stream's getMore, which took `seconds`."""
         times = cursor.usage
         if times is None:
             times = cursor.usage = self._times(self._key_of(cursor))
@@ -145,7 +145,7 @@ class Usage:
             times.clear()  # a cursor's, whose collection has gone
 
     def _forget_some(self) -> None:
-        """Forget the numbers of what is not there; if that is little, the older half."""
+        """Forget the numbers of collections that are gone; if these are few, the older half."""
         left = [key for key in self._recent if self._exists(f"{key[1]}.{key[2]}")]
         if len(left) > limits.USAGE_COUNT_MAX // 2:
             left = left[len(left) // 2 :]
@@ -160,7 +160,7 @@ class Usage:
             self._sums.pop((kind, database, name), None)
 
     def totals(self) -> dict[str, Any]:
-        """What `top` has of each collection, by name; times in microseconds."""
+        """The counts that `top` shows of each collection, by name; times in microseconds."""
         names = sorted({f"{database}.{name}" for _, database, name in self._recent})
         return {name: self._total(name) for name in names}
 
@@ -184,7 +184,7 @@ class Usage:
         return micros, counts
 
     def latencies(self, namespace: str, *, histograms: bool) -> dict[str, Any]:
-        """What `$collStats` has as `latencyStats`. Transactions are not counted by collection, as in MongoDB."""
+        """The `latencyStats` of `$collStats`. Transactions are not counted by collection, as in MongoDB."""
         shown = {}
         for field, kinds in (*_LATENCIES.items(), ("transactions", ())):
             micros, counts = self._sum_of(namespace, kinds)

@@ -22,7 +22,7 @@ from headrace.query.match.match_expression import (
     MatchType,
     Not,
 )
-from headrace.turns import ticking_if_many
+from headrace.turns import paced
 from headrace.values.bson import MISSING
 from headrace.values.keystring import encode_value
 from headrace.values.order import NAN_KEY, number_key, regex_options
@@ -53,13 +53,13 @@ class PathCondition(NamedTuple):
 
 
 def conditions_of(node: MatchExpression) -> list[PathCondition]:
-    """The conditions on paths that the matches of a filter fulfil, as far as an index may tell something of them."""
+    """The conditions on paths that the matches of a filter fulfil, as far as an index may help with them."""
     return list(_conditions(node, "", None))
 
 
 def _conditions(node: MatchExpression, prefix: str, element: tuple[int, str] | None) -> Iterator[PathCondition]:
     if isinstance(node, And):
-        for child in ticking_if_many(node.children):
+        for child in node.children:
             yield from _conditions(child, prefix, element)
     elif isinstance(node, LeafMatchExpression):
         intervals = leaf_intervals(node)
@@ -130,7 +130,7 @@ def _is_exact(leaf: LeafMatchExpression) -> bool:
 
 
 def _is_prefix(leaf: LeafMatchExpression) -> bool:
-    """Whether a pattern says how a text begins, and nothing else."""
+    """Whether a pattern only says how a text begins."""
     if leaf.kind is not MatchType.REGEX or type(leaf.argument) is not tuple:
         return False
     pattern, options = leaf.argument
@@ -159,7 +159,7 @@ def _equal(value: Any) -> Intervals | None:
 
 def _in(values: list[Any]) -> Intervals | None:
     made: Intervals = []
-    for value in ticking_if_many(values):
+    for value in paced(values):
         if type(value) is Regex:
             made += _pattern(value.pattern, regex_options(value))
             continue
@@ -193,7 +193,7 @@ class Before(NamedTuple):
     value: Any
 
     def turned(self) -> From:
-        """What it is to the interval on its other side."""
+        """Return the same point for the interval on its other side."""
         return From(self.value)
 
 
@@ -203,7 +203,7 @@ class From(NamedTuple):
     value: Any
 
     def turned(self) -> Before:
-        """What it is to the interval on its other side."""
+        """Return the same point for the interval on its other side."""
         return Before(self.value)
 
 

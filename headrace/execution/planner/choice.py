@@ -4,13 +4,13 @@
 2  Ways are those through usable indexes whose first field the filter bounds, or that give the order asked for. An
    index is usable if it is not hidden, has the collation of the operation, and holds whatever can match: a sparse
    one needs a condition that a missing value does not meet, a partial one conditions from which its filter follows.
-3  Of several ways the one in the plan cache is taken, if it is active (`plan_cache.py`). Else they are tried
+3  The plan cache picks one of several ways, if its entry is active (`plan_cache.py`). Otherwise they are tried
    (`trial.py`): the one with the most results for its work wins. Among equals it is the one with more values for
    its first fields, then with more bounds, then the older one.
 4  Without any way, an `$or` whose branches all have one takes these, merged where each gives the order asked for,
-   else one after the other.
-5  Else an index whose first field has few values, where the second has bounds (`skip_scan.py`).
-6  Else the collection is read.
+   otherwise one after the other.
+5  Otherwise an index whose first field has few values, where the second has bounds (`skip_scan.py`).
+6  Otherwise the collection is read.
 """
 
 from __future__ import annotations
@@ -40,18 +40,17 @@ from headrace.store.catalog import Collection, Index
 from headrace.store.indexes.index_entries import key_maker
 from headrace.store.indexes.index_keys import CUT_BYTES, INVERTED, descends
 from headrace.store.view import View
-from headrace.turns import ticking_if_many
 from headrace.values.keystring import encode_value
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What was chosen, the other ways there were, and the trial that decided."""
+    """The chosen way, the other ways there were, and the trial that decided."""
 
     access: Access | None
     rejected: tuple[Access, ...] = ()
     trials: tuple[Trial, ...] = ()
-    """Of the chosen way, then of the others; none where there was nothing to decide or the plan cache did."""
+    """Trials of the chosen way, then of the others; none where the plan cache decided, or there was no choice."""
     entry: CachedPlan | None = None
     """Where the plan cache decided."""
     is_filtered: bool = False
@@ -59,7 +58,7 @@ class Choice:
 
     @property
     def indexes(self) -> list[Index]:
-        """Those that are used."""
+        """The indexes that are used."""
         return [] if self.access is None else list({branch.index: None for branch in self.access.branches})
 
 
@@ -70,7 +69,7 @@ def choose(
     current: Callable[[], View], collection: Collection, query: Query, order: Order = ANY_ORDER,
     hint: Index | None = None,
 ) -> Choice:  # fmt: skip
-    """The way to what a query matches; `current` is asked for the view behind each pause. Raises 291 for a hint at an
+    """The way to what a query matches; `current` returns the view after each pause. Raises 291 for a hint at an
     index that cannot do."""
     node, collation = query.node, query.collation
     conditions = [] if node is None else conditions_of(node)
@@ -137,7 +136,7 @@ def _through(
     index: Index, conditions: list[PathCondition], collation: Collation | None, sort: SortKey | None,
     is_complete: bool, *, hinted: bool = False,
 ) -> list[Access]:  # fmt: skip
-    """The ways through one index: several of a wildcard index, else one at most."""
+    """The ways through one index: several for a wildcard index, one at most for another."""
     of_index = conditions_for(index, conditions, collation)
     if not holds(index, of_index, hinted=hinted):
         return []
@@ -159,7 +158,7 @@ def _is_complete(node: MatchExpression | None, conditions: list[PathCondition]) 
 
 
 def key_count(current: Callable[[], View], way: Access, count_max: int) -> int:
-    """How many keys a way has, at most so many; explain does not count them among those examined. May pause."""
+    """How many keys a way has, up to `count_max`; explain does not count them among those examined. May pause."""
     count = range_count = 0
     for branch in way.branches:
         for low, high in branch.ranges:
@@ -193,7 +192,7 @@ def _each_branch(
     indexes: Sequence[Index], node: Or, collation: Collation | None, sort: SortKey | None
 ) -> list[IndexAccess] | None:
     made: list[IndexAccess] = []
-    for child in ticking_if_many(node.children):
+    for child in node.children:
         conditions = conditions_of(child)
         ways = [
             way
@@ -245,7 +244,7 @@ def distinct_access(
 def _gives_values(way: IndexAccess, path: str, hint: Index | None) -> bool:
     pattern = list(way.index.spec["key"])
     if "collation" in way.index.spec and (way.index.traits or path != pattern[-1] or not way.leads_to(path)):
-        return False  # strings that are equal have several forms, of which the first document's counts
+        return False  # strings that are equal have several forms, and the first document's counts
     return way.has_distinct(path) and (way.bounds[0] is not None or pattern[0] == path or hint is not None)
 
 

@@ -52,7 +52,7 @@ def _is_collated(end: End) -> bool:
 
 
 def _without_strings(condition: PathCondition) -> PathCondition:
-    """The condition, if no string takes part in it; else that there is a value, if it says that."""
+    """The condition, if no string takes part in it; otherwise that there is a value, if it says that."""
     intervals = condition.intervals
     if intervals is not None and not any(_is_text(end) for item in intervals for end in (item.low, item.high)):
         return condition
@@ -101,7 +101,7 @@ class CollationKey(bytes):
 
     @classmethod
     def of(cls, collation: Collation, text: str) -> CollationKey:
-        """That of a text."""
+        """Return the key of a text."""
         made = cls(collation.key(text))
         made.text = text
         return made

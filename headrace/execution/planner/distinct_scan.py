@@ -1,10 +1,10 @@
 """The distinct values of a field by an index, or a document of each: from one value to the next, without those between.
 
-Rule: only through an index whose bounds say all that the filter does (`distinct_access` in `choice.py`). A key tells
-where the next one can be that counts: behind all with the same values up to the field, or, where a later value is in no
-interval, at the next interval.
+Rule: only through an index whose bounds say all that the filter does (`distinct_access` in `choice.py`). The next
+key that counts can only be after all with the same values up to the field, or, where a later value is in no interval,
+at the next interval.
 
-A value that the key alone does not tell (a number, null, what is nested, a string of a collation) is read from the
+A value that cannot be made from the key (a number, null, what is nested, a string of a collation) is read from the
 document of its first key. The keys of missing values and of null are the same, so that all of them may have to be read.
 """
 
@@ -21,18 +21,18 @@ from headrace.dispatch.context import CommandContext
 from headrace.execution.planner.index_access import IndexAccess
 from headrace.execution.planner.key_bounds import end_of_value, field_bounds
 from headrace.execution.planner.key_values import value_at
+from headrace.running_command import examined
 from headrace.store.catalog import Collection
 from headrace.store.indexes.collated_keys import collated_key
 from headrace.store.indexes.index_entries import collation_of_index
 from headrace.store.indexes.index_keys import INVERTED
 from headrace.store.view import LEFT_OUT, View
-from headrace.turns import examined, tick, ticking_all
 from headrace.values.bson import MISSING, decode
 from headrace.values.keystring import encode_value
 from headrace.values.paths import spread_values
 
 _UNCLEAR: Final = frozenset({0x0F, 0x14})
-"""What the keys of nothing begin with: an empty array and undefined, a missing value and null."""
+"""The first bytes of keys without a value: an empty array and undefined, a missing value and null."""
 
 
 def distinct_values(context: CommandContext, collection: Collection, access: IndexAccess, path: str) -> Iterator[Any]:
@@ -102,10 +102,10 @@ class _ValueWalk:
                 yield view, *first
             else:
                 self._low = other
-            tick()
+            context.tick()
 
     def _next_position(self, key: bytes) -> bytes | None:
-        """None for a key in the bounds, else where one in the bounds may be; notes where the value is."""
+        """None for a key in the bounds, otherwise where one in the bounds may be; notes where the value is."""
         plain: dict[bool, bytes] = {False: key}
         at = 4
         for number, (down, lows, highs, _) in enumerate(self._read):
@@ -135,9 +135,7 @@ class _ValueWalk:
         values = self._recent.get(record)
         if values is None:
             values = {}
-            for value in ticking_all(
-                spread_values(decode(view.fetch(collection, self._access.index, record)), self._names)
-            ):
+            for value in spread_values(decode(view.fetch(collection, self._access.index, record)), self._names):
                 values.setdefault(self._key_of(value), value)
             self._recent_count += len(values)
             while self._recent and self._recent_count > limits.DISTINCT_VALUE_COUNT:
@@ -149,5 +147,5 @@ class _ValueWalk:
         return encode_value(value) if self._sort_key is None else collated_key(self._sort_key, value)
 
     def skip(self, key: bytes, *, all_alike: bool = True) -> None:
-        """Go on behind this key; `all_alike`: behind all that have its values up to the field."""
+        """Continue after this key; `all_alike`: after all that have its values up to the field."""
         self._low = key[: self._end] + b"\xff" if all_alike else key + b"\0"

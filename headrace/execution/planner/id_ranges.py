@@ -10,7 +10,7 @@ from functools import reduce
 from typing import Any, Final
 
 from headrace.execution.planner.bounds import conditions_of
-from headrace.execution.planner.intervals import Interval, behind_prefix, intersection
+from headrace.execution.planner.intervals import Interval, after_prefix, intersection
 from headrace.query.collation import Collation
 from headrace.query.match.match_expression import And, LeafMatchExpression, MatchExpression, Not
 from headrace.store.catalog import Collection
@@ -43,9 +43,9 @@ def id_ranges(
 def _range(interval: Interval) -> IdRange:
     low, high = interval.low, interval.high
     if low.is_prefix:
-        first = low.key if low.included else behind_prefix(low.key)
+        first = low.key if low.included else after_prefix(low.key)
     else:
         first = low.key if low.included else low.key + b"\0"
     if high.is_prefix:
-        return first, behind_prefix(high.key) if high.included else high.key
+        return first, after_prefix(high.key) if high.included else high.key
     return first, high.key + b"\0" if high.included else high.key

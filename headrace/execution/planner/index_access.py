@@ -7,7 +7,7 @@ different elements, so that they bound the same key only if
     their paths share no such array, where they are on different fields,
     or both are in one `$elemMatch`, at the only such array.
 
-Else one of them counts. A field with a number in its path ("a.0") is never bounded: it may mean an element or a name.
+Otherwise one counts. A field with a number in its path ("a.0") is never bounded: it may be an element or a name.
 Source: MongoDB's documentation of multikey index bounds and of sorting with indexes.
 """
 
@@ -24,7 +24,7 @@ from headrace.query.sort import SortKey
 from headrace.store.catalog import Index
 from headrace.store.indexes.index_keys import CUT_BYTES, CUT_KEY, descends
 from headrace.store.view import Skip
-from headrace.turns import ticking_if_many
+from headrace.turns import paced
 
 if TYPE_CHECKING:
     from headrace.execution.planner.key_range import IndexRange
@@ -34,7 +34,7 @@ RANGE_COUNT_MAX: Final = 1000
 _CUT: Final = CUT_BYTES + 4
 """The length to which the ends of ranges are cut, as keys are: a range may then have keys of other values."""
 _PAIR_COUNT_MAX: Final = 100_000
-"""Ranges of the values of several fields; of more the first fields alone bound the keys."""
+"""The most ranges of several fields' values; with more, the first fields alone bound the keys."""
 
 Range = tuple[bytes, bytes]
 """[low, high) of keys, the index's number included."""
@@ -73,7 +73,7 @@ class IndexAccess:
     says_all: bool = False
     """Whether each key in the bounds is of a document that matches, where no field that has bounds has had an array."""
     skip: Skip | None = None
-    """What tells of a key in the ranges whether it is in the bounds; None: all are."""
+    """Says whether a key in the ranges is in the bounds; None: all are."""
 
     @property
     def branches(self) -> tuple[IndexAccess, ...]:
@@ -89,7 +89,7 @@ class IndexAccess:
         """Whether a walk through the bounds, from each value of a path to the next, has all values of the matches.
 
         MongoDB's rules: not where keys are cut or a number in the path may mean an element. With a filter the first
-        field has bounds, and no array has been at the path: else the bounds of the elements would leave out others.
+        field has bounds, and no array has been at the path: the bounds of the elements would leave out others.
         """
         fields = _fields(self.index)
         field = fields[list(self.index.spec["key"]).index(path)]
@@ -106,7 +106,7 @@ class IndexAccess:
         return sum(intervals is not None for intervals in self.bounds)
 
     def leads_to(self, path: str) -> bool:
-        """Whether the values at a path are one behind the other: the fields before have one value, those behind any."""
+        """Whether the values at a path follow one another: the fields before it have one value, those after it any."""
         position = list(self.index.spec["key"]).index(path)
         if any(name.isdigit() for name in path.split(".")):
             return False
@@ -130,7 +130,7 @@ def index_access(
         point_count += 1
     backward = direction == -1
     ranges = ranges_of(index, bounds)
-    are_whole = all(len(low) < _CUT and len(high) < _CUT for low, high in ticking_if_many(ranges))
+    are_whole = all(len(low) < _CUT and len(high) < _CUT for low, high in ranges)
     says_all = is_complete and len(used) == len(conditions) and all(condition.is_exact for condition in conditions)
     return IndexAccess(
         index, tuple(bounds), tuple(reversed(ranges) if backward else ranges), backward, direction is not None,
@@ -140,7 +140,7 @@ def index_access(
 
 
 def skip_of(index: Index, bounds: Sequence[Intervals | None], conditions: Sequence[PathCondition]) -> Skip | None:
-    """What tells of a key in the ranges whether it counts; None: all do."""
+    """Return the function that says whether a key in the ranges counts; None: all do."""
     return key_bounds(index, bounds, conditions, are_ranges=_are_ranges(bounds))
 
 
@@ -160,13 +160,13 @@ def _made_fields(index: Index) -> list[_Field]:
         names = path.split(".")
         prefixes = {".".join(names[:count]) for count in range(1, len(names) + 1)}
         arrays = frozenset(prefixes & index.traits)
-        fields.append(_Field(path, descends(kind), arrays, any(name.isdigit() for name in names), kind == "hashed"))
+        fields.append(_Field(path, descends(kind), arrays, any(name.isdigit() for name in names), type(kind) is str))
     return fields
 
 
 def are_points(intervals: Intervals | None) -> bool:
     """Whether they are values, not ranges of them."""
-    return bool(intervals) and all(interval.is_point for interval in ticking_if_many(intervals or ()))
+    return bool(intervals) and all(interval.is_point for interval in intervals or ())
 
 
 def _bounds(fields: list[_Field], conditions: Sequence[PathCondition]) -> tuple[list[Intervals | None], set[int]]:
@@ -195,7 +195,7 @@ def _groups(field: _Field, conditions: Sequence[PathCondition]) -> list[tuple[_E
     if field.is_positional:
         return []
     numbers = [
-        number for number, condition in enumerate(ticking_if_many(conditions))
+        number for number, condition in enumerate(conditions)
         if condition.path == field.path and condition.intervals is not None
         and not (condition.is_single and field.arrays)
     ]  # fmt: skip
@@ -226,7 +226,7 @@ def _are_compatible(
 
 def _intersected(all_intervals: list[Intervals]) -> Intervals:
     made = all_intervals[0]
-    for intervals in ticking_if_many(all_intervals[1:]):
+    for intervals in all_intervals[1:]:
         made = intersection(made, intervals)
     return made
 
@@ -240,24 +240,22 @@ def ranges_of(index: Index, bounds: Sequence[Intervals | None]) -> list[Range]:
             break
         ordered = list(reversed(intervals)) if field.descending else intervals
         if are_points(intervals) and (len(prefixes) == 1 or len(prefixes) * len(ordered) <= RANGE_COUNT_MAX):
-            pieces = [interval.piece(field.descending) for interval in ticking_if_many(ordered)]
-            prefixes = [prefix + piece for prefix in prefixes for piece in ticking_if_many(pieces)]
+            pieces = [interval.piece(field.descending) for interval in paced(ordered)]
+            prefixes = [prefix + piece for prefix in prefixes for piece in paced(pieces)]
             continue
         if len(prefixes) > 1 and len(prefixes) * len(ordered) > _PAIR_COUNT_MAX:
             break  # what the ranges do not say, the filter does
-        positions = [interval.positions(field.descending) for interval in ticking_if_many(ordered)]
-        return cut_ranges(
-            [(prefix + low, prefix + high) for prefix in prefixes for low, high in ticking_if_many(positions)]
-        )
-    return cut_ranges([(prefix + b"\x01", prefix + b"\xff") for prefix in ticking_if_many(prefixes)])
+        positions = [interval.positions(field.descending) for interval in paced(ordered)]
+        return cut_ranges([(prefix + low, prefix + high) for prefix in prefixes for low, high in paced(positions)])
+    return cut_ranges([(prefix + b"\x01", prefix + b"\xff") for prefix in prefixes])
 
 
 def cut_ranges(ranges: list[Range]) -> list[Range]:
     """The ranges for keys that are cut where they are too long; what then overlaps is joined."""
-    if all(len(low) <= _CUT and len(high) <= _CUT for low, high in ticking_if_many(ranges)):
+    if all(len(low) <= _CUT and len(high) <= _CUT for low, high in ranges):
         return ranges
     made: list[Range] = []
-    for low, high in ticking_if_many(ranges):
+    for low, high in ranges:
         cut = low[:_CUT], (high if len(high) <= _CUT else high[:_CUT] + b"\xff" * 40)
         if made and cut[0] <= made[-1][1]:
             made[-1] = made[-1][0], max(made[-1][1], cut[1])

@@ -1,6 +1,7 @@
-"""What an index of a special kind is to the planner: an ordered index on other keys, and the conditions on these.
+"""Indexes of special kinds, which the planner treats as ordered indexes on other keys, and the conditions on these.
 
     hashed     {a: "hashed"}   {a: 5}       →  the same index, with the hash of 5 as the one value of a
+    2dsphere   {a: "2dsphere"}                →  the same index, with ranges of cells (`geo_bounds.py`)
     wildcard   {$**: 1}        {a.b: 5}     →  an index {$_path: 1, "a.b": 1} in which $_path is "a.b"
 
 A hash bounds equality only, says nothing of order, and may be that of other values, so that it is never exact.
@@ -22,10 +23,12 @@ from bson import Int64
 
 from headrace.execution.planner.bounds import Before, PathCondition
 from headrace.execution.planner.collated_bounds import CollationKey
+from headrace.execution.planner.geo_bounds import cell_conditions
 from headrace.execution.planner.intervals import End, Interval, point, union
 from headrace.query.match.match_expression import AlwaysBoolean
 from headrace.store.catalog import Index
 from headrace.store.indexes.field_keys import hash_in_index
+from headrace.store.indexes.geo_keys import geo_paths
 from headrace.store.indexes.index_entries import collation_of_index
 from headrace.store.indexes.index_keys import CUT_KEY
 from headrace.store.indexes.wildcard_keys import ANY_ARRAY, WildcardPaths, wildcard_of
@@ -38,11 +41,14 @@ Variant = tuple[Index, Sequence[PathCondition]]
 
 
 def variants(index: Index, conditions: Sequence[PathCondition]) -> list[Variant]:
-    """Return the ordered indexes that an index is. Each has all conditions of the filter, so that an access can tell
+    """Return the ordered indexes that an index is. Each has all conditions of the filter, so that an access can find
     whether its bounds say all of the filter. Those on other paths bound nothing."""
     pattern = index.spec["key"]
     if wildcard_of(pattern) is not None:
         return list(_wildcard(index, conditions))
+    if geo_paths(pattern):
+        on_cells = cell_conditions(index, conditions)
+        return [] if on_cells is None else [(index, on_cells)]
     if "hashed" in pattern.values():
         return [(index, [_hashed(index, condition) for condition in conditions])]
     return [(index, conditions)]
@@ -51,7 +57,7 @@ def variants(index: Index, conditions: Sequence[PathCondition]) -> list[Variant]
 def is_ordered(index: Index) -> bool:
     """Whether it is of the ordinary kind, with the values of its fields as keys."""
     pattern = index.spec["key"]
-    return "hashed" not in pattern.values() and wildcard_of(pattern) is None
+    return not any(type(kind) is str for kind in pattern.values()) and wildcard_of(pattern) is None
 
 
 # ------------------------------------------------------------------ hashed

@@ -1,9 +1,9 @@
 """Intervals of one field's values in an index, as positions between keys.
 
-    ascending   [low, high) in bytes of the field's key:  k 01 is before all keys of the value k, k FF behind them
+    ascending   [low, high) in bytes of the field's key:  k 01 is before all keys of the value k, k FF after them
     descending  the same of the inverted key, the ends exchanged
 
-Behind the keystring of a value stands the next field's, or 04: bytes from 04 to F5, inverted too. A string that goes on
+After the keystring of a value comes the next field's, or 04: bytes from 04 to F5, inverted too. A string that continues
 with a NUL has FF there, inverted 00, and so is on the right side of both positions. An end that is not at a value
 (all strings, all dates) is at a prefix of keystrings instead.
 """
@@ -17,7 +17,7 @@ from typing import Any, Final
 from bson import MaxKey, MinKey
 
 from headrace.store.indexes.index_keys import INVERTED
-from headrace.turns import TICK_COUNT, sorted_in_pieces, tick, ticking_if_many
+from headrace.turns import paced
 from headrace.values.keystring import encode_value
 
 _BEFORE: Final = b"\x01"
@@ -37,13 +37,13 @@ class End:
     def as_low(self, key: bytes) -> bytes:
         """The position from which on keys are in the interval; `key` is that of the end, perhaps inverted."""
         if self.is_prefix:
-            return key if self.included else behind_prefix(key)
+            return key if self.included else after_prefix(key)
         return key + (_BEFORE if self.included else _BEHIND)
 
     def as_high(self, key: bytes) -> bytes:
         """The position before which keys are in the interval."""
         if self.is_prefix:
-            return behind_prefix(key) if self.included else key
+            return after_prefix(key) if self.included else key
         return key + (_BEHIND if self.included else _BEFORE)
 
 
@@ -66,7 +66,7 @@ class Interval:
         return self.high.as_low(self.high.key.translate(INVERTED)), self.low.as_high(self.low.key.translate(INVERTED))
 
     def piece(self, descending: bool) -> bytes:
-        """What a point is in a key."""
+        """Return a point as it stands in a key."""
         return self.low.key.translate(INVERTED) if descending else self.low.key
 
 
@@ -74,8 +74,8 @@ Intervals = list[Interval]
 """Disjoint ones, ascending; none: no value is possible."""
 
 
-def behind_prefix(prefix: bytes) -> bytes:
-    """The position behind all keys that begin with `prefix`."""
+def after_prefix(prefix: bytes) -> bytes:
+    """The position after all keys that begin with `prefix`."""
     rest = prefix.rstrip(b"\xff")
     return rest[:-1] + bytes((rest[-1] + 1,)) if rest else b"\xff"
 
@@ -97,7 +97,7 @@ def union(intervals: Iterable[Interval]) -> Intervals:
         return given
     made: Intervals = []
     end = b""
-    for interval in ticking_if_many(sorted_in_pieces(given, _low)):
+    for interval in paced(sorted(given, key=_low)):
         low, high = interval.positions()
         if not made or low > end:
             made.append(interval)
@@ -116,11 +116,11 @@ def complement(intervals: Intervals) -> Intervals:
     """The values that are in none of them."""
     made: Intervals = []
     low = _FIRST
-    for interval in ticking_if_many(intervals):
+    for interval in intervals:
         made.append(Interval(low, _turned(interval.low)))
         low = _turned(interval.high)
     made.append(Interval(low, _LAST))
-    return [interval for interval in ticking_if_many(made) if interval.positions()[0] < interval.positions()[1]]
+    return [interval for interval in made if interval.positions()[0] < interval.positions()[1]]
 
 
 def _turned(end: End) -> End:
@@ -134,8 +134,6 @@ def intersection(left: Intervals, right: Intervals) -> Intervals:
     made: Intervals = []
     at = start = 0
     while at < len(left) and start < len(right):
-        if (at + start) % TICK_COUNT == TICK_COUNT - 1:
-            tick()
         (low, high), (other_low, other_high) = left[at].positions(), right[start].positions()
         if max(low, other_low) < min(high, other_high):
             first = left[at].low if low >= other_low else right[start].low

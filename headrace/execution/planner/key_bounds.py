@@ -1,8 +1,8 @@
-"""What the bounds of all fields say of a key, where the ranges of keys do not say it: whether it counts, and if it does
-not, where the walk goes on.
+"""Tests of keys against the bounds of all fields, where the ranges of keys do not suffice: whether a key counts, and
+otherwise where the walk continues.
 
-    {a: {$gt: 5}, b: 3}  on  {a, b}     the ranges say a > 5; behind (6, 1) the walk goes on at (6, 3),
-                                        behind (6, 4) with the next value of a
+    {a: {$gt: 5}, b: 3}  on  {a, b}     the ranges say a > 5; after (6, 1) the walk continues at (6, 3),
+                                        after (6, 4) with the next value of a
 
 Where the text in a key can be tested by itself (a simple pattern), a key whose text does not match does not count.
 Source: MongoDB's index bounds, by which a scan seeks, and its filters on keys.
@@ -23,7 +23,6 @@ from headrace.query.match.match_expression import LeafMatchExpression, MatchType
 from headrace.store.catalog import Index
 from headrace.store.indexes.index_keys import CUT_BYTES, CUT_KEY, INVERTED, descends
 from headrace.store.view import Skip
-from headrace.turns import ticking_if_many
 from headrace.values.keystring import value_end
 
 _NUMBER_BYTES: Final = 4
@@ -44,13 +43,13 @@ class FieldBounds(NamedTuple):
     """Where they begin, in the order of the index; None: all values."""
     highs: list[bytes]
     tests: Sequence[Callable[[Any], bool]] = ()
-    """What a text fulfils that matches."""
+    """The tests that a matching text fulfils."""
 
 
 def field_bounds(kind: Any, intervals: Intervals | None, tests: Sequence[Callable[[Any], bool]] = ()) -> FieldBounds:
-    """Those of a field with this kind in the index's pattern."""
+    """Return the bounds of a field with this kind in the index's pattern."""
     down = descends(kind)
-    positions = sorted([interval.positions(down) for interval in ticking_if_many(intervals or ())])
+    positions = sorted([interval.positions(down) for interval in intervals or ()])
     return FieldBounds(
         down, None if intervals is None else [low for low, _ in positions], [high for _, high in positions], tests
     )
@@ -59,7 +58,7 @@ def field_bounds(kind: Any, intervals: Intervals | None, tests: Sequence[Callabl
 def key_bounds(
     index: Index, bounds: Sequence[Intervals | None], conditions: Sequence[PathCondition], *, are_ranges: bool
 ) -> Skip | None:
-    """What tells of a key whether it is in the bounds; None where the ranges of keys do."""
+    """Return the function that says whether a key is in the bounds; None where the ranges of keys suffice."""
     patterns = [] if index.traits or "collation" in index.spec else [item for item in conditions if _is_pattern(item)]
     if are_ranges and not patterns:
         return None
@@ -123,7 +122,7 @@ class _KeyBounds:
         return position[:_CUT] if self._are_cut else position
 
     def _cut_high(self, position: bytes) -> bytes:
-        """A position behind all such keys."""
+        """A position after all such keys."""
         if not self._are_cut or len(position) <= _CUT:
             return position
         return position[:_CUT] + b"\xff" * 40

@@ -50,7 +50,7 @@ def range_access(index: Index, wanted: IndexRange, collation: Collation | None, 
 
 
 def range_test(index: Index, wanted: IndexRange, collation: Collation | None) -> Callable[[bytes], bool]:
-    """Return the test whether a raw document has a key in the range: a key that is cut does not tell. Raises as
+    """Return the test whether a raw document has a key in the range: a cut key does not suffice. Raises as
     `ends_of`."""
     low, high = ends_of(index, wanted, collation)
     maker: Any = key_maker(index)

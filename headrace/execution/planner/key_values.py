@@ -52,7 +52,7 @@ def value_at(key: bytes, at: int) -> tuple[Any, int] | None:
 
 
 def _text(key: bytes, at: int) -> tuple[str, int]:
-    """Text up to a 00; one in the text has FF behind it."""
+    """Text up to a 00; one in the text is followed by FF."""
     end = key.index(0, at)
     while key[end + 1 : end + 2] == b"\xff":
         end = key.index(0, end + 2)

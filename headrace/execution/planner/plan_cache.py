@@ -36,7 +36,7 @@ class CachedPlan:
     spec: dict[str, Any]
     sort: dict[str, Any]
     indexes: IndexNames
-    """Those of the way, by which it is known again."""
+    """The indexes that identify the plan in the cache."""
     works: int
     trials: tuple[Trial, ...]
     created_ms: int
@@ -53,7 +53,7 @@ class CachedPlan:
 
     @property
     def query_hash(self) -> str:
-        """What is the same for all queries of the shape."""
+        """The hash that all queries of the shape share."""
         return hash_of(self.shape)
 
     @property

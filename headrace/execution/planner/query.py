@@ -1,4 +1,4 @@
-"""What an operation asks for, as the planner sees it, and its shape: all of it but the values."""
+"""A query as the planner sees it, and its shape: everything but the values."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Query:
     collation: Collation | None
     spec: dict[str, Any] = field(default_factory=dict)
     between: IndexRange | None = None
-    """Of the keys of the hinted index."""
+    """A range of the hinted index's keys."""
     uses_cache: bool = True
     """Whether the plan cache may decide, and learns."""
 
@@ -51,7 +51,7 @@ ANY_ORDER: Final = Order()
 
 
 def shape_of(node: MatchExpression | None, sort: SortKey | None, collation: Collation | None) -> Shape:
-    """What queries have in common that differ in their values."""
+    """Return the shape that queries share which differ only in their values."""
     return (
         () if node is None else node.order,
         () if sort is None else sort.paths,
@@ -60,5 +60,5 @@ def shape_of(node: MatchExpression | None, sort: SortKey | None, collation: Coll
 
 
 def hash_of(*items: Any) -> str:
-    """Eight hexadecimal digits for a shape, and what else there is."""
+    """Eight hexadecimal digits for a shape and other items."""
     return f"{zlib.crc32(repr(items).encode()):08X}"

@@ -47,7 +47,7 @@ Access = IndexAccess | OrAccess
 
 
 def exploded(way: IndexAccess, sort: SortKey, conditions: Sequence[PathCondition]) -> OrAccess | None:
-    """A way with several values for its first fields as one for each, if each then gives the order; else None.
+    """A way with several values for its first fields as one for each, if each then gives the order; otherwise None.
 
     `conditions`: those of the way.
     """

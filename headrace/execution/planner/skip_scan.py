@@ -1,8 +1,8 @@
 """A way through an index whose first field the filter does not bound: from each of its values to what is asked for.
 
-    {b: 3}  on  {a, b}     behind (1, …) the walk goes on at (1, 3), then at (2, 3), (3, 3), …
+    {b: 3}  on  {a, b}     after (1, …) the walk continues at (1, 3), then at (2, 3), (3, 3), …
 
-Rule: only where nothing else leads to the matches, the second field has values, not ranges of them, and the first so
+Rule: only where no other way leads to the matches, the second field has values, not ranges of them, and the first so
 few that to seek each costs a twentieth of a look at all documents. MongoDB reads the collection in this case.
 """
 
@@ -22,7 +22,6 @@ from headrace.query.sort import SortKey
 from headrace.store.catalog import Collection, Index
 from headrace.store.indexes.index_keys import INVERTED, descends
 from headrace.store.view import View
-from headrace.turns import uninterrupted
 
 _VALUE_COUNT_MAX: Final = 100
 _DOCUMENT_COUNT: Final = 20
@@ -55,15 +54,14 @@ def skip_access(
 
 
 def _has_few_values(view: View, index: Index, count_max: int) -> bool:
-    """Whether the first field has at most so many values; explain does not count the keys that tell."""
+    """Whether the first field has at most `count_max` values; explain does not count the keys read for this."""
     prefix = index.number.to_bytes(4, "big")
     low, high = prefix + b"\x01", prefix + b"\xff"
     down = descends(next(iter(index.spec["key"].values())))
-    with uninterrupted():
-        for _ in range(count_max + 1):
-            first = next(View.index_keys(view, index, low, high), None)
-            if first is None:
-                return True
-            key = first[0]
-            low = key[: end_of_value(key.translate(INVERTED) if down else key, len(prefix))] + b"\xff"
+    for _ in range(count_max + 1):
+        first = next(View.index_keys(view, index, low, high), None)
+        if first is None:
+            return True
+        key = first[0]
+        low = key[: end_of_value(key.translate(INVERTED) if down else key, len(prefix))] + b"\xff"
     return False

@@ -4,7 +4,7 @@ A *work* is the look at one key. The score of a way is 1, and its results for ea
 its end, and a little for an order that needs no sort. One that must be sorted has no results before its end.
 
 Source: MongoDB's documentation of query plans and `planCacheStats`. Its trials go on for 10,000 works; here they end
-sooner, since nobody else is served meanwhile: where a look at a document takes long, after some milliseconds.
+sooner, since no client is served meanwhile: where reading a document takes long, after some milliseconds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from headrace.execution.planner.query import Order, Query
 from headrace.execution.planner.several_accesses import Access
 from headrace.store.catalog import Collection
 from headrace.store.view import LEFT_OUT, View
-from headrace.turns import TimeLimit, tick, uninterrupted
 from headrace.values.bson import decode
 
 RESULT_COUNT: Final = 101
@@ -29,13 +28,13 @@ RESULT_COUNT: Final = 101
 WORK_COUNT: Final = 1000
 """Works of all ways together, and at least `RESULT_COUNT` for each."""
 TRIAL_SECONDS: Final = 0.01
-"""Of the thread's own time, after which a trial ends; in the middle of a look at a document, up to twice as long."""
+"""The CPU time of the thread after which a trial ends."""
 _TIE_BREAKER: Final = 0.0001
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What one way did in a trial."""
+    """The work and results of one way in a trial."""
 
     access: Access
     works: int
@@ -55,28 +54,23 @@ class Trial:
 def run_trials(
     view: View, collection: Collection, query: Query, ways: list[Access], order: Order
 ) -> list[Trial]:  # fmt: skip
-    """What each way did, in the order of the ways. Raises 175 where an index is not there any more, in the view."""
+    """Return the trials in the order of the ways. Raises 175 where an index is not there any more, in the view."""
     for index in {branch.index.number: branch.index for way in ways for branch in way.branches}.values():
         check_index(view, collection, index)
     wanted = min(RESULT_COUNT, order.limit or RESULT_COUNT)
     candidates = [_Candidate(view, collection, query, way, order) for way in ways]
     ends = thread_time() + TRIAL_SECONDS
-    limit = TimeLimit(TRIAL_SECONDS / 2, "the trial of a plan")  # which begins to count at the end of the first half
-    limit.begin()
     try:
-        with uninterrupted():
-            for _ in range(max(RESULT_COUNT, WORK_COUNT // len(ways))):
-                for candidate in candidates:
+        for _ in range(max(RESULT_COUNT, WORK_COUNT // len(ways))):
+            for candidate in candidates:
+                if thread_time() < ends:
                     candidate.work()
-                if any(candidate.is_eof or candidate.result_count >= wanted for candidate in candidates):
-                    break
-                if thread_time() > ends:
-                    break
+            if thread_time() >= ends or any(c.is_eof or c.result_count >= wanted for c in candidates):
+                break
     except CommandError as error:
         if error.code != 50:
             raise
     finally:
-        limit.end()
         for candidate in candidates:
             candidate.close()
     return [candidate.trial() for candidate in candidates]
@@ -108,7 +102,7 @@ class _Candidate:
         self._steps.close()
 
     def trial(self) -> Trial:
-        """What was done."""
+        """Return the trial so far."""
         return Trial(
             self._way, self.works, self.result_count, self.key_count, self.document_count, self.is_eof,
             not self._needs_sort,
@@ -132,7 +126,6 @@ class _Candidate:
     def _records(self, branch: IndexAccess) -> Iterator[bytes]:
         view, index, backward = self._view, branch.index, branch.backward
         for low, high in branch.ranges:
-            tick()  # within the time of a trial
             if branch.skip is None:
                 walk = View.index_keys(view, index, low, high, backward=backward)
             else:

@@ -1,1 +1,1 @@
-"""What writes documents: those that match changed or deleted, new ones inserted, and the outputs of pipelines."""
+"""Writes of documents: matching ones changed or deleted, new ones inserted, and the outputs of pipelines."""

@@ -1,12 +1,12 @@
 """The documents that a write changes, found and changed across pauses.
 
-    for match in matches(context, finder):        in pieces, through the view of the moment
+    for match in matches(context, finder):        in pieces, through the newest view
         current = still_matches(context, target, finder, match)
 
 Between reading a document and changing it a command may pause, in its filter, in the update, in a validator. Rule:
 before a document is changed it is read again if the command has paused since it was read; if it is another one, it must
-match again, and the change is computed anew. A walk goes by record or by `_id`, which no update changes, or through an
-index, where it may meet a document again behind the change of a key: records are remembered then.
+match again, and the change is computed again. A walk goes by record or by `_id`, which no update changes, or through an
+index, where it may meet a document again after the change of a key: records are remembered then.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from headrace.execution.command_memory import memory_of
 from headrace.execution.plan import Finder
 from headrace.execution.planner.query import Order
 from headrace.query.sort import SortKey
+from headrace.running_command import running_command
 from headrace.store import capped, catalog_changes
 from headrace.store.catalog import Collection, Index
 from headrace.store.view import LEFT_OUT
-from headrace.turns import current_turn, tick
 from headrace.values.bson import decode
 
 
@@ -40,7 +40,7 @@ class MatchedDocument(NamedTuple):
     raw: bytes
     document: dict[str, Any]
     pause_count: int
-    """That of the context when the document was read."""
+    """The context's `pause_count` when the document was read."""
 
 
 class Target:
@@ -68,9 +68,9 @@ class Target:
 
 
 def matches(context: CommandContext, finder: Finder, wanted: int | None = None) -> Iterator[MatchedDocument]:
-    """What matches, read in pieces, so that no cursor of the store is open when the command pauses.
+    """Yield what matches, read in pieces, so that no cursor of the store is open when the command pauses.
 
-    `wanted`: how many may be enough; the pieces begin with so many documents.
+    `wanted`: how many may be enough; the first piece has this number of documents.
     """
     predicate = finder.predicate
     count_max = wanted or limits.VIEW_CHUNK_COUNT
@@ -79,13 +79,13 @@ def matches(context: CommandContext, finder: Finder, wanted: int | None = None) 
     while True:
         pause_count = context.pause_count  # a pause may come while the piece is read
         piece = take_chunk(finder.candidates(context.current_view, after), count_max)
-        if (turn := current_turn()) is not None:
+        if (running := running_command()) is not None:
             finder.note_examined(sum(record is not LEFT_OUT for _, record, _ in piece), len(piece))
-            turn.scan_bytes = sum(len(raw) for _, _, raw in piece)
+            running.scan_bytes = sum(len(raw) for _, _, raw in piece)
         if seen is None and finder.may_repeat:
             seen = SeenRecords(memory_of(context, {}).add)
         for _, record, raw in piece:
-            tick()
+            context.tick()
             if record is LEFT_OUT or (seen is not None and not seen.is_new(record)):
                 continue
             document = decode(raw)
@@ -135,7 +135,7 @@ def is_unchanged(context: CommandContext, target: Target, match: MatchedDocument
 def measure(context: CommandContext, target: Target) -> None:
     """Measure a capped collection before something is inserted, so that it makes room."""
     while not capped.measure_on(context.txn, target.collection):
-        tick()
+        context.tick()
 
 
 def missing(namespace: str) -> Collection:

@@ -4,8 +4,8 @@
     catch up    what the oplog says was changed meanwhile is copied again, until nothing is left in the same turn
     rename      the copy gets the name, and the source is dropped, in the transaction of that turn
 
-So a write to the source that was acknowledged before the rename is in the copy, and nobody waits. What a crash leaves
-is dropped, as of an `$out`. Without an oplog all is one piece.
+So a write to the source that was acknowledged before the rename is in the copy, and no client waits. What a crash
+leaves is dropped, as of an `$out`. Without an oplog all is one piece.
 """
 
 from __future__ import annotations
@@ -25,15 +25,14 @@ from headrace.store import catalog_changes
 from headrace.store.catalog import Collection
 from headrace.store.identity import identify
 from headrace.store.view import LEFT_OUT
-from headrace.turns import current_turn, tick, uninterrupted
 
-_ROUND_COUNT_MAX: Final = 1000  # behind them the last changes are copied without a pause
+_ROUND_COUNT_MAX: Final = 1000  # after them the last changes are copied without a pause
 
 
 def move(context: CommandContext, source: Collection, goal: str, *, drops_target: bool) -> None:
     """Rename `source` to `goal`, in another database. Raises 48 where that exists and is not to be dropped, 175 where
     the source is changed in its shape, renamed or dropped meanwhile."""
-    if current_turn() is None or not context.store.oplog_enabled:
+    if not context.store.oplog_enabled:
         catalog_changes.move(context.txn, source, goal, context.txn.collection(goal))
         return
     temporary = f"{goal.partition('.')[0]}.tmp{uuids.uuid4().hex[:5]}.renameCollection"
@@ -53,14 +52,9 @@ def _move(context: CommandContext, source: Collection, temporary: str, goal: str
     changed = _ChangedDocuments(context, target)
     _copy(context, target, copy)
     for count in range(_ROUND_COUNT_MAX + 1):
-        wait_until_unused(context, target.collection.namespace)
-        wait_until_unused(context, goal)
+        wait_until_unused(context, target.collection.namespace, goal)
         pause_count = context.pause_count
-        if count == _ROUND_COUNT_MAX:
-            with uninterrupted():
-                changed.copy_again(copy)
-        else:
-            changed.copy_again(copy)
+        changed.copy_again(copy, pauses=count < _ROUND_COUNT_MAX)
         if pause_count == context.pause_count and not changed.has_left:
             break
     if _shape(target.collection) != shape:
@@ -109,17 +103,19 @@ class _ChangedDocuments:
         """Whether the last round could not copy all."""
         return bool(self._left)
 
-    def copy_again(self, copy: Target) -> None:
+    def copy_again(self, copy: Target, *, pauses: bool) -> None:
         """Copy those that are there, and remove the others; what is changed from here on is for the next call."""
         context, target = self._context, self._target
         keys = self._keys()
         for key in keys:  # all are removed first: values of unique indexes may have been exchanged
-            tick()
+            if pauses:
+                context.tick()
             before = context.txn.by_id(copy.collection, key)
             if before is not None:
                 context.txn.delete(copy.collection, *before)
         for key in keys:
-            tick()
+            if pauses:
+                context.tick()
             now = context.txn.by_id(target.collection, key)
             if now is not None and not _insert(context, copy, now[1]):
                 self._left.append(key)
@@ -130,7 +126,7 @@ class _ChangedDocuments:
         keys = dict.fromkeys(self._left)
         self._left = []
         while True:
-            tick()
+            context.tick()
             if context.store.pruned_through > self._through:
                 raise CommandError(175, "the oplog no longer has what was changed while the collection was renamed")
             piece = self._entries()
@@ -144,7 +140,7 @@ class _ChangedDocuments:
             self._through = piece[-1][0]
 
     def _entries(self) -> list[tuple[int, bytes]]:
-        """The next entries of the collection: those that are stored, or else those of the transaction of the moment."""
+        """The next entries of the collection: those that are stored, or those of the present transaction."""
         txn, first = self._context.txn, self._through + 1
         stored: list[tuple[int, bytes]] = []
         for item in txn.entries_of([self._target.collection.topic], first):

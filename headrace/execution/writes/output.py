@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bson import ObjectId, Timestamp
 
-from headrace import limits
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.lock_waits import wait_until_unlocked, wait_until_unused
 from headrace.dispatch.namespaces import check_namespace, writable
@@ -34,7 +33,6 @@ from headrace.store import catalog_changes
 from headrace.store.catalog import Collection
 from headrace.store.identity import with_id_first
 from headrace.store.write_transaction import WriteTransaction
-from headrace.turns import tick
 from headrace.values.bson import encode
 
 if TYPE_CHECKING:
@@ -72,7 +70,7 @@ def write_output(
             _out(context, goal, made)
         else:
             for document in made:
-                tick()
+                context.tick()
                 _merge(context, goal, writes, document)
     return iter(())
 
@@ -99,7 +97,7 @@ def _out(context: CommandContext, goal: str, documents: Iterator[dict[str, Any]]
         target = _temporary(context, temporary, context.txn.collection(goal))
         measure(context, target)
         for document in documents:
-            tick()
+            context.tick()
             insert(context, target, encoded_for_storage(document))
         wait_until_unused(context, goal)
         old = context.txn.collection(goal)
@@ -118,7 +116,7 @@ def _temporary(context: CommandContext, namespace: str, like: Collection | None)
 
 
 def _merge(context: CommandContext, goal: str, writes: Any, document: dict[str, Any]) -> None:
-    """Merge one document into what is there, or insert it; anew, where that has changed meanwhile."""
+    """Merge one document into what is there, or insert it; again, where that has changed meanwhile."""
     if "_id" not in document and writes.on == ("_id",):
         document = {"_id": ObjectId(), **document}
     tried = False
@@ -140,7 +138,7 @@ def _merge(context: CommandContext, goal: str, writes: Any, document: dict[str, 
         except CommandError as error:
             if error.code != 11000 or match is not None or pause_count == context.pause_count or tried:
                 raise
-            tried = True  # somebody else has inserted what was missing
+            tried = True  # another client has inserted what was missing
 
 
 def _created(context: CommandContext, goal: str, writes: Any, document: dict[str, Any]) -> Collection | None:
@@ -160,7 +158,7 @@ Write = Callable[[Target, CommandContext], bool]
 def _merged(
     context: CommandContext, writes: Any, match: MatchedDocument | None, document: dict[str, Any]
 ) -> Write | None:
-    """What is to be written where `match` was found; None: nothing."""
+    """Return what to write where `match` was found; None: nothing."""
     result = writes.decide(None if match is None else match.document, document)
     if result is None or (match is not None and result == match.document):
         return None
@@ -179,9 +177,6 @@ def _merged(
 
 def _insert(raw: bytes, target: Target, context: CommandContext) -> bool:
     measure(context, target)
-    if len(raw) > limits.PREPARED_BYTES:
-        insert(context, target, raw)
-        return True
     if context.has_locks and not wait_until_unlocked(context, lambda txn: txn.insert(target.collection, raw)):
         return False
     context.txn.insert(target.collection, raw, keeps_empty_timestamps=context.keeps_empty_timestamps)

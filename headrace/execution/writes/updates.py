@@ -14,16 +14,13 @@ from headrace.dispatch.lock_waits import wait_until_unlocked
 from headrace.errors import CommandError
 from headrace.execution.plan import Finder, collation_of
 from headrace.execution.writes.inserts import insert
-from headrace.execution.writes.many_entries import are_many, change_behind_entries
 from headrace.execution.writes.matches import MatchedDocument, Target, current, is_unchanged, measure
 from headrace.execution.writes.validation import Validator
 from headrace.query.update import Diff, Update, UpdateContext, parse_update, upsert_document
 from headrace.store.catalog import Collection
-from headrace.store.commit.entries_in_pieces import EntriesInPieces
-from headrace.store.indexes.prepared_change import PreparedChange, prepared
 from headrace.store.write_transaction import RetryableWrite, WriteTransaction
-from headrace.values.bson import decode, encode, encode_stored_in_pieces
-from headrace.values.bson.encoding_in_pieces import PIECE_BYTES, left_of
+from headrace.time_limit import run_limited
+from headrace.values.bson import decode, encode
 from headrace.values.position import to_timestamp
 
 
@@ -47,15 +44,8 @@ def _has_no_time(document: dict[str, Any]) -> bool:
     return Timestamp in map(type, document.values()) and _NO_TIME in document.values()
 
 
-def _is_short(old: bytes, change: Any) -> bool:
-    """Whether a document and its change are surely short: what is new in it is in its diff."""
-    return len(old) <= PIECE_BYTES and type(change) is Diff and left_of(PIECE_BYTES, change.entry["diff"]) >= 0
-
-
-def _try(
-    write: tuple[Collection, bytes, bytes, bytes, bytes], made: PreparedChange | None, txn: WriteTransaction
-) -> None:
-    txn.replace(*write, made=made)
+def _try(write: tuple[Collection, bytes, bytes, bytes, bytes], txn: WriteTransaction) -> None:
+    txn.replace(*write)
 
 
 class Changed(NamedTuple):
@@ -70,7 +60,8 @@ class Applier:
     """An update being applied to matches of one statement."""
 
     __slots__ = (
-        "_context", "_finder", "_retryable", "_shared_context", "_takes_time", "_target", "_update", "_validator",
+        "_context", "_finder", "_retryable", "_shared_context", "_takes_time", "_target", "_update",
+        "_validator",
     )  # fmt: skip
 
     def __init__(
@@ -100,44 +91,28 @@ class Applier:
     def change(self, match: MatchedDocument) -> Changed | None:
         """Change one document; None if it has been changed or deleted meanwhile, and no longer matches."""
         context, target = self._context, self._target
-        made: PreparedChange | None = None
         while True:
             if match.pause_count != context.pause_count:
                 latest = current(context, target, self._finder, match)
                 if latest is None:
                     return None
                 match = latest
-            applied = self._update.apply(match.document, self._shared_context or self._context_of(match.document))
+            times = self._shared_context or self._context_of(match.document)
+            applied = run_limited(self._update.apply, match.document, times)
             if applied.change is None:
                 return Changed(match.document, None)
-            encode_changed = encode if _is_short(match.raw, applied.change) else encode_stored_in_pieces
-            new = encode_changed(applied.document)
+            new = encode(applied.document)
             if len(new) > limits.DOCUMENT_BYTES_MAX:
                 raise CommandError(17419, f"Resulting document after update is larger than {limits.DOCUMENT_BYTES_MAX}")
             self._validator.check(target.collection, new)
-            logged = encode_changed(applied.change.entry) if type(applied.change) is Diff else new
-            if made is None:
-                made = prepared(context.store, target.collection, match.raw, new, match.record)
+            logged = encode(applied.change.entry) if type(applied.change) is Diff else new
             if match.pause_count != context.pause_count and not is_unchanged(context, target, match):
                 continue
-            if made is not None and are_many(context, target.collection, made, match.raw, new):
-                if change_behind_entries(
-                    context, target, match.record, made, partial(self._replace, match, new, logged, made)
-                ):
-                    return Changed(match.document, applied.document)
-                made = None
-                continue
             write = target.collection, match.record, match.raw, new, logged
-            if context.has_locks and not wait_until_unlocked(context, partial(_try, write, made)):
+            if context.has_locks and not wait_until_unlocked(context, partial(_try, write)):
                 continue
-            context.txn.replace(*write, self._retryable, made)
+            context.txn.replace(*write, self._retryable)
             return Changed(match.document, applied.document)
-
-    def _replace(
-        self, match: MatchedDocument, new: bytes, logged: bytes, made: PreparedChange, entries: EntriesInPieces
-    ) -> None:
-        collection, txn = self._target.collection, self._context.txn
-        txn.replace(collection, match.record, match.raw, new, logged, self._retryable, made, entries)
 
     def _context_of(self, document: dict[str, Any]) -> UpdateContext:
         positional = self._finder.positional(document) if self._update.needs_position else None
@@ -147,7 +122,7 @@ class Applier:
         """Insert what an upsert makes of filter and update; returns it as stored."""
         context, target = self._context, self._target
         times = UpdateContext(context.txn.wall_ms, self._time(), inserting=True)
-        raw = encode(upsert_document(self._update, spec, times))
+        raw = encode(run_limited(upsert_document, self._update, spec, times))
         self._validator.check(target.collection, raw)
         measure(context, target)
         return decode(insert(context, target, raw, self._retryable))

@@ -15,6 +15,7 @@ from headrace.query.match import parse_filter
 from headrace.query.match.filter_failures import failure_details
 from headrace.query.operation_memory import size_of
 from headrace.store.catalog import Collection
+from headrace.time_limit import run_limited
 from headrace.values.bson import decode
 
 
@@ -44,7 +45,7 @@ def checker(collection: Collection, body: dict[str, Any]) -> Callable[[bytes], N
             return
         information = {"failingDocumentId": decoded.get("_id")}
         if described_bytes < limits.VALIDATION_DETAIL_BYTES_MAX:
-            details = failure_details(validator, decoded)
+            details = run_limited(failure_details, validator, decoded)
             described_bytes += size_of(details)
             if described_bytes < limits.VALIDATION_DETAIL_BYTES_MAX:
                 information["details"] = details

@@ -11,7 +11,6 @@ import math
 from bisect import insort
 from collections import deque
 from collections.abc import Callable, Hashable
-from heapq import merge
 from typing import Any, Final, Protocol
 
 from bson import Int64, ObjectId
@@ -23,14 +22,13 @@ from headrace.query.expressions.numbers import NUMBERS, double_of, is_nullish
 from headrace.query.expressions.summing import Total
 from headrace.query.expressions.value_text import as_text
 from headrace.query.operation_memory import size_of
-from headrace.turns import TICK_COUNT, in_pieces, tick, ticking
 from headrace.values.bson import MISSING, Missing, type_name
 from headrace.values.order import compare, hash_key, sort_key
 
 ELEMENT_BYTES: Final = 32
 """Counted for a value, besides the size of one that is not small."""
 SMALL: Final = frozenset({bool, int, Int64, float, type(None), ObjectId, DatetimeMS, Missing})
-SORTED_COUNT: Final = 16_384
+_FEW_COUNT: Final = 64
 """Numbers sorted at once: some milliseconds."""
 
 
@@ -48,7 +46,7 @@ class AccumulatorState(Protocol):
 
 
 class State:
-    """What the states have in common."""
+    """The base of all states."""
 
     __slots__ = ()
 
@@ -58,7 +56,7 @@ class State:
 
 
 class Growth:
-    """How many bytes the states of all operations have taken since the start: tells when to look at them again."""
+    """How many bytes the states of all operations have taken since the start: decides when to look at them again."""
 
     __slots__ = ("bytes",)
 
@@ -78,7 +76,7 @@ class Growing(State):
 
     def __init__(self) -> None:
         self.bytes = 0
-        """Of the values that are not small."""
+        """The bytes of the values that are not small."""
 
     def take(self, value: Any) -> None:
         """Count a value that is stored. Raises 146."""
@@ -257,7 +255,7 @@ class SetUnion(AddToSet):
             return
         if type(value) is not list:
             raise CommandError(14, f"$setUnion requires array inputs, but input is of type {type_name(value)}")
-        for item in ticking(value):
+        for item in value:
             super().add(item)
 
 
@@ -273,8 +271,7 @@ class ConcatArrays(Push):
         if type(value) is not list:
             raise CommandError(14, f"$concatArrays requires array inputs, but input is of type {type_name(value)}")
         self.take(value)
-        for piece in in_pieces(value):
-            self.values += piece
+        self.values += value
 
 
 class MergeObjects(Growing):
@@ -293,7 +290,7 @@ class MergeObjects(Growing):
         if type(value) is not dict:
             message = f"$mergeObjects requires object inputs, but input {as_text(value)} is of type {type_name(value)}"
             raise CommandError(40400, message)
-        for field, item in value.items() if len(value) < TICK_COUNT else ticking(value.items()):
+        for field, item in value.items():
             self.give_back(self.document.get(field))
             self.take(item)
             self.document[field] = item
@@ -465,11 +462,11 @@ class Percentile(Growing):
 
     def result(self) -> Any:
         added, self._added = self._added, []
-        if len(added) < TICK_COUNT:
+        if len(added) <= _FEW_COUNT:
             for number in added:
                 insort(self._numbers, number)
         else:
-            self._numbers = _merged_numbers(self._numbers, added)
+            self._numbers = sorted(self._numbers + added)
         percentiles = [self._at(fraction) for fraction in self.fractions]
         return percentiles[0] if self.single else percentiles
 
@@ -488,20 +485,6 @@ class Percentile(Growing):
         if low == high:
             return numbers[low]
         return numbers[low] * (high - rank) + numbers[high] * (rank - low)
-
-
-def _merged_numbers(ordered: list[float], added: list[float]) -> list[float]:
-    """All numbers in order; pauses."""
-    runs = [ordered]
-    for start in range(0, len(added), SORTED_COUNT):
-        tick()
-        runs.append(sorted(added[start : start + SORTED_COUNT]))
-    merged = []
-    for index, number in enumerate(merge(*runs)):
-        if not index % TICK_COUNT:
-            tick()
-        merged.append(number)
-    return merged
 
 
 STATE_FACTORIES: Final[dict[str, Callable[[Any], AccumulatorState]]] = {

@@ -1,6 +1,6 @@
 """Accumulators as expressions: over the operands, or over the elements of a single array operand.
 
-Rule: {$sum: x} sums the elements if x is an array, else x; {$sum: [x, y]} sums x and y, where an array is one value.
+Rule: {$sum: x} sums the elements of an array, otherwise x; {$sum: [x, y]} sums x and y, where an array is one value.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from headrace.query.accumulators.states import STATE_FACTORIES, AccumulatorState
 from headrace.query.expressions.expression import Call, Constant, Env, Evaluate, Expression, Operator, ParseContext
 from headrace.query.expressions.expression_parser import parse_operand
 from headrace.query.expressions.operator_parser import OperatorParser, variadic
-from headrace.turns import ticking, ticking_each_time
 
 
 def _simple(name: str, *, merges: bool = False) -> OperatorParser:
@@ -31,11 +30,9 @@ def _simple(name: str, *, merges: bool = False) -> OperatorParser:
         if len(operands) == 1:
             return partial(_over_elements, lambda: new_state(collation), operands[0])
 
-        each = ticking_each_time(operands)
-
         def evaluate(env: Env) -> Any:
             state = new_state(collation)
-            for operand in each:
+            for operand in operands:
                 state.add(operand(env))
             return state.result()
 
@@ -49,7 +46,7 @@ def _over_elements(new_state: Callable[[], AccumulatorState], operand: Evaluate,
     state = new_state()
     value = operand(env)
     if type(value) is list:
-        for item in ticking(value):
+        for item in value:
             state.add(item)
     else:
         state.add(value)
@@ -57,7 +54,7 @@ def _over_elements(new_state: Callable[[], AccumulatorState], operand: Evaluate,
 
 
 def _several(name: str, new_state: Callable[[int, Any], AccumulatorState]) -> OperatorParser:
-    """$firstN and its kin: of the elements of an array."""
+    """$firstN and its kin, over the elements of an array."""
 
     def parse(argument: Any, context: ParseContext) -> Expression:
         given = read_n_arguments(name, argument)
@@ -68,7 +65,7 @@ def _several(name: str, new_state: Callable[[int, Any], AccumulatorState]) -> Op
                 array = source(env)
                 if type(array) is not list:
                     raise CommandError(5788200, "Input must be an array")
-                for item in ticking(array):
+                for item in array:
                     state.add(item)
                 return state.result()
 

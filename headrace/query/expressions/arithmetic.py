@@ -30,7 +30,6 @@ from headrace.query.expressions.numbers import (
 )
 from headrace.query.expressions.operator_parser import OperatorParser, binary, positional, unary, variadic
 from headrace.query.expressions.summing import Total
-from headrace.turns import ticking_each_time
 from headrace.values.bson import type_name
 
 
@@ -42,12 +41,11 @@ def integer_result(number: int, *operands: Any) -> Any:
 
 
 def _make_add(*operands: Evaluate) -> Evaluate:
-    each = ticking_each_time(operands)
 
     def evaluate(env: Env) -> Any:
         total = Total()
         date = False
-        for operand in each:
+        for operand in operands:
             value = operand(env)
             if type(value) in NUMBERS:
                 total.add(value)
@@ -102,11 +100,10 @@ def _date_minus(left: DatetimeMS, right: Any) -> Any:
 
 
 def _make_multiply(*operands: Evaluate) -> Evaluate:
-    each = ticking_each_time(operands)
 
     def evaluate(env: Env) -> Any:
         product: Any = 1
-        for operand in each:
+        for operand in operands:
             value = operand(env)
             if type(value) in NUMBERS:
                 product = _times(product, value)

@@ -29,9 +29,11 @@ from headrace.query.expressions.operator_parser import (
     variadic,
 )
 from headrace.query.expressions.value_text import as_text
-from headrace.turns import freed_in_pieces, in_pieces, sorted_in_pieces, ticking, ticking_each_time
+from headrace.time_limit import check_memory
 from headrace.values.bson import MISSING, type_name
 from headrace.values.order import equal, sort_key
+
+_LONG_COUNT: Final = 100_000
 
 
 def _element(name: str, array: Any, index: Any) -> Any:
@@ -50,22 +52,27 @@ def _element(name: str, array: Any, index: Any) -> Any:
     return array[position] if -len(array) <= position < len(array) else MISSING
 
 
+def _check_length(name: str, length: int) -> None:
+    """Raise 146 for an array of an operator that is too long, or long while the process has too much memory."""
+    if length > EXPRESSION_ARRAY_LENGTH_MAX:
+        raise CommandError(146, f"{name} would use too much memory")
+    if length > _LONG_COUNT:
+        check_memory()
+
+
 def _make_concat_arrays(*operands: Evaluate) -> Evaluate:
-    each = ticking_each_time(operands)
 
     def evaluate(env: Env) -> Any:
         joined: list[Any] = []
-        for operand in each:
+        for operand in operands:
             value = operand(env)
             if is_nullish(value):
                 return None
             if type(value) is not list:
                 raise CommandError(28664, f"$concatArrays only supports arrays, not {type_name(value)}")
-            if len(joined) + len(value) > EXPRESSION_ARRAY_LENGTH_MAX:
-                raise CommandError(146, "$concatArrays would use too much memory")
-            for piece in in_pieces(value):
-                joined += piece
-        return freed_in_pieces(joined)
+            _check_length("$concatArrays", len(joined) + len(value))
+            joined += value
+        return joined
 
     return evaluate
 
@@ -75,7 +82,7 @@ def _make_in(value: Evaluate, array: Evaluate, *, collation: Any) -> Evaluate:
         sought, items = value(env), array(env)
         if type(items) is not list:
             raise CommandError(40081, f"$in requires an array as a second argument, found: {type_name(items)}")
-        return any(equal(sought, item, collation) for item in ticking(items))
+        return any(equal(sought, item, collation) for item in items)
 
     return evaluate
 
@@ -94,8 +101,7 @@ def _make_index_of(
         if end is not None:
             last = min(last, search_bound("$indexOfArray", end(env), "ending index"))
         target = sought(env)
-        positions = ticking(range(first, last))
-        return next((index for index in positions if equal(items[index], target, collation)), -1)
+        return next((index for index in range(first, last) if equal(items[index], target, collation)), -1)
 
     return evaluate
 
@@ -136,10 +142,7 @@ def _reversed(value: Any) -> Any:
     if type(value) is not list:
         message = f"The argument to $reverseArray must be an array, but was of type: {type_name(value)}"
         raise CommandError(34435, message)
-    reversed_value: list[Any] = []
-    for piece in in_pieces(range(len(value) - 1, -1, -1)):
-        reversed_value += [value[index] for index in piece]
-    return freed_in_pieces(reversed_value)
+    return value[::-1]
 
 
 def _range(start: Any, end: Any, step: Any = 1) -> list[int]:
@@ -149,12 +152,8 @@ def _range(start: Any, end: Any, step: Any = 1) -> list[int]:
     if stride == 0:
         raise CommandError(34449, "$range requires a non-zero step value")
     numbers = range(first, last, stride)
-    if len(numbers) > EXPRESSION_ARRAY_LENGTH_MAX:
-        raise CommandError(146, "$range would use too much memory")
-    made: list[int] = []
-    for piece in in_pieces(numbers):
-        made += piece
-    return freed_in_pieces(made)
+    _check_length("$range", len(numbers))
+    return list(numbers)
 
 
 def _range_number(what: str, code: int, value: Any) -> int:
@@ -176,7 +175,7 @@ def _make_slice(array: Evaluate, second: Evaluate, third: Evaluate | None = None
             raise CommandError(28724, f"First argument to $slice must be an array, but is of type: {type_name(items)}")
         number = _slice_number("Second", 28725, position)
         if third is None:
-            return freed_in_pieces(items[:number] if number >= 0 else items[number:])
+            return items[:number] if number >= 0 else items[number:]
         count = third(env)
         if is_nullish(count):
             return None
@@ -184,7 +183,7 @@ def _make_slice(array: Evaluate, second: Evaluate, third: Evaluate | None = None
         if length <= 0:
             raise CommandError(28729, f"Third argument to $slice must be positive: {length}")
         start = max(0, len(items) + number) if number < 0 else number
-        return freed_in_pieces(items[start : start + length])
+        return items[start : start + length]
 
     return evaluate
 
@@ -250,12 +249,11 @@ def _zip(input_count: int, longest: bool) -> Operator:
             if defaults and min(lengths) != max(lengths):
                 fill = [None if (value := default(env)) is MISSING else value for default in defaults]
             rows = range(max(lengths) if longest else min(lengths))
-            if len(rows) * (len(arrays) + 1) > EXPRESSION_ARRAY_LENGTH_MAX:
-                raise CommandError(146, "$zip would use too much memory")
+            _check_length("$zip", len(rows) * (len(arrays) + 1))
             zipped: list[list[Any]] = []
-            for row in ticking(rows):
+            for row in rows:
                 zipped.append([array[row] if row < len(array) else other for array, other in zip(arrays, fill)])
-            return freed_in_pieces(zipped)
+            return zipped
 
         return evaluate
 
@@ -282,8 +280,8 @@ def _parse_sort_array(argument: Any, context: ParseContext) -> Expression:
             raise CommandError(2942504, message)
         items = value
         for steps, descending in reversed(keys):
-            items = sorted_in_pieces(items, partial(_sort_part, steps, context.collation), reverse=descending)
-        return freed_in_pieces(items)
+            items = sorted(items, key=partial(_sort_part, steps, context.collation), reverse=descending)
+        return items
 
     return Call(Operator("$sortArray", unary(sort), folds=False), [parse_operand(argument["input"], context)])
 

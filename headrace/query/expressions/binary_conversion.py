@@ -17,9 +17,7 @@ from typing import Any, Final
 from bson import Binary, Int64
 
 from headrace.errors import CommandError
-from headrace.query.expressions.long_text import PIECE_LENGTH, decoded, encoded
 from headrace.query.expressions.numbers import int32_of, is_nullish
-from headrace.turns import in_pieces
 
 _FORMATS: Final = ("auto", "base64", "base64url", "hex", "utf8", "uuid")
 _UUID: Final = 4
@@ -111,14 +109,13 @@ def _from_text(text: str, layout: str, subtype: int) -> Any:
                 raise ValueError
             return Binary(uuid.UUID(text).bytes, _UUID)
         if layout == "hex":
-            return _binary(b"".join(map(bytes.fromhex, in_pieces(text, PIECE_LENGTH))), subtype)
+            return _binary(bytes.fromhex(text), subtype)
         if layout == "utf8":
-            return _binary(encoded(text), subtype)
+            return _binary(text.encode(), subtype)
         plain = text.replace("-", "+").replace("_", "/") + "=" * (-len(text) % 4) if layout == "base64url" else text
-        if "=" in plain[:-2]:  # which a piece might end with
+        if "=" in plain[:-2]:
             raise ValueError
-        pieces = [base64.b64decode(piece, validate=True) for piece in in_pieces(plain, PIECE_LENGTH)]
-        return _binary(b"".join(pieces), subtype)
+        return _binary(base64.b64decode(plain, validate=True), subtype)
     except (ValueError, binascii.Error):
         raise _fail(f"Input is not a valid {layout} string") from None
 
@@ -134,14 +131,13 @@ def _to_text(value: Any, layout: str) -> str:
             raise _fail("A UUID has 16 bytes")
         return str(uuid.UUID(bytes=data))
     if layout == "hex":
-        return "".join([piece.hex().upper() for piece in in_pieces(data, PIECE_LENGTH)])
+        return data.hex().upper()
     if layout == "base64":
-        return "".join([base64.b64encode(piece).decode() for piece in in_pieces(data, 3 * PIECE_LENGTH)])
+        return base64.b64encode(data).decode()
     if layout == "base64url":
-        pieces = in_pieces(data, 3 * PIECE_LENGTH)
-        return "".join([base64.urlsafe_b64encode(piece).decode() for piece in pieces]).rstrip("=")
+        return base64.urlsafe_b64encode(data).decode().rstrip("=")
     try:
-        return decoded(data)
+        return data.decode()
     except UnicodeDecodeError:
         raise _fail("BinData does not represent a valid UTF-8 string") from None
 

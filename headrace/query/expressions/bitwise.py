@@ -12,17 +12,15 @@ from headrace.errors import CommandError
 from headrace.query.expressions.expression import Env, Evaluate, Operator
 from headrace.query.expressions.numbers import INTEGERS, is_nullish
 from headrace.query.expressions.operator_parser import OperatorParser, positional, unary, variadic
-from headrace.turns import ticking_each_time
 from headrace.values.bson import type_name
 
 
 def _many(name: str, function: Callable[[int, int], int], start: int) -> OperatorParser:
     def make(*operands: Evaluate) -> Evaluate:
-        each = ticking_each_time(operands)
 
         def evaluate(env: Env) -> Any:
             bits, long = start, False
-            for operand in each:
+            for operand in operands:
                 value = operand(env)
                 if is_nullish(value):
                     return None

@@ -104,7 +104,7 @@ UTC: Final = Zone(is_utc=True)
 
 @lru_cache(maxsize=1024)
 def zone_of(name: str) -> Zone:
-    """The zone of an Olson name or of an offset like "+05:30", "+0530", "+05"; else error 40485."""
+    """The zone of an Olson name or of an offset like "+05:30", "+0530", "+05"; otherwise error 40485."""
     offset = _OFFSET.match(name)
     if offset is not None:
         sign, hours, minutes = offset.groups()

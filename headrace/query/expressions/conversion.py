@@ -22,7 +22,6 @@ from headrace.query.expressions.date_format import iso_text
 from headrace.query.expressions.date_parse import parse_date
 from headrace.query.expressions.dates import date_of
 from headrace.query.expressions.expression import Call, Constant, Env, Evaluate, Expression, Operator, ParseContext
-from headrace.query.expressions.long_text import PIECE_LENGTH
 from headrace.query.expressions.numbers import (
     CONTEXT,
     INT32_MAX,
@@ -39,7 +38,6 @@ from headrace.query.expressions.numbers import (
 )
 from headrace.query.expressions.operator_parser import NamedArguments, OperatorParser, parse_operands
 from headrace.query.expressions.text_coercion import double_text
-from headrace.turns import tick
 from headrace.values.bson import type_name
 
 Convert = Callable[[Any], Any]
@@ -209,8 +207,6 @@ _CONVERSIONS: Final[dict[str, dict[type, Convert]]] = {
 
 def convert(value: Any, target: str, options: ConvertOptions) -> Any:
     """`value`, which is not null, converted to the type `target`. Raises 241 if it cannot be."""
-    if type(value) is str and len(value) > PIECE_LENGTH:
-        tick()
     function = _CONVERSIONS.get(target, {}).get(type(value)) or binary_conversion(type(value), target, options)
     if function is None:
         raise failure(f"Unsupported conversion from {type_name(value)} to {target}")

@@ -15,8 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
+from headrace import limits
 from headrace.errors import CommandError
-from headrace.turns import LARGE_COUNT, freed_in_pieces, ticking, ticking_if_many
+from headrace.time_limit import limited
 from headrace.values.bson import MISSING
 
 FOLDING_PREFIX: Final = "Failed to optimize pipeline :: caused by :: "
@@ -41,12 +42,12 @@ Evaluate: TypeAlias = Callable[[Env], Any]
 
 @dataclass(frozen=True, slots=True)
 class ParseContext:
-    """What an expression may refer to, known at parse time.
+    """The names that an expression may refer to, known at parse time.
 
     `constants` are variables with the same value for the complete command (`let`, NOW, CLUSTER_TIME, $redact's KEEP,
     ...): they are folded. `defined` are names bound at evaluation time through `Env.variables`. `rebound_current` means
     that CURRENT is one of these, so that "$a" is not a field of the root. `random_source` gives the numbers of $rand.
-    `sort_key` returns what evaluates `{$meta: "sortKey"}`; None where no sort comes before.
+    `sort_key` returns the evaluator of `{$meta: "sortKey"}`; None where no sort comes before.
     """
 
     constants: Mapping[str, Any] = field(default_factory=dict)
@@ -66,7 +67,7 @@ def less_bound(variables: Mapping[str, Any], bound: Mapping[str, Any]) -> Mappin
     """The variables, less those that are bound at evaluation time."""
     if bound.keys().isdisjoint(variables.keys()):  # which looks at the fewer of both
         return variables
-    return {name: value for name, value in ticking_if_many(variables.items()) if name not in bound}
+    return {name: value for name, value in variables.items() if name not in bound}
 
 
 class Expression:
@@ -85,6 +86,9 @@ class Expression:
     def fields(self) -> set[str] | None:
         """Names of the top-level fields of the root document that it may read; None if it may read any."""
         return set()
+
+
+_LONG: Final = frozenset({bytes, list, str})
 
 
 class Constant(Expression):
@@ -131,15 +135,13 @@ class Call(Expression):
     def __init__(self, operator: Operator, operands: Sequence[Expression | None]) -> None:
         self.operator = operator
         self.operands = list(operands)
-        if len(self.operands) >= LARGE_COUNT:
-            freed_in_pieces(self.operands)
 
     def compiled(self) -> Evaluate:
-        return self.operator.make(*[None if o is None else o.compiled() for o in ticking(self.operands)])
+        return self.operator.make(*[None if o is None else o.compiled() for o in self.operands])
 
     def fields(self) -> set[str] | None:
         names: set[str] = set()
-        for operand in ticking(self.operands):
+        for operand in self.operands:
             if operand is not None:
                 fields = operand.fields()
                 if fields is None:
@@ -148,7 +150,7 @@ class Call(Expression):
         return names
 
     def optimized(self) -> Expression:
-        node: Expression = Call(self.operator, [None if o is None else o.optimized() for o in ticking(self.operands)])
+        node: Expression = Call(self.operator, [None if o is None else o.optimized() for o in self.operands])
         if self.operator.folds and isinstance(node, Call):
             node = node.with_constants_folded()
         if isinstance(node, Call) and self.operator.simplify is not None:
@@ -162,8 +164,11 @@ class Call(Expression):
 
     def with_constants_folded(self) -> Expression:
         """This call, whose operands are optimized, as one constant or with its constants merged."""
-        if all(o is None or type(o) is Constant for o in ticking(self.operands)):
-            return self.evaluated()
+        if all(o is None or type(o) is Constant for o in self.operands):
+            constant = self.evaluated()
+            # A command would hold a long one while it pauses.
+            is_long = type(constant.value) in _LONG and len(constant.value) > limits.CONSTANT_LENGTH_MAX
+            return self if is_long else constant
         if self.is_associative:
             return Call(self.operator, self._merged_operands())
         return self
@@ -183,7 +188,7 @@ class Call(Expression):
                 merged.extend(constants)
             constants.clear()
 
-        for operand in ticking_if_many(self._flattened()):
+        for operand in self._flattened():
             if type(operand) is Constant:
                 constants.append(operand)
                 continue
@@ -195,7 +200,7 @@ class Call(Expression):
 
     def _flattened(self) -> list[Expression | None]:
         flat: list[Expression | None] = []
-        for operand in ticking_if_many(self.operands):
+        for operand in self.operands:
             if isinstance(operand, Call) and operand.operator.name == self.operator.name and operand.is_associative:
                 flat.extend(operand.operands)
             else:
@@ -210,7 +215,7 @@ class CompiledExpression:
 
     def __init__(self, node: Expression) -> None:
         self._node = node
-        self.evaluate: Evaluate = node.compiled()
+        self.evaluate: Evaluate = limited(node.compiled())
 
     def __call__(self, env: Env) -> Any:
         return self.evaluate(env)

@@ -20,7 +20,6 @@ from headrace.query.expressions.expression import (
     optimized,
 )
 from headrace.query.expressions.field_paths import check_field_name, parse_path
-from headrace.turns import TICK_COUNT, gathered, ticking
 from headrace.values.bson import MISSING
 
 _PLAIN: Final = ParseContext()
@@ -38,7 +37,7 @@ def parse_operand(value: Any, context: ParseContext) -> Expression:
     if type(value) is dict:
         return parse_object(value, context)
     if type(value) is list:
-        return Call(_ARRAY, gathered(parse_operand(item, context) for item in ticking(value)))
+        return Call(_ARRAY, [parse_operand(item, context) for item in value])
     return Constant(value)
 
 
@@ -52,9 +51,9 @@ def parse_object(document: dict[str, Any], context: ParseContext) -> Expression:
                 15983, f"an object representing an expression must have exactly one field: {{ {names} }}"
             )
         return parse_operator(first, document[first], context)
-    for name in ticking(document):
+    for name in document:
         check_field_name(name)
-    operands = gathered(parse_operand(item, context) for item in ticking(document.values()))
+    operands = [parse_operand(item, context) for item in document.values()]
     return Call(_object(tuple(document)), operands)
 
 
@@ -75,10 +74,7 @@ def _make_array(*items: Evaluate) -> Evaluate:
     def evaluate(env: Env) -> list[Any]:
         return [None if (value := item(env)) is MISSING else value for item in items]
 
-    def evaluate_many(env: Env) -> list[Any]:
-        return gathered(None if (value := item(env)) is MISSING else value for item in ticking(items))
-
-    return evaluate if len(items) < TICK_COUNT else evaluate_many
+    return evaluate
 
 
 _ARRAY: Final = Operator("array", _make_array)
@@ -91,9 +87,6 @@ def _object(names: tuple[str, ...]) -> Operator:
         def evaluate(env: Env) -> dict[str, Any]:
             return {name: value for name, item in pairs if (value := item(env)) is not MISSING}
 
-        def evaluate_many(env: Env) -> dict[str, Any]:
-            return {name: value for name, item in ticking(pairs) if (value := item(env)) is not MISSING}
-
-        return evaluate if len(pairs) < TICK_COUNT else evaluate_many
+        return evaluate
 
     return Operator("object", make)

@@ -16,7 +16,6 @@ from headrace.query.expressions.numbers import int32_of, is_nullish, truthy
 from headrace.query.expressions.operator_parser import OperatorParser, scoped
 from headrace.query.expressions.value_text import as_text
 from headrace.query.operation_memory import size_of
-from headrace.turns import freed_in_pieces, ticking
 from headrace.values.bson import MISSING, type_name
 
 _SIZED: Final = frozenset({bytes, dict, list, str})
@@ -55,7 +54,7 @@ def _map(variable: str) -> Operator:
                 raise CommandError(16883, f"input to $map must be an array not {type_name(array)}")
             inner, variables = scoped(env, (variable,))
             mapped, size = [], 0
-            for item in ticking(array):
+            for item in array:
                 variables[variable] = item
                 value = each(inner)
                 mapped.append(None if value is MISSING else value)
@@ -63,7 +62,7 @@ def _map(variable: str) -> Operator:
                     size += size_of(value)
                     if size > limits.STAGE_BYTES_MAX:
                         raise CommandError(146, "$map would use too much memory and cannot spill")
-            return freed_in_pieces(mapped)
+            return mapped
 
         return evaluate
 
@@ -98,13 +97,13 @@ def _filter(variable: str) -> Operator:
             wanted = None if limit is None else _limit(limit(env))
             inner, variables = scoped(env, (variable,))
             selected: list[Any] = []
-            for item in ticking(array):
+            for item in array:
                 variables[variable] = item
                 if truthy(condition(inner)):
                     selected.append(item)
                     if len(selected) == wanted:
                         break
-            return freed_in_pieces(selected)
+            return selected
 
         return evaluate
 
@@ -147,7 +146,7 @@ def _make_reduce(source: Evaluate, initial: Evaluate, step: Evaluate) -> Evaluat
             raise CommandError(40080, f"$reduce requires that 'input' be an array, found: {as_text(array)}")
         value = initial(env)
         inner, variables = scoped(env, ("this", "value"))
-        for item in ticking(array):
+        for item in array:
             variables["this"] = item
             variables["value"] = value
             value = step(inner)

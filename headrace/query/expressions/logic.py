@@ -17,7 +17,6 @@ from headrace.query.expressions.operator_parser import (
     unary,
     variadic,
 )
-from headrace.turns import TICK_COUNT, ticking
 from headrace.values.bson import type_name
 from headrace.values.order import compare, equal
 
@@ -46,19 +45,15 @@ def _comparison(name: str, make: Make) -> OperatorParser:
 
 
 def _make_and(*operands: Evaluate) -> Evaluate:
-    few = len(operands) < TICK_COUNT
-
     def evaluate(env: Env) -> bool:
-        return all(truthy(operand(env)) for operand in (operands if few else ticking(operands)))
+        return all(truthy(operand(env)) for operand in operands)
 
     return evaluate
 
 
 def _make_or(*operands: Evaluate) -> Evaluate:
-    few = len(operands) < TICK_COUNT
-
     def evaluate(env: Env) -> bool:
-        return any(truthy(operand(env)) for operand in (operands if few else ticking(operands)))
+        return any(truthy(operand(env)) for operand in operands)
 
     return evaluate
 
@@ -128,10 +123,9 @@ def _parse_if_null(argument: Any, context: ParseContext) -> Expression:
 
 def _make_switch(default: Evaluate | None, *branches: Evaluate) -> Evaluate:
     pairs = tuple(zip(branches[::2], branches[1::2]))
-    few = len(pairs) < TICK_COUNT
 
     def evaluate(env: Env) -> Any:
-        for case, then in pairs if few else ticking(pairs):
+        for case, then in pairs:
             if truthy(case(env)):
                 return then(env)
         if default is None:
@@ -163,7 +157,7 @@ def _parse_branches(value: Any, context: ParseContext) -> list[Expression | None
     if type(value) is not list:
         raise CommandError(40061, f"$switch expected an array for 'branches', found: {type_name(value)}")
     nodes: list[Expression | None] = []
-    for branch in ticking(value):
+    for branch in value:
         if type(branch) is not dict:
             raise CommandError(40062, f"$switch expected each branch to be an object, found: {type_name(branch)}")
         parsed = {}

@@ -43,7 +43,7 @@ def is_nullish(value: Any) -> bool:
 
 
 def int_or_long(number: int) -> int:
-    """An int if it fits 32 bits, else an Int64; the number must fit 64 bits."""
+    """An int if it fits 32 bits, otherwise an Int64; the number must fit 64 bits."""
     return int(number) if INT32_MIN <= number <= INT32_MAX else Int64(number)
 
 
@@ -120,13 +120,13 @@ def integral(value: Any) -> int | None:
 
 
 def int32_of(value: Any) -> int | None:
-    """A number of any type as an int if it is integral and fits 32 bits, else None."""
+    """A number of any type as an int if it is integral and fits 32 bits, otherwise None."""
     number = integral(value)
     return number if number is not None and INT32_MIN <= number <= INT32_MAX else None
 
 
 def int64_of(value: Any) -> int | None:
-    """A number of any type as an int if it is integral and fits 64 bits, else None."""
+    """A number of any type as an int if it is integral and fits 64 bits, otherwise None."""
     number = integral(value)
     return number if number is not None and fits_long(number) else None
 

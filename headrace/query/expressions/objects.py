@@ -9,7 +9,6 @@ from headrace.query.expressions.expression import ABSENT, Call, Constant, Evalua
 from headrace.query.expressions.expression_parser import parse_operand
 from headrace.query.expressions.numbers import is_nullish
 from headrace.query.expressions.operator_parser import NamedArguments, OperatorParser, binary, positional, unary
-from headrace.turns import TICK_COUNT, freed_in_pieces, tick, ticking
 from headrace.values.bson import MISSING, type_name
 
 
@@ -19,9 +18,9 @@ def _to_array(value: Any) -> Any:
     if type(value) is not dict:
         raise CommandError(40390, f"$objectToArray requires a document input, found: {type_name(value)}")
     pairs = []
-    for name, item in ticking(value.items()):
+    for name, item in value.items():
         pairs.append({"k": name, "v": item})
-    return freed_in_pieces(pairs)
+    return pairs
 
 
 def _from_array(value: Any) -> Any:
@@ -35,14 +34,14 @@ def _from_array(value: Any) -> Any:
     if first not in (list, dict):
         raise CommandError(40398, f"Unrecognised input type format for $arrayToObject: {type_name(value[0])}")
     pairs = []
-    for item in ticking(value):
+    for item in value:
         pairs.append(_listed_pair(item) if first is list else _named_pair(item))
     made: dict[str, Any] = {}
-    for name, item in ticking(freed_in_pieces(pairs)):
+    for name, item in pairs:
         if "\0" in name:
             raise CommandError(4940400, "Key field cannot contain an embedded null byte")
         made[name] = item
-    return freed_in_pieces(made)
+    return made
 
 
 def _listed_pair(item: Any) -> tuple[str, Any]:
@@ -105,9 +104,7 @@ def _set_field(operator: str) -> Operator:
                 message = f"{operator} requires 'input' to evaluate to type Object, but got {type_name(document)}"
                 raise CommandError(4161105, message)
             field, new = name(env), value(env)
-            if len(document) > TICK_COUNT:
-                tick()
-            changed = freed_in_pieces(dict(document))
+            changed = dict(document)
             if new is MISSING:
                 changed.pop(field, None)
             else:

@@ -1,6 +1,6 @@
 """Parsers of operator arguments: positional or named, with a number of operands.
 
-Rule: a list is a list of operands; anything else is the only operand: {$abs: x} is {$abs: [x]}.
+Rule: a list is a list of operands; any other value is the only operand: {$abs: x} is {$abs: [x]}.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 from headrace.errors import CommandError
 from headrace.query.expressions.expression import Call, Env, Evaluate, Expression, Operator, ParseContext
 from headrace.query.expressions.expression_parser import parse_operand
-from headrace.turns import ticking, ticking_each_time
 from headrace.values.bson import type_name
 
 OperatorParser: TypeAlias = Callable[[Any, ParseContext], Expression]
@@ -45,7 +44,7 @@ def variadic(operator: Operator, *, collated: bool = False) -> OperatorParser:
 def parse_operands(argument: Any, context: ParseContext) -> list[Expression]:
     """The operands of a positional operator."""
     if type(argument) is list:
-        return [parse_operand(item, context) for item in ticking(argument)]
+        return [parse_operand(item, context) for item in argument]
     return [parse_operand(argument, context)]
 
 
@@ -120,10 +119,9 @@ def of_values(function: Callable[..., Any]) -> Make:
     """`make` of a function of any number of values, which are all evaluated."""
 
     def make(*operands: Evaluate) -> Evaluate:
-        each = ticking_each_time(operands)
 
         def evaluate(env: Env) -> Any:
-            return function(*[operand(env) for operand in each])
+            return function(*[operand(env) for operand in operands])
 
         return evaluate
 

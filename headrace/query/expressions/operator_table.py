@@ -43,4 +43,4 @@ UNSUPPORTED: Final[dict[str, tuple[int, str]]] = {
     "$encStrStartsWith": (115, f"$encStrStartsWith {_ENCRYPTION}"),
     "$function": (31264, f"$function {_JAVASCRIPT}"),
 }
-"""What a known operator that is not supported answers: code and message."""
+"""The errors of known operators that are not supported: code and message."""

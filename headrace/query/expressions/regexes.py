@@ -17,7 +17,6 @@ from headrace.query.expressions.expression import Call, Constant, Env, Evaluate,
 from headrace.query.expressions.numbers import is_nullish
 from headrace.query.expressions.operator_parser import NamedArguments, OperatorParser
 from headrace.query.patterns import Pattern, compile_pattern
-from headrace.turns import freed_in_pieces, tick
 from headrace.values.order import regex_options
 
 Apply = Callable[[Pattern | None, str | None], Any]
@@ -111,13 +110,12 @@ def _find_all(pattern: Pattern | None, text: str | None) -> list[Any]:
         return []
     matches, start = [], 0
     while start < len(text) or start == 0:
-        tick()
         match = pattern.find(text, start)
         if match is None:
             break
         matches.append(_match(match))
         start = match.end() if match.group() else match.start() + 1
-    return freed_in_pieces(matches)
+    return matches
 
 
 def _matches(pattern: Pattern | None, text: str | None) -> bool:

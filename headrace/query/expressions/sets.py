@@ -6,6 +6,7 @@ is retained.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any, Final
 
 from headrace.errors import CommandError
@@ -19,49 +20,49 @@ from headrace.query.expressions.operator_parser import (
     variadic,
     with_collation,
 )
-from headrace.turns import freed_in_pieces, sorted_in_pieces, ticking, ticking_all, ticking_each_time
 from headrace.values.bson import type_name
-from headrace.values.hashed import Hashed, hashed
 from headrace.values.order import hash_key, sort_key
 
+Keyed = dict[Hashable, Any]
+"""Values by their hash keys."""
 
-def _keyed(array: list[Any], collation: Any) -> Hashed:
-    keyed = hashed(len(array))
-    for item in ticking(array):
+
+def _keyed(array: list[Any], collation: Any) -> Keyed:
+    keyed: Keyed = {}
+    for item in array:
         keyed.setdefault(hash_key(item, collation), item)
     return keyed
 
 
 def _sorted(items: list[Any], collation: Any) -> list[Any]:
-    return freed_in_pieces(sorted_in_pieces(items, lambda item: sort_key(item, collation)))
+    return sorted(items, key=lambda item: sort_key(item, collation))
 
 
 def _make_union(*operands: Evaluate, collation: Any) -> Evaluate:
-    each = ticking_each_time(operands)
 
     def evaluate(env: Env) -> Any:
         arrays = []
-        for operand in each:
+        for operand in operands:
             value = operand(env)
             if is_nullish(value):
                 return None
             arrays.append(_array(17043, "$setUnion", value))
-        union = hashed(sum(map(len, arrays)))
+        union: Keyed = {}
         items = []
         for array in arrays:
-            for item in ticking(array):
+            for item in array:
                 key = hash_key(item, collation)
                 if key not in union:
                     union.setdefault(key, item)
                     items.append(item)
-        return _sorted(freed_in_pieces(items), collation)
+        return _sorted(items, collation)
 
     return evaluate
 
 
 def _make_intersection(*operands: Evaluate, collation: Any) -> Evaluate:
     def evaluate(env: Env) -> Any:
-        common: Hashed = {}
+        common: Keyed = {}
         for index, operand in enumerate(operands):
             value = operand(env)
             if is_nullish(value):
@@ -72,15 +73,8 @@ def _make_intersection(*operands: Evaluate, collation: Any) -> Evaluate:
                 continue
             if len(common) > len(other):
                 common, other = other, common
-            both = hashed(len(common))
-            for key, item in ticking_all(common.items()):
-                if key in other:
-                    both.setdefault(key, item)
-            common = both
-        items = []
-        for _, item in ticking_all(common.items()):
-            items.append(item)
-        return _sorted(freed_in_pieces(items), collation)
+            common = {key: item for key, item in common.items() if key in other}
+        return _sorted(list(common.values()), collation)
 
     return evaluate
 
@@ -97,13 +91,13 @@ def _make_difference(left: Evaluate, right: Evaluate, *, collation: Any) -> Eval
         if is_nullish(minuend) or is_nullish(subtrahend):
             return None
         _check_both("$setDifference", 17048, minuend, 17049, subtrahend)
-        keys, seen, items = _keyed(subtrahend, collation), hashed(len(minuend)), []
-        for item in ticking(minuend):
+        keys, seen, items = _keyed(subtrahend, collation), set[Hashable](), []
+        for item in minuend:
             key = hash_key(item, collation)
             if key not in keys and key not in seen:
-                seen.setdefault(key, item)
+                seen.add(key)
                 items.append(item)
-        return freed_in_pieces(items)
+        return items
 
     return evaluate
 
@@ -116,11 +110,10 @@ def _check_both(name: str, first_code: int, first: Any, second_code: int, second
 
 
 def _make_equals(*operands: Evaluate, collation: Any) -> Evaluate:
-    each = ticking_each_time(operands)
 
     def evaluate(env: Env) -> bool:
-        first: Hashed | None = None
-        for operand in each:
+        first: Keyed | None = None
+        for operand in operands:
             keys = _keyed(_array(17044, "$setEquals", operand(env)), collation)
             if first is None:
                 first = keys
@@ -150,12 +143,12 @@ def _make_subset(left: Evaluate, right: Evaluate, *, collation: Any, first_code:
     return evaluate
 
 
-def _contains_all(keyed: Hashed, keys: Hashed) -> bool:
-    return all(key in keyed for key in ticking_all(keys))
+def _contains_all(keyed: Keyed, keys: Keyed) -> bool:
+    return keys.keys() <= keyed.keys()
 
 
 def _simplify_subset(call: Call) -> Expression:
-    """The server computes the set of a constant second operand once, and numbers the errors anew."""
+    """The server computes the set of a constant second operand once, and renumbers the errors."""
     superset = call.operands[1]
     if type(superset) is not Constant:
         return call
@@ -173,7 +166,7 @@ def _elements(name: str, code: int, decisive: bool) -> OperatorParser:
     def apply(value: Any) -> bool:
         if type(value) is not list:
             raise CommandError(code, f"{name}'s argument must be an array, but is {type_name(value)}")
-        return decisive if any(truthy(item) is decisive for item in ticking(value)) else not decisive
+        return decisive if any(truthy(item) is decisive for item in value) else not decisive
 
     return positional(Operator(name, unary(apply)), 1)
 

@@ -7,11 +7,10 @@ ASCII letters only.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Final
 
+from headrace import limits
 from headrace.errors import CommandError
-from headrace.query.expressions import long_text
 from headrace.query.expressions.arrays import search_bound
 from headrace.query.expressions.expression import Env, Evaluate, Operator
 from headrace.query.expressions.numbers import NUMBERS, int32_of, is_nullish, to_long
@@ -26,33 +25,37 @@ from headrace.query.expressions.operator_parser import (
 )
 from headrace.query.expressions.text_coercion import coerced_text
 from headrace.query.expressions.value_text import as_text
-from headrace.turns import tick, ticking_each_time
 from headrace.values.bson import type_name
 
-_LOWER: Final = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
-_UPPER: Final = {code: code - 32 for code in range(ord("a"), ord("z") + 1)}
 _WHITESPACE: Final = "\0 \t\n\v\f\r\u00a0\u1680" + "".join(chr(code) for code in range(0x2000, 0x200B))
+_FEW_CHARACTERS: Final = 32  # to be stripped: Python compares each character of the text with each of them
+
+
+def check_length(length: int) -> None:
+    """Raise 13548 if a text of `length` characters is too long; MongoDB allows twice as many."""
+    if length > limits.TEXT_BYTES_MAX:
+        raise CommandError(13548, f"BufBuilder attempted to grow() to {length} bytes, past the 31MB limit.")
 
 
 def _make_concat(*operands: Evaluate) -> Evaluate:
-    each = ticking_each_time(operands)
-
     def evaluate(env: Env) -> Any:
         strings = []
-        for operand in each:
+        for operand in operands:
             value = operand(env)
             if is_nullish(value):
                 return None
             if type(value) is not str:
                 raise CommandError(16702, f"$concat only supports strings, not {type_name(value)}")
             strings.append(value)
-        return long_text.joined(strings)
+        check_length(sum(map(len, strings)))
+        return "".join(strings)
 
     return evaluate
 
 
 def _compare_ignoring_case(left: Any, right: Any) -> int:
-    return long_text.compared(coerced_text(left), coerced_text(right), _UPPER)
+    one, other = (coerced_text(value).encode().upper() for value in (left, right))
+    return (one > other) - (one < other)
 
 
 def _length(name: str, code: int, measure: Callable[[str], int]) -> OperatorParser:
@@ -70,7 +73,7 @@ def _continues(data: bytes, index: int) -> bool:
 
 
 def _substring_bytes(value: Any, start: Any, length: Any) -> str:
-    data = long_text.encoded(coerced_text(value))
+    data = coerced_text(value).encode()
     _check_offset(16034, "starting index", start)
     _check_offset(16035, "length", length)
     first, count = to_long(start), to_long(length)
@@ -82,7 +85,7 @@ def _substring_bytes(value: Any, start: Any, length: Any) -> str:
     if _continues(data, first + count):
         message = "$substrBytes:  Invalid range, ending index is in the middle of a UTF-8 character."
         raise CommandError(28657, message)
-    return long_text.decoded(data[first : first + count])
+    return data[first : first + count].decode()
 
 
 def _check_offset(code: int, what: str, value: Any) -> None:
@@ -97,8 +100,6 @@ def _substring_points(value: Any, start: Any, length: Any) -> str:
         raise CommandError(34454, "$substrCP: length must be a nonnegative integer.")
     if first < 0:
         raise CommandError(34455, "$substrCP: the starting index must be nonnegative integer.")
-    if count > long_text.PIECE_LENGTH:
-        tick()
     return text[first : first + count]
 
 
@@ -134,9 +135,9 @@ def _searcher(name: str, code: int, find: Callable[[str, str, int, int | None], 
 
 
 def _find_bytes(text: str, token: str, first: int, last: int | None) -> int:
-    data = long_text.encoded(text)
+    data = text.encode()
     last = len(data) if last is None else min(last, len(data))
-    return -1 if first > len(data) or last < first else long_text.find(data, long_text.encoded(token), first, last)
+    return -1 if first > len(data) or last < first else data.find(token.encode(), first, last)
 
 
 def _find_points(text: str, token: str, first: int, last: int | None) -> int:
@@ -144,7 +145,7 @@ def _find_points(text: str, token: str, first: int, last: int | None) -> int:
     if not text and not token:
         return 0
     last = len(text) if last is None else min(last, len(text))
-    return -1 if first >= last else long_text.find(text, token, first, last - 1 + len(token))
+    return -1 if first >= last else text.find(token, first, last - 1 + len(token))
 
 
 def _split(text: Any, separator: Any) -> Any:
@@ -156,7 +157,9 @@ def _split(text: Any, separator: Any) -> Any:
             raise CommandError(code, message + type_name(value))
     if not separator:
         raise CommandError(40087, "$split requires a non-empty separator")
-    return long_text.split(text, separator)
+    if text.count(separator) >= limits.EXPRESSION_ARRAY_LENGTH_MAX:
+        raise CommandError(146, "$split would use too much memory")
+    return text.split(separator)
 
 
 def _trim(name: str, *, left: bool, right: bool) -> OperatorParser:
@@ -168,19 +171,31 @@ def _trim(name: str, *, left: bool, right: bool) -> OperatorParser:
             if type(text) is not str:
                 raise _not_text(50699, f"{name} requires its input", text)
             if characters is None:
-                return long_text.stripped(text, _WHITESPACE, left=left, right=right)
+                return _stripped(text, _WHITESPACE, left=left, right=right)
             chars = characters(env)
             if is_nullish(chars):
                 return None
             if type(chars) is not str:
                 raise _not_text(50700, f"{name} requires 'chars'", chars)
-            return long_text.stripped(text, chars, left=left, right=right) if chars else text
+            return _stripped(text, chars, left=left, right=right) if chars else text
 
         return evaluate
 
     return NamedArguments(
         Operator(name, make), ("input", "chars"), {"input": 50695}, not_object=50696, unknown=50694
     ).parse
+
+
+def _stripped(text: str, characters: str, *, left: bool, right: bool) -> str:
+    if len(characters) <= _FEW_CHARACTERS:
+        return (str.strip if left and right else str.lstrip if left else str.rstrip)(text, characters)
+    of = frozenset(characters)
+    start, end = 0, len(text)
+    while left and start < end and text[start] in of:
+        start += 1
+    while right and start < end and text[end - 1] in of:
+        end -= 1
+    return text[start:end]
 
 
 def _not_text(code: int, what: str, value: Any) -> CommandError:
@@ -194,15 +209,22 @@ def _replacer(name: str, count: int) -> OperatorParser:
                 raise CommandError(code, f"{name} requires that '{what}' be a string, found: {as_text(value)}")
         if is_nullish(text) or is_nullish(find) or is_nullish(replacement):
             return None
-        return long_text.replaced(text, find, replacement, count)
+        growth = len(replacement) - len(find)
+        if growth > 0:
+            check_length(len(text) + growth * (text.count(find) if count < 0 else 1))
+        return text.replace(find, replacement, count)
 
     required = {"input": 51749, "find": 51748, "replacement": 51747}
     operator = Operator(name, of_values(replace), folds=False)
     return NamedArguments(operator, ("input", "find", "replacement"), required, not_object=51751, unknown=51750).parse
 
 
-def _translated(table: dict[int, int], value: Any) -> str:
-    return long_text.translated(coerced_text(value), table)
+def _lower(value: Any) -> str:
+    return coerced_text(value).encode().lower().decode()
+
+
+def _upper(value: Any) -> str:
+    return coerced_text(value).encode().upper().decode()
 
 
 _SUBSTRING_BYTES: Final = positional(Operator("$substrBytes", of_values(_substring_bytes)), 3)
@@ -216,13 +238,13 @@ OPERATORS: Final[dict[str, OperatorParser]] = {
     "$replaceOne": _replacer("$replaceOne", 1),
     "$rtrim": _trim("$rtrim", left=False, right=True),
     "$split": positional(Operator("$split", binary(_split)), 2),
-    "$strLenBytes": _length("$strLenBytes", 34473, long_text.byte_count),
+    "$strLenBytes": _length("$strLenBytes", 34473, lambda text: len(text.encode())),
     "$strLenCP": _length("$strLenCP", 34471, len),
     "$strcasecmp": positional(Operator("$strcasecmp", binary(_compare_ignoring_case)), 2),
     "$substr": _SUBSTRING_BYTES,
     "$substrBytes": _SUBSTRING_BYTES,
     "$substrCP": positional(Operator("$substrCP", of_values(_substring_points)), 3),
-    "$toLower": positional(Operator("$toLower", unary(partial(_translated, _LOWER))), 1),
-    "$toUpper": positional(Operator("$toUpper", unary(partial(_translated, _UPPER))), 1),
+    "$toLower": positional(Operator("$toLower", unary(_lower)), 1),
+    "$toUpper": positional(Operator("$toUpper", unary(_upper)), 1),
     "$trim": _trim("$trim", left=True, right=True),
 }

@@ -1,7 +1,7 @@
 """Sums of numbers of mixed types: integers exactly, doubles with compensation, decimals separately.
 
-Rule: the result is a decimal if any term was, else a double if any was, else an integer, or a double if it does not fit
-64 bits. The server adds doubles in double-double precision; here the sum of doubles is exact (`math.fsum`).
+Rule: the result is a decimal if any term was, otherwise a double if any was, or an integer, or a double if it does not
+fit 64 bits. The server adds doubles in double-double precision; here the sum of doubles is exact (`math.fsum`).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Total:
         return Int64(self.integers) if self.has_long else int_or_long(self.integers)
 
     def mean(self) -> float | Decimal128 | None:
-        """The mean: a decimal if any term was, else a double; None without terms."""
+        """The mean: a decimal if any term was, otherwise a double; None without terms."""
         if not self.count:
             return None
         if self.has_decimal:

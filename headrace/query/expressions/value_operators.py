@@ -13,7 +13,6 @@ from headrace.query.expressions.expression_parser import parse_operand
 from headrace.query.expressions.field_paths import check_variable_name
 from headrace.query.expressions.numbers import NUMBERS, is_nullish
 from headrace.query.expressions.operator_parser import OperatorParser, positional, unary
-from headrace.turns import gathered, ticking
 from headrace.values.bson import MISSING, encode, type_name
 from headrace.values.index_hash import hash_of
 
@@ -40,8 +39,8 @@ def _parse_let(argument: Any, context: ParseContext) -> Expression:
     variables = argument["vars"]
     if type(variables) is not dict:
         raise CommandError(10065, f"invalid parameter: expected an object (vars), found {type_name(variables)}")
-    operands = gathered(parse_operand(value, context) for value in ticking(variables.values()))
-    for name in ticking(variables):
+    operands = [parse_operand(value, context) for value in variables.values()]
+    for name in variables:
         check_variable_name(name, for_writing=True)
     inner = parse_operand(argument["in"], context.binding(*variables))
     return Call(_let(tuple(variables)), [*operands, inner]) if variables else inner

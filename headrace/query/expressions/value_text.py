@@ -8,7 +8,6 @@ from bson import Binary, MaxKey, MinKey
 from bson.datetime_ms import DatetimeMS
 
 from headrace.query.expressions.date_format import iso_text
-from headrace.turns import ticking
 from headrace.values.bson import MISSING
 
 
@@ -16,9 +15,9 @@ def as_text(value: Any) -> str:
     """The value as text; not meant to be parsed."""
     kind = type(value)
     if kind is dict:
-        return "{" + ", ".join(f"{name}: {as_text(item)}" for name, item in ticking(value.items())) + "}"
+        return "{" + ", ".join(f"{name}: {as_text(item)}" for name, item in value.items()) + "}"
     if kind is list:
-        return "[" + ", ".join(map(as_text, ticking(value))) + "]"
+        return "[" + ", ".join(map(as_text, value)) + "]"
     if kind is str:
         return f'"{value}"'
     if kind is bool:

@@ -15,14 +15,13 @@ from bson import Binary, Decimal128, Int64
 
 from headrace import limits
 from headrace.errors import CommandError
-from headrace.turns import gathered, ticking_if_many
 from headrace.values.paths import ValueTest
 
 NUMBERS: Final = (int, Int64, float, Decimal128)
 OUT_OF_RANGE: Final = -(2**63)
 """The value used for a decimal that does not fit a 64-bit integer."""
 SIGN_BIT: Final = 63
-"""What every position beyond it means in a number, which repeats its sign for ever."""
+"""The meaning of every position beyond it in a number, which repeats its sign for ever."""
 FIRST_CLEAR_BIT: Final = 8 * limits.INTERNAL_DOCUMENT_BYTES_MAX
 """A bit that no binary value has; the positions beyond it are as clear."""
 
@@ -80,7 +79,7 @@ def _parse_mask(name: str, argument: Any, path: str) -> _Masks:
         mask = int.from_bytes(argument, "little")
         return _Masks(mask, mask)
     if type(argument) is list:
-        return _mask_of(gathered(_parse_position(item) for item in ticking_if_many(argument)))
+        return _mask_of([_parse_position(item) for item in argument])
     if type(argument) not in NUMBERS:
         raise CommandError(2, f"{path} takes an Array, a number, or a BinData but received: {name}: {argument!r}")
     number = _exact_int64(argument)
@@ -94,10 +93,10 @@ def _parse_mask(name: str, argument: Any, path: str) -> _Masks:
 def _mask_of(positions: list[int]) -> _Masks:
     """The masks with these bits set."""
     of_number = 0
-    for position in ticking_if_many(positions):
+    for position in positions:
         of_number |= 1 << min(position, SIGN_BIT)
     bits = bytearray(min(max(positions, default=0), FIRST_CLEAR_BIT) // 8 + 1)
-    for position in ticking_if_many(positions):
+    for position in positions:
         at = min(position, FIRST_CLEAR_BIT)
         bits[at // 8] |= 1 << at % 8
     return _Masks(of_number, int.from_bytes(bits, "little"))
@@ -115,7 +114,7 @@ def _parse_position(item: Any) -> int:
 
 
 def _exact_int64(value: Any) -> int | None:
-    """The number as an integer if it is integral and fits 64 bits, else None."""
+    """The number as an integer if it is integral and fits 64 bits, otherwise None."""
     number = value.to_decimal() if type(value) is Decimal128 else value
     if number != number or abs(number) >= 2**63 or number != int(number):  # noqa: PLR0124
         return None

@@ -12,6 +12,7 @@ from typing import Any, Final
 from bson import Decimal128, Int64, Regex
 
 from headrace.errors import CommandError
+from headrace.query.guided import no_geo
 from headrace.query.match.bits import parse_bits
 from headrace.query.match.filter_parser import (
     FilterContext,
@@ -33,7 +34,6 @@ from headrace.query.match.match_expression import (
 )
 from headrace.query.match.type_test import has_type, parse_types
 from headrace.query.match.value_tests import exists, has_size, is_in, leaves_remainder, ordered, truncated_int64
-from headrace.turns import ticking
 from headrace.values.order import regex_options
 
 FieldOperatorParser = Callable[[str, str, Any, FilterContext], MatchExpression]
@@ -83,7 +83,7 @@ def _parse_order(path: str, name: str, argument: Any, context: FilterContext) ->
 def _parse_in(path: str, name: str, argument: Any, context: FilterContext) -> MatchExpression:
     if type(argument) is not list:
         raise CommandError(2, f"{name} needs an array")
-    for item in ticking(argument):
+    for item in argument:
         if type(item) is dict and is_operator_object(item):
             raise CommandError(2, f"cannot nest $ under {name}")
     if not argument:
@@ -105,7 +105,7 @@ def _parse_all(path: str, name: str, argument: Any, context: FilterContext) -> M
     first = argument[0]
     with_elements = type(first) is dict and next(iter(first), "") == "$elemMatch"
     conditions: list[MatchExpression] = []
-    for item in ticking(argument):
+    for item in argument:
         named = next(iter(item), "") if type(item) is dict else ""
         if with_elements:
             if named != "$elemMatch":
@@ -160,7 +160,7 @@ def _parse_size(path: str, name: str, argument: Any, context: FilterContext) -> 
 
 
 def _exact_int64(argument: Any) -> int | None:
-    """The number as an integer if it is integral and fits 64 bits, else None."""
+    """The number as an integer if it is integral and fits 64 bits, otherwise None."""
     number = truncated_int64(argument)
     if number is None:
         return None
@@ -200,6 +200,13 @@ def _parse_bits(path: str, name: str, argument: Any, context: FilterContext) -> 
     return LeafMatchExpression(_BIT_KINDS[name], path, parse_bits(name, argument, path))
 
 
+def _parse_region(path: str, name: str, argument: Any, context: FilterContext) -> MatchExpression:
+    from headrace.geo.regions import parse_region  # imported where a filter asks for it
+
+    region = parse_region(name, argument)
+    return LeafMatchExpression(MatchType.GEO, path, region, argument=region)
+
+
 def _parse_regex(path: str, document: dict[str, Any]) -> MatchExpression:
     """`$regex` with its `$options`, in either order."""
     if "$regex" not in document:
@@ -226,6 +233,8 @@ OPERATORS: Final[dict[str, FieldOperatorParser]] = {
     "$elemMatch": _parse_elem_match,
     "$eq": _parse_eq,
     "$exists": _parse_exists,
+    "$geoIntersects": _parse_region,
+    "$geoWithin": _parse_region,
     "$gt": _parse_order,
     "$gte": _parse_order,
     "$in": _parse_in,
@@ -237,14 +246,7 @@ OPERATORS: Final[dict[str, FieldOperatorParser]] = {
     "$not": _parse_not,
     "$size": _parse_size,
     "$type": _parse_type,
+    "$within": _parse_region,
 }
 
-_GEO: Final = "geospatial queries are not supported"
-UNSUPPORTED: Final[dict[str, tuple[int, str]]] = {
-    "$geoIntersects": (115, _GEO),
-    "$geoNear": (115, _GEO),
-    "$geoWithin": (115, _GEO),
-    "$near": (115, _GEO),
-    "$nearSphere": (115, _GEO),
-    "$within": (115, _GEO),
-}
+UNSUPPORTED: Final[dict[str, tuple[int, str]]] = {name: no_geo(name) for name in ("$geoNear", "$near", "$nearSphere")}

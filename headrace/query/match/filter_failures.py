@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from headrace.query.match.filter_parser import is_operator_object, parse_filter
 from headrace.query.match.schema_failures import labels, schema_failures
-from headrace.turns import tick
 from headrace.values.bson import MISSING, type_name
 from headrace.values.paths import located_values, split_path
 
@@ -47,7 +46,6 @@ def _clauses(filter_: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _clause(clause: dict[str, Any], document: dict[str, Any], *, matching: bool) -> Details | None:
-    tick()
     ((name, value),) = clause.items()
     if parse_filter(clause)(document) is not matching:
         return None

@@ -10,6 +10,7 @@ from bson import Decimal128, Int64, Regex
 
 from headrace.errors import CommandError
 from headrace.query.collation import Collation
+from headrace.query.guided import TEXT_REFUSED
 from headrace.query.match.match_expression import (
     AlwaysBoolean,
     And,
@@ -22,14 +23,14 @@ from headrace.query.match.match_expression import (
 )
 from headrace.query.match.predicate import Predicate
 from headrace.query.match.value_tests import equals, matches_regex, truncated_int64
-from headrace.turns import gathered, ticking
+from headrace.time_limit import limited_call
 from headrace.values.bson import MISSING
 from headrace.values.order import number_key, regex_options
 
 
 @dataclass(frozen=True, slots=True)
 class FilterContext:
-    """What a filter may refer to; `top` is False inside `$elemMatch`, where `$expr` is not allowed."""
+    """The names that a filter may refer to; `top` is False inside `$elemMatch`, where `$expr` is not allowed."""
 
     collation: Collation | None = None
     variables: Mapping[str, Any] | None = None
@@ -41,6 +42,7 @@ class FilterContext:
         return FilterContext(self.collation, self.variables, self.bound, top=False)
 
 
+@limited_call
 def parse_filter(
     document: dict[str, Any],
     *,
@@ -59,7 +61,7 @@ def parse_filter(
 def parse_filter_tree(document: dict[str, Any], context: FilterContext) -> MatchExpression:
     """The match expression of a filter document, not yet optimized."""
     conditions: list[MatchExpression] = []
-    for name, value in ticking(document.items()):
+    for name, value in document.items():
         if not name.startswith("$"):
             conditions.extend(parse_field(name, value, context))
         elif name in TOP_LEVEL:
@@ -118,10 +120,10 @@ def _logical(
             raise CommandError(2, f"{name} must be an array")
         if not value:
             raise CommandError(2, "$and/$or/$nor must be a nonempty array")
-        for item in ticking(value):
+        for item in value:
             if type(item) is not dict:
                 raise CommandError(2, "$or/$and/$nor entries need to be full objects")
-        return make(tuple(gathered(parse_filter_tree(item, context) for item in ticking(value))))
+        return make(tuple(parse_filter_tree(item, context) for item in value))
 
     return parse
 
@@ -198,6 +200,6 @@ TOP_LEVEL: Final[dict[str, Callable[[str, Any, FilterContext], MatchExpression |
 }
 
 UNSUPPORTED: Final[dict[str, tuple[int, str]]] = {
-    "$text": (27, "text index required for $text query"),
+    "$text": TEXT_REFUSED,
     "$where": (115, "$where needs JavaScript, which Headrace does not run; use $expr"),
 }

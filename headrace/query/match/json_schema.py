@@ -18,9 +18,7 @@ from headrace.query.expressions.numbers import EXACT_REMAINDERS
 from headrace.query.match.type_test import has_type, parse_types
 from headrace.query.match.value_tests import ordered, truncated_int64
 from headrace.query.patterns import compile_pattern
-from headrace.turns import gathered, ticking, ticking_if_many
 from headrace.values.bson import MISSING
-from headrace.values.hashed import key_set
 from headrace.values.order import NAN_KEY, hash_key, number_key
 from headrace.values.paths import ValueTest
 
@@ -61,13 +59,13 @@ def _schema(name: str, argument: Any) -> ValueTest:
 def _schemas(name: str, argument: Any) -> list[ValueTest]:
     _need(type(argument) is list, name, "an array")
     _need(bool(argument), name, "a non-empty array", 9)
-    return gathered(_schema(name, item) for item in ticking(argument))
+    return [_schema(name, item) for item in argument]
 
 
 def _names(name: str, argument: Any) -> frozenset[str]:
     _need(type(argument) is list, name, "an array")
     _need(bool(argument), name, "a non-empty array", 9)
-    _need(all(type(item) is str for item in ticking(argument)), name, "an array of strings")
+    _need(all(type(item) is str for item in argument), name, "an array of strings")
     _need(len(set(argument)) == len(argument), name, "an array of unique strings", 9)
     return frozenset(argument)
 
@@ -151,7 +149,7 @@ def _enum(argument: Any, schema: dict[str, Any]) -> ValueTest:
 
 
 def _is_one_of(wanted: list[Any]) -> ValueTest:
-    keys = key_set((hash_key(unordered(item)) for item in ticking(wanted)), len(wanted))
+    keys = frozenset(hash_key(unordered(item)) for item in wanted)
     return lambda value: hash_key(unordered(value)) in keys
 
 
@@ -162,27 +160,22 @@ def _required(argument: Any, schema: dict[str, Any]) -> ValueTest:
 
 def _properties(argument: Any, schema: dict[str, Any]) -> ValueTest:
     _need(type(argument) is dict, "properties", "an object")
-    tests = gathered((name, _schema("properties", item)) for name, item in ticking(argument.items()))
+    tests = [(name, _schema("properties", item)) for name, item in argument.items()]
 
     def test(value: dict[str, Any]) -> bool:
         get = value.get
-        return all((item := get(name, MISSING)) is MISSING or test(item) for name, test in ticking_if_many(tests))
+        return all((item := get(name, MISSING)) is MISSING or test(item) for name, test in tests)
 
     return _for((dict,), test)
 
 
 def _pattern_properties(argument: Any, schema: dict[str, Any]) -> ValueTest:
     _need(type(argument) is dict, "patternProperties", "an object")
-    items = ticking(argument.items())
-    tests = gathered((compile_pattern(pattern).matches, _schema(pattern, item)) for pattern, item in items)
+    items = argument.items()
+    tests = [(compile_pattern(pattern).matches, _schema(pattern, item)) for pattern, item in items]
     return _for(
         (dict,),
-        lambda value: all(
-            test(item)
-            for matches, test in ticking_if_many(tests)
-            for name, item in ticking_if_many(value.items())
-            if matches(name)
-        ),
+        lambda value: all(test(item) for matches, test in tests for name, item in value.items() if matches(name)),
     )
 
 
@@ -194,8 +187,7 @@ def _additional_properties(argument: Any, schema: dict[str, Any]) -> ValueTest:
 
     def test(value: dict[str, Any]) -> bool:
         return all(
-            name in known or any(matches(name) for matches in ticking_if_many(patterns)) or rest(item)
-            for name, item in ticking_if_many(value.items())
+            name in known or any(matches(name) for matches in patterns) or rest(item) for name, item in value.items()
         )
 
     return _for((dict,), test)
@@ -203,20 +195,20 @@ def _additional_properties(argument: Any, schema: dict[str, Any]) -> ValueTest:
 
 def _dependencies(argument: Any, schema: dict[str, Any]) -> ValueTest:
     _need(type(argument) is dict, "dependencies", "an object")
-    tests = gathered(
+    tests = [
         (name, _schema(name, item) if type(item) is dict else _required(item, schema))
-        for name, item in ticking(argument.items())
-    )
-    return _for((dict,), lambda value: all(name not in value or test(value) for name, test in ticking_if_many(tests)))
+        for name, item in argument.items()
+    ]
+    return _for((dict,), lambda value: all(name not in value or test(value) for name, test in tests))
 
 
 def _items(argument: Any, schema: dict[str, Any]) -> ValueTest:
     _need(type(argument) in (dict, list), "items", "an object or an array")
     if type(argument) is dict:
         test = _schema("items", argument)
-        return _for((list,), lambda value: all(map(test, ticking_if_many(value))))
-    tests = gathered(_schema("items", item) for item in ticking(argument))
-    return _for((list,), lambda value: all(test(item) for test, item in zip(ticking_if_many(tests), value)))
+        return _for((list,), lambda value: all(map(test, value)))
+    tests = [_schema("items", item) for item in argument]
+    return _for((list,), lambda value: all(test(item) for test, item in zip(tests, value)))
 
 
 def _additional_items(argument: Any, schema: dict[str, Any]) -> ValueTest:
@@ -225,7 +217,7 @@ def _additional_items(argument: Any, schema: dict[str, Any]) -> ValueTest:
         return lambda value: True
     start = len(schema["items"])
     rest = _schema("additionalItems", argument) if type(argument) is dict else lambda value: argument
-    return _for((list,), lambda value: all(rest(item) for item in ticking_if_many(value[start:])))
+    return _for((list,), lambda value: all(rest(item) for item in value[start:]))
 
 
 def _unique_items(argument: Any, schema: dict[str, Any]) -> ValueTest:
@@ -234,7 +226,7 @@ def _unique_items(argument: Any, schema: dict[str, Any]) -> ValueTest:
         return lambda value: True
 
     def test(value: list[Any]) -> bool:
-        return len(key_set((hash_key(unordered(item)) for item in ticking_if_many(value)), len(value))) == len(value)
+        return len(frozenset(hash_key(unordered(item)) for item in value)) == len(value)
 
     return _for((list,), test)
 
@@ -242,23 +234,23 @@ def _unique_items(argument: Any, schema: dict[str, Any]) -> ValueTest:
 def unordered(value: Any) -> Any:
     """The value with the fields of its objects sorted by name: JSON Schema compares objects regardless of order."""
     if type(value) is dict:
-        return {name: unordered(value[name]) for name in ticking_if_many(sorted(value))}
-    return gathered(unordered(item) for item in ticking_if_many(value)) if type(value) is list else value
+        return {name: unordered(value[name]) for name in sorted(value)}
+    return [unordered(item) for item in value] if type(value) is list else value
 
 
 def _all_of(argument: Any, schema: dict[str, Any]) -> ValueTest:
     tests = _schemas("allOf", argument)
-    return lambda value: all(test(value) for test in ticking_if_many(tests))
+    return lambda value: all(test(value) for test in tests)
 
 
 def _any_of(argument: Any, schema: dict[str, Any]) -> ValueTest:
     tests = _schemas("anyOf", argument)
-    return lambda value: any(test(value) for test in ticking_if_many(tests))
+    return lambda value: any(test(value) for test in tests)
 
 
 def _one_of(argument: Any, schema: dict[str, Any]) -> ValueTest:
     tests = _schemas("oneOf", argument)
-    return lambda value: sum(test(value) for test in ticking_if_many(tests)) == 1
+    return lambda value: sum(test(value) for test in tests) == 1
 
 
 def _not(argument: Any, schema: dict[str, Any]) -> ValueTest:

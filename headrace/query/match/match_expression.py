@@ -8,12 +8,11 @@ a condition that is false prevents the error of an `$expr` after it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from headrace.turns import TICK_COUNT, freed_in_pieces, sorted_in_pieces, ticking, ticking_if_many
 from headrace.values.bson import MISSING
 from headrace.values.paths import ValueTest, any_value, located_values, split_path
 
@@ -46,10 +45,11 @@ class MatchType(IntEnum):
     NOT = 18
     NOR = 19
     TYPE = 20
-    EXPRESSION = 21
-    ALWAYS_FALSE = 22
-    ALWAYS_TRUE = 23
-    JSON_SCHEMA = 24
+    GEO = 21
+    EXPRESSION = 22
+    ALWAYS_FALSE = 23
+    ALWAYS_TRUE = 24
+    JSON_SCHEMA = 25
 
 
 class MatchExpression:
@@ -106,7 +106,7 @@ class LeafMatchExpression(MatchExpression):
     """A test of the values that a path reaches.
 
     `wanted` is the right-hand side of an equality (MISSING otherwise), used by upserts and lookups by `_id`;
-    `argument` that of a comparison or `$in`, used where the tree is compiled to something else than closures.
+    `argument` that of a comparison or `$in`, used where the tree is not compiled to closures.
     """
 
     kind: MatchType
@@ -161,15 +161,13 @@ class ElemMatchExpression(MatchExpression):
         def test(item: Any) -> bool:
             if type(item) is dict:
                 return inner(item)
-            return type(item) is list and inner(
-                {str(index): value for index, value in enumerate(ticking_if_many(item))}
-            )
+            return type(item) is list and inner({str(index): value for index, value in enumerate(item)})
 
         return test
 
     def single(self) -> ValueTest:
         element = self.element()
-        return lambda value: type(value) is list and any(map(element, ticking_if_many(value)))
+        return lambda value: type(value) is list and any(map(element, value))
 
     def compiled(self) -> DocumentTest:
         return any_value(split_path(self.path), self.single(), enter_last=False)
@@ -179,7 +177,7 @@ class ElemMatchExpression(MatchExpression):
         for value, outer in located_values(document, split_path(self.path), enter_last=False):
             if type(value) is not list:
                 continue
-            for index, item in enumerate(ticking_if_many(value)):
+            for index, item in enumerate(value):
                 if element(item):
                     return True, outer or str(index)
         return False, None
@@ -202,17 +200,17 @@ class And(MatchExpression):
 
     @property
     def order(self) -> tuple[Any, ...]:
-        return (MatchType.AND, "", tuple(child.order for child in ticking(self.children)))
+        return (MatchType.AND, "", tuple(child.order for child in self.children))
 
     def compiled(self) -> DocumentTest:
-        return _all([child.compiled() for child in ticking(self.children)], self.children)
+        return _all([child.compiled() for child in self.children])
 
     def single(self) -> ValueTest:
-        return _all([child.single() for child in ticking(self.children)], self.children)
+        return _all([child.single() for child in self.children])
 
     def find_match(self, document: dict[str, Any]) -> MatchResult:
         index: str | None = None
-        for child in ticking(self.children):
+        for child in self.children:
             matched, child_index = child.find_match(document)
             if not matched:
                 return False, None
@@ -224,7 +222,7 @@ class And(MatchExpression):
 
     def optimized(self) -> MatchExpression:
         children = [child for child in _flat(self.children, And) if child != AlwaysBoolean(True)]
-        if any(child == AlwaysBoolean(False) for child in ticking(children)):
+        if any(child == AlwaysBoolean(False) for child in children):
             return AlwaysBoolean(False)
         if len(children) < 2:
             return children[0] if children else AlwaysBoolean(True)
@@ -239,20 +237,20 @@ class Or(MatchExpression):
 
     @property
     def order(self) -> tuple[Any, ...]:
-        return (MatchType.OR, "", tuple(child.order for child in ticking(self.children)))
+        return (MatchType.OR, "", tuple(child.order for child in self.children))
 
     def compiled(self) -> DocumentTest:
-        return _any([child.compiled() for child in ticking(self.children)], self.children)
+        return _any([child.compiled() for child in self.children])
 
     def single(self) -> ValueTest:
-        return _any([child.single() for child in ticking(self.children)], self.children)
+        return _any([child.single() for child in self.children])
 
     def fields(self) -> set[str] | None:
         return _fields_of(self.children)
 
     def optimized(self) -> MatchExpression:
         children = [child for child in _flat(self.children, Or) if child != AlwaysBoolean(False)]
-        if any(child == AlwaysBoolean(True) for child in ticking(children)):
+        if any(child == AlwaysBoolean(True) for child in children):
             return AlwaysBoolean(True)
         if len(children) < 2:
             return children[0] if children else AlwaysBoolean(False)
@@ -267,19 +265,19 @@ class Nor(MatchExpression):
 
     @property
     def order(self) -> tuple[Any, ...]:
-        return (MatchType.NOR, "", tuple(child.order for child in ticking(self.children)))
+        return (MatchType.NOR, "", tuple(child.order for child in self.children))
 
     def compiled(self) -> DocumentTest:
-        return _negated(_any([child.compiled() for child in ticking(self.children)], self.children))
+        return _negated(_any([child.compiled() for child in self.children]))
 
     def single(self) -> ValueTest:
-        return _negated(_any([child.single() for child in ticking(self.children)], self.children))
+        return _negated(_any([child.single() for child in self.children]))
 
     def fields(self) -> set[str] | None:
         return _fields_of(self.children)
 
     def optimized(self) -> MatchExpression:
-        return Nor(_ordered([child.optimized() for child in ticking(self.children)]))
+        return Nor(_ordered([child.optimized() for child in self.children]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,7 +330,7 @@ class DocumentMatchExpression(MatchExpression):
 
 def _flat(children: tuple[MatchExpression, ...], kind: type[And] | type[Or]) -> Iterator[MatchExpression]:
     """The children optimized; those of nested lists of the same type are inlined."""
-    for child in ticking(children):
+    for child in children:
         simple = child.optimized()
         if isinstance(simple, kind):
             yield from simple.children
@@ -341,12 +339,12 @@ def _flat(children: tuple[MatchExpression, ...], kind: type[And] | type[Or]) -> 
 
 
 def _ordered(children: list[MatchExpression]) -> tuple[MatchExpression, ...]:
-    return tuple(sorted_in_pieces(children, lambda child: child.order))
+    return tuple(sorted(children, key=lambda child: child.order))
 
 
 def _fields_of(children: tuple[MatchExpression, ...]) -> set[str] | None:
     names: set[str] = set()
-    for child in ticking(children):
+    for child in children:
         fields = child.fields()
         if fields is None:
             return None
@@ -358,23 +356,12 @@ def _negated(test: ValueTest) -> ValueTest:
     return lambda value: not test(value)
 
 
-def _freed_in_pieces(
-    tests: list[ValueTest], children: Sequence[MatchExpression]
-) -> tuple[list[ValueTest], list[MatchExpression]]:
-    """The lists, for who tests with them. When he and the tree are no longer there, these are freed in pieces."""
-    return freed_in_pieces(tests), freed_in_pieces(list(children))
-
-
-def _all(tests: list[ValueTest], children: Sequence[MatchExpression]) -> ValueTest:
+def _all(tests: list[ValueTest]) -> ValueTest:
     if len(tests) == 1:
         return tests[0]
     if len(tests) == 2:
         first, second = tests
         return lambda value: first(value) and second(value)
-
-    if len(tests) > TICK_COUNT:
-        held = _freed_in_pieces(tests, children)
-        return lambda value: all(test(value) for test in ticking(held[0]))
 
     def every(value: Any) -> bool:
         for test in tests:  # noqa: SIM110  (a generator would cost more than most tests)
@@ -385,12 +372,9 @@ def _all(tests: list[ValueTest], children: Sequence[MatchExpression]) -> ValueTe
     return every
 
 
-def _any(tests: list[ValueTest], children: Sequence[MatchExpression]) -> ValueTest:
+def _any(tests: list[ValueTest]) -> ValueTest:
     if len(tests) == 1:
         return tests[0]
-    if len(tests) > TICK_COUNT:
-        held = _freed_in_pieces(tests, children)
-        return lambda value: any(test(value) for test in ticking(held[0]))
 
     def some(value: Any) -> bool:
         for test in tests:  # noqa: SIM110  (a generator would cost more than most tests)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.query.match.match_expression import And, DocumentTest, LeafMatchExpression, MatchExpression
-from headrace.turns import ticking_if_many
+from headrace.time_limit import limited
 from headrace.values.bson import MISSING
 
 
@@ -17,14 +17,14 @@ class Predicate:
     def __init__(self, node: MatchExpression) -> None:
         """`node` must be optimized."""
         self._node = node
-        self.test: DocumentTest = node.compiled()
+        self.test: DocumentTest = limited(node.compiled())
 
     def __call__(self, document: dict[str, Any]) -> bool:
         return self.test(document)
 
     @property
     def node(self) -> MatchExpression:
-        """The match expression, for code that compiles it to something else than closures."""
+        """The match expression, for code that does not compile it to closures."""
         return self._node
 
     def fields(self) -> set[str] | None:
@@ -41,7 +41,7 @@ class Predicate:
         """The value of the last equality of a path that a matching document must fulfil; MISSING: there is none."""
         children = self._node.children if isinstance(self._node, And) else (self._node,)
         wanted = MISSING
-        for child in ticking_if_many(children):
+        for child in children:
             if isinstance(child, LeafMatchExpression) and child.path == path and child.wanted is not MISSING:
                 wanted = child.wanted
         return wanted

@@ -10,20 +10,18 @@ from typing import Any, Final
 
 from headrace.query.match.json_schema import KEYWORDS, parse_schema, unordered
 from headrace.query.patterns import compile_pattern
-from headrace.turns import tick, ticking
 from headrace.values.bson import type_name
 from headrace.values.order import hash_key
 
 Details = dict[str, Any]
 Describe = Callable[[Any, Any, dict[str, Any]], Details]
-"""The details of a keyword that fails, besides its name: of its argument, the value and the schema."""
+"""The details of a keyword that fails, besides its name, from its argument, the value and the schema."""
 
 
 def schema_failures(schema: dict[str, Any], value: Any) -> list[Details]:
     """One entry for each keyword of a schema that the value fails, in the order of the schema."""
     failures = []
     for name, argument in schema.items():
-        tick()
         if name not in _SILENT and not KEYWORDS[name](argument, schema)(value):
             failures.append({"operatorName": name, **_DESCRIPTIONS[name](argument, value, schema)})
     return failures
@@ -67,7 +65,7 @@ def _property_count(name: str) -> Describe:
 
 
 def _required(argument: list[str], value: Any, schema: dict[str, Any]) -> Details:
-    missing = [name for name in ticking(argument) if name not in value]
+    missing = [name for name in argument if name not in value]
     return {"specifiedAs": {"required": argument}, "missingProperties": missing}
 
 
@@ -84,7 +82,7 @@ def _pattern_properties(argument: dict[str, Any], value: Any, schema: dict[str, 
     failures = []
     for pattern, inner in argument.items():
         matches = compile_pattern(pattern).matches
-        for name, item in ticking(value.items()):
+        for name, item in value.items():
             details = schema_failures(inner, item) if matches(name) else []
             if details:
                 failures.append({"propertyName": name, "regexMatched": pattern, "details": details})
@@ -94,7 +92,7 @@ def _pattern_properties(argument: dict[str, Any], value: Any, schema: dict[str, 
 def _additional_properties(argument: Any, value: Any, schema: dict[str, Any]) -> Details:
     known = schema.get("properties", {})
     patterns = [compile_pattern(pattern).matches for pattern in schema.get("patternProperties", {})]
-    names = [name for name in ticking(value) if name not in known and not any(matches(name) for matches in patterns)]
+    names = [name for name in value if name not in known and not any(matches(name) for matches in patterns)]
     if argument is False:
         return {"specifiedAs": {"additionalProperties": False}, "additionalProperties": names}
     for name in names:
@@ -145,7 +143,7 @@ def _first_item(pairs: Any, start: int, reason: str) -> Details:
 
 def _unique_items(argument: Any, value: list[Any], schema: dict[str, Any]) -> Details:
     seen = set()
-    for item in ticking(value):
+    for item in value:
         key = hash_key(unordered(item))
         if key in seen:
             return {

@@ -8,7 +8,6 @@ from bson import Decimal128, Int64
 
 from headrace.errors import CommandError
 from headrace.query.match.value_tests import truncated_int64
-from headrace.turns import ticking_if_many
 from headrace.values.bson import MISSING, type_number
 from headrace.values.paths import ValueTest
 
@@ -30,7 +29,7 @@ def parse_types(value: Any, operator: str = "$type") -> frozenset[int]:
     if not value:
         raise CommandError(9, f"{operator} must match at least one type")
     numbers: set[int] = set()
-    for item in ticking_if_many(value):
+    for item in value:
         numbers |= _parse_type(item)
     return frozenset(numbers)
 

@@ -14,9 +14,7 @@ from bson import Decimal128, Int64, MaxKey, MinKey, Regex
 
 from headrace.query.collation import Collation
 from headrace.query.patterns import compile_pattern
-from headrace.turns import gathered, ticking
 from headrace.values.bson import MISSING
-from headrace.values.hashed import key_set
 from headrace.values.order import NAN_KEY, RANK_NUMBER, equal, hash_key, number_key, rank, regex_options, sort_key
 from headrace.values.paths import ValueTest
 
@@ -99,13 +97,13 @@ def _ordered_number(holds: Callable[[Any, Any], bool], bound: Any, inclusive: bo
 
 def is_in(wanted: list[Any], collation: Collation | None = None) -> ValueTest:
     """The test of `$in`: the value equals one of `wanted`, or matches a regular expression among them."""
-    has_null = any(item is None for item in ticking(wanted))
+    has_null = any(item is None for item in wanted)
     of_all = [*wanted, MISSING] if has_null else wanted
-    keys = key_set((hash_key(item, collation) for item in ticking(of_all)), len(of_all))
-    regexes = (item for item in ticking(wanted) if type(item) is Regex)
-    patterns = gathered(matches_regex(item.pattern, regex_options(item)) for item in regexes)
+    keys = frozenset(hash_key(item, collation) for item in of_all)
+    regexes = (item for item in wanted if type(item) is Regex)
+    patterns = [matches_regex(item.pattern, regex_options(item)) for item in regexes]
     if patterns:
-        return lambda value: hash_key(value, collation) in keys or any(test(value) for test in ticking(patterns))
+        return lambda value: hash_key(value, collation) in keys or any(test(value) for test in patterns)
     return lambda value: hash_key(value, collation) in keys
 
 

@@ -7,7 +7,7 @@ and replaced by an object if a field below it is computed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from headrace.query.projection.specification import (
@@ -19,7 +19,6 @@ from headrace.query.projection.specification import (
     SlicedField,
     Transform,
 )
-from headrace.turns import PIECE_COUNT, TICK_COUNT, ticking
 from headrace.values.bson import MISSING
 
 ComputeField = Callable[[dict[str, Any]], Any]
@@ -45,17 +44,17 @@ def includer(tree: ProjectionTree, variables: Mapping[str, Any]) -> Transform:
 def _taker(tree: ProjectionTree) -> Transform:
     included: set[str] = set()
     below: dict[str, Callable[[Any], Any]] = {}
-    for name, item in ticking(tree.fields.items()):
+    for name, item in tree.fields.items():
         if isinstance(item, (IncludedField, SlicedField)):
             included.add(name)
         elif isinstance(item, ProjectionTree):
             below[name] = _value_taker(item)
     if not below:
-        return lambda document: {name: value for name, value in _fields(document) if name in included}
+        return lambda document: {name: value for name, value in document.items() if name in included}
 
     def take(document: dict[str, Any]) -> dict[str, Any]:
         result = {}
-        for name, value in _fields(document):
+        for name, value in document.items():
             if name in included:
                 result[name] = value
             elif name in below:
@@ -67,12 +66,8 @@ def _taker(tree: ProjectionTree) -> Transform:
     return take
 
 
-def _fields(document: dict[str, Any]) -> Iterable[tuple[str, Any]]:
-    return document.items() if len(document) < PIECE_COUNT else ticking(document.items())
-
-
 def _value_taker(tree: ProjectionTree) -> Callable[[Any], Any]:
-    """What is taken of one value: MISSING of a scalar; in arrays only if something will be set in its place."""
+    """Return the projection of one value: MISSING for a scalar; in arrays only if a value replaces it."""
     take = _taker(tree)
     fills_gaps = tree.computes
 
@@ -81,7 +76,7 @@ def _value_taker(tree: ProjectionTree) -> Callable[[Any], Any]:
         if kind is dict:
             return take(value)
         if kind is list:
-            items = map(take_value, value if len(value) < TICK_COUNT else ticking(value))
+            items = map(take_value, value)
             return list(items) if fills_gaps else [item for item in items if item is not MISSING]
         return MISSING
 
@@ -93,7 +88,7 @@ def _filler(tree: ProjectionTree, variables: Mapping[str, Any]) -> Fill:
     computed: list[tuple[str, ComputeField]] = []
     below: dict[str, Callable[[dict[str, Any], Any], Any]] = {}
     order: list[str] = []
-    for name, item in ticking(tree.fields.items()):
+    for name, item in tree.fields.items():
         if isinstance(item, ProjectionTree) and item.computes:
             below[name] = _value_filler(item, variables)
         elif isinstance(item, ComputedField):
@@ -106,7 +101,7 @@ def _filler(tree: ProjectionTree, variables: Mapping[str, Any]) -> Fill:
     evaluators = dict(computed)
 
     def fill(document: dict[str, Any], level: dict[str, Any]) -> None:
-        for name in order if len(order) < TICK_COUNT else ticking(order):
+        for name in order:
             if name in below:
                 level[name] = below[name](document, level.get(name, MISSING))
                 continue

@@ -23,6 +23,7 @@ from headrace.query.projection.specification import (
     Transform,
     read_specification,
 )
+from headrace.time_limit import limited, limited_call
 
 if TYPE_CHECKING:
     from headrace.query.expressions.expression import Evaluate
@@ -35,12 +36,13 @@ class Projection:
 
     def __init__(self, mode: ProjectionType, apply: Transform) -> None:
         self.mode = mode
-        self.apply = apply
+        self.apply = limited(apply)
 
     def __call__(self, document: dict[str, Any]) -> dict[str, Any]:
         return self.apply(document)
 
 
+@limited_call
 def parse_projection(
     spec: dict[str, Any],
     *,

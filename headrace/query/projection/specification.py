@@ -20,7 +20,6 @@ from headrace.query.collation import Collation
 from headrace.query.expressions.field_paths import checked_path
 from headrace.query.match import parse_filter
 from headrace.query.match.filter_parser import truthy
-from headrace.turns import TICK_COUNT, ticking
 
 if TYPE_CHECKING:
     from headrace.query.expressions.expression import Evaluate
@@ -34,7 +33,7 @@ Transform = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class ProjectionType(Enum):
-    """What happens to the fields that are not named."""
+    """The treatment of fields that are not named."""
 
     EXCLUSION = "exclusion"
     INCLUSION = "inclusion"
@@ -83,7 +82,7 @@ class ProjectionTree:
         """Whether a field at this level or below is computed."""
         return any(
             item.computes if isinstance(item, ProjectionTree) else isinstance(item, (ComputedField, ElemMatchField))
-            for item in (self.fields.values() if len(self.fields) < TICK_COUNT else ticking(self.fields.values()))
+            for item in self.fields.values()
         )
 
 
@@ -99,7 +98,7 @@ class ProjectionSpec:
 
 @dataclass(frozen=True, slots=True)
 class ProjectionScope:
-    """What computed fields may refer to: variables with constant values, names bound at evaluation time, and the key
+    """The names that computed fields may refer to: constant variables, names bound at evaluation time, and the key
     by which a document was sorted."""
 
     collation: Collation | None
@@ -115,7 +114,7 @@ def read_specification(spec: dict[str, Any], *, is_find: bool, scope: Projection
             51272, "Invalid $project :: caused by :: projection specification must have at least one field"
         )
     reader = _SpecificationReader(is_find, scope)
-    for path, value in ticking(spec.items()):
+    for path, value in spec.items():
         reader.read(path, value)
     return reader.finished()
 
@@ -191,7 +190,7 @@ class _SpecificationReader:
             )
         if not first.startswith("$"):
             checked_path(path)
-            for name, inner in ticking(value.items()):
+            for name, inner in value.items():
                 if name.startswith("$"):
                     raise CommandError(31325, f"Bad projection specification: {path}.{name}")
                 if name.endswith(".$"):

@@ -13,7 +13,6 @@ from headrace.query.expressions.expression import Env
 from headrace.query.stages.group import Group, parse_fields
 from headrace.query.stages.sort_stage import parse_sort_stage
 from headrace.query.stages.stage import Document, PipelineContext, Stage
-from headrace.turns import gathered, ticking
 from headrace.values.bson import MISSING, type_name
 from headrace.values.order import compare, rank, sort_key
 
@@ -59,12 +58,12 @@ def _boundaries(value: Any, context: PipelineContext) -> list[Any]:
         raise CommandError(
             40200, f"The $bucket 'boundaries' field must be an array, but found type: {type_name(value)}."
         )
-    boundaries = gathered(_constant(item, context, 40191, "boundaries") for item in ticking(value))
+    boundaries = [_constant(item, context, 40191, "boundaries") for item in value]
     if len(boundaries) < 2:
         raise CommandError(
             40192, f"The $bucket 'boundaries' field must have at least 2 values, but found {len(boundaries)} value(s)."
         )
-    for lower, upper in pairwise(ticking(boundaries)):
+    for lower, upper in pairwise(boundaries):
         if rank(lower) != rank(upper):
             raise CommandError(40193, "All values in the the 'boundaries' option to $bucket must have the same type.")
         if compare(lower, upper, context.collation) >= 0:
@@ -95,7 +94,7 @@ def _bucket_key(
 ) -> Callable[[Document], Any]:
     """The lower boundary of the bucket a document falls into, or the default."""
     collation = context.collation
-    keys = [sort_key(boundary, collation) for boundary in ticking(boundaries)]
+    keys = [sort_key(boundary, collation) for boundary in boundaries]
     bucket_count = len(boundaries) - 1
 
     def key(document: Document) -> Any:

@@ -24,7 +24,6 @@ from headrace.query.operation_memory import StageMemory, size_of
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.query.stages.time_units import UNITS, shifted
 from headrace.query.stages.unwind import nested, with_nested
-from headrace.turns import sorted_in_pieces, tick, ticking
 from headrace.values.bson import MISSING, type_name
 from headrace.values.order import compare, hash_key, sort_key
 
@@ -53,10 +52,9 @@ class Densify(Stage):
             yield from self._densified(documents, memory)
 
     def _densified(self, documents: Iterator[Document], memory: StageMemory) -> Iterator[Document]:
-        partitions: dict[Any, list[Document]] = {}
+        partitions: dict[Any, list[tuple[Any, int, Document]]] = {}
         values: list[Any] = []
         for document in documents:
-            tick()
             value = nested(document, self.path)
             if value is MISSING or value is None:
                 yield document
@@ -65,22 +63,23 @@ class Densify(Stage):
             memory.add(size_of(document))
             memory.check(6007200, lambda most: f"$densify exceeded its memory limit of {most} bytes")
             values.append(value)
-            partitions.setdefault(hash_key(self._partition(document)), []).append(document)
+            partitions.setdefault(hash_key(self._partition(document)), []).append(
+                (sort_key(value), len(values), document)
+            )
         if not partitions and type(self.bounds) is tuple and not self.partition_paths:
             partitions[None] = []
-        limits = (min(ticking(values), key=sort_key), max(ticking(values), key=sort_key)) if values else None
+        limits = (min(values, key=sort_key), max(values, key=sort_key)) if values else None
         made = 0
         for members in partitions.values():
-            ordered = sorted_in_pieces(members, lambda document: sort_key(nested(document, self.path)))
-            for document, is_made in self._filled(ordered, limits):
-                tick()
+            members.sort()
+            for document, is_made in self._filled([document for *_, document in members], limits):
                 made += is_made
                 if made > DENSIFY_COUNT_MAX:
                     raise CommandError(5897900, f"Generated {made} documents in $densify, which is over the limit")
                 yield document
 
     def _filled(self, members: list[Document], limits: tuple[Any, Any] | None) -> Iterator[tuple[Document, bool]]:
-        present = [(nested(document, self.path), document) for document in ticking(members)]
+        present = [(nested(document, self.path), document) for document in members]
         if type(self.bounds) is tuple:
             lower, upper, inclusive = self.bounds[0], self.bounds[1], False
         elif self.bounds == "full" and limits is not None:
@@ -109,7 +108,7 @@ class Densify(Stage):
         return [nested(document, path) for path in self.partition_paths]
 
     def _partition_fields(self, members: list[Document]) -> Document:
-        """What a document made in the partition begins with."""
+        """The first fields of a document made in the partition."""
         made: Document = {}
         for path in self.partition_paths:
             value = nested(members[0], path)

@@ -9,7 +9,6 @@ from typing import Any
 from headrace.errors import CommandError
 from headrace.query.expressions import CompiledExpression, Env, parse_expression
 from headrace.query.stages.stage import Document, PipelineContext, Stage
-from headrace.turns import ticking
 from headrace.values.bson import type_name
 
 
@@ -27,7 +26,7 @@ class DocumentsStage(Stage):
         values = self.expression(Env({}, self.context.bound))
         if type(values) is not list:
             raise CommandError(5858203, f"an array is expected, but found {type_name(values)}")
-        for document in ticking(values):
+        for document in values:
             if type(document) is not dict:
                 raise CommandError(
                     40228, f"$documents' elements must be objects, but one was of type {type_name(document)}"

@@ -11,7 +11,6 @@ from headrace.query.expressions.field_paths import check_field_name
 from headrace.query.operation_memory import size_of
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.query.tape import Tape
-from headrace.turns import tick
 from headrace.values.bson import type_name
 
 
@@ -35,7 +34,6 @@ class Facet(Stage):
             for field, stages in self.pipelines:
                 array = answer[field] = []
                 for document in run_pipeline(stages, documents if tape is None else tape.documents()):
-                    tick()
                     array.append(document)
                     size += size_of(document)
                     if size > memory.bytes_max:

@@ -19,7 +19,7 @@ from headrace.query.operation_memory import size_of
 from headrace.query.stages.joins import EqualityJoin, check_joined, local_values
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.query.stages.unwind import with_nested
-from headrace.turns import tick
+from headrace.turns import paced
 from headrace.values.bson import MISSING, type_name
 from headrace.values.order import hash_key
 
@@ -53,11 +53,10 @@ class GraphLookup(Stage):
                 self.context, self.name, (None, self.source), self.connect_to, memory, self.restriction
             )  # fmt: skip
             for document in documents:
-                tick()
                 yield with_nested(document, self.into, list(self._reached(document, join, memory.bytes_max)))
 
     def _reached(self, document: Document, join: EqualityJoin, bytes_max: int) -> Iterator[Document]:
-        """What can be reached. Raises 40099 where that is more than the stage may hold."""
+        """Return the reachable documents. Raises 40099 where that is more than the stage may hold."""
         size = 0
         start = self.start(document)
         frontier = start if type(start) is list else [] if start is MISSING else [start]
@@ -65,8 +64,7 @@ class GraphLookup(Stage):
         depth = 0
         while frontier and (self.depth_max is None or depth <= self.depth_max):
             following: list[Any] = []
-            for reached in join.matching(frontier):
-                tick()
+            for reached in paced(join.matching(frontier)):
                 identity = hash_key(reached.get("_id", MISSING), self.context.collation)
                 if identity in visited:
                     continue

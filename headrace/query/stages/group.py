@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from headrace.errors import CommandError
 from headrace.query.expressions import Env, parse_expression
 from headrace.query.operation_memory import StageMemory, size_of
-from headrace.query.stages.group_spill import Groups, GrowthWatch, PartitionedGroups
+from headrace.query.stages.group_spill import WATCH_COUNT, Groups, GrowthWatch, PartitionedGroups
 from headrace.query.stages.sort_stage import parse_sort_stage
 from headrace.query.stages.stage import Document, PipelineContext, Stage
-from headrace.turns import TICK_COUNT, freed_in_pieces, gathered, tick, ticking
+from headrace.time_limit import run_limited
 from headrace.values.bson import MISSING, type_name
 from headrace.values.order import hash_key
 
@@ -27,7 +27,7 @@ AccumulatedFields: TypeAlias = tuple[tuple[str, "Accumulator"], ...]
 
 GROUP_BYTES: Final = 256
 STATE_BYTES: Final = 256
-"""What a group and a state of an accumulator take in memory, about."""
+"""About the memory of a group and a state of an accumulator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,38 +52,38 @@ class Group(Stage):
                 partitions.count()
                 yield from partitions.results()
                 return
-            for value, states in freed_in_pieces(groups).values():
-                tick()
+            for value, states in groups.values():
                 yield self.result(value, states)
 
     def _gather(self, documents: Iterator[Document], groups: Groups, memory: StageMemory) -> bool:
         """Group all documents; or True, with some left, once the groups need more memory than there is."""
         key, bound, collation = self.key, self.context.bound, self.context.collation
         evaluates = [accumulator.evaluate for _, accumulator in self.fields]
+
+        def add_to(group: tuple[Any, list[Any]], env: Env) -> None:
+            for evaluate, state in zip(evaluates, group[1]):
+                state.add(evaluate(env))
+
         watch = GrowthWatch(self, memory) if self.grows else None
         size, step, unwatched = 0, memory.step, 0
         for document in documents:
-            tick()
             value = key(document)
             hashed = hash_key(value, collation)
             group = groups.get(hashed)
             env = Env(document, bound)
             if group is None:
-                states = new_states(self.fields)
-                for evaluate, state in zip(evaluates, states):
-                    state.add(evaluate(env))
-                groups[hashed] = (value, states)
-                size += self.size(value, states)
+                group = groups[hashed] = (value, new_states(self.fields))
+                run_limited(add_to, group, env)
+                size += self.size(*group)
             else:
-                for evaluate, state in zip(evaluates, group[1]):
-                    state.add(evaluate(env))
+                run_limited(add_to, group, env)
                 if watch is None:
                     continue
                 unwatched += 1
-                if unwatched < TICK_COUNT:
+                if unwatched < WATCH_COUNT:
                     continue
                 unwatched = 0
-                if not watch.is_due(TICK_COUNT):
+                if not watch.is_due(WATCH_COUNT):
                     continue
                 size = watch.measure(groups.values()) - memory.used
             if size >= step:
@@ -114,7 +114,7 @@ def new_states(fields: AccumulatedFields) -> list[Any]:
 
 
 def results(fields: AccumulatedFields, states: list[Any]) -> Document:
-    """What the accumulators have come to; null where there is no value."""
+    """The results of the accumulators; null where there is no value."""
     document = {}
     for (name, accumulator), state in zip(fields, states):
         value = accumulator.result(state)
@@ -135,7 +135,7 @@ def parse_group(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, 
 
 def parse_fields(spec: Document, context: PipelineContext) -> AccumulatedFields:
     """The accumulators of a group's fields, by name."""
-    return tuple(gathered((field, _parse_field(field, value, context)) for field, value in ticking(spec.items())))
+    return tuple((field, _parse_field(field, value, context)) for field, value in spec.items())
 
 
 def _parse_field(field: str, value: Any, context: PipelineContext) -> Accumulator:

@@ -19,7 +19,7 @@ from headrace.query.accumulators.states import ELEMENT_BYTES, GROWTH
 from headrace.query.expansion import encoded_between
 from headrace.query.expressions import Env
 from headrace.query.operation_memory import RecordStream, StageMemory
-from headrace.turns import TICK_COUNT, freed_in_pieces, in_pieces, tick
+from headrace.turns import paced
 from headrace.values.bson import decode
 from headrace.values.order import hash_key
 
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 PARTITION_COUNT: Final = 16
 LEVEL_MAX: Final = 8
-"""Groups that so many hashes put together stay together."""
+WATCH_COUNT: Final = 64
+"""Documents between two looks whether the groups have grown."""
+"""The number of hashes: groups that these put together stay together."""
 _DOCUMENT, _GROUP = b"d", b"g"
 
 Groups = dict[Any, tuple[Any, list[Any]]]
@@ -48,18 +50,17 @@ class GrowthWatch:
         self._growth = GROWTH.bytes
 
     def is_due(self, count: int = 1) -> bool:
-        """Called behind each document, or each so many: whether much may have been added since the last measure."""
+        """Called after each `count` documents: whether much may have been added since the last measure."""
         self._count += count
-        if self._count % TICK_COUNT:
+        if self._count % WATCH_COUNT:
             return False
         least = max(self._memory.step, self._memory.used // 8)
         return GROWTH.bytes - self._growth >= least or self._count * ELEMENT_BYTES >= least
 
     def measure(self, groups: Iterable[tuple[Any, list[Any]]]) -> int:
-        """What the groups take now. Raises 146 where one state takes too much."""
+        """Return the memory of the groups. Raises 146 where one state takes too much."""
         size = 0
-        for value, states in groups:
-            tick()
+        for value, states in paced(groups):
             size += self._group.size(value, states)
         self._count, self._growth = 0, GROWTH.bytes
         return size
@@ -81,7 +82,6 @@ class PartitionedGroups:
 
     def add_document(self, value: Any, document: Document) -> None:
         """Put a document into the group of a key."""
-        tick()
         hashed = hash_key(value, self._collation)
         number = self._number(hashed)
         stream = self._streams[number]
@@ -103,10 +103,8 @@ class PartitionedGroups:
     def take(self, groups: Groups) -> None:
         """Take over what was grouped so far, and what it holds of the memory."""
         self._memory.add(-self._memory.used)
-        keys = list(groups)
-        for piece in in_pieces(keys, TICK_COUNT):  # each is forgotten there as it is taken here
-            for key in piece:
-                self._add_group(*groups.pop(key))
+        for key in paced(list(groups)):  # each is forgotten there as it is taken here
+            self._add_group(*groups.pop(key))
 
     def _add_group(self, value: Any, states: list[Any]) -> None:
         """Take a group as it is."""
@@ -151,11 +149,9 @@ class PartitionedGroups:
         if len(groups) < 2:
             return False
         stream = self._streams[number] = self._memory.spill_stream()
-        for value, states in groups.values():
-            tick()
+        for value, states in paced(groups.values()):
             stream.append(self._packed(value, states))
         self._memory.spilled(len(groups), size)
-        freed_in_pieces(groups)
         self._resident[number], self._bytes[number] = {}, 0
         self._memory.add(-size)
         return True
@@ -163,8 +159,7 @@ class PartitionedGroups:
     def results(self) -> Iterator[Document]:
         """One document a group."""
         for number, groups in enumerate(self._resident):
-            for value, states in freed_in_pieces(groups).values():
-                tick()
+            for value, states in groups.values():
                 yield self._group.result(value, states)
             self._resident[number] = {}
         self._memory.add(-sum(self._bytes))
@@ -175,7 +170,7 @@ class PartitionedGroups:
 
     def _regrouped(self, stream: RecordStream) -> Iterator[Document]:
         inner = PartitionedGroups(self._group, self._memory, self._level + 1)
-        for record in stream.records():
+        for record in paced(stream.records()):
             if record[:1] == _DOCUMENT:
                 item = decode(record[1:])
                 inner.add_document(item["k"], item["d"])

@@ -13,7 +13,6 @@ from headrace import limits
 from headrace.errors import CommandError
 from headrace.query.operation_memory import StageMemory, size_of
 from headrace.query.stages.stage import Document, PipelineContext
-from headrace.turns import gathered, in_pieces, sorted_in_pieces, tick, ticking
 from headrace.values.bson import MISSING
 from headrace.values.order import hash_key
 from headrace.values.paths import array_index, located_values
@@ -79,8 +78,8 @@ _LOOKUP_WEIGHT: Final = 10
 
 
 class EqualityJoin:
-    """What joins by equality: through an index of the other collection where it has one, and as long as the documents
-    are few beside it; else all of it is read, once."""
+    """A join by equality: through an index of the other collection where it has one, and as long as the documents
+    are few beside it; otherwise all of it is read, once."""
 
     __slots__ = (
         "_context", "_count", "_equal", "_everything", "_foreign", "_memory", "_name", "_path", "_restriction",
@@ -125,12 +124,11 @@ class EqualityJoin:
         return self._everything.matching(values)
 
     def _joined(self, candidates: Iterable[Document], values: list[Any]) -> list[Document]:
-        """Those of some documents that join."""
+        """Return the candidates that join."""
         keys = {join_key(value, None) for value in values}
         matching = []
         with self._context.memory.stage(self._name) as memory:
             for document in counted(candidates, memory):
-                tick()
                 if self._restriction is not None and not self._restriction(document):
                     continue
                 if any(join_key(value, None) in keys for value, _ in located_values(document, self._path)):
@@ -150,11 +148,11 @@ class ForeignIndex:
     __slots__ = ("_collation", "_positions", "documents")
 
     def __init__(self, documents: Iterable[Document], path: tuple[str, ...], collation: Collation | None) -> None:
-        self.documents = gathered(documents)
+        self.documents: list[Document] = []
         self._collation = collation
         self._positions: dict[Hashable, list[int]] = {}
-        for position, document in enumerate(self.documents):
-            tick()
+        for position, document in enumerate(documents):
+            self.documents.append(document)
             for key in {join_key(value, collation) for value, _ in located_values(document, path)}:
                 self._positions.setdefault(key, []).append(position)
 
@@ -162,12 +160,10 @@ class ForeignIndex:
         """The documents that join with any of the values, each once, in the collection's order."""
         positions: set[int] = set()
         for key in {join_key(value, self._collation) for value in values}:
-            for piece in in_pieces(self._positions.get(key, ())):
-                positions.update(piece)
-        in_order = sorted_in_pieces(list(positions), int)
-        return gathered(self.documents[position] for position in ticking(in_order))
+            positions.update(self._positions.get(key, ()))
+        return [self.documents[position] for position in sorted(positions)]
 
 
 def join_key(value: Any, collation: Collation | None) -> Hashable:
-    """What is the same for values that join; one that is missing joins as null."""
+    """Return a key that is equal for values that join; a missing value joins as null."""
     return hash_key(None if value is MISSING else value, collation)

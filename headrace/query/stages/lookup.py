@@ -15,9 +15,9 @@ from headrace.errors import CommandError
 from headrace.query.expressions.field_paths import check_variable_name, checked_path
 from headrace.query.operation_memory import StageMemory, size_of
 from headrace.query.stages.joins import EqualityJoin, check_joined, counted, local_values
+from headrace.query.stages.server_stage import ServerStage
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.query.stages.unwind import Unwind, with_nested
-from headrace.turns import gathered, tick, ticking, ticking_if_many
 from headrace.values.bson import MISSING, type_name
 
 _TEXTS = frozenset({"as", "foreignField", "localField"})
@@ -44,7 +44,7 @@ class LookupPipeline:
     def bind(self, document: Document, outer: Mapping[str, Any]) -> None:
         """Give the variables their values for a document."""
         self.live.update(outer)
-        self.live.update([(name, evaluate(document)) for name, evaluate in ticking_if_many(self.let)])
+        self.live.update([(name, evaluate(document)) for name, evaluate in self.let])
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,6 @@ class LookupStage(Stage):
         with self.context.memory.stage(self.name) as memory:
             find = self._finder(memory)
             for document in documents:
-                tick()
                 yield with_nested(document, self.into, find(document))
 
     def _finder(self, memory: StageMemory) -> Callable[[Document], list[Document]]:
@@ -80,7 +79,7 @@ class LookupStage(Stage):
         return lambda document: self._run(inner, joined(document), document)
 
     def _joiner(self, fields: JoinFields, memory: StageMemory) -> Callable[[Document], list[Document]]:
-        """What joins by equality of fields."""
+        """Return the join by equality of fields."""
         join = EqualityJoin(self.context, self.name, self.source, fields.foreign, memory)
 
         def joined(document: Document) -> list[Document]:
@@ -93,7 +92,9 @@ class LookupStage(Stage):
         inner = self.inner
         if inner is None:
             raise AssertionError("a lookup has fields or a pipeline")
-        foreign: Iterable[Document] = () if self.source is None else counted(self.context.read(*self.source), memory)
+        describes = inner.stages and isinstance(inner.stages[0], ServerStage)  # which brings its own documents
+        source = None if describes else self.source
+        foreign: Iterable[Document] = () if source is None else counted(self.context.read(*source), memory)
         if inner.let or self.context.bound:
             return self._bound_finder(inner, foreign, memory)
         answers: list[list[Document]] = []
@@ -123,7 +124,7 @@ class LookupStage(Stage):
                     candidates = join.candidates([None if value is MISSING else value])
             if candidates is None:
                 if not everything:
-                    everything.append(gathered(foreign))
+                    everything.append(list(foreign))
                 candidates = everything[0]
             return self._run(inner, candidates, document)
 
@@ -133,10 +134,10 @@ class LookupStage(Stage):
         from headrace.query.pipeline import run_pipeline
 
         inner.bind(document, self.context.bound)
-        return gathered(self._limited(run_pipeline(inner.stages, _ticking(foreign))))
+        return list(self._limited(run_pipeline(inner.stages, foreign)))
 
     def _limited(self, documents: Iterable[Document]) -> Iterator[Document]:
-        """What joins with one document. Raises 4568 where that is too much."""
+        """Yield the documents that join with one. Raises 4568 where they are too large."""
         size, most = 0, limits.LOOKUP_BYTES_MAX
         for document in documents:
             size += size_of(document)
@@ -149,7 +150,7 @@ class LookupStage(Stage):
 
 
 def with_unwinds(stages: Sequence[Stage]) -> tuple[Stage, ...]:
-    """The stages, with each `$lookup` told whether an `$unwind` of its array follows."""
+    """The stages, each `$lookup` knowing whether an `$unwind` of its array follows."""
     following = (*stages[1:], None)
     return tuple(
         replace(stage, is_unwound=isinstance(after, Unwind) and after.path == stage.into)
@@ -157,12 +158,6 @@ def with_unwinds(stages: Sequence[Stage]) -> tuple[Stage, ...]:
         else stage
         for stage, after in zip(stages, following)
     )
-
-
-def _ticking(documents: Iterable[Document]) -> Iterator[Document]:
-    for document in documents:
-        tick()
-        yield document
 
 
 def parse_lookup(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
@@ -233,9 +228,9 @@ def _source(name: str, options: Document, context: PipelineContext) -> tuple[str
 
 def _inner(options: Document, source: tuple[str | None, str] | None, context: PipelineContext) -> LookupPipeline:
     let = options.get("let", {})
-    for variable in ticking(let):
+    for variable in let:
         check_variable_name(variable, for_writing=True)
-    bindings = tuple(gathered((variable, context.expression(value)) for variable, value in ticking(let.items())))
+    bindings = tuple((variable, context.expression(value)) for variable, value in let.items())
     live: dict[str, Any] = {**context.bound, **dict.fromkeys(let)}
     collection = None if source is None else source[1]
     stages = context.subpipeline(options["pipeline"], "$lookup", collection=collection, bound=live)

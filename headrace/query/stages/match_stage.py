@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from headrace.query.match import Predicate
 
 _NOT_SUPPORTED: Final = 115
+_OUT_OF_PLACE: Final = ("$geoNear", "$near", "$where")
+"""The beginning of the messages of operators that MongoDB, too, refuses in `$match`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,6 @@ def parse_match(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, 
     try:
         return (Match(name, spec, context.predicate(spec)),)
     except CommandError as error:
-        if error.code == _NOT_SUPPORTED:  # $where, $near: unknown to Headrace, and to MongoDB out of place here
+        if error.code == _NOT_SUPPORTED and error.message.startswith(_OUT_OF_PLACE):
             raise CommandError(2, f"{error.message}; it is not allowed in this context") from error
         raise

@@ -6,7 +6,6 @@ from typing import Any
 
 from headrace.errors import CommandError
 from headrace.query.stages.stage import DocumentStage, PipelineContext, Stage
-from headrace.turns import freed_in_pieces, ticking
 from headrace.values.bson import type_name
 
 
@@ -29,11 +28,11 @@ def parse_unset(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, 
     if not fields:
         raise CommandError(31119, "$unset specification must be a string or an array with at least one field")
     excluded: dict[str, int] = {}
-    for field in ticking(fields):
+    for field in fields:
         if type(field) is not str:
             raise CommandError(
                 31120,
                 f"$unset specification must be a string or an array of strings, found {type_name(field)}",
             )
         excluded[field] = 0
-    return (DocumentStage(name, spec, context.projection(freed_in_pieces(excluded))),)
+    return (DocumentStage(name, spec, context.projection(excluded)),)

@@ -13,7 +13,6 @@ from headrace.errors import CommandError
 from headrace.query.expressions import Env, parse_expression
 from headrace.query.expressions.expression import Evaluate
 from headrace.query.stages.stage import Document, DocumentStage, PipelineContext, Stage
-from headrace.turns import tick, ticking
 from headrace.values.bson import MISSING
 
 DECISIONS: Final = {"DESCEND": "descend", "KEEP": "keep", "PRUNE": "prune"}
@@ -37,11 +36,10 @@ class Redactor:
         self._bound = context.bound
 
     def redact(self, document: Document) -> Document | None:
-        """What is left of the document; None if nothing."""
+        """Return the rest of the document; None if nothing is left."""
         return self._level(document, document)
 
     def _level(self, level: Document, root: Document) -> Document | None:
-        tick()
         decision = self._decide(Env(root, {**self._bound, "CURRENT": level}))
         if decision == "keep":
             return level
@@ -60,5 +58,5 @@ class Redactor:
             redacted = self._level(value, root)
             return MISSING if redacted is None else redacted
         if type(value) is list:
-            return [redacted for item in ticking(value) if (redacted := self._below(item, root)) is not MISSING]
+            return [redacted for item in value if (redacted := self._below(item, root)) is not MISSING]
         return value

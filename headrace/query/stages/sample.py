@@ -1,6 +1,6 @@
 """`$sample`: a random selection of the documents.
 
-As in MongoDB it is a sort by random numbers, of which the first are wanted, within the memory of a `$sort`.
+As in MongoDB it takes the first of a sort by random numbers, within the memory of a `$sort`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.values.bson import decode
 
 _NUMBER_BYTES: Final = 8
-"""Of the random number that a record begins with."""
+"""The size of the random number that a record begins with."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,16 @@
 """First stages whose documents come from the server, not from a collection.
 
-Rule: a command that has documents for such a stage takes the stage off and runs the stages after it over them.
-The stage itself, when run, refuses: whoever does not know it must not take a collection's documents for its own.
+Rule: a command that has documents for such a stage takes the stage off and runs the stages after it over them. At the
+start of the pipeline of a `$lookup` or `$unionWith` the stage gives its documents itself. Elsewhere it refuses to
+run: a caller that does not know it must not pass it a collection's documents.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 from headrace.errors import CommandError
 from headrace.query.stages.stage import Document, PipelineContext, Stage
@@ -21,10 +23,17 @@ class ServerStage(Stage):
 
     name: str
     spec: Any
+    made: Callable[[], Iterable[Document]] | None = None
+    """The function that makes the documents of the stage inside another one."""
 
     def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
-        """Never gives any: raises 238."""
-        raise CommandError(238, f"{self.name} is not available on this server")
+        """Yield the documents that the server makes up, instead of those that come. Raises 238 where there are none."""
+        if self.made is None:
+            raise CommandError(238, f"{self.name} is not available on this server")
+        yield from self.made()
+
+
+_JOINING: Final = frozenset({"$lookup", "$unionWith"})
 
 
 def parse_server_stage(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
@@ -34,7 +43,9 @@ def parse_server_stage(name: str, spec: Any, context: PipelineContext) -> tuple[
         raise CommandError(code, f"{name} must take a nested object but found: {type_name(spec)}")
     if name == "$indexStats" and spec:
         raise CommandError(28803, "The $indexStats stage specification must be an empty object")
-    return (ServerStage(name, spec),)
+    if context.describe is None or context.inside not in _JOINING or context.collection is None:
+        return (ServerStage(name, spec),)
+    return (ServerStage(name, spec, partial(context.describe, context.collection, name, spec)),)
 
 
 def parse_current_op(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:

@@ -13,6 +13,7 @@ from headrace.query.operation_memory import UNBOUNDED, OperationMemory
 from headrace.query.sort import SortKey, parse_sort
 from headrace.query.stages.limit import Limit, Skip
 from headrace.query.stages.stage import Document, DocumentStage, PipelineContext, Stage
+from headrace.time_limit import limited
 from headrace.values.bson import decode
 
 ONE_BY_ONE: Final = frozenset({
@@ -57,7 +58,7 @@ class Sort(Stage):
     def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
         """All documents, or the first `count_max`, in order; reads everything first. Raises 292."""
         with self.memory.stage("$sort") as memory:
-            sorter, key = self.order.sorter(memory, self.count_max), self.order.merge_key
+            sorter, key = self.order.sorter(memory, self.count_max), limited(self.order.merge_key)
             for document in documents:
                 if sorter.wants(order := key(document)):
                     sorter.add(order, encoded_between(document))
@@ -66,7 +67,7 @@ class Sort(Stage):
     def apply_raw(self, documents: Iterator[bytes]) -> Iterator[bytes]:
         """As `apply`, over encoded documents."""
         with self.memory.stage("$sort") as memory:
-            sorter, key = self.order.sorter(memory, self.count_max), self.order.merge_key
+            sorter, key = self.order.sorter(memory, self.count_max), limited(self.order.merge_key)
             for raw in documents:
                 if sorter.wants(order := key(decode(raw))):
                     sorter.add(order, raw)
@@ -97,7 +98,7 @@ def with_sort_keys(stages: Sequence[Stage]) -> Iterator[Stage]:
 
 
 def with_limits(stages: Sequence[Stage]) -> tuple[Stage, ...]:
-    """The stages, with each `$sort` told how many documents a later `$limit` lets it yield."""
+    """The stages, each `$sort` knowing how many documents a later `$limit` lets it yield."""
     return tuple(
         replace(stage, count_max=_wanted(stages[index + 1 :])) if isinstance(stage, Sort) else stage
         for index, stage in enumerate(stages)

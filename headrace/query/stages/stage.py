@@ -18,7 +18,7 @@ from headrace.query.expansion import CONTAINERS, check
 from headrace.query.expressions import Env, ParseContext, less_bound, parse_expression
 from headrace.query.expressions.expression import Evaluate
 from headrace.query.operation_memory import UNBOUNDED, OperationMemory
-from headrace.turns import tick
+from headrace.time_limit import limited
 
 if TYPE_CHECKING:
     from headrace.query.collation import Collation
@@ -28,6 +28,7 @@ Document: TypeAlias = dict[str, Any]
 DocumentFunction: TypeAlias = Callable[[Document], Any]
 FindEqual: TypeAlias = Callable[[str | None, str, str], "EqualDocuments | None"]
 ReadCollection: TypeAlias = Callable[[str | None, str, int], Iterable[Document]]
+Describe: TypeAlias = Callable[[str, str, Any], Iterable[Document]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,22 +40,23 @@ class EqualDocuments:
 
 
 _GENERATOR: Final = random.Random()
-"""Of all pipelines, since one takes 2.8 KB, which each change stream would hold."""
+"""The generator of all pipelines: one takes 2.8 KB, which each change stream would hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineContext:
-    """What a pipeline may refer to, known when it is parsed.
+    """The names that a pipeline may refer to, known when it is parsed.
 
     `variables` are the values of `$$` variables for the complete command: `let`, NOW, CLUSTER_TIME. `read_collection`
     returns the documents of another collection (database or None for `database`, collection, `depth`), each time from
     the start; None where no other collection may be read. `find_equal` returns, where an index leads to them, what
-    gives the documents of another collection with one of some values at a path, perhaps with others. `collection` is
+    gives the documents of another collection with one of some values at a path, perhaps with others. `describe` returns
+    the answer of a stage such as `$collStats`, for a collection, name and argument of the stage. `collection` is
     None for `{aggregate: 1}`. `in_change_stream`: the stages follow a `$changeStream`. `bound` has the values of
     variables that an outer stage binds for each of its documents. `inside` is the name of the outer stage of a
     sub-pipeline, or empty; `depth` counts the stages around it that read another collection. `generator` is the
     source of random numbers of `$sample`. `memory` limits what blocking stages hold. `sort_key` returns
-    what evaluates `{$meta: "sortKey"}`; None where no `$sort` comes before, and after a stage that reads ahead.
+    the evaluator of `{$meta: "sortKey"}`; None where no `$sort` comes before, and after a stage that reads ahead.
     """
 
     database: str = ""
@@ -63,6 +65,7 @@ class PipelineContext:
     variables: Mapping[str, Any] = field(default_factory=dict)
     read_collection: ReadCollection | None = None
     find_equal: FindEqual | None = None
+    describe: Describe | None = None
     in_change_stream: bool = False
     bound: Mapping[str, Any] = field(default_factory=dict)
     inside: str = ""
@@ -72,7 +75,7 @@ class PipelineContext:
     sort_key: Callable[[], Evaluate] | None = None
 
     def parse_context(self) -> ParseContext:
-        """What an expression in a stage may refer to."""
+        """The names that an expression in a stage may refer to."""
         constants = less_bound(self.variables, self.bound)
         return ParseContext(constants, frozenset(self.bound), self.collation, sort_key=self.sort_key)
 
@@ -149,9 +152,8 @@ class DocumentStage(Stage):
 
     def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
         """The documents that are not dropped, in order."""
-        each = self.each
+        each = limited(self.each)
         for document in documents:
-            tick()
             changed = each(document)
             if changed is not None:
                 yield changed

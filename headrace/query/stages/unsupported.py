@@ -1,6 +1,6 @@
 """Stages that MongoDB has and Headrace has not, with the errors it answers.
 
-Rule: in a change stream such a stage is refused as a stage (20), as MongoDB does; anywhere else with its error here.
+Rule: in a change stream such a stage is refused as a stage (20), as MongoDB does; otherwise with its error here.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace.errors import CommandError
+from headrace.query.guided import no_geo
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 
-_NO_INDEX = "{} needs an index of a kind that Headrace does not have"
 _NO_SEARCH = "{} needs Atlas Search, which Headrace does not have; match with $regex, or export to a search engine"
 _NOT_HERE = "{} is not available on this server"
 UNSUPPORTED: Final[dict[str, tuple[int, str]]] = {
-    "$geoNear": (27, _NO_INDEX),
+    "$geoNear": no_geo("$geoNear"),
     "$listSampledQueries": (6876000, _NOT_HERE),
     "$listSearchIndexes": (31082, _NO_SEARCH),
     "$queryStats": (238, _NOT_HERE),

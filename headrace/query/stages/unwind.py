@@ -11,7 +11,6 @@ from bson import Int64
 from headrace.errors import CommandError
 from headrace.query.expressions.field_paths import checked_path
 from headrace.query.stages.stage import Document, PipelineContext, Stage
-from headrace.turns import tick
 from headrace.values.bson import MISSING, type_name
 
 _NO_INDEX = None
@@ -33,7 +32,6 @@ class Unwind(Stage):
             value = nested(document, self.path)
             if type(value) is list and value:
                 for index, item in enumerate(value):
-                    tick()
                     yield self._with_index(with_nested(document, self.path, item), Int64(index))
             elif value is MISSING or value is None or type(value) is list:
                 if self.keeps_empty:

@@ -20,7 +20,6 @@ from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.query.stages.unwind import with_nested, without_nested
 from headrace.query.stages.window_functions import WindowFunction, parse_window_function
 from headrace.query.stages.window_partition import Partition, sorted_by
-from headrace.turns import tick
 from headrace.values.bson import MISSING, decode, type_name
 from headrace.values.order import sort_key
 
@@ -53,13 +52,12 @@ class SetWindowFields(Stage):
                 partition = Partition(members, self.sort_path, self.order, self.context)
                 columns = [(path, function(partition)) for path, function in self.outputs]
                 for index, document in enumerate(members):
-                    tick()
                     for path, column in columns:
                         document = _with_value(document, path, column[index])
                     yield document
 
     def _key(self, document: Document) -> tuple[Any, ...]:
-        """What the documents are sorted by: partition, then `sortBy`."""
+        """The sort key of a document: partition, then `sortBy`."""
         key = () if self.order is None else self.order.key(document)
         return key if self.partition is None else (self._partition_key(document), *key)
 

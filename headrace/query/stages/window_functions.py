@@ -20,7 +20,7 @@ from headrace.query.sort import SortKey
 from headrace.query.stages.stage import Document, DocumentFunction, PipelineContext
 from headrace.query.stages.time_units import MILLISECONDS
 from headrace.query.stages.window_partition import Partition, WindowBounds, parse_window_bounds, sorted_by
-from headrace.turns import ticking
+from headrace.turns import paced
 from headrace.values.bson import MISSING, type_name
 
 if TYPE_CHECKING:
@@ -61,17 +61,17 @@ def _accumulated(name: str, argument: Any, bounds: WindowBounds, context: Pipeli
     accumulator = parse_accumulator(name, argument, context.parse_context())
 
     def compute(partition: Partition) -> list[Any]:
-        environments = [Env(document, context.bound) for document in ticking(partition.documents)]
+        environments = [Env(document, context.bound) for document in paced(partition.documents)]
         if bounds.grows:
             return _carried(accumulator, environments, bounds.windows(partition))
-        return [_folded(accumulator, environments[start:end]) for start, end in ticking(bounds.windows(partition))]
+        return [_folded(accumulator, environments[start:end]) for start, end in paced(bounds.windows(partition))]
 
     return compute
 
 
 def _folded(accumulator: Accumulator, environments: list[Env]) -> Any:
     state = accumulator.new_state()
-    for environment in ticking(environments):
+    for environment in paced(environments):
         accumulator.add(state, environment)
     value = accumulator.result(state)
     return None if value is MISSING else value
@@ -80,8 +80,8 @@ def _folded(accumulator: Accumulator, environments: list[Env]) -> Any:
 def _carried(accumulator: Accumulator, environments: list[Env], windows: list[tuple[int, int]]) -> list[Any]:
     """As `_folded` for windows that each contain the one before."""
     state, added, column = accumulator.new_state(), 0, []
-    for _, end in ticking(windows):
-        for environment in ticking(environments[added:end]):
+    for _, end in paced(windows):
+        for environment in paced(environments[added:end]):
             accumulator.add(state, environment)
         added = max(added, end)
         value = accumulator.result(state)
@@ -103,7 +103,7 @@ def _rank(name: str, argument: Any, order: SortKey, context: PipelineContext) ->
     def compute(partition: Partition) -> list[Any]:
         column: list[Any] = []
         before: Any = None
-        for position, key in enumerate(ticking(partition.sort_keys()), 1):
+        for position, key in enumerate(paced(partition.sort_keys()), 1):
             if column and key == before:
                 column.append(column[-1])
             elif name == "$rank":
@@ -131,7 +131,7 @@ def _shift(name: str, argument: Any, order: SortKey, context: PipelineContext) -
     def compute(partition: Partition) -> list[Any]:
         documents = partition.documents
         positions = range(by, len(documents) + by)
-        return [_null(output(documents[p])) if 0 <= p < len(documents) else otherwise for p in ticking(positions)]
+        return [_null(output(documents[p])) if 0 <= p < len(documents) else otherwise for p in paced(positions)]
 
     return compute
 
@@ -146,7 +146,7 @@ def _moving_average(name: str, argument: Any, order: SortKey, context: PipelineC
     def compute(partition: Partition) -> list[Any]:
         column: list[Any] = []
         average: float | None = None
-        for document in ticking(partition.documents):
+        for document in paced(partition.documents):
             value = evaluate(document)
             if type(value) in NUMBERS:
                 number = _number(value)
@@ -175,7 +175,7 @@ def _last_seen(name: str, argument: Any, order: SortKey, context: PipelineContex
 
     def compute(partition: Partition) -> list[Any]:
         column: list[Any] = []
-        for document in ticking(partition.documents):
+        for document in paced(partition.documents):
             value = _null(evaluate(document))
             column.append(column[-1] if value is None and column else value)
         return column
@@ -191,15 +191,15 @@ def _linear_fill(name: str, argument: Any, order: SortKey, context: PipelineCont
     evaluate = context.expression(argument)
 
     def compute(partition: Partition) -> list[Any]:
-        column = [_null(evaluate(document)) for document in ticking(partition.documents)]
-        for value in ticking(column):
+        column = [_null(evaluate(document)) for document in paced(partition.documents)]
+        for value in paced(column):
             if value is not None and type(value) not in NUMBERS:
                 raise CommandError(
                     605000, f"Value to be filled must be numeric or nullish, but found: {type_name(value)}"
                 )
-        coordinates = [_coordinate(value) for value in ticking(partition.sort_values())]
+        coordinates = [_coordinate(value) for value in paced(partition.sort_values())]
         known = [index for index, value in enumerate(column) if value is not None]
-        for start, end in pairwise(ticking(known)):
+        for start, end in pairwise(paced(known)):
             _fill_between(column, coordinates, start, end)
         return column
 
@@ -208,7 +208,7 @@ def _linear_fill(name: str, argument: Any, order: SortKey, context: PipelineCont
 
 def _fill_between(column: list[Any], coordinates: list[float], start: int, end: int) -> None:
     slope_from, slope_to = _number(column[start]), _number(column[end])
-    for index in ticking(range(start + 1, end)):
+    for index in paced(range(start + 1, end)):
         if coordinates[index] == coordinates[index - 1] or coordinates[end] == coordinates[start]:
             raise CommandError(6050106, "There can be no repeated values in the sort field of $linearFill")
         share = (coordinates[index] - coordinates[start]) / (coordinates[end] - coordinates[start])
@@ -222,7 +222,7 @@ def _points(
     argument: DocumentFunction, partition: Partition, start: int, end: int, coordinates: list[float]
 ) -> list[tuple[float, float]]:
     """The numbers of a window with their places on the sort axis."""
-    values = [(coordinates[i], argument(partition.documents[i])) for i in ticking(range(start, end))]
+    values = [(coordinates[i], argument(partition.documents[i])) for i in paced(range(start, end))]
     return [(coordinate, _number(value)) for coordinate, value in values if type(value) in NUMBERS]
 
 
@@ -249,8 +249,8 @@ def _over_axis(
     measure = _slope if name == "$derivative" else _area
 
     def compute(partition: Partition) -> list[Any]:
-        coordinates = [_coordinate(value, unit) / scale for value in ticking(partition.sort_values())]
-        windows = ticking(bounds.windows(partition))
+        coordinates = [_coordinate(value, unit) / scale for value in paced(partition.sort_values())]
+        windows = paced(bounds.windows(partition))
         return [measure(_points(evaluate, partition, *window, coordinates)) for window in windows]
 
     return compute
@@ -265,7 +265,7 @@ def _covariance(
     less = 1 if name == "$covarianceSamp" else 0
 
     def covariance(documents: list[Document]) -> float | None:
-        pairs = [(left(document), right(document)) for document in ticking(documents)]
+        pairs = [(left(document), right(document)) for document in paced(documents)]
         numbers = [(_number(x), _number(y)) for x, y in pairs if type(x) in NUMBERS and type(y) in NUMBERS]
         count = len(numbers)
         if count <= less:

@@ -23,7 +23,7 @@ from headrace.query.sort import SortKey
 from headrace.query.stages.stage import Document, PipelineContext
 from headrace.query.stages.time_units import UNITS, shifted
 from headrace.query.stages.unwind import nested
-from headrace.turns import gathered, ticking
+from headrace.turns import paced
 from headrace.values.bson import MISSING, type_name
 from headrace.values.order import sort_key
 
@@ -48,12 +48,12 @@ class Partition:
     def sort_values(self) -> list[Any]:
         """The value of the one sort field in each document, or MISSING."""
         path = self.sort_path or ()
-        return [nested(document, path) for document in ticking(self.documents)]
+        return [nested(document, path) for document in paced(self.documents)]
 
     def sort_keys(self) -> list[Any]:
-        """What each document sorts by: equal for documents of equal rank."""
+        """The sort key of each document: equal for documents of equal rank."""
         order = self.order
-        return [] if order is None else [order.key(document) for document in ticking(self.documents)]
+        return [] if order is None else [order.key(document) for document in paced(self.documents)]
 
 
 def sorted_by(order: SortKey | None) -> tuple[str, ...] | None:
@@ -63,7 +63,7 @@ def sorted_by(order: SortKey | None) -> tuple[str, ...] | None:
 
 @dataclass(frozen=True, slots=True)
 class WindowBounds:
-    """A parsed window. `lower` and `upper` are None for unbounded, else distances from the document."""
+    """A parsed window. `lower` and `upper` are None for unbounded, otherwise distances from the document."""
 
     lower: Any = None
     upper: Any = None
@@ -79,12 +79,12 @@ class WindowBounds:
         """The window of each document."""
         count = len(partition.documents)
         if not self.by_value:
-            return gathered(map(self._by_count, ticking(range(count)), repeat(count)))
+            return list(map(self._by_count, paced(range(count)), repeat(count)))
         values = partition.sort_values()
-        for value in ticking(values):
+        for value in paced(values):
             self._check(value)
-        keys = [sort_key(value) for value in ticking(values)]
-        return gathered(self._by_value(value, keys) for value in ticking(values))
+        keys = [sort_key(value) for value in paced(values)]
+        return [self._by_value(value, keys) for value in paced(values)]
 
     def _by_count(self, index: int, count: int) -> tuple[int, int]:
         start = 0 if self.lower is None else _clamped(index + self.lower, count)

@@ -132,7 +132,7 @@ _BITWISE: Final = {"and": operator.and_, "or": operator.or_, "xor": operator.xor
 
 
 def parse_bit(field: str, argument: Any, collation: Any) -> UpdateLeafNode:
-    """The leaf of {$bit: {field: {and | or | xor: integer}}}. Raises 2 for anything else."""
+    """The leaf of {$bit: {field: {and | or | xor: integer}}}. Raises 2 for any other argument."""
     if type(argument) is not dict:
         raise CommandError(
             2,

@@ -12,7 +12,6 @@ from typing import Any, Final
 from headrace.errors import CommandError
 from headrace.query.update.message_text import document_text
 from headrace.query.update.update_tree import ArrayFilters
-from headrace.turns import ticking
 
 _IDENTIFIER: Final = re.compile(r"[a-z][a-zA-Z0-9]*")
 _LOGICAL: Final = frozenset({"$and", "$nor", "$or"})
@@ -27,7 +26,7 @@ def parse_array_filters(filters: list[dict[str, Any]], collation: Any, variables
     from headrace.query.match import parse_filter
 
     tests: ArrayFilters = {}
-    for document in ticking(filters):
+    for document in filters:
         try:
             test = parse_filter(document, collation=collation, variables=variables)
         except CommandError as failure:

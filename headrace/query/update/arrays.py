@@ -10,9 +10,7 @@ from bson import Decimal128, Int64, Regex
 from headrace.errors import CommandError
 from headrace.query.update.leaf_node import NO_OP, Appended, ApplyParams, FieldRef, UpdateLeafNode, depth
 from headrace.query.update.message_text import document_text, element_text
-from headrace.turns import freed_in_pieces, gathered, ticking
 from headrace.values.bson import MISSING, type_name
-from headrace.values.hashed import key_set
 from headrace.values.order import equal, hash_key
 
 CONDITIONS: Final = frozenset({
@@ -24,7 +22,7 @@ CONDITIONS: Final = frozenset({
 
 
 _FEW_COUNT: Final = 4
-"""Values that are compared with each element; of more, hash keys are."""
+"""The most values that are compared with each element; for more, hash keys are compared."""
 
 
 class AddToSetNode(UpdateLeafNode):
@@ -38,9 +36,9 @@ class AddToSetNode(UpdateLeafNode):
 
     def __init__(self, values: list[Any], collation: Any) -> None:
         distinct: dict[Any, Any] = {}
-        for value in ticking(values):
+        for value in values:
             distinct.setdefault(hash_key(value, collation), value)
-        self.values = list(freed_in_pieces(distinct).values())
+        self.values = list(distinct.values())
         self.collation = collation
         self.depth = 1 + max(map(depth, values), default=0)
 
@@ -55,10 +53,10 @@ class AddToSetNode(UpdateLeafNode):
             )
         if len(self.values) < _FEW_COUNT:
             wanted = self.values
-            added = [value for value in wanted if not any(equal(value, has, self.collation) for has in ticking(old))]
+            added = [value for value in wanted if not any(equal(value, has, self.collation) for has in old)]
         else:
-            keys = key_set((hash_key(has, self.collation) for has in ticking(old)), len(old))
-            added = [value for value in ticking(self.values) if hash_key(value, self.collation) not in keys]
+            keys = frozenset(hash_key(has, self.collation) for has in old)
+            added = [value for value in self.values if hash_key(value, self.collation) not in keys]
         if not added:
             return NO_OP
         return Appended([*old, *added], len(added)) if old else added
@@ -98,7 +96,7 @@ class PullNode(UpdateLeafNode):
     def change(self, old: Any, params: ApplyParams, path: FieldRef) -> Any:
         if type(old) is not list:
             raise CommandError(2, "Cannot apply $pull to a non-array value")
-        remaining = gathered(value for value in ticking(old) if not self.takes(value))
+        remaining = [value for value in old if not self.takes(value)]
         return NO_OP if len(remaining) == len(old) else remaining
 
 
@@ -118,7 +116,7 @@ def parse_add_to_set(field: str, argument: Any, collation: Any) -> UpdateLeafNod
 
 
 def parse_pop(field: str, argument: Any, collation: Any) -> UpdateLeafNode:
-    """The leaf of {$pop: {field: 1 | -1}}. Raises 9 for anything else."""
+    """The leaf of {$pop: {field: 1 | -1}}. Raises 9 for any other argument."""
     number = exact_int64(argument)
     if number is None:
         wanted = "an integer" if type(argument) in (float, Decimal128) else "a number in"
@@ -150,12 +148,12 @@ def parse_pull_all(field: str, argument: Any, collation: Any) -> UpdateLeafNode:
     """The leaf of {$pullAll: {field: [value, ...]}}. Raises 2 for an argument that is no array."""
     if type(argument) is not list:
         raise CommandError(2, f"$pullAll requires an array argument but was given a {type_name(argument)}")
-    keys = key_set((hash_key(value, collation) for value in ticking(argument)), len(argument))
+    keys = frozenset(hash_key(value, collation) for value in argument)
     return PullNode(lambda value: hash_key(value, collation) in keys)
 
 
 def exact_int64(value: Any) -> int | None:
-    """The number of any BSON type as an integer if it is integral and fits 64 bits, else None."""
+    """The number of any BSON type as an integer if it is integral and fits 64 bits, otherwise None."""
     if type(value) is int or type(value) is Int64:
         return int(value)
     if type(value) is Decimal128:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.query.update.leaf_node import FieldRef
-from headrace.turns import ticking
 
 
 class DiffLog:
@@ -72,7 +71,7 @@ class _Array:
 
     def diff(self) -> dict[str, Any]:
         diff: dict[str, Any] = {"a": True}
-        for index in ticking(sorted({*self.values, *self.children})):
+        for index in sorted({*self.values, *self.children}):
             if index in self.values:
                 diff[f"u{index}"] = self.values[index]
             else:

@@ -1,4 +1,4 @@
-"""What one operator does to one field: the contract of the leaves of an update.
+"""The contract of the leaves of an update: one operator on one field.
 
 Rule: a leaf is parsed once, holds no state, and never changes a value in place: `change` gets the field's old value
 (MISSING if there is none) and gives the new one, MISSING to remove it, NO_OP to leave it, or `Appended`.
@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from headrace.query.update.update import UpdateContext
-from headrace.turns import TICK_COUNT, ticking
 
 FieldRef = tuple[str | int, ...]
 """The path of a field: names, and ints for indexes in existing arrays."""
@@ -38,7 +37,7 @@ class Appended:
 
 
 class ApplyParams:
-    """What one run of an update passes to its leaves: the document before the update (for messages) and the context."""
+    """The input of an update's leaves in one run: the document before the update (for messages) and the context."""
 
     __slots__ = ("context", "document")
 
@@ -71,7 +70,7 @@ class UpdateLeafNode:
 def depth(value: Any) -> int:
     """The nesting depth of objects and arrays in a value; 0 for a scalar."""
     if type(value) is dict:
-        return 1 + max(map(depth, value.values() if len(value) < TICK_COUNT else ticking(value.values())), default=0)
+        return 1 + max(map(depth, value.values()), default=0)
     if type(value) is list:
-        return 1 + max(map(depth, value if len(value) < TICK_COUNT else ticking(value)), default=0)
+        return 1 + max(map(depth, value), default=0)
     return 0

@@ -9,7 +9,6 @@ from typing import Any, Final
 from bson import Binary, Code, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp
 from bson.datetime_ms import DatetimeMS
 
-from headrace.turns import ticking
 from headrace.values.bson import MISSING
 
 
@@ -31,11 +30,11 @@ def id_text(document: dict[str, Any]) -> str:
 
 def document_text(document: dict[str, Any]) -> str:
     """An object as a value: `{ a: 1, b: 2 }`, empty `{}`."""
-    return "{ " + ", ".join(element_text(*item) for item in ticking(document.items())) + " }" if document else "{}"
+    return "{ " + ", ".join(element_text(*item) for item in document.items()) + " }" if document else "{}"
 
 
 def _array(array: list[Any]) -> str:
-    return "[ " + ", ".join(map(value_text, ticking(array))) + " ]" if array else "[]"
+    return "[ " + ", ".join(map(value_text, array)) + " ]" if array else "[]"
 
 
 def _double(number: float) -> str:

@@ -16,14 +16,13 @@ from headrace.query.update.replacement_update import dollar_prefixed
 from headrace.query.update.update import Applied, Diff, Update, UpdateContext
 from headrace.query.update.update_tree import ArrayFilters, UpdateObjectNode, add
 from headrace.query.update.walk import Walk
-from headrace.turns import TICK_COUNT, gathered, ticking
 from headrace.values.bson import MISSING, type_name
 
 TopLevelLeaves = tuple[tuple[str, UpdateLeafNode, tuple[str]], ...]
 
 
 class OperatorUpdate(Update):
-    """An update tree. `_flat` lists its leaves if all are top-level fields that `_apply_flat` can handle; else None."""
+    """An update tree. `_flat` lists its leaves if all are top-level fields that `_apply_flat` can handle; or None."""
 
     __slots__ = ("_flat", "_has_dollar", "_has_rename", "_needs_position", "_tree")
     kind = "operators"
@@ -77,7 +76,7 @@ def _apply_flat(flat: TopLevelLeaves, document: dict[str, Any], params: ApplyPar
     updates: dict[str, Any] = {}
     inserts: dict[str, Any] = {}
     arrays: dict[str, Any] = {}
-    for name, leaf, path in flat if len(flat) < TICK_COUNT else ticking(flat):
+    for name, leaf, path in flat:
         old = document.get(name, MISSING)
         if leaf.insert_only and not params.context.inserting:
             continue
@@ -94,7 +93,7 @@ def _apply_flat(flat: TopLevelLeaves, document: dict[str, Any], params: ApplyPar
         elif type(value) is Appended:
             array = new[name] = value.array
             start = len(array) - value.count
-            arrays["s" + name] = {"a": True, **{f"u{at}": array[at] for at in ticking(range(start, len(array)))}}
+            arrays["s" + name] = {"a": True, **{f"u{at}": array[at] for at in range(start, len(array))}}
         else:
             new[name] = updates[name] = value
     if deletes:
@@ -129,7 +128,7 @@ def parse_operators(update: Mapping[str, Any], filters: ArrayFilters, collation:
                 f"Modifiers operate on fields but we found type {type_name(fields)} instead. For example: "
                 f"{{$mod: {{<field>: ...}}}} not {{{element_text(operator, fields)}}}",
             )
-        for path, argument in ticking(fields.items()):
+        for path, argument in fields.items():
             if parse is None:
                 _add_rename(tree, path, argument, filters, used)
             else:
@@ -168,7 +167,7 @@ def _closed(tree: UpdateObjectNode) -> OperatorUpdate:
     tree.close()
     flat: list[tuple[str, UpdateLeafNode, tuple[str]]] = []
     short = True
-    for name, node in ticking(tree.ordered):
+    for name, node in tree.ordered:
         if (
             not isinstance(node, UpdateLeafNode)
             or type(node) is RenameNode
@@ -192,5 +191,5 @@ def _features(node: Any) -> tuple[bool, bool]:
     position = getattr(node, "positional", None)
     if position is not None:
         children.append(position)
-    features = gathered(_features(child) for child in ticking(children))
+    features = [_features(child) for child in children]
     return any(rename for rename, _ in features), position is not None or any(needs for _, needs in features)

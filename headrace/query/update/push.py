@@ -14,7 +14,6 @@ from headrace.errors import CommandError
 from headrace.query.update.arrays import exact_int64
 from headrace.query.update.leaf_node import NO_OP, Appended, ApplyParams, FieldRef, UpdateLeafNode, depth
 from headrace.query.update.message_text import id_text
-from headrace.turns import sorted_in_pieces
 from headrace.values.bson import MISSING, type_name
 from headrace.values.order import sort_key
 from headrace.values.paths import array_index
@@ -51,7 +50,7 @@ class PushNode(UpdateLeafNode):
         return Appended(array, len(self.values)) if kind is Appended else array
 
     def _changed(self, old: list[Any]) -> tuple[list[Any], Any]:
-        """The new array, and how it came about: NO_OP, Appended or None for anything else."""
+        """The new array, and how it came about: NO_OP, Appended or None for any other change."""
         kind: Any = NO_OP
         array = list(old)
         if self.values:
@@ -126,7 +125,7 @@ def _parse_sort(pattern: Any, collation: Any) -> Sorter:
 
 def _by_value(descending: bool, collation: Any) -> Sorter:
     def sort(array: list[Any]) -> None:
-        array[:] = sorted_in_pieces(array, lambda value: sort_key(value, collation), reverse=descending)
+        array[:] = sorted(array, key=lambda value: sort_key(value, collation), reverse=descending)
 
     return sort
 
@@ -136,7 +135,7 @@ def _by_fields(fields: list[tuple[tuple[str, ...], bool]], collation: Any) -> So
 
     def sort(array: list[Any]) -> None:
         for path, descending in reversed(fields):
-            array[:] = sorted_in_pieces(array, partial(_key_at, path, collation), reverse=descending)
+            array[:] = sorted(array, key=partial(_key_at, path, collation), reverse=descending)
 
     return sort
 

@@ -67,7 +67,7 @@ def check_depth(document: dict[str, Any]) -> None:
 
 
 def with_old_id(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """The new document with `_id` first: its own or else the old one's. Raises 66 if the `_id` changed."""
+    """The new document with `_id` first: its own or the old one's. Raises 66 if the `_id` changed."""
     before, after = old.get("_id", MISSING), new.get("_id", MISSING)
     if before is MISSING and after is MISSING:
         return new

@@ -16,7 +16,7 @@ UpdateKind = Literal["operators", "pipeline", "replacement"]
 
 @dataclass(frozen=True, slots=True)
 class UpdateContext:
-    """What an update depends on besides the document.
+    """The inputs of an update besides the document.
 
     `now_ms` is the wall clock in milliseconds since the epoch ($currentDate as a date, NOW). `timestamp` is the cluster
     time ($currentDate as a timestamp, CLUSTER_TIME). `positional` is the array index that the filter matched, for `$`

@@ -15,8 +15,10 @@ from headrace.query.update.operator_update import parse_operators
 from headrace.query.update.pipeline_update import parse_pipeline_update
 from headrace.query.update.replacement_update import parse_replacement
 from headrace.query.update.update import Update
+from headrace.time_limit import limited_call
 
 
+@limited_call
 def parse_update(
     update: dict[str, Any] | list[Any],
     *,

@@ -13,7 +13,6 @@ from typing import Any
 from headrace.errors import CommandError
 from headrace.query.update.field_path import is_array_component
 from headrace.query.update.leaf_node import UpdateLeafNode
-from headrace.turns import sorted_in_pieces, ticking
 from headrace.values.paths import is_index
 
 ArrayFilters = dict[str, Callable[[dict[str, Any]], bool]]
@@ -32,9 +31,9 @@ class UpdateObjectNode:
 
     def close(self) -> None:
         """Sort the children; to be called once, when all are added."""
-        names = sorted_in_pieces(list(self.children), sibling_key)
-        self.ordered = tuple((name, self.children[name]) for name in ticking(names))
-        for child in ticking((*self.children.values(), self.positional)):
+        names = sorted(self.children, key=sibling_key)
+        self.ordered = tuple((name, self.children[name]) for name in names)
+        for child in (*self.children.values(), self.positional):
             if child is not None and not isinstance(child, UpdateLeafNode):
                 child.close()
 

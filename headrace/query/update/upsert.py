@@ -15,7 +15,6 @@ from bson import ObjectId, Regex
 
 from headrace.errors import CommandError
 from headrace.query.update.update import Update, UpdateContext
-from headrace.turns import ticking_if_many
 from headrace.values.order import hash_key
 
 
@@ -144,7 +143,7 @@ def _conditions(path: str, conditions: dict[str, Any]) -> Equalities | None:
 
 
 def _distinct(values: list[Any]) -> list[Any]:
-    """The distinct values of an $in; of equal values the first."""
+    """The distinct values of an $in; the first of equal ones."""
     distinct: dict[Any, Any] = {}
     for value in values:
         distinct.setdefault(hash_key(value), value)
@@ -157,10 +156,10 @@ def _is_elem_match(value: Any) -> bool:
 
 def _names_expr(filter_document: Any) -> bool:
     """Whether the filter has `$expr` at the top level or under `$and`, `$or`, `$nor`."""
-    for name, value in ticking_if_many(filter_document.items()):
+    for name, value in filter_document.items():
         if name == "$expr":
             return True
         branches = value if name in ("$and", "$nor", "$or") and type(value) is list else []
-        if any(type(item) is dict and _names_expr(item) for item in ticking_if_many(branches)):
+        if any(type(item) is dict and _names_expr(item) for item in branches):
             return True
     return False

@@ -18,7 +18,6 @@ from headrace.query.update.leaf_node import NO_OP, Appended, ApplyParams, FieldR
 from headrace.query.update.message_text import element_text, value_text
 from headrace.query.update.rename import RenameNode
 from headrace.query.update.update_tree import UpdateArrayNode, UpdateObjectNode
-from headrace.turns import freed_in_pieces, gathered, ticking
 from headrace.values.bson import MISSING
 from headrace.values.order import equal
 
@@ -106,7 +105,7 @@ class Walk:
         _check_immutable(here, container[component], new.array)
         array = container[component] = new.array
         if self.log is not None:
-            for index in ticking(range(len(array) - new.count, len(array))):
+            for index in range(len(array) - new.count, len(array)):
                 self.log.updated((*here, index), array[index])
 
     def _remove(self, container: Any, component: Any, old: Any, here: FieldRef) -> None:
@@ -120,16 +119,12 @@ class Walk:
 
     def _elements(self, node: UpdateArrayNode, array: list[Any], path: FieldRef) -> bool:
         """Apply to the matching elements. If several match, the diff has the one that changed or the complete array."""
-        matching = freed_in_pieces(
-            [(index, child) for index, child in enumerate(map(node.matching, ticking(array))) if child is not None]
-        )
+        matching = [(index, child) for index, child in enumerate(map(node.matching, array)) if child is not None]
         if len(matching) == 1:
             index, child = matching[0]
             return self._existing(child, array, index, array[index], path)
         log, self.log = self.log, None
-        changed = [
-            index for index, child in ticking(matching) if self._existing(child, array, index, array[index], path)
-        ]
+        changed = [index for index, child in matching if self._existing(child, array, index, array[index], path)]
         self.log = log
         if log is not None and len(changed) == 1:
             log.updated((*path, changed[0]), array[changed[0]])
@@ -229,9 +224,9 @@ class Walk:
 def copied(value: Any) -> Any:
     """A deep copy of the objects and arrays of a value; scalars are shared."""
     if type(value) is dict:
-        return {name: copied(item) for name, item in ticking(value.items())}
+        return {name: copied(item) for name, item in value.items()}
     if type(value) is list:
-        return gathered(copied(item) for item in ticking(value))
+        return [copied(item) for item in value]
     return value
 
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from headrace.dispatch.options import TlsOptions
 from headrace.server.exposure import OpenKeyFile, require_private_key_file
-from headrace.server.tls.validity import OutOfDate, expiry_warning, valid_until
+from headrace.server.tls.validity import OutOfDate, own_certificate
 
 _VERSIONS: Final = {"TLS1_2": ssl.TLSVersion.TLSv1_2, "TLS1_3": ssl.TLSVersion.TLSv1_3}
 _PASSWORD_BYTES_MAX: Final = 1024  # OpenSSL's
@@ -45,11 +45,13 @@ def new_context(options: TlsOptions) -> ssl.SSLContext:
     return context
 
 
-def certificate_warning(options: TlsOptions, now: float) -> str | None:
-    """What an operator is told at `now` (seconds since 1970) if the certificate expires soon; raises `TlsError`."""
+def server_certificate(options: TlsOptions) -> tuple[str, float] | None:
+    """Return the subject of the certificate in the file, and when it expires, in seconds since 1970.
+
+    None where a client would not say. Raises `TlsError`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _load_key(context, options.certificate_key_file, options.certificate_key_password)
-    return expiry_warning(options.certificate_key_file, valid_until(context), now)
+    return own_certificate(context)
 
 
 def _set_versions(context: ssl.SSLContext, options: TlsOptions) -> None:
@@ -80,7 +82,7 @@ def _load_key(context: ssl.SSLContext, path: Path, password: str | None) -> None
 def _check_dates(context: ssl.SSLContext, path: Path) -> None:
     """mongod, too, does not start with a certificate that every client would refuse."""
     try:
-        valid_until(context)
+        own_certificate(context)
     except OutOfDate as error:
         raise TlsError(f"the certificate in {path} is expired or not yet valid: {error}") from None
 

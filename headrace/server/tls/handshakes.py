@@ -1,7 +1,7 @@
 """TLS handshakes under way: how many there may be, how long one may take, and the thread that computes them.
 
-A handshake costs a private key's operation, a millisecond or more, so it is not computed on the loop. Who holds one
-open without going on is cut off after ten seconds, or when too many others have come since.
+A handshake costs a private key's operation, a millisecond or more, so it is not computed on the loop. A client that
+does not finish one is cut off after ten seconds, or when too many others have come since.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Handshakes:
-    """What the TLS connections of one server share: the context, and those whose handshake is not over."""
+    """The shared state of a server's TLS connections: the context, and the handshakes that are not over."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, options: TlsOptions, context: ssl.SSLContext, metrics: dict[str, int]

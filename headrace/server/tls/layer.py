@@ -29,7 +29,7 @@ _PIECE: Final = limits.TLS_WRITE_BYTES_MAX
 
 
 class Phase(Enum):
-    """What is known of the bytes that come."""
+    """The kind of bytes that come."""
 
     FIRST = auto()
     HANDSHAKE = auto()
@@ -38,7 +38,7 @@ class Phase(Enum):
 
 
 class TlsLayer(asyncio.Protocol):
-    """The protocol of a socket that may speak TLS, and the transport of the peer behind it."""
+    """The protocol of a socket that may speak TLS, and the transport of its peer."""
 
     def __init__(
         self, handshakes: Handshakes, loop: asyncio.AbstractEventLoop, new_peer: Callable[[], asyncio.Protocol]
@@ -254,7 +254,7 @@ class TlsLayer(asyncio.Protocol):
             self._pause_peer()
 
     def set_write_buffer_limits(self, high: int) -> None:
-        """From how many unread bytes on the peer is told to pause."""
+        """Set the number of unread bytes from which on the peer pauses."""
         self._high = high
         self._transport.set_write_buffer_limits(high=high)
 

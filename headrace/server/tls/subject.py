@@ -36,7 +36,7 @@ SHORT_NAMES: Final = {
     "title": "title",
     "userId": "UID",
 }
-"""What OpenSSL calls an attribute in a certificate's dictionary, and in a subject; others are numbers in both."""
+"""OpenSSL's names of an attribute in a certificate's dictionary, and in a subject; others are numbers in both."""
 
 _ESCAPED: Final = frozenset(',+"\\<>;')
 

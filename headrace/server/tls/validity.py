@@ -1,16 +1,17 @@
-"""Until when a server's certificate is valid, as a client would find out: by a handshake in memory.
+"""The subject and the expiry of a server's certificate, found as a client would: by a handshake in memory.
 
-The standard library shows the certificate of the other side only, so the server's context is given a client that trusts
-that certificate and nothing else.
+The standard library shows the certificate of the other side only, so the server's context gets a client that trusts
+only that certificate.
 """
 
 from __future__ import annotations
 
 import ssl
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from headrace import limits
+from headrace.server.tls.subject import subject_text
 
 _DAY: Final = 86_400.0
 _ROUND_COUNT_MAX: Final = 8  # a handshake needs three at most
@@ -22,8 +23,10 @@ class OutOfDate(Exception):
     """The certificate has expired, or is not yet valid."""
 
 
-def valid_until(context: ssl.SSLContext) -> float | None:
-    """When the certificate of a server's context expires, in seconds since 1970; None where a client would not say.
+def own_certificate(context: ssl.SSLContext) -> tuple[str, float] | None:
+    """Return the subject of a server's certificate, and when it expires, in seconds since 1970.
+
+    None where a client would not say.
 
     The context must not ask clients for certificates yet. Raises `OutOfDate`.
     """
@@ -37,7 +40,7 @@ def valid_until(context: ssl.SSLContext) -> float | None:
         client.load_verify_locations(cadata=certificate)
         client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         client.verify_mode = ssl.CERT_REQUIRED
-        shown = _handshake(context, client).getpeercert() or {}
+        shown: dict[str, Any] = _handshake(context, client).getpeercert() or {}
     except ssl.SSLCertVerificationError as error:
         if error.verify_code in _OUT_OF_DATE:
             raise OutOfDate(error.verify_message) from None
@@ -45,18 +48,18 @@ def valid_until(context: ssl.SSLContext) -> float | None:
     except ssl.SSLError:
         return None
     until = shown.get("notAfter")
-    return ssl.cert_time_to_seconds(until) if isinstance(until, str) else None
+    return (subject_text(shown["subject"]), ssl.cert_time_to_seconds(until)) if isinstance(until, str) else None
 
 
-def expiry_warning(path: Path, until: float | None, now: float) -> str | None:
-    """What an operator is told of a certificate that expires soon; None where there is time."""
-    if until is None or until - now > limits.CERTIFICATE_WARNING_DAYS * _DAY:
+def expiry_warning(path: Path, until: float, now: float) -> str | None:
+    """The warning for a certificate that expires soon; None where there is time."""
+    if until - now > limits.CERTIFICATE_WARNING_DAYS * _DAY:
         return None
     return f"the certificate in {path} expires in {max(0, int((until - now) // _DAY))} days: clients refuse it then"
 
 
 def _handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> ssl.SSLObject:
-    """The client's side behind a handshake. Raises `ssl.SSLError`."""
+    """The client's side after a handshake. Raises `ssl.SSLError`."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     sides = [client.wrap_bio(to_client, to_server), server.wrap_bio(to_server, to_client, server_side=True)]
     pending = sides

@@ -142,7 +142,7 @@ def parse_fields(text: str) -> tuple[StructField, ...]:
 
 
 def path_text(path: tuple[str, ...]) -> str:
-    """A path with dots; names that hold something else than letters and digits in backticks."""
+    """A path with dots; names with other characters than letters and digits in backticks."""
     return ".".join(map(_quoted, path))
 
 
@@ -218,8 +218,9 @@ class _SchemaParser:
                     self._next = self._next[1:]
                 continue
             more = token.endswith(".")
-            names += token.removesuffix(".").split(".")
-            if not re.match(r"[\w$-]", token):
+            found = token.removesuffix(".").split(".")
+            names += found
+            if not re.match(r"[\w$-]", token) or "" in found:
                 raise self._wrong("a name")
         return tuple(names)
 

@@ -29,7 +29,7 @@ _EVERY: Final = "*"
 
 
 class _FieldColumns(Protocol):
-    """What becomes of one field, in the columns of the struct or the table that it is in."""
+    """The treatment of one field, in the columns of the struct or the table that it is in."""
 
     def put(self, value: Any, into: Values) -> tuple[Any, Note]:
         """Stores the value; returns its rest, MISSING if there is none, and its note."""

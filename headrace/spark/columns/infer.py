@@ -30,7 +30,7 @@ from headrace.spark.columns.column_types import (
 from headrace.spark.columns.stored_values import note_of
 
 EVOLUTIONS: Final = ("none", "add", "widen", "text")
-"""What a schema does by itself: nothing; new columns; also wider numbers; also text in place of numbers."""
+"""Changes that a schema makes by itself: nothing; new columns; also wider numbers; also text in place of numbers."""
 _BY_NOTE: Final = {
     "binary": "binary", "bool": "boolean", "date": "timestamp", "double": "double", "int": "int", "long": "bigint",
     "objectId": "objectId", "string": "string", "uuid": "uuid",

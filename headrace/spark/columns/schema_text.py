@@ -48,7 +48,7 @@ def parse_schema(text: str, reserved: Collection[str] = frozenset()) -> StructOf
 
 
 def file_text(schema: StructOf, title: str) -> str:
-    """A file of the schema, which says whether somebody has edited it since."""
+    """A file of the schema, which shows whether it was edited since."""
     lines = schema_text(schema)
     return (
         f"# {title}\n# A line for each column: the path, the type, and the column's name after ->. `rest` instead of a "

@@ -122,7 +122,7 @@ def _decimals(precision: int, scale: int) -> Callable[[Any], Any]:
             return MISSING
         _, digits, exponent = number.as_tuple()
         fits = exponent >= -scale and len(digits) + exponent <= precision - scale
-        # A zero may have one digit, and many zeros behind it.
+        # A zero may have one digit, and many zeros after it.
         return number if fits and exponent <= precision - scale else MISSING
 
     return store

@@ -22,6 +22,7 @@ from headrace.spark.pipelines.evaluate import FAILED
 from headrace.spark.pipelines.refusals import StageRefused
 from headrace.spark.rows.events import SNAPSHOT
 from headrace.spark.rows.extjson import dumps
+from headrace.spark.rows.not_held import NOT_HELD, NotHeld, held_or_marked
 from headrace.spark.sinks.collections_sink import CollectionsSink
 from headrace.spark.sinks.contract import MicroBatch, Sink
 from headrace.spark.sinks.dead_letter_sink import DeadLetterSink
@@ -101,7 +102,11 @@ def _documents(job: Job, table: JobTable, letters: DeadLetters) -> Iterator[str]
         if options.mask and options.mask.hashes_keys:
             yield f"{row['documentKey']} is a hash, by which the server finds no document: begin again (pipeline reset)"
             continue
-        now = _document_now(options, row["documentKey"])
+        try:
+            now = _document_now(options, row["documentKey"])
+        except NotHeld as reason:
+            yield f"{row['documentKey']} has BSON that a table would change: {reason}"
+            continue
         if now is None:
             yield f"{row['documentKey']} is not in the collection; its delete takes it away"
             continue
@@ -152,10 +157,16 @@ def _given(
 
 
 def _document_now(options: SourceOptions, key: str) -> tuple[str, str] | None:
-    """The token and the text of the document with that key, masked as the job's rows are; None if there is none."""
+    """The token and the text of the document with that key, masked as the job's rows are; None if there is none.
+
+    Raises NotHeld for one that a table would change.
+    """
     documents, token = Snapshot(options).consistent_read(Chunk(key))
-    document = next(iter(documents), None)
-    if document is None:
+    stored = next(iter(documents), None)
+    if stored is None:
         return None
+    document = held_or_marked(stored.raw)
+    if NOT_HELD in document:
+        raise NotHeld(document[NOT_HELD])
     mask = options.mask
     return (mask.token(token.text), dumps(mask.document(document))) if mask else (token.text, dumps(document))

@@ -26,37 +26,43 @@
     kind = "mirror"
     path = "orders/mirror"               # of several collections: "lake/{database}/{collection}"; or a catalog's table
 
-All of it is validated when it is read: mistakes are reported before Spark is started.
+All of it is validated when it is read: mistakes are reported before Spark is started. What each key allows is in
+`job_model.py`; what keys mean together is checked here.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace.spark.errors import OptionError
 from headrace.spark.jobs.alerts import LagAlert, parse_alert
-from headrace.spark.jobs.file_table import JOB_KEYS
+from headrace.spark.jobs.job_model import JobFile, option_text
 from headrace.spark.jobs.job_stages import check_stages, checked_lookup_tables
-from headrace.spark.jobs.value_checks import check_values
+from headrace.spark.jobs.path_checks import check_paths
+from headrace.spark.jobs.toml_lines import line_of
 from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.rows.extjson import loads_strict
 from headrace.spark.sinks.catalog_names import check_schema
 from headrace.spark.sinks.catalog_names import overlap as names_overlap
-from headrace.spark.sinks.sink_options import SinkError, SinkOptions, parse_sink
-from headrace.spark.sinks.table_paths import check_placeholders, overlap
+from headrace.spark.sinks.file_values import TOP, FileError
+from headrace.spark.sinks.sink_options import SinkError, SinkOptions, imported_factory, parse_sink
+from headrace.spark.sinks.table_paths import check_placeholders
+from headrace.spark.source.option_table import SOURCE_OPTIONS
 from headrace.spark.source.options import parse_options
-from headrace.spark.tables.table_location import location_of, resolved_path
+from headrace.spark.tables.table_location import is_url, resolved_path
 
 if TYPE_CHECKING:
     from headrace.spark import Window
 
 # The options of the source that are paths.
 _PATHS: Final = frozenset({"archive", "path"})
-ERRORS: Final = ("stop", "deadletter")
+_SOURCE_NAMES: Final = {name.lower(): name for name in SOURCE_OPTIONS}
 
 
 class JobError(ValueError):
@@ -102,55 +108,84 @@ class Job:
 
 
 def read_job(path: Path) -> Job:
-    """The job in the file; raises JobError."""
+    """The job in the file. Raises JobError, whose message begins with the file, and its line where that is known."""
     try:
-        given = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        given = tomllib.loads(text)
     except OSError as error:
         raise JobError(f"{path}: {error.strerror}") from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise JobError(f"{path}: {error}") from error
+    except UnicodeDecodeError as error:
+        raise JobError(f"{path}: this is not TOML: it is not text in UTF-8") from error
+    except tomllib.TOMLDecodeError as error:
+        found = re.search(r"at line (\d+)", str(error))
+        line = found[1] if found else text.count("\n") + 1
+        raise JobError(f"{path}:{line}: this is not TOML: {error}") from error
     try:
-        return parse_job(given, path.stem, path.absolute().parent)
+        job = parse_job(given, path.stem, path.absolute().parent)
+        _check_factories(job)
+    except FileError as error:
+        raise JobError(f"{path}:{line_of(text, error.place)}: {error}") from error
+    except OptionError as error:
+        names = [name for name in given["source"] if name.lower() == error.option.lower()]
+        raise JobError(f"{path}:{line_of(text, ('source', *names))}: {error}") from error
     except ValueError as error:
         raise JobError(f"{path}: {error}") from error
+    return job
+
+
+def _check_factories(job: Job) -> None:
+    """Raises FileError for a sink `own` whose factory cannot be imported."""
+    for number, sink in enumerate(job.sinks):
+        if sink.kind == "own":
+            try:
+                imported_factory(sink.options["factory"])
+            except SinkError as error:
+                raise FileError(f"the sink 'own': 'factory' {error}", ("sink", number, "factory")) from error
 
 
 def parse_job(given: Mapping[str, Any], name: str, folder: Path) -> Job:
-    """The job; raises JobError, OptionError, SinkError, or another ValueError that says what is wrong."""
-    _check_names("", given)
-    for table in ("mask", "metrics", "on_lag", "pipeline", "spark", "trigger"):
-        if not isinstance(given.get(table, {}), Mapping):
-            raise JobError(f"[{table}] is a table, not {given[table]!r}")
-        _check_names(table, given.get(table, {}))
-    if "checkpoint" not in given or "source" not in given or not given.get("sink"):
-        raise JobError("a job needs a checkpoint, a [source] and a [[sink]]")
-    check_values(given)
+    """The job. Raises FileError for a key or a value; JobError, OptionError, SinkError or another ValueError for what
+    does not go together.
+    """
+    given = _with_known_names(given)
+    file = JobFile.of(given, TOP)
     # As in Spark, the case of options' names does not matter.
-    source = {key.lower(): _text(value) for key, value in given["source"].items()}
+    source = {key.lower(): option_text(value) for key, value in given["source"].items()}
     source |= {key: resolved_path(path, folder) for key, path in source.items() if key in _PATHS}
-    if "mask" in given:
+    if file.mask:
         source["mask"] = json.dumps(_mask(given["mask"], folder))
-    trigger, pipeline = given.get("trigger", {}), given.get("pipeline", {})
+    trigger, pipeline = file.trigger, given.get("pipeline", {})
+    if trigger.availableNow and "every" in trigger.model_fields_set:
+        raise FileError("[trigger]: 'every' has no meaning with availableNow: leave one out", ("trigger", "every"))
     job = Job(
-        name=str(given.get("name", name)),
-        checkpoint=folder / given["checkpoint"],
+        name=file.name or name,
+        checkpoint=_checkpoint(file.checkpoint, folder),
         source=source,
-        sinks=tuple(_sink(sink, source, folder) for sink in given["sink"]),
-        stages=_stages(pipeline.get("stages", [])),
+        sinks=tuple(_sink(sink, source, folder, number) for number, sink in enumerate(given["sink"])),
+        stages=_stages(file.pipeline.stages),
         tables=checked_lookup_tables(pipeline.get("tables", {}), folder),
         window=_window(pipeline),
-        delay=pipeline.get("delay"),
-        deadletter=_deadletter(given, folder),
-        deadletter_max=int(given.get("deadletter_max", 1000)),
-        every=None if trigger.get("availableNow") else str(trigger.get("every", "0 seconds")),
-        report_seconds=float(given.get("report_seconds", 5.0)),
-        metrics=_metrics(given.get("metrics")),
+        delay=file.pipeline.delay,
+        deadletter=_deadletter(file, folder),
+        deadletter_max=file.deadletter_max,
+        every=None if trigger.availableNow else trigger.every,
+        report_seconds=float(file.report_seconds),
+        metrics=(file.metrics.address, file.metrics.port) if file.metrics else None,
         spark=given.get("spark", {}),
-        on_lag=parse_alert(given.get("on_lag")),
+        on_lag=parse_alert(file.on_lag.model_dump(exclude_unset=True)) if file.on_lag else None,
     )
     _check(job)
     _check_targets(job)
+    check_paths(job, folder)
     return job
+
+
+def _with_known_names(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The file with the options of the source by their names as they are documented, whatever case they have."""
+    source = given.get("source")
+    if not isinstance(source, Mapping):
+        return given
+    return {**given, "source": {_SOURCE_NAMES.get(name.lower(), name): value for name, value in source.items()}}
 
 
 def _check_paths(job: Job) -> None:
@@ -191,14 +226,18 @@ def _check(job: Job) -> None:
         raise JobError(f"{kinds}: such a sink needs all columns, and documents as extjson")
     if options.others:
         _check_servers(job)
-    one = any(sink.kind in {"history", "mirror", "sql"} for sink in job.sinks)
-    if one and not options.collection and not options.several:
-        raise JobError(f"{kinds}: a mirror and a history of several collections need startingPosition 'snapshot'")
+    if not options.collection and not options.several:
+        raise JobError(f"{kinds}: tables of several collections need startingPosition 'snapshot'")
     if any(sink.kind == "sql" for sink in job.sinks) and not options.collection:
         raise JobError(f"{kinds}: a table of the sink 'sql' is of one collection: give each a job of its own")
-    if one and options.start.kind == "latest":
+    if options.start.kind == "latest":
         raise JobError(
             f"{kinds}: with startingPosition 'latest', the default, what is there already would be missing: set it to "
+            "'snapshot'"
+        )
+    if options.archive and options.start.kind != "snapshot":
+        raise JobError(
+            f"{kinds}: with an archive such a sink begins with the snapshot that is in it: set startingPosition to "
             "'snapshot'"
         )
     if options.stream.get("fullDocument") == "updateLookup":
@@ -229,14 +268,7 @@ def _check_servers(job: Job) -> None:
 
 
 def _check_targets(job: Job) -> None:
-    """Raises SinkError if two sinks have one table, or one has its table inside another's."""
-    paths = [(sink, f"{sink.location}/") for sink in job.sinks if sink.location]
-    for number, (sink, path) in enumerate(paths):
-        for other, other_path in paths[:number]:
-            if path.startswith(other_path) or other_path.startswith(path) or overlap(path, other_path):
-                raise SinkError(f"the sinks {other} and {sink} have one path: give each its own")
-        if job.deadletter and f"{location_of(job.deadletter)}/".startswith(path):
-            raise SinkError(f"the dead letters and the sink {sink} have one path: give them one of their own")
+    """Raises SinkError if two sinks have one table."""
     targets = [
         tuple(sink.options.get(name) for name in ("uri", "database", "collection", "table", "servers", "topic"))
         for sink in job.sinks
@@ -244,33 +276,20 @@ def _check_targets(job: Job) -> None:
     ]
     if len(set(targets)) < len(targets):
         raise SinkError("two sinks write one table: give each its own")
-    files = [file for sink in job.sinks for file in sink.schema_files]
-    if len(set(files)) < len(files):
-        raise SinkError("two sinks have one file as schema_file: give each its own")
     names = [sink for sink in job.sinks if sink.in_catalog]
     for number, sink in enumerate(names):
         for other in names[:number]:
             if names_overlap(sink.target, other.target):
                 raise SinkError(f"the sinks {other} and {sink} may have one table: give each its own")
-    positions = [sink.options["position"] for sink in job.sinks if sink.kind == "kafka"]
-    if len(set(positions)) < len(positions):
-        raise SinkError("two sinks have one file as position: give each its own")
 
 
-def _check_names(table: str, given: Mapping[str, Any]) -> None:
-    unknown = sorted(given.keys() - JOB_KEYS[table])
-    if unknown:
-        where = f"[{table}]" if table else "a job"
-        raise JobError(f"{where} has no {unknown[0]!r}; it has {', '.join(sorted(JOB_KEYS[table]))}")
-
-
-def _sink(given: Mapping[str, Any], source: Mapping[str, str], folder: Path) -> SinkOptions:
+def _sink(given: Mapping[str, Any], source: Mapping[str, str], folder: Path, number: int) -> SinkOptions:
     """The sink; one of kind `mongodb` goes into the collection of the source's name unless it says otherwise."""
     if given.get("kind") == "mongodb" and "collection" in source and "collection" not in given:
         given = {"database": source.get("database"), "collection": source["collection"]} | dict(given)
     elif given.get("kind") == "mongodb" and "collection" in given and "database" in source:
         given = {"database": source["database"]} | dict(given)
-    sink = parse_sink(given, folder)
+    sink = parse_sink(given, folder, number)
     if sink.per_collection and "collection" in source:
         sink = sink.of_collection((source.get("database", ""), source["collection"]))
     if sink.kind == "mongodb" and all(
@@ -301,27 +320,21 @@ def _window(pipeline: Mapping[str, Any]) -> Window | None:
     return Window(pipeline["window"], pipeline.get("slide"), delay=pipeline.get("delay"), **date)
 
 
-def _deadletter(given: Mapping[str, Any], folder: Path) -> str:
+def _checkpoint(path: str, folder: Path) -> Path:
+    """The checkpoint's folder. Raises JobError for a URL: its files are locked, replaced and synced by the system."""
+    if is_url(path):
+        raise JobError(f"checkpoint is a folder on a mounted file system, not the URL {path!r}")
+    return folder / path
+
+
+def _deadletter(file: JobFile, folder: Path) -> str:
     """The path of the table of dead letters; empty if a refused row stops the job."""
-    errors = given.get("errors", "stop")
-    if errors not in ERRORS:
-        raise JobError(f"errors is one of {', '.join(ERRORS)}, not {errors!r}")
-    if (errors == "stop") != ("deadletter" not in given):
+    if (file.errors == "stop") != (file.deadletter is None):
         raise JobError("errors = 'deadletter' and deadletter, the path of a table, go together")
-    return resolved_path(str(given["deadletter"]), folder) if errors != "stop" else ""
+    return resolved_path(file.deadletter, folder) if file.deadletter is not None else ""
 
 
 def _mask(given: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """The source's option; a file with the key is in `folder`, unless its path is absolute."""
     kind, sign, path = str(given.get("key", "")).partition(":")
     return {**given, "key": f"file:{folder / path}"} if kind == "file" and sign else dict(given)
-
-
-def _metrics(given: Mapping[str, Any] | None) -> tuple[str, int] | None:
-    return None if given is None else (str(given.get("address", "127.0.0.1")), int(given.get("port", 9464)))
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return json.dumps(value) if isinstance(value, list | dict) else str(value)

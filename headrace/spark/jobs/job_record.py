@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from headrace.spark.tables.durable_files import replace_file
+from headrace.durable_files import replace_file
 
 NAME: Final = "headrace.json"
 
@@ -30,10 +30,14 @@ class JobRecord:
     histories: Mapping[str, str] = field(default_factory=dict)
     begun: tuple[str, ...] = ()
     snapshot: bool = False
+    name: str = ""
+    """The job's name at the last start; empty: unknown."""
     sinks: Mapping[str, str] = field(default_factory=dict)
     """The sinks that the job had at the last start, by their tables' names, each with what it omits; empty: unknown."""
     mask: str = ""
     """The fingerprint of the mask of what was read; empty if nothing was masked."""
+    pipeline: str = ""
+    """The pipeline that made the rows of what was read, as `pipeline_text`; empty: unknown."""
     collections: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """The identity of each server's collection (`mongodb/collection_identity.py`), if known: at the last start, or when
     the first of it, or the end of the one before, was committed.

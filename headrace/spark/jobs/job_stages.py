@@ -6,6 +6,7 @@ Rule: what a job's stages cannot do, or its sinks cannot take, is reported with 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -16,7 +17,7 @@ from headrace.clock import SystemClock
 from headrace.errors import CommandError
 from headrace.spark.pipelines.refusals import IN_STREAM, StageRefused
 from headrace.spark.rows.events import SNAPSHOT_BEGIN, SNAPSHOT_END
-from headrace.spark.rows.extjson import loads
+from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.tables.table_location import location_of, relative_names, resolved_path
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ Document = dict[str, Any]
 
 _MAKING: Final = frozenset({"$group", "$lookup"})
 """Stages that make no events of events."""
-_TABLE_OPTIONS: Final = frozenset({"document", "format", "options", "path"})
 
 
 def document_maker(job: Job) -> str | None:
@@ -57,6 +57,14 @@ def server_stages(job: Job) -> tuple[Document, ...]:
             lambda stage: next(iter(stage), "") in allowed and not (cannot and "'$expr'" in repr(stage)), job.stages
         )
     )
+
+
+def pipeline_text(job: Job) -> str:
+    """What decides which rows the job makes of events, as JSON: its stages and theirs in the source, window, tables."""
+    window = asdict(job.window) if job.window else None
+    stages = [*loads(job.source.get("pipeline", "[]")), *job.stages]
+    tables = {name: dict(table) for name, table in sorted(job.tables.items())}
+    return dumps({"stages": stages, "window": window, "delay": job.delay, "tables": tables})
 
 
 def reports_failures(job: Job) -> bool:
@@ -151,12 +159,12 @@ def stages_again(job: Job, row: dict[str, Any]) -> pa.Table:
 
 def checked_lookup_tables(given: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """The tables of a job's file; relative paths are in `folder`. Raises ValueError."""
-    checked = {}
-    for name, table in given.items():
-        if not isinstance(table, dict) or not table.keys() <= _TABLE_OPTIONS or not {"format", "path"} & table.keys():
-            raise ValueError(f"[pipeline.tables.{name}] has {', '.join(sorted(_TABLE_OPTIONS))}, a path at least")
-        checked[name] = table | ({"path": resolved_path(table["path"], folder)} if "path" in table else {})
-    return checked
+    if nowhere := [name for name, table in given.items() if not {"format", "path"} & table.keys()]:
+        raise ValueError(f"[pipeline.tables.{nowhere[0]}] needs 'path', or 'format'")
+    return {
+        name: table | ({"path": resolved_path(table["path"], folder)} if "path" in table else {})
+        for name, table in given.items()
+    }
 
 
 def open_lookup_table(given: Mapping[str, Any], session: SparkSession) -> DataFrame:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from headrace.spark.jobs.job_record import read_record
@@ -124,6 +125,11 @@ def _may_be(sink: SinkOptions, name: str, with_spark: bool) -> bool:
     return overlap(str(sink.location), target)
 
 
+def may_be_table_of(sink: SinkOptions, name: str) -> bool:
+    """Return whether the name, as `table_name` makes it, may be that of a table of the sink."""
+    return name == table_name(sink) or _may_be(sink, name, with_spark=True)
+
+
 def open_sink(job: Job, sink: SinkOptions, options: SourceOptions) -> Sink:
     """The sink, opened; one of several collections opens each table when its collection has the first row."""
     if not sink.per_collection:
@@ -176,6 +182,11 @@ def table_files(sink: SinkOptions) -> TableFiles | None:
 
 _FORMATS: Final = {"_delta_log": "delta", "_spark_metadata": "events as Parquet files", "mirror.parquet": "parquet"}
 """What a folder has, by the name of what only such a table has."""
+
+
+def has_table(folder: Path) -> bool:
+    """Return whether a local folder has a table of any format."""
+    return any((folder / name).exists() for name in _FORMATS)
 
 
 def check_format(sink: SinkOptions) -> None:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -75,6 +75,8 @@ class JobMetrics:
     """Of several collections, what is known of each; of the first ones, if there are very many."""
     phase: str = "starting"
     lock: threading.Lock = field(default_factory=threading.Lock)
+    on_batch: Callable[[JobMetrics], object] | None = None
+    """Called when a micro-batch has been counted, without the lock."""
 
     def ended(self, batch: int, rows: int, seconds: float) -> None:
         """Counts a micro-batch that has ended: its number, its rows, and the seconds that it took."""
@@ -83,6 +85,8 @@ class JobMetrics:
             self.batches_total += 1
             self.rows_total += rows
             self.rows_per_second = rows / seconds if seconds > 0 else 0.0
+        if self.on_batch is not None:
+            self.on_batch(self)
 
     def committed(self, rest_count: int, dead_letter_count: int) -> None:
         """Counts what a sink's commit has put into the rest of a typed table, and the rows that it has refused."""

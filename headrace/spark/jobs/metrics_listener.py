@@ -83,7 +83,10 @@ class MetricsListener(StreamingQueryListener):
         self.row_counts: dict[int, int] = {}
         """The rows of batches of which Spark sees fewer: those that workers wrote as they read them."""
         self.ended = threading.Event()
-        """Set when Spark has reported the query's end, and so all its batches."""
+        """Set when Spark has reported the query's end, and so all its batches; after `follow`, the end of that run."""
+        self._run = ""
+        self._ended_runs: set[str] = set()
+        self._lock = threading.Lock()
 
     def resume(self, offset: dict[str, Any] | None, snapshot_documents: int = 0) -> None:
         """Begins at the checkpoint's offset, and with what an earlier run read of the snapshot that it is in."""
@@ -114,9 +117,22 @@ class MetricsListener(StreamingQueryListener):
             self._measure_when_due()
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        if self._concerns(event.id):
-            self._metrics.running = 0
-            self.ended.set()
+        """Spark reports ends late: that of an earlier query may come when the next one has begun."""
+        if not self._concerns(event.id):
+            return
+        run = str(event.runId)
+        with self._lock:
+            self._ended_runs.add(run)
+            if self._run in {"", run}:
+                self._metrics.running = 0
+                self.ended.set()
+
+    def follow(self, query: str, run: str) -> None:
+        """From here on only this query counts, and `run` alone sets `ended`, also if it has ended already."""
+        with self._lock:
+            self.query, self._run = query, run
+            if run not in self._ended_runs:
+                self.ended.clear()
 
     def measure(self, source: Mapping[str, str]) -> None:
         """Asks the servers how far the last committed position is behind them.

@@ -3,36 +3,44 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace import limits
 from headrace.clock import SystemClock
+from headrace.spark.errors import error_line
 from headrace.spark.jobs.checkpoint import read_checkpoint
 from headrace.spark.jobs.collection_states import TableAtPosition, collections_offsets, snapshot_states
 from headrace.spark.jobs.job_file import Job
+from headrace.spark.jobs.job_record import read_record
 from headrace.spark.jobs.job_stages import explained, spark_stages
-from headrace.spark.jobs.job_tables import tables_of
+from headrace.spark.jobs.job_tables import JobTable, missing_tables, tables_of
 from headrace.spark.jobs.runner import JobRunning, job_lock, job_session, source_options
-from headrace.spark.jobs.start_checks import answering
+from headrace.spark.jobs.sink_states import answering, sink_state, sink_states
+from headrace.spark.jobs.start_checks import CheckedJob, TableGone, check_there, gone_message, new_record
 from headrace.spark.masks.mask import Mask
 from headrace.spark.mongodb.collection_selection import namespace_of
 from headrace.spark.mongodb.mongodb_stream import client_of
 from headrace.spark.mongodb.source_options import SourceOptions, server_name
-from headrace.spark.rows.events import SERVER
+from headrace.spark.rows.events import SERVER, SNAPSHOT
 from headrace.spark.rows.server_keys import of_server
+from headrace.spark.sinks.contract import MicroBatch
 from headrace.spark.sinks.log_sink import LogSink
 from headrace.spark.sinks.mirror_sink import MirrorSink
+from headrace.spark.sinks.mongodb_sink import PerCollectionSink
 from headrace.spark.sinks.sink_options import SinkOptions
 from headrace.spark.source.options import parse_options
-from headrace.spark.tables.fold import MirrorState
+from headrace.spark.tables.event_log import EventLog
+from headrace.spark.tables.fold import MirrorState, key_of
 from headrace.spark.tables.mirror_table import ReadMirror
 from headrace.spark.tables.mongodb.mongodb_mirror import MongoMirror, only_reading
 from headrace.spark.tables.progress import Progress
+from headrace.spark.tables.table_owner import NotOurTable, check_owner
 from headrace.spark.verify.compare_log import compare_log
 from headrace.spark.verify.compare_mirror import CollectionUnstable, compare
+from headrace.spark.verify.counted import Counted, ignored
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -75,7 +83,7 @@ def explain_lines(job: Job) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class SinkVerification:
-    """The result for one sink; `equal` is None if it cannot be compared, `description` says why or what differs."""
+    """The result for one sink; `equal` is None if nothing was compared, `description` says why, or what differs."""
 
     sink: str
     equal: bool | None
@@ -132,6 +140,33 @@ class _RowsOfServer:
         return rows.filter(pc.equal(rows.column(SERVER), self._server)).drop_columns([SERVER])
 
 
+class _SnapshotOfLog:
+    """The snapshot with which a log without later events ends, as a mirror's table, for reading only."""
+
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+
+    def is_complete(self, options: SourceOptions) -> bool:
+        """Whether the log has all of the snapshot, with documents as text."""
+        return bool(self._log.progress().ended) and options.documents == "extjson" and not options.columns
+
+    def state(self) -> MirrorState:
+        token = self._log.progress().token
+        return MirrorState(token, token)
+
+    def read(self) -> pa.Table:
+        import pyarrow as pa
+
+        progress, table = self._log.progress(), self._log.read()
+        rows = [
+            (key_of(row), row.fullDocument, row.token)
+            for row in MicroBatch("", 0, table).rows()
+            if row.operationType == SNAPSHOT and row.token >= progress.begun
+        ]
+        columns = [list(column) for column in zip(*rows, strict=True)] or [[], [], []]
+        return pa.table(dict(zip(("_id", "document", "token"), columns, strict=True)))
+
+
 class _CompleteCopy:
     """A copy on a server, for reading only: its state is told when no commit is being done."""
 
@@ -151,29 +186,55 @@ class _CompleteCopy:
         return self._copy.read()
 
 
-def verify_job(job: Job) -> Iterator[SinkVerification]:
-    """Compares each sink with its source, at one token each. Raises pymongo's errors for what the server refuses,
-    ServerUnreachable after some seconds.
+def verify_job(job: Job, counted: Counted = ignored) -> Iterator[SinkVerification]:
+    """Compares each sink with its source, at one token each; `counted` is called as documents are read.
+
+    Raises pymongo's errors for what the server refuses, ServerUnreachable after some seconds.
     """
     with answering(job.options):
         for one in job.options.servers:
             client_of(one.uri).admin.command("ping")
     options = parse_options(source_options(job))
     _start_for_catalogs(job)
-    offsets = collections_offsets(read_checkpoint(job.checkpoint).offset)
+    checkpoint, record = read_checkpoint(job.checkpoint), read_record(job.checkpoint)
+    checked = CheckedJob(job, record or new_record(job, sink_states(job, with_spark=True)), checkpoint, ())
+    offsets = collections_offsets(checkpoint.offset)
     states = snapshot_states(offsets, options.mask)
     reached = {server: offset.token.text for server, offset in offsets.items()}
+    for name in missing_tables(job, record.begun, with_spark=True) if record and checkpoint.committed >= 0 else ():
+        yield SinkVerification(name, False, gone_message(name, job.checkpoint))
     for table in tables_of(job):
-        if table.collection in states:
+        if problem := _problem(checked, table):
+            yield SinkVerification(str(table.sink), False, problem)
+        elif table.collection in states:
             yield SinkVerification(str(table.sink), None, f"cannot be compared: {states[table.collection]}")
+        elif isinstance(copies := table.sink.open() if table.sink.kind == "mongodb" else None, PerCollectionSink):
+            names = sorted(record.collections) if record and not options.others else ()
+            yield from _verified_copies(table.sink, copies, options, names, states, reached.get("", ""), counted)
         elif table.collection:
-            yield _verified(job, table.sink, options, reached, table.collection)
+            yield _verified(job, table.sink, options, reached, counted, table.collection)
         else:
-            yield _verified(job, table.sink, options, reached)
+            yield _verified(job, table.sink, options, reached, counted)
+
+
+def _problem(checked: CheckedJob, table: JobTable) -> str:
+    """The error by which the table is not the one that the job fills, in a line; empty if it is, or has no owner."""
+    if table.sink.kind == "own":
+        return ""
+    try:
+        with only_reading():
+            state = sink_state(table.sink, table.collection)
+            check_owner(
+                getattr(state.position, "owner", ""), checked.owner_of(table.sink, table.collection), table.sink
+            )
+            check_there(checked, state)
+    except (NotOurTable, TableGone) as error:
+        return error_line(error)
+    return ""
 
 
 def _verified(
-    job: Job, sink: SinkOptions, options: SourceOptions, reached: Mapping[str, str], name: str = ""
+    job: Job, sink: SinkOptions, options: SourceOptions, reached: Mapping[str, str], counted: Counted, name: str = ""
 ) -> SinkVerification:
     """Compares one table; that of the collection `name`, among several, has every event up to `reached`, by server."""
     opened: Any = sink.open()
@@ -183,11 +244,17 @@ def _verified(
         with suppress(JobRunning), job_lock(job):
             opened.position()
     with only_reading():
-        return _compared(job, sink, opened, options, reached, name)
+        return _compared(job, sink, opened, options, reached, counted, name)
 
 
 def _compared(
-    job: Job, sink: SinkOptions, opened: Any, options: SourceOptions, reached: Mapping[str, str], name: str
+    job: Job,
+    sink: SinkOptions,
+    opened: Any,
+    options: SourceOptions,
+    reached: Mapping[str, str],
+    counted: Counted,
+    name: str,
 ) -> SinkVerification:
     database, collection = namespace_of(name) if name else (options.database, options.collection)
     if _is_empty(opened):
@@ -198,22 +265,60 @@ def _compared(
         )
     if isinstance(opened, LogSink):
         patterns = (collection if options.database else name,) if name and collection else options.collections
-        comparison: Any = compare_log(opened.log, replace(options, collections=patterns))
+        log = compare_log(opened.log, replace(options, collections=patterns), counted)
+        snapshot = _SnapshotOfLog(opened.log)
+        if log.compared or not (database and collection) or options.others or not snapshot.is_complete(options):
+            return SinkVerification(str(sink), log.equal if log.compared else None, str(log))
+        mirror: Any = TableAtPosition(snapshot, reached.get("", "")) if name else snapshot
+        of_log = _ComparedTable(options.uri, database, collection, mirror)
+        comparison = compare(of_log, _masks(options, opened), counted)
     else:
-        masks = [mask for mask in (options.mask, getattr(opened, "omit", None)) if mask]
+        masks = _masks(options, opened)
         if options.others:
             of_one = replace(options, database=database, collection=collection)
-            return _verified_of_servers(sink, opened, of_one, masks, reached if name else {})
+            return _verified_of_servers(sink, opened, of_one, masks, reached if name else {}, counted)
         table = _mirror_of(opened)
         if table is None or not (database and collection):
             return SinkVerification(str(sink), None, "cannot be compared")
         table = TableAtPosition(table, reached.get("", "")) if name else table
-        comparison = compare(_ComparedTable(options.uri, database, collection, table), masks)
+        comparison = compare(_ComparedTable(options.uri, database, collection, table), masks, counted)
     return SinkVerification(str(sink), comparison.equal, str(comparison))
 
 
+def _verified_copies(
+    sink: SinkOptions, copies: PerCollectionSink, options: SourceOptions, names: Sequence[str],
+    states: Mapping[str, str], reached: str, counted: Counted,
+) -> Iterator[SinkVerification]:  # fmt: skip
+    """Compares the copy of each collection of a sink `mongodb` that has several."""
+    if not names:
+        yield SinkVerification(str(sink), None, "cannot be compared")
+    for name in names:
+        database, collection = namespace_of(name)
+        title = f"{sink} {name}"
+        with only_reading():
+            copy = copies.copy_of((database, collection))
+            if name in states:
+                yield SinkVerification(title, None, f"cannot be compared: {states[name]}")
+            elif copy.state().token:
+                table = TableAtPosition(_CompleteCopy(copy), reached)
+                of_one = _ComparedTable(options.uri, database, collection, table)
+                comparison = compare(of_one, _masks(options, copies), counted)
+                yield SinkVerification(title, comparison.equal, str(comparison))
+            elif client_of(options.uri)[database][collection].find_one() is not None:
+                yield SinkVerification(title, None, "nothing yet: the job has committed nothing to it")
+
+
+def _masks(options: SourceOptions, opened: Any) -> list[Mask]:
+    return [mask for mask in (options.mask, getattr(opened, "omit", None)) if mask]
+
+
 def _verified_of_servers(
-    sink: SinkOptions, opened: Any, options: SourceOptions, masks: list[Mask], reached: Mapping[str, str]
+    sink: SinkOptions,
+    opened: Any,
+    options: SourceOptions,
+    masks: list[Mask],
+    reached: Mapping[str, str],
+    counted: Counted,
 ) -> SinkVerification:
     """Compares what a mirror or a history has of each server with its collection, at a token of its own.
 
@@ -230,7 +335,7 @@ def _verified_of_servers(
                 continue
             return SinkVerification(str(sink), None, f"nothing yet of {name}")
         table = TableAtPosition(table, reached[name]) if name in reached else table
-        comparison = compare(_ComparedTable(one.uri, one.database, one.collection, table), masks)
+        comparison = compare(_ComparedTable(one.uri, one.database, one.collection, table), masks, counted)
         equal &= comparison.equal
         texts.append(f"{name}: {comparison}")
     return SinkVerification(str(sink), equal, "; ".join(texts))

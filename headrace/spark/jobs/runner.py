@@ -26,10 +26,12 @@ from headrace.spark.jobs.job_file import Job
 from headrace.spark.jobs.job_stages import apply_stages, server_stages
 from headrace.spark.jobs.job_tables import open_sink, tables_of
 from headrace.spark.jobs.job_upkeep import JobUpkeep
+from headrace.spark.jobs.killed_workers import WorkerKilled, is_worker_killed
 from headrace.spark.jobs.machine_checks import CannotStart, machine_problems
 from headrace.spark.jobs.metrics import JobMetrics, serve
+from headrace.spark.jobs.removed_meanwhile import CheckpointGone, TablesThere
 from headrace.spark.jobs.run_reports import RunReports
-from headrace.spark.jobs.start_checks import CheckedJob, begin, noted
+from headrace.spark.jobs.start_checks import CheckedJob, TableGone, begin, noted
 from headrace.spark.jobs.typed_sinks import set_validators
 from headrace.spark.mongodb.server_history import HistoryChanged
 from headrace.spark.mongodb.stream_fingerprint import stream_fingerprint
@@ -69,16 +71,17 @@ class SparkEnded(RuntimeError):
 
 def run_job(
     job: Job, *, stop: threading.Event | None = None, report: ReportLine = print, session: SparkSession | None = None,
-    listener: Listener | None = None,
+    listener: Listener | None = None, on_batch: Callable[[JobMetrics], object] | None = None,
 ) -> JobMetrics:  # fmt: skip
     """Runs the job to its end, or until `stop` is set, and returns its metrics at the end.
 
     `report` is called with a line for people every `report_seconds` and at the end, `listener` after each sink's
-    commit. Without a `session` the process's own is used, or one started as the job says. Raises what stopped the
-    job: what a sink raised, CannotStart, JobRunning, SparkEnded, or Spark's StreamingQueryException.
+    commit, `on_batch` with the metrics after each micro-batch. Without a `session` the process's own is used, or one
+    started as the job says. Raises what stopped the job: what a sink raised, CannotStart, JobRunning, SparkEnded, or
+    Spark's StreamingQueryException.
     """
     stop = stop or threading.Event()
-    metrics = JobMetrics(job.name)
+    metrics = JobMetrics(job.name, on_batch=on_batch)
     lines = machine_problems(job, starts_spark=session is None)
     if lines:
         raise CannotStart(lines)
@@ -111,17 +114,14 @@ def _run_once(
         running.snapshot_documents = reports.snapshot_documents
         session = session or _started_session(job, reports)
         running.check_catalogs()
-        running.start(session)
-        running.watch(reports)
-        while running.has_more:
-            running.start(session)
-            running.watch(reports)
+        running.follow(session, reports)
         running.tidy(reports.line)
     except _no_answer() as error:
         if running.failure is error:
             raise
         raise SparkEnded("Spark's JVM has ended; run the job again to resume") from error
     except Exception as error:
+        running.explain(error)
         if HistoryChanged.__name__ in str(error) and job.options.on_position_lost == "resnapshot":
             return False
         raise
@@ -145,6 +145,7 @@ class _Run:
         self._stop = stop
         self._upkeep = JobUpkeep(job)
         self._writing = threading.Lock()
+        self._tables_there = TablesThere(job)
         self.failure: Exception | None = None
         """What a sink raised."""
         self.snapshot_documents = 0
@@ -166,16 +167,39 @@ class _Run:
         if any(sink.in_catalog for sink in self._job.sinks):
             self._set_checked(begin(self._job, with_spark=True))
 
+    def follow(self, session: SparkSession, reports: RunReports) -> None:
+        """Runs a query to its end, and again while there is more. Raises WorkerKilled, or what stopped the query.
+
+        A batch whose Python worker was killed is run again, as Spark does for a lost executor; a few times in a row.
+        """
+        kill_count = 0
+        while True:
+            before = self._metrics.batches_total
+            try:
+                self.start(session)
+                self.watch(reports)
+            except Exception as error:
+                if not is_worker_killed(error):
+                    raise
+                kill_count = kill_count + 1 if self._metrics.batches_total == before else 1
+                if kill_count > limits.WORKER_KILL_COUNT_MAX:
+                    raise WorkerKilled(kill_count) from error
+                reports.say("a Python worker of Spark was killed; running its batch again")
+                continue
+            if not self.has_more:
+                return
+
     def start(self, session: SparkSession) -> None:
         from headrace.spark.jobs.metrics_listener import MetricsListener, snapshot_counted
         from headrace.spark.session import in_this_process, register
 
         job = self._job
         self._started.clear()
+        self.failure = None
         register(in_this_process(session, "a job"))
         sinks = [open_sink(job, sink, parse_options(self._options)) for sink in job.sinks]
-        self._staged = staged_log(job, sinks)
-        staging = {"stageinto": self._staged.location.url} if self._staged else {}
+        staging = staging_options(job, sinks, session)
+        self._staged = bool(staging)
         rows = session.readStream.format("headrace").options(**self._options, **staging).load()
         if job.options.several:
             rows = snapshot_counted(rows)
@@ -206,7 +230,7 @@ class _Run:
         self._query = writer.trigger(**job.trigger).start()
         self._query_id = str(self._query.id)
         self._started.set()
-        self._listener.query = self._query_id
+        self._listener.follow(self._query_id, str(self._query.runId))
 
     def watch(self, reports: RunReports) -> None:
         """Reports every `report_seconds` until the query ends; stops it when the job is to stop."""
@@ -218,6 +242,8 @@ class _Run:
         try:
             while not (self._stop.wait(poll_s) or self._listener.ended.is_set()):
                 now = clock.monotonic_ms()
+                if self.failure:
+                    break
                 if now >= ask_due:
                     if not self._query.isActive:
                         break
@@ -252,21 +278,33 @@ class _Run:
         if self._query_id:
             wait_for_sinks(query=self._query_id)
 
+    def explain(self, error: Exception) -> None:
+        """Raise CheckpointGone or TableGone if that is why the query has failed."""
+        if not isinstance(error, CheckpointGone | TableGone):
+            try:
+                self._tables_there.check_thoroughly(self._record)
+            except (CheckpointGone, TableGone) as gone:
+                raise gone from error
+
     def _gated(self, apply: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, int], None]:
-        """`apply`, which is not begun once the job is to stop, and never interrupted by that."""
+        """`apply`, which is not begun once the job is to stop, and never interrupted by that.
+
+        After an error the query is stopped, which Spark does without a trace of Java.
+        """
 
         def call(frame: DataFrame, number: int) -> None:
             with self._writing:
                 if not self._stop.is_set():
                     try:
+                        self._tables_there.check(self._record)
                         apply(frame, number)
                         ends = planned_ends(self._job.checkpoint, number)
                         self._note(frame, number, ends)
                         self._record = noted(self._job, self._record, self._seen, self._fans, ends)
                     except Exception as error:
                         self.failure = error
-                        raise
-                    return
+                    else:
+                        return
             self._wait_for_stop()
             raise QueryStopping
 
@@ -306,22 +344,31 @@ class _Run:
                 self._query.stop()
             self._query.awaitTermination()
         except Exception:
-            if self.failure:
-                raise self.failure from None
-            if not self._stop.is_set():
+            if not self.failure and not self._stop.is_set():
                 raise
+        if self.failure:
+            raise self.failure
 
 
-def staged_log(job: Job, sinks: Sequence[Sink]) -> SharedLog | None:
-    """The log whose files the source's workers write; None if the rows are for more than that."""
+def staging_options(job: Job, sinks: Sequence[Sink], session: SparkSession) -> dict[str, str]:
+    """The source's options by which its workers write the rows into the folder of the only table.
+
+    Empty if the rows are for more than that.
+    """
+    from headrace.spark.sinks.fold_tasks import is_cluster, slot_count
+    from headrace.spark.sinks.mirror_sink import MirrorSink
+
     (sink,) = sinks if len(sinks) == 1 else (None,)
-    if not isinstance(sink, LogSink) or not sink.takes_frames or sink.omit:
-        return None
     if job.stages or job.deadletter or job.options.others:
-        return None
-    sink.staged_by_source = True
-    assert isinstance(sink.log, SharedLog)
-    return sink.log
+        return {}
+    if isinstance(sink, LogSink) and sink.takes_frames and not sink.omit:
+        assert isinstance(sink.log, SharedLog)
+        sink.staged_by_source = True
+        return {"stageinto": sink.log.location.url}
+    if isinstance(sink, MirrorSink) and (table := sink.folded_by_tasks) and is_cluster(session):
+        sink.staged_by_source = True
+        return {"stageinto": table.location.url, "stageslots": table.slots(slot_count(session)).text()}
+    return {}
 
 
 def source_options(job: Job) -> dict[str, str]:
@@ -332,6 +379,8 @@ def source_options(job: Job) -> dict[str, str]:
     options = dict(job.source)
     if job.folds and job.options.several:
         options["cappedcollections"] = "skip"
+    if job.deadletter and not job.stages and all(sink.folds for sink in job.sinks):
+        options["notheld"] = "mark"
     pushed = server_stages(job)
     if pushed:
         options["pipeline"] = dumps([*loads(options.get("pipeline", "[]")), *pushed])
@@ -381,9 +430,9 @@ def job_lock(job: Job, wait_ms: float = _LOCK_WAIT_MS) -> Iterator[None]:
     file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         if not _locked(file, wait_ms):
-            raise JobRunning(f"the job {job.name} runs in process {path.read_text().strip()}")
+            raise JobRunning(_running_message(job))
         os.truncate(file, 0)
-        os.write(file, f"{os.getpid()}\n".encode())
+        os.write(file, f"{os.getpid()}\n{job.name}\n".encode())
         yield
     finally:
         os.close(file)
@@ -404,7 +453,7 @@ def _locked(file: int, wait_ms: float) -> bool:
 
 
 def lock_path(job: Job) -> Path:
-    """The job's lock file, next to its checkpoint; it holds the id of the process that runs the job."""
+    """The job's lock file, next to its checkpoint: a line with the id of the process that runs it, and its name."""
     return job.checkpoint.with_name(f"{job.checkpoint.name}.lock")
 
 
@@ -414,7 +463,23 @@ def running_process(job: Job) -> int | None:
         with job_lock(job, 0):
             return None
     except JobRunning:
-        return int(lock_path(job).read_text() or 0)
+        return int(_locked_by(job)[0] or 0)
+
+
+def _running_message(job: Job) -> str:
+    process, name = _locked_by(job)
+    if name in {"", job.name}:
+        return f"the job {job.name} runs in process {process}"
+    return (
+        f"the checkpoint {job.checkpoint} is another job's: {name} runs on it in process {process}; give {job.name} a "
+        "checkpoint of its own"
+    )
+
+
+def _locked_by(job: Job) -> tuple[str, str]:
+    """The process that has the lock and the name of its job; empty while it has not written them."""
+    process, _, name = lock_path(job).read_text().partition("\n")
+    return process.strip(), name.strip()
 
 
 @dataclass(frozen=True, slots=True)

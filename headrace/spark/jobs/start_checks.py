@@ -8,6 +8,7 @@ here, by name and in one line, before Spark is started. Rules:
 - The server has the history that was read, its events among them, and the collection, or events that say what became
   of it (`mongodb/collection_identity.py`). If not, `onPositionLost` decides: with `resnapshot` the checkpoint is
   removed, and the job begins again with a snapshot, whose tokens are after all that the tables have.
+- A table of state begins with a snapshot, or with its collection's creation (`beginning_checks.py`).
 - A mirror and a history are of a collection whose every change is an event: no capped one. Nothing reads a view.
 - A table in one of Spark's catalogs can be read only once Spark runs: the same is checked again then, before a batch.
 """
@@ -16,23 +17,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final, Protocol
 from uuid import uuid4
 
-import pymongo
-from pymongo.errors import ConnectionFailure, OperationFailure
+from pymongo.errors import OperationFailure
 
-from headrace import limits
 from headrace.spark.errors import error_line
+from headrace.spark.jobs.beginning_checks import check_beginning
 from headrace.spark.jobs.checkpoint import Checkpoint, ServerPosition, read_checkpoint, server_positions
 from headrace.spark.jobs.collection_checks import SeenCollections, check_collection, with_collections
 from headrace.spark.jobs.job_file import Job, JobError
 from headrace.spark.jobs.job_record import JobRecord, read_record, write_record
-from headrace.spark.jobs.job_stages import document_maker
-from headrace.spark.jobs.job_tables import check_format, is_table_of, missing_tables, table_name, tables_of
+from headrace.spark.jobs.job_stages import document_maker, pipeline_text
+from headrace.spark.jobs.job_tables import is_table_of, missing_tables, table_name
 from headrace.spark.jobs.machine_checks import address_problems, check_stores, machine_problems
+from headrace.spark.jobs.sink_states import SinkState, answering, answering_target, sink_state, sink_states
 from headrace.spark.mongodb.collection_selection import Namespace, namespace_of
 from headrace.spark.mongodb.connection_strings import resolved
 from headrace.spark.mongodb.listed_collections import read_collections
@@ -47,13 +48,11 @@ from headrace.spark.mongodb.server_history import (
 )
 from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition, server_name
 from headrace.spark.rows.tokens import Token
-from headrace.spark.sinks.kafka_options import kafka_options, unreachable
-from headrace.spark.sinks.mirror_sink import MirrorSink
 from headrace.spark.sinks.mongodb_sink import PerCollectionSink
 from headrace.spark.sinks.sink_options import SinkOptions
 from headrace.spark.source.options import parse_options
 from headrace.spark.tables.fold import MirrorState
-from headrace.spark.tables.mongodb.mongodb_mirror import CommitRefused, MongoMirror, only_reading
+from headrace.spark.tables.mongodb.mongodb_mirror import only_reading
 from headrace.spark.tables.progress import Progress
 from headrace.spark.tables.table_location import location_of
 from headrace.spark.tables.table_owner import NotOurTable, TableOwner, check_owner, check_servers
@@ -63,28 +62,8 @@ class TableGone(RuntimeError):
     """The checkpoint says that a sink has begun, and its table is not there."""
 
 
-class ServerUnreachable(RuntimeError):
-    """No server answers at the connection string."""
-
-
 class StreamRefused(RuntimeError):
     """A server answers, but opens no change stream: it has no oplog, or the user no right."""
-
-
-@dataclass(frozen=True, slots=True)
-class SinkState:
-    """A sink's table as it is: `position` is as `Sink.position` returns it; `owner` is stored with it, or None."""
-
-    sink: SinkOptions
-    position: Any
-    owner: TableOwner | None
-    collection: str = ""
-    """The table's own collection, if the job has several."""
-
-    @property
-    def exists(self) -> bool:
-        """Whether something was committed to it."""
-        return self.position.batch >= 0 or bool(self.position.token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +108,12 @@ def check_job(job: Job, *, with_spark: bool = False) -> CheckedJob:
     check_stores(job)
     checkpoint, record = read_checkpoint(job.checkpoint), read_record(job.checkpoint)
     sinks = sink_states(job, with_spark=with_spark)
-    namespace = ".".join(name for name in (options.database, options.collection) if name)
+    namespace = _namespace(job)
     if record is None or (with_spark and checkpoint.planned < 0 and not record.begun):
         # Without Spark the tables that say which job it is may not have been asked.
-        record = replace(record or JobRecord("", namespace), job=_job_id(job, sinks, record))
+        record = new_record(job, sinks, record)
+    _check_same_job(job, record, sinks)
+    record = replace(record, name=job.name)
     if record.namespace != namespace:
         raise NotOurTable(
             f"the checkpoint {job.checkpoint} is of {record.namespace or 'the whole deployment'}, and the job's file "
@@ -140,12 +121,12 @@ def check_job(job: Job, *, with_spark: bool = False) -> CheckedJob:
             "again with `headrace pipeline reset --data`"
         )
     _check_same_servers(job, checkpoint)
-    record = _with_mask(job, record)
+    record = _with_pipeline(job, _with_mask(job, record), checkpoint)
     checked = CheckedJob(job, record, checkpoint, sinks)
     for state in sinks:
         owner = checked.owner_of(state.sink, state.collection)
         check_owner(getattr(state.position, "owner", ""), owner, state.sink)
-        _check_there(checked, state)
+        check_there(checked, state)
         if not state.collection:
             _check_servers(checked, state)
             _check_stream(state, options)
@@ -166,8 +147,24 @@ def check_job(job: Job, *, with_spark: bool = False) -> CheckedJob:
     _check_targets(job)
     # Not under the timeout, which pymongo would give the server as the time that it may wait for an event.
     checked = _with_collections(checked)
+    if checkpoint.planned < 0:
+        _check_beginnings(checked)
     begun = {table_name(state.sink) for state in sinks if state.exists} | set(record.begun)
     return replace(checked, record=replace(checked.record, begun=tuple(sorted(begun))))
+
+
+def _check_same_job(job: Job, record: JobRecord, sinks: Iterable[SinkState]) -> None:
+    """Raises NotOurTable if the checkpoint is that of another job, by its name.
+
+    A job that was renamed still has its tables, or tables that name it as their owner.
+    """
+    same = set(record.sinks) & set(map(table_name, job.sinks))
+    same_tables = not record.sinks or same or any(state.owner and state.owner.job == record.job for state in sinks)
+    if record.name not in {"", job.name} and not (same_tables and record.namespace == _namespace(job)):
+        raise NotOurTable(
+            f"the checkpoint {job.checkpoint} is another job's: it is of {record.name}, which reads "
+            f"{record.namespace or 'the whole deployment'}; give {job.name} a checkpoint of its own"
+        )
 
 
 def _with_mask(job: Job, record: JobRecord) -> JobRecord:
@@ -179,6 +176,17 @@ def _with_mask(job: Job, record: JobRecord) -> JobRecord:
             "`headrace pipeline reset --data`"
         )
     return replace(record, mask=mask)
+
+
+def _with_pipeline(job: Job, record: JobRecord, checkpoint: Checkpoint) -> JobRecord:
+    """The record with the job's pipeline. Raises NotOurTable if rows were made by another one."""
+    pipeline = pipeline_text(job)
+    if (record.begun or checkpoint.planned >= 0) and record.pipeline not in {"", pipeline}:
+        raise NotOurTable(
+            "the job's pipeline is another one than that which made the rows of its tables: begin again with "
+            "`headrace pipeline reset --data`, or give the job a checkpoint and tables of its own"
+        )
+    return replace(record, pipeline=pipeline)
 
 
 def _with_sinks(checked: CheckedJob, *, with_spark: bool) -> CheckedJob:
@@ -267,11 +275,11 @@ def _begin_again(job: Job, error: Exception, *, with_spark: bool) -> CheckedJob:
     """Removes the checkpoint, whose position is lost; what the job is stays. Raises `error` if a table's is later."""
     record = read_record(job.checkpoint)
     location_of(job.checkpoint).remove()
-    options = job.options
-    namespace = ".".join(name for name in (options.database, options.collection) if name)
-    job_id = record.job if record else _job_id(job, sink_states(job, with_spark=with_spark))
-    begun, mask = (record.begun, record.mask) if record else ((), "")
-    write_record(job.checkpoint, JobRecord(job_id, namespace, {}, begun, snapshot=True, mask=mask))
+    job_id = record.job if record else new_record(job, sink_states(job, with_spark=with_spark)).job
+    begin_anew = JobRecord(job_id, _namespace(job), snapshot=True)
+    if record:
+        begin_anew = replace(begin_anew, begun=record.begun, mask=record.mask, pipeline=record.pipeline)
+    write_record(job.checkpoint, begin_anew)
     return check_job(job, with_spark=with_spark)
 
 
@@ -301,47 +309,12 @@ def note_begun(job: Job, record: JobRecord, committed: Iterable[SinkOptions] = (
     """Records, after a batch, the sinks that have a table by now; `committed` are those of several collections."""
     sinks = [sink for sink in job.sinks if sink.kind != "own" and not sink.per_collection]
     missing = [sink for sink in sinks if table_name(sink) not in record.begun]
-    new = {table_name(sink) for sink in missing if _sink_state(sink).exists}
+    new = {table_name(sink) for sink in missing if sink_state(sink).exists}
     new |= {table_name(sink) for sink in committed} - set(record.begun)
     if new or record.snapshot:
         record = replace(record, begun=tuple(sorted({*record.begun, *new})), snapshot=False)
         write_record(job.checkpoint, record)
     return record
-
-
-def _has_state(sink: SinkOptions, *, with_spark: bool) -> bool:
-    """Whether its table says whose it is, and can be read now."""
-    return sink.kind != "own" and (with_spark or not sink.in_catalog)
-
-
-def sink_states(job: Job, *, with_spark: bool = False) -> tuple[SinkState, ...]:
-    """The tables of the job's sinks, as they are; with Spark also those in its catalogs.
-
-    Raises ServerUnreachable if a target is a server that does not answer, NotAMirror for a table of another kind,
-    CommitRefused for a target that refuses documents of a commit, unless the job has dead letters for them.
-    """
-    states = []
-    for table in tables_of(job, with_spark=with_spark):
-        if _has_state(table.sink, with_spark=with_spark):
-            try:
-                states.append(_sink_state(table.sink, table.collection))
-            except CommitRefused as error:
-                if not job.deadletter:
-                    raise
-                owner = TableOwner.of(error.state.owner)
-                states.append(SinkState(table.sink, error.state, owner, table.collection))
-    return tuple(states)
-
-
-def _sink_state(sink: SinkOptions, collection: str = "") -> SinkState:
-    check_format(sink)
-    _check_brokers(sink)
-    with _answering_target(sink):
-        opened = sink.open()
-        if isinstance(opened, MirrorSink) and isinstance(opened.table, MongoMirror):
-            opened.table.check_rights()
-        position = opened.position()
-    return SinkState(sink, position, TableOwner.of(getattr(position, "owner", "")), collection)
 
 
 def _check_targets(job: Job) -> None:
@@ -354,36 +327,23 @@ def _check_targets(job: Job) -> None:
         if isinstance(opened, PerCollectionSink):
             with answering(job.options):
                 names = list(read_collections(job.options))
-            with _answering_target(sink):
+            with answering_target(sink):
                 opened.check_rights(names)
 
 
-@contextmanager
-def _answering_target(sink: SinkOptions) -> Iterator[None]:
-    """Raises ServerUnreachable where the target of a sink does not answer within some seconds."""
-    try:
-        with pymongo.timeout(limits.START_CHECK_SECONDS_MAX):
-            yield
-    except ConnectionFailure as error:
-        raise ServerUnreachable(f"no server answers for the sink {sink}: {_reason(error)}") from error
-
-
-def _check_brokers(sink: SinkOptions) -> None:
-    """Raises ServerUnreachable if the sink writes to Kafka, and no broker answers."""
-    if sink.kind == "kafka":
-        reason = unreachable(kafka_options(sink.options).servers, limits.START_CHECK_SECONDS_MAX)
-        if reason:
-            raise ServerUnreachable(f"no broker answers for the sink {sink}: {reason}")
-
-
-def _job_id(job: Job, sinks: Iterable[SinkState], record: JobRecord | None = None) -> str:
-    """The id of a job that has not begun: that in its tables, if they say that they are of this checkpoint."""
+def new_record(job: Job, sinks: Iterable[SinkState], record: JobRecord | None = None) -> JobRecord:
+    """The record of a job that has not begun, with the id that its tables have, if they are of its checkpoint."""
     path = str(job.checkpoint.absolute())
     ids = [state.owner.job for state in sinks if state.owner and state.owner.checkpoint == path]
-    return ids[0] if ids else record.job if record else uuid4().hex
+    job_id = ids[0] if ids else record.job if record else uuid4().hex
+    return replace(record or JobRecord("", _namespace(job)), job=job_id)
 
 
-def _check_there(checked: CheckedJob, state: SinkState) -> None:
+def _namespace(job: Job) -> str:
+    return ".".join(name for name in (job.options.database, job.options.collection) if name)
+
+
+def check_there(checked: CheckedJob, state: SinkState) -> None:
     """Raises TableGone for a table that a sink needs and that is not there."""
     if state.exists or checked.checkpoint.committed < 0:
         return
@@ -392,10 +352,7 @@ def _check_there(checked: CheckedJob, state: SinkState) -> None:
     begun = table_name(state.sink) in checked.record.begun
     job = checked.job
     if begun:
-        raise TableGone(
-            f"the table of the sink {state.sink} is gone, while the checkpoint {job.checkpoint} says how far it was: "
-            "put it back, or begin again with `headrace pipeline reset`"
-        )
+        raise TableGone(gone_message(str(state.sink), job.checkpoint))
     if state.sink.folds and job.options.start.kind == "snapshot" and not state.collection:
         raise TableGone(
             f"the sink {state.sink} has no table, and the checkpoint {job.checkpoint} is past the snapshot that it "
@@ -418,10 +375,15 @@ def _check_all_there(checked: CheckedJob, *, with_spark: bool) -> None:
     if checked.checkpoint.committed < 0:
         return
     for name in missing_tables(checked.job, checked.record.begun, with_spark=with_spark):
-        raise TableGone(
-            f"the table of the sink {name} is gone, while the checkpoint {checked.job.checkpoint} says how far it was: "
-            "put it back, or begin again with `headrace pipeline reset`"
-        )
+        raise TableGone(gone_message(name, checked.job.checkpoint))
+
+
+def gone_message(sink: str, checkpoint: Path) -> str:
+    """The message of TableGone for a table that had begun."""
+    return (
+        f"the table of the sink {sink} is gone, while the checkpoint {checkpoint} says how far it was: put it back, or "
+        "begin again with `headrace pipeline reset`"
+    )
 
 
 def _check_stream(state: SinkState, options: SourceOptions) -> None:
@@ -436,21 +398,6 @@ def _check_stream(state: SinkState, options: SourceOptions) -> None:
             f"{state.sink} has the events of {shown}: give the job a checkpoint and tables of its own, or begin again "
             "with `headrace pipeline reset --data`"
         )
-
-
-@contextmanager
-def answering(options: SourceOptions) -> Iterator[None]:
-    """Raises ServerUnreachable where a server does not answer within some seconds."""
-    try:
-        with pymongo.timeout(limits.START_CHECK_SECONDS_MAX):
-            yield
-    except ConnectionFailure as error:
-        servers = ", ".join(server_name(one.uri) for one in options.servers)
-        raise ServerUnreachable(f"no server answers at {servers}: {_reason(error)}") from error
-
-
-def _reason(error: Exception) -> str:
-    return error_line(error).partition(": ")[2].partition(" (configured timeouts")[0].partition(", Timeout:")[0]
 
 
 def _check_same_servers(job: Job, checkpoint: Checkpoint) -> None:
@@ -554,6 +501,18 @@ def _check_order(checked: CheckedJob, now: dict[str, str]) -> None:
             )  # fmt: skip
         for one, token in _tokens_of(options, state):
             wait_until_after(MongoDBStream(one), token)
+
+
+def _check_beginnings(checked: CheckedJob) -> None:
+    """Of a job that begins: as `check_beginning`, for each table of state."""
+    options = parse_options(checked.job.source)
+    if options.start.kind == "snapshot" or checked.record.snapshot:
+        return
+    for state in checked.sinks:
+        if state.sink.folds:
+            for one in options.servers:
+                token = _token_of(state, server_name(one.uri) if options.others else "")
+                check_beginning(one, token, state.sink)
 
 
 def _wait_for_each(options: SourceOptions, state: SinkState) -> None:

@@ -4,13 +4,17 @@ A rule names a path and masks every value at or below it: objects and arrays rem
 itself. Paths go through arrays, as MongoDB's do: `items.card` is the field of each item. So masking and updating can be
 done in either order: the masked update of a masked document is the masked document.
 
+A mask fails closed: where a document has a plain value in place of the object that a path leads through, the value is
+masked, too. It is hashed if all that the paths below would mask is hashed, otherwise redacted (null, if that is null or
+left out).
+
     hash       HMAC-SHA-256 of the value by the job's key, as 64 digits; values that MongoDB calls equal have one hash
     null       null
     omit       the field is left out
     redact     "***"
-    truncate   the first characters of a string; anything else is null
+    truncate   the first characters of a string; any other value is null
 
-What masks a document's key also masks it in resume tokens, which are readable.
+A rule that masks a document's key also masks it in resume tokens, which are readable.
 
 A null is left as it is. A name that is a number may be an index, and one with dots a path: both are masked as either.
 """
@@ -47,7 +51,7 @@ class MaskError(ValueError):
 
 
 class _Omitted:
-    """What stands for a value that is left out."""
+    """The stand-in for a value that is left out."""
 
 
 _OMITTED: Final = _Omitted()
@@ -59,6 +63,8 @@ class _MaskNode:
 
     names: dict[str, _MaskNode] = field(default_factory=dict)
     action: Action | None = None
+    instead: Action | None = None
+    """The action on a plain value here, in place of the object that was expected."""
 
 
 class Mask:
@@ -76,6 +82,7 @@ class Mask:
             for name in ".".join(path).split("."):
                 node = node.names.setdefault(name, _MaskNode())
             node.action = action
+        _set_instead(self._root)
         self._hex_names = [name.encode().hex().upper() for name in self._root.names]
 
     def __repr__(self) -> str:
@@ -126,7 +133,7 @@ class Mask:
 
     @property
     def columns(self) -> dict[str, Callable[[Document], Document]]:
-        """What masks each part of an event that holds documents, by its name."""
+        """Return the function that masks each part of an event that holds documents, by its name."""
         documents = ("documentKey", "fullDocument", "fullDocumentBeforeChange")
         updates = ("rawUpdateDescription", "updateDescription")
         return dict.fromkeys(documents, self.document) | dict.fromkeys(updates, self.update)
@@ -161,12 +168,23 @@ def parse_mask(text: str, secret: Callable[[str], str], *, in_tokens: bool = Tru
             if steps[0] == "_id" and name != "hash":
                 raise MaskError(f"mask: {path} is in the key of a document, which can be hashed only")
             rules[steps] = _omit if name == "omit" else _REPLACING.get(name) or _truncating(path, paths)
+    _check_numbers(rules)
     described = json.dumps({name: given[name] for name in sorted(given.keys() - {"key"})})
     if given.get("hash"):
         hashing = _hashing(given, secret)
         rules |= {steps: hashing for path in given["hash"] if (steps := _path(path))}
         described += str(hashing(described))
     return Mask(rules, sha256(described.encode()).hexdigest()[:16], in_tokens=in_tokens) if rules else None
+
+
+def _check_numbers(rules: Mapping[tuple[str, ...], Action]) -> None:
+    """Raises MaskError where one path has a number, which may be an index, and another a name in its place."""
+    names: dict[tuple[str, ...], set[bool]] = {}
+    for path in rules:
+        for depth, step in enumerate(path):
+            names.setdefault(path[:depth], set()).add(step.isdigit())
+    if mixed := next((".".join(path) for path, kinds in names.items() if path and len(kinds) > 1), ""):
+        raise MaskError(f"mask: below {mixed} one path has a number, which may be an index, and another a name")
 
 
 def omitting(paths: list[str]) -> Mask | None:
@@ -260,8 +278,28 @@ def _walk(value: Any, node: _MaskNode) -> Any:
     if node.action is not None:
         return _masked(value, node.action)
     if type(value) is list:
-        return [_walk(item, node) for item in value]
-    return _fields(value, node) if type(value) is dict else value
+        return [_walk(item, _of_item(node, str(index))) for index, item in enumerate(value)]
+    if type(value) is dict:
+        return _fields(value, node)
+    assert node.instead is not None
+    return None if value is None else node.instead(value)
+
+
+def _of_item(node: _MaskNode, index: str) -> _MaskNode:
+    """The node of an array's item: that of its index, if a path names it, otherwise the array's."""
+    return node.names.get(index, node)
+
+
+def _set_instead(node: _MaskNode) -> set[Action]:
+    """Set `instead` of the node and all below it; return the actions that are there."""
+    if node.action is not None:
+        return {node.action}
+    actions = set[Action]().union(*map(_set_instead, node.names.values()))
+    if len(actions) == 1 and isinstance(hashing := next(iter(actions)), _Hashing):
+        node.instead = hashing
+    else:
+        node.instead = _null if actions <= {_null, _omit} else _redact
+    return actions
 
 
 def _fields(document: Document, node: _MaskNode) -> Document:
@@ -281,7 +319,11 @@ def _masked(value: Any, action: Action) -> Any:
         return None
     if type(value) is list:
         return [_masked(item, action) for item in value]
-    return {name: _masked(item, action) for name, item in value.items()} if type(value) is dict else action(value)
+    if type(value) is dict:
+        return {name: _masked(item, action) for name, item in value.items()}
+    return (
+        None if action is _omit else action(value)
+    )  # an item of an array is not left out: the others keep their index
 
 
 def _diff(diff: Document, node: _MaskNode) -> Document:
@@ -303,9 +345,9 @@ def _array_diff(diff: Document, node: _MaskNode) -> Document:
     masked: Document = {}
     for section, content in diff.items():
         if section[:1] == "u" and section[1:].isdigit():
-            masked[section] = _walk(content, node)
+            masked[section] = _walk(content, _of_item(node, section[1:]))
         elif section[:1] == "s" and section[1:].isdigit():
-            masked[section] = _diff(content, node)
+            masked[section] = _diff(content, _of_item(node, section[1:]))
         else:
             masked[section] = content
     return masked

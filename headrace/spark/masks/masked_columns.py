@@ -9,18 +9,22 @@ import pyarrow as pa
 
 from headrace.spark.masks.mask import Document, Mask
 from headrace.spark.rows.extjson import dumps, loads
-from headrace.values.bson import decode, encode
+from headrace.spark.rows.not_held import NOT_HELD, held_or_marked
+from headrace.values.bson import encode
 
 _OTHER: Final = "other"
 _TOKEN: Final = "token"
 
 
 def masked_bson(batch: pa.RecordBatch, mask: Mask) -> pa.RecordBatch:
-    """The batch of BSON columns with its values, and its tokens, masked."""
+    """The batch of BSON columns with its values, and its tokens, masked; a mark for a document that is not held."""
 
     def changed(column: pa.Array, function: Callable[[Document], Document]) -> pa.Array:
-        texts = [None if data is None else encode(function(decode(data))) for data in column.to_pylist()]
-        return pa.array(texts, column.type)
+        return pa.array([None if data is None else one(data, function) for data in column.to_pylist()], column.type)
+
+    def one(data: bytes, function: Callable[[Document], Document]) -> bytes:
+        document = held_or_marked(data)
+        return encode(document if NOT_HELD in document else function(document))
 
     for name, function in _functions(mask).items():
         number = batch.schema.get_field_index(name)
@@ -45,5 +49,5 @@ def masked_texts(table: pa.Table, mask: Mask) -> pa.Table:
 
 
 def _functions(mask: Mask) -> dict[str, Callable[[Document], Any]]:
-    """What masks each column. `other` holds what has no column of its own, or not with such a value."""
+    """Return the mask of each column. `other` holds what has no column of its own, or not with such a value."""
     return {**mask.columns, _OTHER: mask.event}

@@ -1,6 +1,6 @@
 """Which collections were read: by their UUIDs, and which of them events have ended since.
 
-A collection that is dropped and created anew, or replaced by a rename, has another UUID. Where events say so, they are
+A collection that is dropped and created again, or replaced by a rename, has another UUID. Where events say so, they are
 read like any other, and the sinks' policies decide. Where none does (a server was maintained without its oplog, or a
 job without a checkpoint begins after the drop), what was read is of another collection than what is to come.
 """
@@ -57,7 +57,7 @@ def collection_uuids(options: SourceOptions) -> dict[str, str] | None:
 
 
 def ended_collections(options: SourceOptions, start: StreamPosition) -> set[str] | None:
-    """The namespaces of one server that events from `start` on end or replace; None if nobody can know.
+    """The namespaces of one server that events from `start` on end or replace; None if that cannot be known.
 
     That is so where the oplog does not reach so far back (a position that it has lost is reported as such), and where
     the stream ends, as with its database.

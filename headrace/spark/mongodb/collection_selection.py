@@ -1,7 +1,8 @@
 """Which collections a stream of several follows: names with `*`, of one database or of the deployment.
 
-Not selected, whatever the names say: `system.` collections, and the temporary ones that `$out` and a rename across
-databases make, whose content is another collection's in the end.
+Not selected, whatever the names say: `system.` collections; the temporary ones that `$out` and a rename across
+databases make, whose content is another collection's in the end; and those in which the sink `mongodb` of another job
+keeps its position, which a copy must not take over.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from headrace.spark.errors import OptionError
 Namespace = tuple[str, str]
 """A database and a collection in it."""
 
-_INTERNAL: Final = re.compile(r"system\.|tmp\.(agg_out|mr)\.|tmp.{5}\.renameCollection$", re.DOTALL)
+_INTERNAL: Final = re.compile(
+    r"system\.|headrace\.(positions|redo|tokens)$|tmp\.(agg_out|mr)\.|tmp.{5}\.renameCollection$", re.DOTALL
+)
 _DATABASES: Final = frozenset({"admin", "config", "local"})
 
 

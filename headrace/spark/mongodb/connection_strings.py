@@ -2,7 +2,7 @@
 
     mongodb://user:password@host/       as it is
     env:NAME                            the value of an environment variable of the driver
-    file:/run/secrets/uri               the first line of a file that nobody but its owner can read
+    file:/run/secrets/uri               the first line of a file that only its owner can read
 
 Rule: a reference stands for the connection string in job files, plans and command lines. It is resolved when the job's
 options are parsed, on the driver; workers get the string itself, in the pickled parts of the stream, and no text does.
@@ -47,7 +47,7 @@ def resolved_secret(reference: str) -> str:
 
 
 def referred(text: str, what: str = "a database's URL") -> str:
-    """What an option of another system stands for: `what`. Raises OptionError, which does not have it."""
+    """Resolve an option of another system: `what`. Raises OptionError, which does not have it."""
     kind, sign, name = text.partition(":")
     if kind == "env" and sign:
         if not (value := os.environ.get(name, "").strip()):

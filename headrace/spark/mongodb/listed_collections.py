@@ -14,7 +14,7 @@ from headrace.spark.mongodb.mongodb_stream import client_of
 from headrace.spark.mongodb.source_options import SourceOptions
 
 KINDS: Final = {"timeseries": "a time-series collection", "view": "a view"}
-"""What has no change stream, by the type that `listCollections` says."""
+"""Kinds without a change stream, by the type that `listCollections` reports."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,10 @@
 """Which history a server has, and whether it is still the one that a query has read.
 
-A position means something in one history only. Two signs tell one from another:
+A position means something in one history only. Two signs identify it:
 
     the replica set's id   of `replSetGetConfig`, or of `local.system.replset`; of a sharded cluster its `clusterId`.
                            Another data directory has another id. A user without the privileges cannot read it.
-    an event               whoever has taken an event asks for it again by its token. A server that was restored from
+    an event               a client asks for its last event again, by its token. A server that was restored from
                            an older copy has its old id, but not that event.
 
 The id is asked for whenever the process that answers is another one (`hello` says which): at each start, and after each
@@ -108,7 +108,7 @@ def changed_message(server: str, before: str, now: str) -> str:
 
 
 def serving_processes(client: Client) -> tuple[str, ...]:
-    """The processes of the servers that are there, as pymongo's monitor last saw them; asks nobody."""
+    """The processes of the servers that are there, as pymongo's monitor last saw them; sends nothing."""
     servers = client.topology_description.server_descriptions().values()
     known = [server.topology_version or {} for server in servers if server.server_type_name != "Unknown"]
     return tuple(sorted(str(version.get("processId", "")) for version in known))

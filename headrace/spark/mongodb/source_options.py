@@ -1,4 +1,4 @@
-"""What a job asked of the source, parsed: the servers, the stream, and from where to where it is read."""
+"""The options of the source, parsed: the servers, the stream, and from where to where it is read."""
 
 from __future__ import annotations
 
@@ -47,12 +47,14 @@ class SourceOptions:
     bytes_max: int | None = None
     documents: str = "extjson"
     document_schema: str = ""
+    not_held: str = "fail"
+    """The treatment of a document that a table would change: `fail`, or a `mark` in its place."""
     columns: tuple[str, ...] = ()
     mask: Mask | None = field(default=None, repr=False)
-    """What masks the rows; it has the key."""
+    """The mask of the rows; it has the key."""
     partitions: int = 1
     partition_by: str = "document"
-    """What divides events into partitions: `document` or `time`."""
+    """The criterion that divides events into partitions: `document` or `time`."""
     transport: str = "auto"
     archive: str = ""
     as_of: StreamPosition | None = None
@@ -67,6 +69,8 @@ class SourceOptions:
     idle_advance_ms: int = 60_000
     stage_into: str = ""
     """The folder of a log into which workers write the rows (`tables/staged_rows.py`); empty: Spark gets them."""
+    stage_slots: str = ""
+    """How the rows in these files are divided (`tables/slots.py`); empty: as they come."""
 
     @property
     def selection(self) -> CollectionSelection:

@@ -206,4 +206,4 @@ PARTIAL_ACCUMULATORS: Final[dict[str, PartialAccumulator]] = {
 """The accumulators that a $group on Spark supports."""
 
 ORDERED: Final = frozenset({"$first", "$last"})
-"""Those that depend on the order of rows."""
+"""Accumulators that depend on the order of rows."""

@@ -191,7 +191,7 @@ def _where_present(leaf: LeafMatchExpression, names: tuple[str, ...], decided: C
 
 
 def _or_absent(by_key: FilterApproximation, absent: bool) -> FilterApproximation:
-    """`by_key` for rows with a document key; the other rows may have it, as something else, in `other`."""
+    """`by_key` for rows with a document key; the other rows may have it in another form, in `other`."""
     column = "documentKey"
     nowhere = every([IsNull(column), IsNull("other"), ConstantCondition(absent)])
     possibly = every([IsNull(column), some([negated(IsNull("other")), ConstantCondition(absent)])])

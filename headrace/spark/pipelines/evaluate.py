@@ -165,7 +165,7 @@ class Failures:
         self.reasons = dict(before or {})
 
     def results(self, flow: Flow, document: Document, index: int) -> tuple[Document, ...]:
-        """What the stages make of the document of row `index`; nothing if they fail on it. Raises CommandError."""
+        """Return the stages' results for row `index`; nothing if they fail on it. Raises CommandError."""
         try:
             return tuple(flow(document))
         except CommandError as error:

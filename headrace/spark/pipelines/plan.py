@@ -2,7 +2,7 @@
 
 Rule: leading filters of events become conditions on columns, as far as columns can decide them; consecutive stages of
 one document form one step of the evaluator; `$group` and `$lookup` are Spark's aggregation and join around the
-evaluator. Anything else is refused.
+evaluator. Other stages are refused.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headrace.spark.pipelines.windows import Window
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """What a plan depends on besides the stages; the last four fields are as for `pipeline`.
+    """The inputs of a plan besides the stages; the last four fields are as for `pipeline`.
 
     `events`: rows are events. `texts`: their documents are Extended JSON. `ordered`: rows have an order.
     """

@@ -32,7 +32,7 @@ def canonical(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What the stages of one pipeline may refer to: `let` variables with `$$NOW`, and a collation document."""
+    """The names that a pipeline's stages may refer to: `let` variables with `$$NOW`, and a collation document."""
 
     variables: Document = field(default_factory=dict)
     collation: Document | None = None
@@ -57,7 +57,7 @@ class Program:
 
     @property
     def setting(self) -> Setting:
-        """What the stages may refer to."""
+        """Return the names that the stages may refer to."""
         decoded = bson.decode(self.body)
         return Setting(decoded["variables"], decoded["collation"])
 

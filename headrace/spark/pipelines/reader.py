@@ -34,14 +34,16 @@ def rewritten_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Runs the stages over batches of all columns of events, as BSON; the results as batches of `columns`.
 
-    Raises error 280 if a stage changed `_id`.
+    Raises error 280 if a stage changed `_id`, and NotHeld for BSON that the stages would change.
     """
     from headrace.spark.pipelines import row_events
     from headrace.spark.pipelines.evaluate import check_id
+    from headrace.spark.rows.not_held import refuse_not_held
     from headrace.values.arrow.batches import events_batch
 
     flow = flow_of(Program.of(stages, Setting()).stages())
     for batch in batches:
+        refuse_not_held(batch)
         made = []
         for event in row_events.events(batch):
             for rewritten in flow(event):

@@ -128,6 +128,6 @@ def _event_field(name: str, value: Any, row: dict[str, Any]) -> tuple[str, Any]:
         return name, DatetimeMS(value // 1000)
     if name == "txnNumber":
         return name, Int64(value)
-    if name == "updateDescription" and "$v" in value:  # only the oplog's own descriptions tell their version
+    if name == "updateDescription" and "$v" in value:  # only the oplog's own descriptions have their version
         return "rawUpdateDescription", value
     return name, value

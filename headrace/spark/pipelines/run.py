@@ -78,7 +78,7 @@ def pipeline(
     let        values of `$$` variables; `$$NOW` is the time of this call
     compiled   False: no condition on columns, everything by the evaluator
     failures   True: a row on which a stage fails comes as it is, with the reason in the column `_failed`, which is
-               null in others (and missing, if no stage can fail); behind a $lookup the document as it came to the
+               null in others (and missing, if no stage can fail); after a $lookup the document as it came to the
                stage that fails; not with $group
 
     Raises StageRefused for a stage that Spark cannot run, and the server's CommandError for an invalid one, before

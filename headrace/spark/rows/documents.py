@@ -7,7 +7,7 @@
 
 Workers convert the wanted columns only: documents of the same layout all at once (`layouts.py`), the others one by one.
 
-Rule: both give identical results.
+Rule: both give identical results. For a document that Extended JSON does not hold there is a mark (`not_held.py`).
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from headrace.spark.rows.known_layouts import KnownLayouts
 from headrace.spark.rows.layout_columns import StructColumns
 from headrace.spark.rows.layout_texts import texts as layout_texts
 from headrace.spark.rows.layouts import LayoutMatch, Numbers
+from headrace.spark.rows.not_held import held_or_marked
 from headrace.spark.rows.typed import fit_struct
 from headrace.values.arrow import COLUMNS
-from headrace.values.bson import MISSING, decode
+from headrace.values.bson import MISSING
 
 
 class Shaper:
@@ -93,14 +94,16 @@ class TypedColumns:
         held: list[Any] = []
         rest: list[str | None] = []
         for data in column.to_pylist():
-            value, left = (None, MISSING) if data is None else self._fit(decode(data))
+            value, left = (None, MISSING) if data is None else self._fit(held_or_marked(data))
             held.append(value)
             rest.append(None if left is MISSING else dumps(left))
         return [pa.array(held, self._arrow), pa.array(rest, pa.string())]
 
 
 def _texts(column: pa.Array) -> pa.Array:
-    return pa.array([None if data is None else dumps(decode(data)) for data in column.to_pylist()], type=pa.string())
+    return pa.array(
+        [None if data is None else dumps(held_or_marked(data)) for data in column.to_pylist()], type=pa.string()
+    )
 
 
 def _exact_texts(column: pa.Array) -> list[pa.Array]:

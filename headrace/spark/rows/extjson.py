@@ -69,7 +69,7 @@ def loads(text: str) -> Any:
 
 
 def loads_strict(text: str) -> Any:
-    """The value of a text that somebody typed. Raises ValueError, also for `{"$oid": "zz"}`."""
+    """The value of a text that a person typed. Raises ValueError, also for `{"$oid": "zz"}`."""
     return _read(json.loads(text), strict=True)
 
 

@@ -1,7 +1,7 @@
 """Which texts of keys are one key: 1, 1.0 and Decimal128 "1.00" are three texts, and one `_id` in MongoDB.
 
 Rule: two keys have the same identity exactly if MongoDB's comparison calls them equal. A table has each key as the text
-of the document's own `_id`; whatever looks a key up, or counts documents by it, goes by the identity.
+of the document's own `_id`; code that looks a key up, or counts documents by it, uses the identity.
 """
 
 from __future__ import annotations

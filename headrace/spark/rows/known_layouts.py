@@ -39,7 +39,7 @@ class KnownLayouts:
         try:
             return self._columns(column, fast, exact)
         except (IndexError, InvalidBSON, UnicodeError, pa.ArrowException):
-            # A document is malformed or too large; the decoder raises the error for it.
+            # A document is malformed or too large; the decoder raises the error for it. Or it is not held.
             self._known.clear()
             return exact(column)
 

@@ -35,6 +35,7 @@ from headrace.spark.rows.layouts import (
     Numbers,
     decoded,
 )
+from headrace.spark.rows.not_held import NotHeldTogether
 
 Piece: TypeAlias = str | pa.Array
 """Text that is the same for all documents, or a column with each document's text."""
@@ -80,6 +81,8 @@ def _fast_arrays(match: LayoutMatch) -> tuple[Numbers, list[pa.Array]]:
 
 
 def _items(match: LayoutMatch) -> Iterator[Piece]:
+    if any(field.name != str(number) for number, field in enumerate(match.layout.fields)):
+        raise NotHeldTogether
     yield "["
     for number, field in enumerate(match.layout.fields):
         yield "," if number else ""

@@ -7,7 +7,8 @@ Most documents of a collection have one of a few layouts. The names and types of
 of a batch at once, word by word; this gives the offsets of each field's values, from which columns are made.
 
 Rule: exact. A document matches a layout if every type and name is equal and its lengths lead to its end. Documents with
-duplicate names, DBRefs or rare types have no layout, and are left to the decoder.
+duplicate names, DBRefs or rare types have no layout, and are left to the decoder. So are all documents of a batch with
+values that tables do not hold (`not_held.py`): a NotHeldTogether is raised for them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from bson import InvalidBSON
 from numpy.typing import NDArray
 
 from headrace import limits
-from headrace.values.bson import decode, iter_elements
+from headrace.spark.rows.not_held import NotHeldTogether, check_held
+from headrace.values.bson import decode, encode, iter_elements
 
 Numbers: TypeAlias = NDArray[np.int64]
 
@@ -35,6 +37,7 @@ _FIXED: Final = {
 # The size of a value minus its leading int32.
 _COUNTED: Final = {TEXT: 4, ARRAY: 0, BINARY: 5, CODE: 4}
 _WORD: Final = 8
+_NAN: Final = np.uint64(0x7FF8_0000_0000_0000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +116,12 @@ class LayoutMatch:
         return self.column.words(at).view(np.int64)
 
     def doubles(self, field: LayoutField) -> NDArray[np.float64]:
-        """The values of a field of type double."""
-        return self.column.words(self.offsets[field.index]).view(np.float64)
+        """The values of a field of type double; raises NotHeldTogether for a NaN with a payload or a sign."""
+        words = self.column.words(self.offsets[field.index])
+        values = words.view(np.float64)
+        if (words[np.isnan(values)] != _NAN).any():
+            raise NotHeldTogether
+        return values
 
     def bools(self, field: LayoutField) -> NDArray[np.bool_]:
         """The values of a field of type bool; raises InvalidBSON for a byte other than 0 and 1."""
@@ -163,7 +170,7 @@ class DocumentLayout:
         self._segments = tuple(_segments(fields))
 
     def match(self, column: BsonColumn, rows: Numbers) -> LayoutMatch:
-        """Those of the rows that have this layout."""
+        """Return the rows that have this layout."""
         at, offsets = column.starts[rows], list[Numbers]()
         for segment in self._segments:
             for where, word, mask in segment.words:
@@ -184,11 +191,19 @@ class DocumentLayout:
 
 
 def decoded(kind: int, column: pa.Array) -> list[Any]:
-    """The values of BSON type `kind` whose bytes the column holds: one array to the decoder, not many documents."""
-    head = bytes([kind, 0])
-    items = b"".join([head + value for value in column.to_pylist()])
+    """The values of BSON type `kind` whose bytes the column holds: one array to the decoder, not many documents.
+
+    Raises NotHeldTogether if there is a value whose text would not be its own (`not_held.py`).
+    """
+    values = column.to_pylist()
+    items = b"".join([b"%c%d\0%b" % (kind, number, value) for number, value in enumerate(values)])
     array = (len(items) + 5).to_bytes(4, "little") + items + b"\0"
-    result: list[Any] = decode((len(array) + 8).to_bytes(4, "little") + b"\x04a\0" + array + b"\0")["a"]
+    data = (len(array) + 8).to_bytes(4, "little") + b"\x04a\0" + array + b"\0"
+    document = decode(data)
+    if encode(document) != data:
+        raise NotHeldTogether
+    check_held(kind, values, data)
+    result: list[Any] = document["a"]
     return result
 
 

@@ -29,7 +29,7 @@ def split_server_key(text: str) -> tuple[str, str]:
 
 
 def of_server(server: str, by_key: Mapping[str, Value]) -> dict[str, Value]:
-    """What the mapping has of this server, by the `_id` alone."""
+    """Return the mapping's items of this server, by the `_id` alone."""
     start = f"{server}{_BETWEEN}"
     return {key[len(start) :]: value for key, value in by_key.items() if key.startswith(start)}
 

@@ -109,7 +109,7 @@ def _fit_map(item_fit: Fit) -> Fit:
 
 
 def _fit_items(items: list[Any], fit: Fit) -> list[Any] | None:
-    """The column's values of the items if every item fits completely, else None."""
+    """The column's values of the items if every item fits completely, otherwise None."""
     held = []
     for item in items:
         one, left = (None, MISSING) if item is None else fit(item)

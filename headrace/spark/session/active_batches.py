@@ -1,4 +1,4 @@
-"""The batches that this process's sinks are writing, by their queries: who stops queries, or ends, waits for them.
+"""The batches that this process's sinks are writing, by their queries: the end of queries, or of the process, waits.
 
 Spark calls sinks on daemon threads, which Python abandons at its end. One that is amid native code (Delta's, say) may
 then crash the process, so its end waits for them: a driver's end usually, unless Spark's JVM has died first. And a
@@ -66,7 +66,7 @@ class ActiveBatches:
 
     @contextmanager
     def held(self, timeout_s: float) -> Iterator[None]:
-        """Inside, where queries are told to stop, no batch begins; those that were being written have ended."""
+        """While queries are stopped inside the context, no batch begins; those that were being written have ended."""
         with self._changed:
             self._holder_count += 1
         try:

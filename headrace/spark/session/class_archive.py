@@ -2,8 +2,8 @@
 
 It takes 150 MB of the user's cache.
 
-The first session that Headrace starts makes it in the background, in a process of its own that only takes time which
-nobody else wants. What fails is tried again after a day. `HEADRACE_CLASS_CACHE=off` in the environment forbids it.
+The first session that Headrace starts makes it in the background, in a process of its own that only takes idle
+time. What fails is tried again after a day. `HEADRACE_CLASS_CACHE=off` in the environment forbids it.
 
     spark-<key>.jsa          put in place by a rename; the key is of the Java and the Spark that it fits
     spark-<key>.jsa.tried    touched when making it begins, and locked until it ends
@@ -71,7 +71,7 @@ def _marker(path: Path) -> Path:
 def make(*, background: bool = False) -> Path | None:
     """Makes the archive and returns its path; None if another process is making it.
 
-    In the `background` it takes only time that nobody else wants, and does nothing if there is an archive.
+    In the `background` it takes only idle time, and does nothing if there is an archive.
     """
     java = find_java()
     path = jvm.archive_path(java)

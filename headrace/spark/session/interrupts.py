@@ -27,7 +27,7 @@ _POLL_S: Final = 0.01
 
 @contextmanager
 def handler_restored() -> Iterator[None]:
-    """Within the context PySpark makes a session, and takes SIGINT from nobody."""
+    """Within the context PySpark makes a session, and leaves the handler of SIGINT as it is."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -95,5 +95,5 @@ def _cancel_jobs(session: SparkSession) -> None:
 
 
 def _at_a_prompt() -> bool:
-    """Whether somebody types: an interrupt takes back a line then, and queries go on in the background."""
+    """Whether this is a prompt: an interrupt takes back a line then, and queries continue in the background."""
     return hasattr(sys, "ps1") or bool(sys.flags.interactive)

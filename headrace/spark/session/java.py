@@ -86,7 +86,7 @@ def _major(home: Path) -> int | None:
 
 
 def _version_output(command: Path) -> str:
-    # A stub, as macOS has one, fails: there is no Java behind it.
+    # A stub, as macOS has one, fails: it starts no Java.
     done = subprocess.run([command, "-version"], capture_output=True, text=True, timeout=60, check=False)
     return done.stderr if done.returncode == 0 else ""
 

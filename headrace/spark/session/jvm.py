@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import IO, Final
 
 from headrace import limits
@@ -62,6 +63,10 @@ _STARTS_SOON: Final = (
 # Starts sooner, with a lower peak speed: for tests, demonstrations and small jobs. Java's default for one compiler is
 # 48 MB of compiled code, which a job with tables in catalogs fills; then nothing more is compiled.
 QUICK: Final = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m")
+# Without an archive each class of Spark's own jars is verified as it is loaded: a third of the JVM's time. Those of an
+# archive were verified when it was made. Versions of Java after this one may warn of the option.
+_UNVERIFIED: Final = ("-XX:+UnlockDiagnosticVMOptions", "-XX:-BytecodeVerificationRemote")
+_UNVERIFIED_JAVA_MAX: Final = 21
 _LOGGING: Final = """\
 rootLogger.level = {level}
 logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
@@ -121,7 +126,7 @@ def launch(
 def _environment(scratch: Path, *, local: bool) -> dict[str, str]:
     """The JVM's environment.
 
-    With SPARK_HOME, Spark's workers import PySpark from a zip, and each compiles it anew, for a second of CPU. Workers
+    With SPARK_HOME, Spark's workers import PySpark from a zip, and each compiles it again, for a second of CPU. Workers
     of a `local` session import the installed package instead, through links: a PYTHONPATH with all of its neighbours
     would come before the standard library.
     """
@@ -133,6 +138,9 @@ def _environment(scratch: Path, *, local: bool) -> dict[str, str]:
     packages.mkdir()
     for name in ("py4j", "pyspark"):
         (packages / name).symlink_to(_package(name))
+    if not any(module.name.startswith("pyspark_") for module in iter_modules()):
+        # Spark starts two processes of this Python to look for sources in such packages, of which there are none.
+        environ["PYSPARK_DRIVER_PYTHON"] = str(scratch / "no-packages-with-sources")
     environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(packages))))
     return environ
 
@@ -237,4 +245,6 @@ def archive_path(java: Java) -> Path:
 def _archive(java: Java) -> list[str]:
     # The JVM ignores an archive that does not fit.
     path = archive_path(java)
-    return [f"-XX:SharedArchiveFile={path}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"] if path.is_file() else []
+    if path.is_file():
+        return [f"-XX:SharedArchiveFile={path}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
+    return list(_UNVERIFIED) if java.major <= _UNVERIFIED_JAVA_MAX else []

@@ -63,7 +63,7 @@ def _continues(block: list[str], text: str) -> bool:
 
 
 def _passed(block: list[str]) -> list[str]:
-    """The block, or nothing if it is the traceback of a worker that was left; the empty lines behind it go with it."""
+    """The block, or nothing if it is the traceback of a worker that was left; the empty lines after it go with it."""
     errors = [line for line in block if line[:1].strip() and line.strip() not in {_BEGIN, *_LINKS}]
     frames = [match[1] for match in map(_FRAME.match, block) if match]
     left = errors and all(map(_ENDED.match, errors)) and frames and all(map(_PYSPARK.search, frames))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.spark.session import class_archive, jvm
 from headrace.spark.session.interrupts import handler_restored, replace_handler
 from headrace.spark.session.java import find_java
+from headrace.spark.session.last_line import say_source_errors_last
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,14 +82,18 @@ def _is_connect(session: object) -> bool:
 def register(session: SparkSession) -> SparkSession:
     """Registers the source, so that `format("headrace")` works in the session; returns the session.
 
-    SIGINT stops queries in order from then on, where PySpark's handler would break them off (`interrupts.py`).
+    SIGINT stops queries in order from then on, where PySpark's handler would break them off (`interrupts.py`). Workers
+    of this machine get this Python, unless the program has named another one. An error of the source that the program
+    does not catch is said in a line at its end (`last_line.py`).
     """
     from pyspark.errors import AnalysisException
 
     from headrace.spark.source.data_source import HeadraceSource
 
     replace_handler()
+    say_source_errors_last()
     if not _is_connect(session):
+        _set_worker_python(session)
         # PySpark 4.1 looks for sources in the thread's active session, which may be that of a query or of a table.
         of_spark: Any = type(session)
         of_spark._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)
@@ -99,6 +104,14 @@ def register(session: SparkSession) -> SparkSession:
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
     return session
+
+
+def _set_worker_python(session: SparkSession) -> None:
+    """Without a setting, Spark's workers run `python3`, which may be another one, without Headrace."""
+    context = session.sparkContext
+    named = "PYSPARK_PYTHON" in os.environ or context.getConf().contains("spark.pyspark.python")
+    if not named and str(context.master).partition("[")[0] == "local":
+        context.pythonExec = sys.executable
 
 
 def _existing() -> SparkSession | None:

@@ -1,6 +1,6 @@
 """Names of tables in Spark's catalogs, with `{database}` and `{collection}`: a table for each collection.
 
-Catalogs take letters, digits and `_`, and most do not tell upper from lower case. So in a table's name a collection's
+Catalogs take letters, digits and `_`, and most ignore case. So in a table's name a collection's
 is in lower case, any other ASCII character is `_`, and one that is not ASCII the hexadecimal digits of its bytes. Two
 collections may come to one table: the second is refused. A name does not say whose table it is; the last commit does.
 """

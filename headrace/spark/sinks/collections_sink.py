@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 OpenTable = Callable[[Namespace], Sink]
 _KIND: Final = "operationType"
 _SUMMED: Final = ("row_count", "event_count", "rest_count", "dead_letter_count")
-"""What the reports of tables are added up to."""
+"""The figures that are summed over the reports of tables."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,7 +97,7 @@ class BatchReport:
 
 
 class SinkPosition(Protocol):
-    """What a sink stores with its data: every event up to `token` is in; the last batch was `batch` of `query`."""
+    """A position stored with a sink's data: every event up to `token` is in; the last batch was `batch` of `query`."""
 
     @property
     def token(self) -> str: ...
@@ -108,7 +108,7 @@ class SinkPosition(Protocol):
 
 
 class Sink(Protocol):
-    """What a stream of rows is written to, by one writer at a time."""
+    """The target of a stream of rows, written by one writer at a time."""
 
     def apply(self, batch: MicroBatch) -> BatchReport | None:
         """Applies the batch durably; None if it was applied already, or is empty.

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.spark.rows.events import Row
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.rows.key_identity import key_identity
+from headrace.spark.rows.not_held import MARKED, marked_rows
 from headrace.spark.sinks.contract import BatchReport, MicroBatch, Sink, SinkPosition, take_rows
 from headrace.spark.tables.dead_letters import REFUSED, RESOLVED, DeadLetter, DeadLetters, row_text
 from headrace.spark.tables.refused_rows import (
@@ -62,7 +63,8 @@ class DeadLetterSink:
 
     def _apply(self, ordered: MicroBatch, rows: list[Row]) -> BatchReport | None:
         done = self.sink.position().token
-        refused = RefusedRows(set(self._letters.waiting(self._name, rows[0].token, done)), done)
+        waiting = set(self._letters.waiting(self._name, rows[0].token, done))
+        refused = RefusedRows(waiting, done, marked=marked_rows(ordered.table, MARKED))
         count = 0
         while True:
             division = refused.divided(rows)
@@ -89,8 +91,7 @@ class DeadLetterSink:
         letters = [
             DeadLetter(
                 self._name, rows[number].token, identity_of(rows[number]), REFUSED, rows[number].operationType,
-                refused.reasons.get(rows[number].token, "the document waits for a row that brings it as it is"),
-                row_text(value),
+                refused.reason(number, rows[number]), row_text(value),
             )
             for number, value in zip(division.refused, values, strict=True)
         ]  # fmt: skip
@@ -112,7 +113,7 @@ class DeadLetterSink:
         self._late_count += self._letters.add(letters, self._now_ms())
 
     def _forget_deleted(self, rows: Sequence[Row]) -> None:
-        """Of what the target has refused, a document that a later row of the batch takes away waits no more."""
+        """Forget a refused document that a later row of the batch removes."""
         last = {identity_of(row): row for row in rows}
         letters = [
             DeadLetter(self._name, last[key].token, key, RESOLVED, None, "", "")

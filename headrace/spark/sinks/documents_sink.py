@@ -88,6 +88,6 @@ def _new_documents(table: pa.Table, before: Progress) -> tuple[pa.Table, Progres
 
 
 def _identity(row: dict[str, object]) -> GroupIdentity:
-    """What identifies a group; a document without `_id` is identified by all its fields."""
+    """Return the identity of a group; a document without `_id` is identified by all its fields."""
     document = loads(str(row[_DOCUMENT]))
     return repr(row.get(_WINDOW)), key_identity(dumps(document.get("_id", document)))

@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Final
 
 from headrace import limits
 from headrace.clock import SystemClock
+from headrace.durable_files import replace_file
 from headrace.spark.session.active_batches import ACTIVE
+from headrace.spark.sinks.beginning import check_beginning
 from headrace.spark.sinks.contract import BatchReport, FrameSink, MicroBatch, Sink, take_rows
 from headrace.spark.sinks.query_id import query_id
-from headrace.spark.tables.durable_files import replace_file
 from headrace.spark.tables.progress import Progress, Sieve
 
 if TYPE_CHECKING:
@@ -63,12 +64,13 @@ def for_each_batch(
 
     The rows are collected to the driver once, unless every sink takes frames: then tasks write them. `listener` is
     called after each sink's commit. `checkpoint` is the query's checkpointLocation, needed through Spark Connect only.
-    The function raises what a sink raises, and QueryStopping if its query is stopped by Ctrl-C.
+    The function raises what a sink raises, NoBeginning for a mirror, a history or a copy whose stream begins amid the
+    life of its collection, and QueryStopping if its query is stopped by Ctrl-C.
     """
-    frame_sinks = [sink for sink in sinks if isinstance(sink, FrameSink) and sink.takes_frames]
 
     def apply(frame: DataFrame, number: int) -> None:
         query = query_id(frame, None if checkpoint is None else str(checkpoint))
+        frame_sinks = [sink for sink in sinks if isinstance(sink, FrameSink) and sink.takes_frames]
         all_frames = len(frame_sinks) == len(sinks)
         with _writing(query):
             for report in (
@@ -79,6 +81,8 @@ def for_each_batch(
 
     def collected(frame: DataFrame, query: str, number: int) -> Iterator[BatchReport | None]:
         batch = MicroBatch(query, number, _collected_rows(frame, number))
+        for sink in sinks:
+            check_beginning(sink, batch)
         return (sink.apply(batch) for sink in sinks)
 
     return apply
@@ -99,7 +103,7 @@ def _collected_rows(frame: DataFrame, number: int) -> pa.Table:
 
 
 _TOO_LARGE: Final = ("spark.driver.maxResultSize", "java.lang.OutOfMemoryError")
-"""What Spark says of a result that the driver does not take."""
+"""Spark's messages for a result that the driver does not take."""
 
 
 def _apply_frames(

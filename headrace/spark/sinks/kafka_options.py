@@ -13,7 +13,7 @@ from headrace.spark.errors import OptionError
 from headrace.spark.mongodb.connection_strings import referred
 
 FORMATS: Final = ("canonical", "relaxed")
-"""Of values: canonical Extended JSON keeps each type, relaxed is what most readers of JSON expect."""
+"""Formats of values: canonical Extended JSON keeps each type, relaxed is what most readers of JSON expect."""
 PROVIDER: Final = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 """The class of Spark's Kafka writer, which is in a jar of its own."""
 PACKAGE: Final = "org.apache.spark:spark-sql-kafka-0-10_2.13"
@@ -60,12 +60,6 @@ def kafka_options(given: Mapping[str, Any]) -> KafkaOptions:
             "'topic' has letters, digits, '.', '_', '-', and {database} and {collection} where these names belong, not "
             f"{topic!r}"
         )
-    if name not in FORMATS:
-        raise OptionError(f"'format' is one of {', '.join(FORMATS)}, not {name!r}")
-    if not isinstance(given.get("tombstones", False), bool):
-        raise OptionError(f"'tombstones' is true or false, not {given['tombstones']!r}")
-    if not isinstance(given.get("kafka", {}), Mapping):
-        raise OptionError("'kafka' is a table of options of Kafka's clients")
     client = dict(_flat(given.get("kafka", {})))
     if "bootstrap.servers" in client:
         raise OptionError("the brokers are the option 'servers'")

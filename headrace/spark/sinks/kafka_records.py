@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SCHEMA: Final = "key BINARY, value BINARY, topic STRING, headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
-"""What Spark's writer takes."""
+"""The columns that Spark's writer takes."""
 
 Record = tuple[bytes | None, bytes | None, str, list[dict[str, Any]]]
 

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.clock import SystemClock
+from headrace.durable_files import replace_file
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, Row
 from headrace.spark.sinks.contract import BatchReport, MicroBatch
 from headrace.spark.sinks.kafka_options import KafkaOptions
 from headrace.spark.sinks.kafka_records import SCHEMA, encoder
 from headrace.spark.tables.drop_policy import CollectionGone, checked_policy
-from headrace.spark.tables.durable_files import replace_file
 from headrace.spark.tables.fold import INVALIDATING
 from headrace.spark.tables.progress import Progress, Sieve
 from headrace.spark.tables.table_owner import TableOwner, check_owner

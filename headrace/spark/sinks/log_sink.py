@@ -1,4 +1,4 @@
-"""What the append-only sinks share: the new rows of a batch go to the end of a table of events, in one commit.
+"""The base of the append-only sinks: the new rows of a batch go to the end of a table of events, in one commit.
 
 The columns are the source's own, all of them. A drop, a rename and an invalidate are rows like any other: they are
 what happened. With the policy `fail` they stop the job instead; `keep` and `follow` are the same here.
@@ -8,7 +8,7 @@ lies between it and the event before is not in the log.
 
 If tasks can write the log's files (`SharedLog`), rows are not collected to the driver: each task writes a file and
 returns statistics of it, and the driver commits the files as they are, with the progress. In a job that does nothing
-else with the rows these are the tasks that read them (`tables/staged_rows.py`). The driver reads only a small batch
+more with the rows these are the tasks that read them (`tables/staged_rows.py`). The driver reads only a small batch
 that Spark has already, one of several servers, or one with rows that may be in the log already (a repeated snapshot),
 and checks each row.
 """
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 WRITERS: Final = ("tasks", "driver")
-"""Who writes the files: the tasks that have the rows, or the driver, for a path that only it sees."""
+"""The writer of the files: the tasks that have the rows, or the driver, for a path that only it sees."""
 
 
 def checked_writers(writers: str) -> str:
@@ -57,7 +57,7 @@ def checked_writers(writers: str) -> str:
 
 
 class LogSink:
-    """See `contract.Sink`. `shared`: tasks write the files if the log supports that, else the driver does."""
+    """See `contract.Sink`. `shared`: tasks write the files if the log supports that, otherwise the driver does."""
 
     def __init__(self, log: EventLog, policy: str = "follow", *, shared: bool = True) -> None:
         self.log = log
@@ -68,7 +68,7 @@ class LogSink:
         """Which stream the rows are of (`mongodb/stream_fingerprint.py`), if the caller knows it."""
         self.owner: TableOwner | None = None
         self.staged_by_source = False
-        """Whether the source was told to stage rows into the log's folder."""
+        """Whether the source stages rows into the log's folder."""
         self.omit: Mask | None = None
         """The fields that the table does not have; rows then go through the driver."""
 

@@ -70,7 +70,7 @@ class PerCollectionSink:
         self.owner: TableOwner | None = None
 
     def position(self) -> SinkPosition:
-        """Of this process: what it applied last."""
+        """The position that this process applied last."""
         return self._last
 
     def check_rights(self, names: Iterable[Namespace]) -> None:
@@ -105,6 +105,14 @@ class PerCollectionSink:
         """As `collections_sink.CollectionsSink.take_committed`."""
         committed, self._committed = self._committed, {}
         return committed
+
+    def reached(self, name: Namespace) -> str:
+        """The token up to which the target has the collection's events; empty if it has none."""
+        return self.copy_of(name).state().token
+
+    def copy_of(self, name: Namespace) -> MongoMirror:
+        """The copy of a collection of the source."""
+        return self._table(self._namespace(*name))
 
     def _namespace(self, database: str, collection: str) -> Namespace:
         return (self._renamed_database or database, collection)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,18 +15,12 @@ from headrace.spark.masks.mask import omitting
 from headrace.spark.mongodb.collection_selection import Namespace
 from headrace.spark.sinks.catalog_names import table_in
 from headrace.spark.sinks.contract import Sink
-from headrace.spark.sinks.log_sink import checked_writers
+from headrace.spark.sinks.file_values import FileError, FileTable, check_kind
+from headrace.spark.sinks.sink_model import Changes, Documents, History, Kafka, MirrorKeys, MongoDB, Own, Parquet, Sql
 from headrace.spark.sinks.table_paths import has_placeholders, path_of
 from headrace.spark.sinks.typed_options import TYPED_OPTIONS, schema_file, typed_options
-from headrace.spark.tables.drop_policy import checked_policy
-from headrace.spark.tables.table_location import (
-    LocationError,
-    TableLocation,
-    is_url,
-    local_folder,
-    location_of,
-    resolved_path,
-)
+from headrace.spark.tables.checked_paths import LocationError
+from headrace.spark.tables.table_location import TableLocation, is_url, local_folder, location_of, resolved_path
 from headrace.spark.tables.typed.table_schema import INFER
 from headrace.spark.upkeep.upkeep_options import UpkeepError, UpkeepOptions, parse_upkeep
 
@@ -42,10 +37,15 @@ class SinkKind:
     """
 
     make: Callable[..., Sink]
-    options: frozenset[str]
+    model: type[FileTable]
     needs: str
     folds: bool = True
     takes: str = "events"
+
+    @property
+    def options(self) -> frozenset[str]:
+        """The keys that it has in a job's file, besides `kind`; empty if it takes any."""
+        return frozenset(self.model.keys()) - {"kind"} if self.model is not Own else frozenset()
 
 
 def _changes(
@@ -87,13 +87,13 @@ def _kafka(position: str, policy: str = "follow", **options: Any) -> Sink:
 
 def _mirror(
     path: str = "", table: str = "delta", buckets: int = 0, policy: str = "follow", omit: Any = (), using: str = "",
-    **typed: Any,
+    writers: str = "tasks", **typed: Any,
 ) -> Sink:  # fmt: skip
     from headrace.spark.sinks.mirror_sink import mirror_sink
     from headrace.spark.sinks.typed_options import typed_options
 
     columns = typed_options(typed, path)
-    sink = mirror_sink(path, kind=table, buckets=buckets, policy=policy, typed=columns, using=using)
+    sink = mirror_sink(path, kind=table, buckets=buckets, policy=policy, typed=columns, using=using, writers=writers)
     sink.omit = omitting(list(omit))
     return sink
 
@@ -105,12 +105,20 @@ def _mongodb(uri: str, database: str | None = None, collection: str | None = Non
 
 
 def _custom(factory: str, **options: Any) -> Sink:
+    sink: Sink = imported_factory(factory)(**options)
+    return sink
+
+
+def imported_factory(factory: str) -> Callable[..., Any]:
+    """Return what the text `module:function` names. Raises SinkError for what cannot be imported, or called."""
     module, _, name = factory.partition(":")
     try:
-        sink: Sink = getattr(import_module(module), name)(**options)
-    except (AttributeError, ImportError) as error:
+        found = attrgetter(name)(import_module(module))
+    except Exception as error:  # a module may raise anything as it is imported
         raise SinkError(f"{factory!r} is not module:function of something that can be imported: {error}") from error
-    return sink
+    if not callable(found):
+        raise SinkError(f"{factory!r} is not module:function: it is no function, but {type(found).__name__}")
+    return found  # type: ignore[no-any-return]
 
 
 def _parquet(path: str, policy: str = "follow", writers: str = "tasks") -> Sink:
@@ -125,33 +133,21 @@ def _sql(uri: str, table: str, policy: str = "follow") -> Sink:
     return sql_sink(uri, table, policy=policy)
 
 
-TABLES: Final = ("delta", "parquet")
 _IN_CATALOGS: Final = frozenset({"changes", "history", "mirror"})
 """The kinds that can be a table of Spark's catalogs."""
 _USING: Final = ("delta", "iceberg")
 """The formats in which such a table is made."""
-_PLAIN: Final = frozenset({"path", "policy"})
-_KAFKA: Final = frozenset({"format", "kafka", "policy", "position", "servers", "tombstones", "topic"})
 KINDS: Final[dict[str, SinkKind]] = {
-    "changes": SinkKind(
-        _changes, _PLAIN | TYPED_OPTIONS | {"omit", "table", "upkeep", "using", "writers"}, "path", folds=False
-    ),
-    "documents": SinkKind(_documents, frozenset({"path", "table", "upkeep"}), "path", folds=False, takes="documents"),
-    "history": SinkKind(_history, _PLAIN | TYPED_OPTIONS | {"omit", "table", "upkeep", "using"}, "path"),
-    "kafka": SinkKind(_kafka, _KAFKA, "topic", folds=False),
-    "mirror": SinkKind(_mirror, _PLAIN | TYPED_OPTIONS | {"buckets", "omit", "table", "upkeep", "using"}, "path"),
-    "mongodb": SinkKind(_mongodb, frozenset({"collection", "database", "policy", "uri"}), "uri"),
-    "own": SinkKind(_custom, frozenset(), "factory", folds=False, takes="both"),
-    "parquet": SinkKind(_parquet, _PLAIN | {"writers"}, "path", folds=False),
-    "sql": SinkKind(_sql, frozenset({"policy", "table", "uri"}), "uri"),
+    "changes": SinkKind(_changes, Changes, "path", folds=False),
+    "documents": SinkKind(_documents, Documents, "path", folds=False, takes="documents"),
+    "history": SinkKind(_history, History, "path"),
+    "kafka": SinkKind(_kafka, Kafka, "topic", folds=False),
+    "mirror": SinkKind(_mirror, MirrorKeys, "path"),
+    "mongodb": SinkKind(_mongodb, MongoDB, "uri"),
+    "own": SinkKind(_custom, Own, "factory", folds=False, takes="both"),
+    "parquet": SinkKind(_parquet, Parquet, "path", folds=False),
+    "sql": SinkKind(_sql, Sql, "uri"),
 }
-
-
-_NEEDED: Final = {"kafka": ("position", "servers"), "sql": ("table",)}
-"""What a kind needs besides `SinkKind.needs`."""
-_TEXTS: Final = frozenset(
-    {"collection", "database", "path", "policy", "position", "schema_file", "table", "topic", "uri"}
-)
 _PER_COLLECTION: Final = frozenset({"changes", "history", "mirror", "parquet"})
 """The kinds whose path, or table in a catalog, may have `{database}` and `{collection}`."""
 
@@ -163,7 +159,7 @@ class SinkOptions:
     kind: str
     options: Mapping[str, Any] = field(repr=False)
     upkeep: UpkeepOptions | None = None
-    """Of its Delta table; None for none."""
+    """The upkeep of its Delta table; None for none."""
 
     @property
     def folds(self) -> bool:
@@ -232,14 +228,15 @@ class SinkOptions:
         return redacted(f"{self.kind} {self.options.get(KINDS[self.kind].needs) or self.options['table']}")
 
 
-def parse_sink(given: Mapping[str, Any], folder: Path) -> SinkOptions:
-    """The sink that a table of a job's file describes; relative paths are in `folder`. Raises SinkError."""
+def parse_sink(given: Mapping[str, Any], folder: Path, number: int = 0) -> SinkOptions:
+    """The sink that a table of a job's file describes; relative paths are in `folder`. Raises FileError, SinkError.
+
+    `number` is that of the sink in the file, from 0.
+    """
+    check_kind([kind.model for kind in KINDS.values()], given, ("sink", number))
     options = dict(given)
-    name = options.pop("kind", None)
-    if not isinstance(name, str) or name not in KINDS:
-        raise SinkError(f"a sink's kind is one of {', '.join(KINDS)}, not {name!r}")
+    name = options.pop("kind")
     kind = KINDS[name]
-    _check_texts(name, options)
     upkeep = options.pop("upkeep", None) if "upkeep" in kind.options else None
     in_catalog = SinkOptions(name, options).in_catalog
     if in_catalog and (refused := sorted(options.keys() & {"buckets", "path", "writers"})):
@@ -251,35 +248,13 @@ def parse_sink(given: Mapping[str, Any], folder: Path) -> SinkOptions:
             f"the sink {name!r}: using, one of {', '.join(_USING)}, is the format of tables that are made in Spark's "
             f"catalogs, not {options['using']!r}"
         )
-    if name in {"changes", "history"} and not in_catalog and options.get("table", "delta") != "delta":
-        raise SinkError(
-            f"the table of the sink {name!r} is 'delta', or a name with a dot in one of Spark's catalogs, not "
-            f"{options['table']!r}"
-        )
     if kind.needs not in options and not in_catalog:
-        raise SinkError(f"the sink {name!r} needs {kind.needs!r}")
-    if missing := [each for each in _NEEDED.get(name, ()) if each not in options]:
-        raise SinkError(f"the sink {name!r} needs {missing[0]!r}")
-    unknown = sorted(options.keys() - kind.options) if kind.options else []
-    if unknown:
-        raise SinkError(f"the sink {name!r} has no option {unknown[0]!r}; it has {', '.join(sorted(kind.options))}")
-    if "policy" in kind.options:
+        raise FileError(f"the sink {name!r} needs {kind.needs!r}", ("sink", number))
+    if "omit" in kind.options:
         try:
-            checked_policy(options.get("policy", "follow"))
+            omitting(options.get("omit", []))
         except ValueError as error:
-            raise SinkError(str(error)) from None
-    if name == "documents" and options.get("table", "delta") not in TABLES:
-        raise SinkError(f"the table of documents is one of {', '.join(TABLES)}, not {options['table']!r}")
-    if "writers" in options:
-        try:
-            checked_writers(options["writers"])
-        except ValueError as error:
-            raise SinkError(str(error)) from None
-    if "omit" in options and "omit" in kind.options:
-        try:
-            omitting(options["omit"])
-        except ValueError as error:
-            raise SinkError(f"the sink {name!r}: {error}") from None
+            raise FileError(f"the sink {name!r}: {error}", ("sink", number, "omit")) from None
     if name == "kafka":
         _check_kafka(options, folder)
     if "path" in options and "path" in kind.options:
@@ -287,15 +262,6 @@ def parse_sink(given: Mapping[str, Any], folder: Path) -> SinkOptions:
     if options.keys() & TYPED_OPTIONS & kind.options:
         _check_typed(name, options, folder)
     return SinkOptions(name, options, _upkeep(name, options, upkeep, in_catalog))
-
-
-def _check_texts(name: str, options: Mapping[str, Any]) -> None:
-    """Raises SinkError for an option that should be a text. Those of a sink of somebody's own are its own affair."""
-    texts = {"factory"} if name == "own" else _TEXTS
-    for each in sorted(texts & options.keys()):
-        value = options[each]
-        if value is not None and not (isinstance(value, str) and value.strip()):
-            raise SinkError(f"the sink {name!r}: {each!r} is a text, not {value!r}")
 
 
 def _upkeep(name: str, options: Mapping[str, Any], given: Any, in_catalog: bool) -> UpkeepOptions | None:

@@ -10,6 +10,7 @@ import pickle
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from headrace.spark.tables.slots import Slots
 from headrace.spark.tables.staged_files import StagedBatch, merged_batches, write_staged
 from headrace.spark.tables.table_location import TableLocation
 
@@ -25,8 +26,10 @@ def schema_of(frame: DataFrame) -> pa.Schema:
     return to_arrow_schema(frame.schema, timezone="UTC")
 
 
-def stage(frame: DataFrame, location: TableLocation, prefix: str, schema: pa.Schema, token: str) -> StagedBatch:
-    """Writes the frame's rows, without events up to `token`, to files whose names begin with `prefix`.
+def stage(
+    frame: DataFrame, location: TableLocation, prefix: str, schema: pa.Schema, token: str, slots: Slots | None = None
+) -> StagedBatch:
+    """Writes the frame's rows, without events up to `token`, to files whose names begin with `prefix`, in `slots`.
 
     Raises FilesNotShared if the driver does not see what workers wrote.
     """
@@ -35,8 +38,9 @@ def stage(frame: DataFrame, location: TableLocation, prefix: str, schema: pa.Sch
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        staged = write_staged(batches, location, prefix, schema, token)
+        staged = write_staged(batches, location, prefix, schema, token, slots)
         yield pa.record_batch({"staged": pa.array([pickle.dumps(staged)], pa.binary())})
 
     answers = frame.mapInArrow(write, "staged BINARY").collect()
-    return merged_batches([pickle.loads(answer.staged) for answer in answers], location)
+    staged = [pickle.loads(answer.staged) for answer in answers]
+    return merged_batches(staged, location, exact=slots is None)

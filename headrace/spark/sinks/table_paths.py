@@ -14,13 +14,13 @@ from typing import Final
 from headrace.spark.mongodb.collection_selection import Namespace
 from headrace.spark.tables.table_location import location_of
 
-_PLACEHOLDERS: Final = {"collection": r"(?P<collection>[^/]+)", "database": r"(?P<database>[^/]+)"}
+_PLACEHOLDERS: Final = {"collection": r"(?P<collection>(?![_.])[^/]+)", "database": r"(?P<database>(?![_.])[^/]+)"}
 _PLACEHOLDER: Final = re.compile(r"\{([^{}/]*)\}")
 _NAME_BYTES_MAX: Final = 200
-"""Of a file's name, in which an escaped character takes three; the name of a collection has at most 255 bytes."""
+"""The most bytes of a file's name; an escaped character takes three. A collection's name has at most 255."""
 
 _SHORTENED: Final = "~~"
-"""Behind what is left of a name; nothing else makes it."""
+"""The mark after a shortened name; no other name has it."""
 
 
 class PathError(ValueError):

@@ -2,7 +2,7 @@
 
 The one file that depends on PySpark's version. Spark 4.1 asks for "the latest offset" and means the end of the next
 batch. So the reader remembers its position: the last answer; before that, the end of the last planned batch, which
-Spark plans again (as an empty range) when a query is restarted, before it asks anything; else the beginning.
+Spark plans again (as an empty range) when a query is restarted, before it asks anything; otherwise the beginning.
 
 The options' limits hold either way, since the source enforces them. With 4.1 the trigger `availableNow` is a single
 batch, within the limits.
@@ -61,7 +61,7 @@ class DriverStream(Protocol):
 
 
 class _StreamOwner:
-    """What both kinds of admission need of a reader."""
+    """The methods of a reader that both kinds of admission need."""
 
     options: SourceOptions
 

@@ -35,7 +35,7 @@ class NotStarted(RuntimeError):
 def uri_of(path: str | Path, *, owner: int | None = None) -> str:
     """The connection string of the directory's server, which is started if needed and ends with the process `owner`.
 
-    The default owner is the Java process that this one descends from, or else this one. Raises NotStarted.
+    The default owner is the Java process that this one descends from, or this one. Raises NotStarted.
     """
     directory = Path(path).absolute()
     running = _running_server(directory)

@@ -11,8 +11,9 @@ from typing import Any, Final
 
 from bson import Timestamp
 
+from headrace.clock import SystemClock
 from headrace.errors import CommandError
-from headrace.spark.errors import OptionError
+from headrace.spark.errors import OptionError, nearest
 from headrace.spark.masks.mask import parse_mask
 from headrace.spark.mongodb.collection_selection import parse_selection
 from headrace.spark.mongodb.connection_strings import resolved, resolved_secret
@@ -21,23 +22,28 @@ from headrace.spark.pipelines.refusals import StageRefused
 from headrace.spark.rows.extjson import loads_strict
 from headrace.spark.rows.tokens import Token
 from headrace.spark.source.option_table import SOURCE_OPTIONS, STREAM
+from headrace.spark.tables.checked_paths import LocationError, checked_path
+from headrace.values.token import decode_token
 
 _STREAM_OPTIONS: Final = {name.lower(): name for name, option in SOURCE_OPTIONS.items() if option.group == STREAM}
 _BOOLEANS: Final = {"false": False, "true": True}
+_NAMES: Final = {name.lower(): name for name in SOURCE_OPTIONS}
+_FUTURE_SECONDS_MAX: Final = 3600
+"""How much later than this machine's clock a position may be: clocks differ."""
 _OF_ONE: Final = {
     "archive": "it is a table of one collection's events; give the collection that needs it a job of its own",
     "pipeline": "it could hide a drop or a rename; take a job's [pipeline], which runs in Spark",
 }
 """Options that a snapshot of several collections cannot have, and what to do."""
-_SOURCE_NAMES: Final = frozenset(name.lower() for name in SOURCE_OPTIONS) - _STREAM_OPTIONS.keys()
 
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
     """The options, as `option_table.py` describes them; raises OptionError naming the one that is wrong."""
     options = {name.lower(): value for name, value in given.items()}
-    unknown = sorted(options.keys() - _SOURCE_NAMES - _STREAM_OPTIONS.keys())
-    if unknown:
-        raise OptionError(f"the headrace source has no option {unknown[0]!r}")
+    for unknown in sorted(options.keys() - _NAMES.keys()):
+        raise OptionError(f"the headrace source has no option {unknown!r}{nearest(unknown, SOURCE_OPTIONS)}", unknown)
+    for name, text in options.items():
+        check_option(_NAMES[name], text)
     uris = _uris(options)
     _check_together(options, len(uris))
     pipeline, reader = _pipeline(options.get("pipeline", "[]"))
@@ -53,7 +59,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         database=options.get("database"),
         collection=options.get("collection"),
         collections=parse_selection(options.get("database"), _names(options, "collections")).patterns,
-        capped=_one_of(options, "cappedCollections", "read", "skip"),
+        capped=_one_of(options, "cappedCollections"),
         also=_names(options, "snapshotAlso"),
         pipeline=pipeline,
         reader=reader,
@@ -61,25 +67,51 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
             _STREAM_OPTIONS[name]: _stream_value(value) for name, value in options.items() if name in _STREAM_OPTIONS
         },
         start=parse_position(options.get("startingposition", "latest")),
-        end=parse_position(options.get("endingposition", "latest")),
+        end=parse_position(options.get("endingposition", "latest"), "endingPosition"),
         rows_max=_count(options, "maxRowsPerTrigger"),
         bytes_max=_count(options, "maxBytesPerTrigger"),
-        documents=_one_of(options, "documents", "extjson", "bson", "columns"),
+        documents=_one_of(options, "documents"),
+        not_held=_one_of(options, "notHeld"),
         document_schema=options.get("documentschema", "").strip(),
         columns=_columns(options.get("columns", "")),
         partitions=_count(options, "partitions") or 1,
-        partition_by=_one_of(options, "partitionBy", "document", "time"),
+        partition_by=_one_of(options, "partitionBy"),
         archive=options.get("archive", ""),
-        as_of=parse_position(options["asof"]) if "asof" in options else None,
-        on_position_lost=_one_of(options, "onPositionLost", "fail", "resnapshot"),
-        on_server_down=_one_of(options, "onServerDown", "stall", "skip"),
+        as_of=parse_position(options["asof"], "asOf") if "asof" in options else None,
+        on_position_lost=_one_of(options, "onPositionLost"),
+        on_server_down=_one_of(options, "onServerDown"),
         histories=_histories(options.get("replicasetid", ""), len(uris)),
-        transport=_one_of(options, "transport", "auto", "arrow", "bson"),
+        transport=_one_of(options, "transport"),
         batch_rows=_count(options, "batchRows") or 1000,
         await_ms=_count(options, "awaitMs") or 250,
         idle_advance_ms=_count(options, "idleAdvanceMs") or 60_000,
         stage_into=options.get("stageinto", ""),
+        stage_slots=options.get("stageslots", ""),
     )
+
+
+def check_option(name: str, text: str) -> None:
+    """Raise OptionError if the option, by its name as it is documented, cannot have this text."""
+    option, plain = SOURCE_OPTIONS[name], text.strip()
+    if option.choices:
+        # MongoDB takes the words of its options in one case only.
+        exact = option.group == STREAM and option.choices != ("true", "false")
+        if plain not in option.choices and (exact or plain.lower() not in option.choices):
+            near = nearest(plain, option.choices)
+            raise OptionError(f"the option {name!r} is {option.allowed}, not {text!r}{near}", name)
+    if option.most and not (text.isascii() and text.isdigit() and 1 <= int(text[:20]) <= option.most):
+        raise OptionError(f"the option {name!r} is {option.allowed}, not {text!r}", name)
+    if option.is_path:
+        try:
+            checked_path(text)
+        except LocationError as error:
+            raise OptionError(f"the option {name!r} {error}", name) from None
+    if option.is_position:
+        position = parse_position(text, name)
+        time = position.time or (position.token.time if position.token else None)
+        # An end may be in the future: there is nothing yet between now and then.
+        if name != "endingPosition" and time and time.time > SystemClock().now_ms() / 1000 + _FUTURE_SECONDS_MAX:
+            raise OptionError(f"the option {name!r} is in the future: {time.as_datetime():%Y-%m-%dT%H:%M:%SZ}", name)
 
 
 def _check_masked(options: Mapping[str, str], pipeline: Any, reader: Any) -> None:
@@ -142,11 +174,8 @@ def _check_several(options: Mapping[str, str]) -> None:
             raise OptionError(f"the option {name!r} is not for a snapshot of several collections: {reason}")
 
 
-def _one_of(options: Mapping[str, str], name: str, *values: str) -> str:
-    value = options.get(name.lower(), values[0]).strip().lower()
-    if value not in values:
-        raise OptionError(f"the option {name!r} is one of {', '.join(values)}, not {value!r}")
-    return value
+def _one_of(options: Mapping[str, str], name: str) -> str:
+    return options.get(name.lower(), SOURCE_OPTIONS[name].choices[0]).strip().lower()
 
 
 def _names(options: Mapping[str, str], name: str) -> tuple[str, ...]:
@@ -175,37 +204,42 @@ def _columns(text: str) -> tuple[str, ...]:
     return names
 
 
-def parse_position(text: str) -> StreamPosition:
-    """A position as options give it; raises OptionError."""
-    text = text.strip()
-    if text in {"earliest", "latest", "snapshot"}:
-        return StreamPosition(text)
-    if text.startswith("{"):
-        return _at(_token(text))
-    if text[:2] == "82" and all(digit in "0123456789abcdefABCDEF" for digit in text):
-        return _at(Token(text.upper()))
+def parse_position(text: str, name: str = "startingPosition") -> StreamPosition:
+    """The position that the option `name` gives. Raises OptionError."""
+    plain = text.strip()
+    if plain in {"earliest", "latest", "snapshot"}:
+        return StreamPosition(plain)
+    if plain.startswith("{") or (plain[:2] == "82" and all(digit in "0123456789abcdefABCDEF" for digit in plain)):
+        return _at(plain, name)
     try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise OptionError(f"{text!r} is not latest, earliest, snapshot, a resume token or an ISO time") from None
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return StreamPosition("time", time=Timestamp(int(moment.timestamp()), 0))
+        moment = datetime.fromisoformat(plain)
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        return StreamPosition("time", time=Timestamp(int(moment.timestamp()), 0))
+    except (OverflowError, ValueError):
+        words = ("latest", "earliest", "snapshot")
+        raise OptionError(
+            f"the option {name!r} is latest, earliest, snapshot, a resume token or an ISO time, not {text!r}"
+            f"{nearest(plain, words)}", name
+        ) from None  # fmt: skip
 
 
-def _token(text: str) -> Token:
+def _at(text: str, name: str) -> StreamPosition:
+    """The position of a token. Raises OptionError for one that is damaged, cut off or masked."""
     try:
-        return Token.of(loads_strict(text))
-    except (KeyError, TypeError, ValueError) as error:
-        raise OptionError(f"{text!r} is not a resume token: {error}") from None
-
-
-def _at(token: Token) -> StreamPosition:
-    """The position of a token. Raises OptionError for a masked one."""
+        token = Token.of(loads_strict(text)) if text.startswith("{") else Token(text.upper())
+        if not token.is_masked:
+            decode_token(token.document())
+    except CommandError as error:
+        raise OptionError(
+            f"the option {name!r} has a resume token that is damaged or cut off ({error.message}): {text!r}", name
+        ) from None
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise OptionError(f"the option {name!r} is not a resume token: {text!r}: {error}", name) from None
     if token.is_masked:
         raise OptionError(
             f"the token {token.text} is of a masked row, and lacks the key of its event: no stream opens at it; "
-            f"give its time, {token.time.as_datetime():%Y-%m-%dT%H:%M:%SZ}"
-        )
+            f"give its time, {token.time.as_datetime():%Y-%m-%dT%H:%M:%SZ}", name
+        )  # fmt: skip
     return StreamPosition("token", token=token)
 
 
@@ -231,9 +265,4 @@ def _stream_value(value: str) -> Any:
 
 
 def _count(options: Mapping[str, str], name: str) -> int | None:
-    text = options.get(name.lower())
-    if text is None:
-        return None
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise OptionError(f"the option {name!r} is a whole number above 0, not {text!r}")
-    return int(text)
+    return int(options[name.lower()]) if name.lower() in options else None

@@ -15,17 +15,20 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from headrace.spark.errors import OptionError
 from headrace.spark.masks.masked_columns import masked_bson
+from headrace.spark.mongodb.batch_limits import BatchLimits
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream
 from headrace.spark.mongodb.server_history import check_history
 from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
 from headrace.spark.rows.documents import Shaper
+from headrace.spark.rows.not_held import MARKED, refuse_marked
 from headrace.spark.rows.tokens import Token
 from headrace.spark.source.admission import Admission
 from headrace.spark.stream.collections_partitions import CollectionEvents, CollectionSnapshots, read_collections
 from headrace.spark.stream.collections_stream import CollectionsStream
 from headrace.spark.stream.merged_stream import MergedStream, merged_past_partitions, read_merged
 from headrace.spark.stream.partitions import EventRange, MergedRanges, ServerPartition
-from headrace.spark.stream.read_partition import past_partitions, read_partition
+from headrace.spark.stream.read_ahead import read_ahead
+from headrace.spark.stream.read_partition import past_partitions, present_partitions, read_partition
 from headrace.spark.stream.server_stream import Offset, ServerStream
 from headrace.spark.stream.servers_collections import ServersCollectionsStream
 from headrace.spark.timetravel.archive import end_at, resolve
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class _PartitionReader:
-    """What both readers share: reading a partition as Arrow batches of the schema."""
+    """The base of both readers: reads a partition as Arrow batches of the schema."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self.options = options
@@ -48,7 +51,9 @@ class _PartitionReader:
 
             if prefix := batch_prefix(self._schema.names):
                 schema = to_arrow_schema(self._schema, timezone="UTC")
-                return iter([staged_row(self._batches(partition), self.options.stage_into, prefix, schema)])
+                options = self.options
+                row = staged_row(self._batches(partition), options.stage_into, prefix, schema, options.stage_slots)
+                return iter([row])
         return self._batches(partition)
 
     def _batches(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -61,9 +66,17 @@ class _PartitionReader:
             batches = read_partition(self.options, partition, shaper.columns)
         mask = self.options.mask
         for batch in batches:
-            yield shaper.shape(masked_bson(batch, mask) if mask else batch)
+            shaped = shaper.shape(masked_bson(batch, mask) if mask else batch)
+            self._refuse(shaped)
+            yield shaped
         # What was read is of one history if the server still has it now.
         check_history(self.options)
+
+    def _refuse(self, rows: pa.RecordBatch) -> None:
+        """Raise NotHeld for a mark where there is to be none: in a key it always is one."""
+        names = [name for name in rows.schema.names if self.options.not_held == "fail" or name not in MARKED]
+        if names:
+            refuse_marked(rows, self.options.database, self.options.collection, names)
 
 
 class BatchReader(_PartitionReader, DataSourceReader):
@@ -71,15 +84,33 @@ class BatchReader(_PartitionReader, DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self.options
-        if "snapshot" in {options.start.kind, options.end.kind}:
-            raise OptionError("a batch read has no position 'snapshot'; read the collection as a stream, once")
+        if options.end.kind == "snapshot":
+            raise OptionError("'snapshot' is no endingPosition")
+        if options.start.kind == "snapshot":
+            if options.others or options.several or not options.collection or options.archive:
+                raise OptionError("a batch of a snapshot reads one collection of one server, and no archive")
+            return present_partitions(options)
         if options.others:
             if options.as_of:
                 return merged_past_partitions(options)
             return MergedRanges(tuple(_range(one) for one in options.servers)).sliced(options.partitions)
         if options.as_of:
             return past_partitions(options, _end(MongoDBStream(options), options.as_of))
-        return _range(options).sliced(options.partitions)
+        events = _range(options)
+        if options.partition_by == "time" and options.partitions > 1 and not options.archive:
+            return _by_time(options, events)
+        return events.sliced(options.partitions)
+
+
+def _by_time(options: SourceOptions, events: EventRange) -> list[EventRange]:
+    """The range cut into ranges of about as many events, which are counted for that."""
+    ahead = read_ahead(MongoDBStream(options))
+    try:
+        reached = ahead.advance(events.start, BatchLimits(), until=events.end.time, wait_ms=options.await_ms).token
+        splits = ahead.splits(events.start, reached, options.partitions)
+        return events.cut([token for token in splits if token < events.end])
+    finally:
+        ahead.close()
 
 
 def _range(options: SourceOptions) -> EventRange:

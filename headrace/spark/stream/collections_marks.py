@@ -41,7 +41,7 @@ class NamedMarks(NamedTuple):
 
 
 class JoinedSnapshot(NamedTuple):
-    """The snapshot of a collection to which a rename gave its name: it begins behind the rename, and fits its batch."""
+    """The snapshot of a collection to which a rename gave its name: it begins after the rename, and fits its batch."""
 
     renamed_at: Token
     name: str
@@ -49,7 +49,7 @@ class JoinedSnapshot(NamedTuple):
 
 
 class CollectionSource(Protocol):
-    """What is asked of the server about collections that come up."""
+    """Questions to the server about collections that come up."""
 
     def unseen(self, names: list[Namespace]) -> set[Namespace]:
         """Which of these collections are to be skipped."""
@@ -173,7 +173,7 @@ class _ArrowReader:
 
 
 class _BsonReader:
-    """Marks from a change stream that projects everything else away."""
+    """Marks from a change stream that projects all other fields away."""
 
     def __init__(self, mongodb: MongoDBStream, start: Token, *, sizes: bool) -> None:
         wanted: dict[str, Any] = {"_id": 1, "operationType": 1, "ns": 1, "to": 1}

@@ -37,7 +37,7 @@ class RunningSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPiece:
-    """What a batch has of a snapshot: with `first` its beginning, with `last` its end."""
+    """The part of a snapshot in a batch: with `first` its beginning, with `last` its end."""
 
     name: str
     begun: Token

@@ -41,7 +41,7 @@ class CollectionEvents(InputPartition):
 
 @dataclass(frozen=True, slots=True)
 class CollectionSnapshots(InputPartition):
-    """What a batch has of some snapshots, each in order."""
+    """The parts of some snapshots in a batch, each in order."""
 
     pieces: tuple[SnapshotPiece, ...]
 

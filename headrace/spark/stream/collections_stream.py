@@ -6,8 +6,8 @@ is older than an event of a batch before it or its own, as the rule in `tables/f
 Which collections need a snapshot:
 
 - At the beginning each that is there, and each that was dropped or renamed while they were listed.
-- One that a rename gives a selected name: its documents come in no event. It begins behind the rename, in the batch of
-  the rename if the documents fit into that; else the batch ends at the rename.
+- One that a rename gives a selected name: its documents come in no event. It begins after the rename, in the batch of
+  the rename if the documents fit into that; otherwise the batch ends at the rename.
 - None that appears later: all it has comes by events.
 - Each that is selected newly, when the names in the options have changed since.
 
@@ -64,7 +64,7 @@ class CollectionsStream(ServerStream):
     def latest_offset(self, start: Offset) -> Offset:
         before = CollectionsOffset.of(start)
         if before.selection != self.options.selection:
-            return self._selected_anew(before).document()
+            return self._with_selection(before).document()
         self._skipped = before.skipped
         self._in_snapshot = frozenset((*before.waiting, *([before.reading.name] if before.reading else [])))
         rows = self.options.rows_max or CHUNK_ROWS
@@ -132,7 +132,7 @@ class CollectionsStream(ServerStream):
                     names += [text_of(name) for name in each if selection.matches(name)]
         return names
 
-    def _selected_anew(self, before: CollectionsOffset) -> CollectionsOffset:
+    def _with_selection(self, before: CollectionsOffset) -> CollectionsOffset:
         """The offset with the selection of the options: a snapshot for what is new, none for what is not selected."""
         selection = self.options.selection
         self.ahead.close()
@@ -192,7 +192,7 @@ class CollectionsStream(ServerStream):
             try:
                 listed = list(self.mongodb.client[database].list_collections(filter={"name": {"$in": some}}))
             except OperationFailure:
-                continue  # without the privilege nobody knows
+                continue  # unknown without the privilege
             for one in listed:
                 if reason := refusal(one, self.options):
                     _LOG.warning("%s.%s is left out: it is %s", database, one["name"], reason)

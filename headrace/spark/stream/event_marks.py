@@ -24,7 +24,7 @@ class EventMark(NamedTuple):
     bytes: int = 0
     rows: int = 1
     between: bool = False
-    """The token of a run is the position behind its last event, not that event's."""
+    """The token of a run is the position after its last event, not that event's."""
 
     @property
     def time(self) -> Timestamp:
@@ -33,7 +33,7 @@ class EventMark(NamedTuple):
 
 
 class RunBounds(NamedTuple):
-    """Of up to how many events a mark may stand, and up to which time, inclusive; None: any."""
+    """The most events of a mark, and its latest time, inclusive; None: any."""
 
     rows: int
     until: Timestamp | None = None
@@ -75,7 +75,7 @@ def covers(cursor: MarkCursor, moment: Timestamp) -> bool:
 
 
 class StreamMarks:
-    """Marks from a change stream that projects everything else away."""
+    """Marks from a change stream that projects all other fields away."""
 
     def __init__(self, mongodb: MongoDBStream, start: Token, *, sizes: bool) -> None:
         self._sizes = sizes

@@ -53,7 +53,7 @@ class ReadAhead:
         self._is_full = False
         """Whether the limits have ended the last batch."""
         self._reading: Future[None] | None = None
-        """What `read_on` has begun; until it is done the marks and the cursor are its thread's."""
+        """The read that `read_on` has begun; until it is done the marks and the cursor are its thread's."""
 
     def advance(self, start: Token, bounds: BatchLimits, *, until: Timestamp | None, wait_ms: int) -> BatchEnd:
         """The end of a batch after `start`: within the limits, or all there is now; nothing later than `until`.

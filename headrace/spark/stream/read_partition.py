@@ -20,11 +20,13 @@ from headrace.spark.stream.partitions import (
     ArchivedPartition,
     EventRange,
     PastPartition,
+    PresentPartition,
     ReplacementSnapshot,
     SnapshotPartition,
 )
 from headrace.spark.timetravel import past_from_archive, past_from_images
 from headrace.spark.timetravel.archive import read_events
+from headrace.spark.timetravel.collection_at_time import documents_in, key_ranges
 from headrace.spark.timetravel.past_from_images import PastUnknown
 from headrace.spark.timetravel.snapshot import Snapshot
 from headrace.values.arrow import EventRow
@@ -48,7 +50,7 @@ def read_partition(options: SourceOptions, part: InputPartition, columns: Sequen
 
 
 def past_partitions(options: SourceOptions, token: Token) -> list[InputPartition]:
-    """The partitions of the collection as it was at `token`: from the archive if it can be, else from the server."""
+    """The partitions of the collection as it was at `token`: from the archive if possible, or from the server."""
     if options.archive:
         try:
             base = past_from_archive.base_at(options, token)
@@ -59,7 +61,15 @@ def past_partitions(options: SourceOptions, token: Token) -> list[InputPartition
     return [PastPartition(token)]
 
 
+def present_partitions(options: SourceOptions) -> list[InputPartition]:
+    """The partitions of the collection as it is now, all at one cluster time. Raises NoSnapshotRead."""
+    return [PresentPartition(each) for each in key_ranges(options, options.partitions)]
+
+
 def _rows(options: SourceOptions, part: InputPartition) -> Iterable[EventRow]:
+    if isinstance(part, PresentPartition):
+        yield from documents_in(options, part.range)
+        return
     snapshot = Snapshot(options)
     if isinstance(part, PastPartition):
         yield from past_from_images.documents_at(snapshot, part.token)

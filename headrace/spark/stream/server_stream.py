@@ -53,7 +53,7 @@ class ServerStream:
     """Plans the batches of one server's stream. Not thread-safe; workers read partitions without it."""
 
     def __init__(self, options: SourceOptions, *, alone: bool = True) -> None:
-        """`alone`: no other server is asked in turn, so that nobody's events wait for this one's."""
+        """`alone`: no other server is asked in turn, so that no other server's events wait for this one's."""
         self.options = options
         self._idle_factor = limits.IDLE_WAIT_FACTOR if alone else limits.SHARED_IDLE_WAIT_FACTOR
         self.bounds = BatchLimits(options.rows_max, options.bytes_max)
@@ -139,7 +139,7 @@ class ServerStream:
         """At the start and after each reconnection: raises PositionLost if the position is none in this history."""
         processes = serving_processes(self.mongodb.client)
         if self._processes and (processes == self._processes or not processes):
-            # The same as before; or nobody is there, for which the reading cursor waits.
+            # The same as before; or no server is there, and the reading cursor waits for one.
             return
         check_history(self.options)
         check_position(self.mongodb, token)

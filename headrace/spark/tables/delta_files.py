@@ -11,6 +11,7 @@ before the commit leaves files that nobody reads; upkeep removes them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 from uuid import uuid4
 
@@ -130,16 +131,34 @@ def note(table: DeltaTable, properties: CommitProperties) -> None:
     )
 
 
-def _add_file(location: TableLocation, column: str | None, value: str | None, rows: pa.Table, now_ms: int) -> AddAction:
-    folder = f"{column}={value}/" if column else ""
-    location.create(folder)
-    name = f"{folder}part-{uuid4()}.parquet"
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A durable file of the table's folder that no commit has yet, with its partition's `values`."""
+
+    name: str
+    size: int
+    values: dict[str, str | None]
+    stats: str
+
+    def added(self, now_ms: int) -> AddAction:
+        """The action that adds the file."""
+        return AddAction(self.name, self.size, self.values, now_ms, True, self.stats)
+
+
+def write_file(location: TableLocation, name: str, rows: pa.Table, values: dict[str, str | None]) -> WrittenFile:
+    """Writes the rows to a new file of that name, which is durable when this returns."""
+    location.create(name.rpartition("/")[0])
     pq.write_table(rows, name, compression="zstd", filesystem=location.files)
     location.sync_file(name)
     size = location.size(name)
     assert size is not None
+    return WrittenFile(name, size, values, delta_statistics(rows.num_rows, _column_bounds(rows)))
+
+
+def _add_file(location: TableLocation, column: str | None, value: str | None, rows: pa.Table, now_ms: int) -> AddAction:
+    folder = f"{column}={value}/" if column else ""
     values: dict[str, str | None] = {column: value} if column else {}
-    return AddAction(name, size, values, now_ms, True, delta_statistics(rows.num_rows, _column_bounds(rows)))
+    return write_file(location, f"{folder}part-{uuid4()}.parquet", rows, values).added(now_ms)
 
 
 def _column_bounds(rows: pa.Table) -> dict[str, tuple[Any, Any]]:

@@ -8,19 +8,23 @@ Old files are the table's history; a job's upkeep removes them (`upkeep/`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
+from deltalake.transaction import RemoveAction, create_table_with_add_actions
 
+from headrace import limits
+from headrace.clock import SystemClock
 from headrace.spark.rows.events import SERVER
 from headrace.spark.rows.server_keys import server_key
 from headrace.spark.tables.delta_commits import commit_properties, newest_commit
-from headrace.spark.tables.delta_files import note, read_files, replace_rows, small_files
+from headrace.spark.tables.delta_files import WrittenFile, is_plain, note, read_files, replace_rows, small_files
 from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
 from headrace.spark.tables.mirror_table import (
     STATE_KEY,
@@ -38,11 +42,42 @@ from headrace.spark.tables.mirror_table import (
     upserted,
 )
 from headrace.spark.tables.open_table import OpenDeltaTable
-from headrace.spark.tables.table_location import location_of
+from headrace.spark.tables.slots import Slots
+from headrace.spark.tables.table_location import TableLocation, location_of
 
 # So many commits add about as many small files, which are then compacted.
 COMPACT_COMMITS: Final = 50
 _BUCKETS_KEY: Final = "headrace.buckets"
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorFile:
+    """A file of the table; `shared`: rows of several slots may be in it."""
+
+    name: str
+    owner: int
+    """The bucket, or in a table without buckets the slot."""
+    shared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorFiles:
+    """The files of a mirror as tasks need them that change it."""
+
+    location: TableLocation
+    slots: Slots
+    files: tuple[MirrorFile, ...]
+    schema: pa.Schema
+
+    @property
+    def keys(self) -> pa.Schema:
+        """The schema of the keys alone."""
+        return pa.schema([self.schema.field("_id")])
+
+    def files_of(self, slot: int, bucket: int) -> list[MirrorFile]:
+        """The files in which rows of the slot, and of this bucket if there are any, may be."""
+        owner = bucket if self.slots.buckets else slot
+        return [file for file in self.files if file.shared or file.owner == owner]
 
 
 class DeltaMirror:
@@ -96,6 +131,51 @@ class DeltaMirror:
         elif not (self._rewrite(table, changes, properties) or self._merge(table, changes, properties)):
             note(table, properties)
 
+    @property
+    def location(self) -> TableLocation:
+        """Where the table is; it need not exist yet."""
+        return self._location
+
+    def slots(self, count: int) -> Slots:
+        """Up to `count` slots for the table's rows."""
+        return Slots(min(count, self._buckets or count), self._buckets)
+
+    def files(self, slots: Slots) -> MirrorFiles | None:
+        """The table's files, for tasks that write them anew; None if they are too large for that."""
+        table = self._open_table.now()
+        if table is None:
+            return MirrorFiles(self._location, slots, (), schema())
+        if not is_plain(table) or _of_servers(table):
+            return None
+        actions = pa.table(table.get_add_actions(flatten=True))
+        names = actions.column("path").to_pylist()
+        if self._buckets:
+            buckets = actions.column("partition.bucket").to_pylist()
+            files = [MirrorFile(name, int(bucket)) for name, bucket in zip(names, buckets, strict=True)]
+        elif sum(actions.column("size_bytes").to_pylist()) > limits.FOLD_BYTES_MAX:
+            return None
+        else:
+            owners = [(name, slots.slot_of_file(name)) for name in names]
+            files = [MirrorFile(name, owner or 0, owner is None) for name, owner in owners]
+        return MirrorFiles(self._location, slots, tuple(files), schema())
+
+    def commit_files(self, added: Sequence[WrittenFile], removed: Iterable[str], state: MirrorState) -> None:
+        """Puts files in place of others and stores the state: both, durably, or neither."""
+        properties, now = self._properties(state), SystemClock().now_ms()
+        new, table = [file.added(now) for file in added], self._open_table.now()
+        partitions = ["bucket"] if self._buckets else []
+        if table is None:
+            self._location.create()
+            columns = Schema.from_arrow(self._bucketed(schema().empty_table()).schema)
+            create_table_with_add_actions(
+                self._location.url, columns, new, partition_by=partitions, commit_properties=properties
+            )
+            return
+        old = [RemoveAction(name, True, now) for name in dict.fromkeys(removed)]
+        table.create_write_transaction([*new, *old], "append", table.schema(), partitions, commit_properties=properties)
+        table.update_incremental()
+        self._compact(table, properties)
+
     def read(self) -> pa.Table:
         rows = DeltaTable(self._location.url).to_pyarrow_table()
         return rows.select(names_of(rows.column_names))
@@ -134,9 +214,12 @@ class DeltaMirror:
         if stale:
             merging = merging.when_not_matched_by_source_delete(stale)
         merging.execute()
+        self._compact(table, properties)
+        return bool(table.version() > before)
+
+    def _compact(self, table: DeltaTable, properties: CommitProperties) -> None:
         if table.version() % COMPACT_COMMITS == COMPACT_COMMITS - 1:
             table.optimize.compact(commit_properties=properties)
-        return bool(table.version() > before)
 
     def _bucketed(self, rows: pa.Table) -> pa.Table:
         """The rows with the column of their buckets, if the table has any."""

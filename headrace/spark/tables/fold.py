@@ -170,15 +170,16 @@ def document_keys(rows: Iterable[Row]) -> set[str]:
 
 def keys_to_read(rows: Iterable[Row]) -> set[str]:
     """The keys whose rows `fold` needs. A snapshot's chunks are new to the mirror, or overwrite it."""
-    return set(map(_key_of, {row.documentKey for row in rows if row.operationType in _KEYED}))
+    return set(map(key_text, {row.documentKey for row in rows if row.operationType in _KEYED}))
 
 
 def key_of(row: Row) -> str:
     """The `_id` as text, which is the key of a mirror's row."""
-    return _key_of(row.documentKey)
+    return key_text(row.documentKey)
 
 
-def _key_of(text: str | None) -> str:
+def key_text(text: str | None) -> str:
+    """The text of the `_id` in the text of a `documentKey`."""
     plain = _PLAIN_KEY.fullmatch(text or "")
     # A sharded collection's key also has the shard key's fields.
     return plain[1] if plain else dumps(loads(text or "")["_id"])

@@ -23,8 +23,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from headrace.durable_files import replace_file, sync_folder
 from headrace.spark.rows.events import SERVER, SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
-from headrace.spark.tables.durable_files import replace_file, sync_folder
 from headrace.spark.tables.mirror_table import STATE_KEY
 from headrace.spark.tables.progress import IDENTITY, Progress, RowIdentity
 from headrace.spark.tables.staged_files import StagedFile

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from headrace.durable_files import replace_file
 from headrace.spark.rows.events import SERVER
-from headrace.spark.tables.durable_files import replace_file
 from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
 from headrace.spark.tables.mirror_table import (
     STATE_KEY,

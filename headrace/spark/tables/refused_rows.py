@@ -57,13 +57,20 @@ class RefusesAsItWrites(Protocol):
 class RefusedRows:
     """The keys, by their identity, whose documents wait for a row that brings them, and the tokens that were refused.
 
-    `reasons` are the sink's, by the token of the row. Events up to `done` are in the sink already: they are given to it
+    `reasons` are the sink's, by the token of the row; `marked` those of rows that came with a mark in place of a
+    document, by their numbers. Events up to `done` are in the sink already: they are given to it
     as they are, and say nothing.
     """
 
     waiting: set[str] = field(default_factory=set)
     done: str = ""
     reasons: dict[str, str] = field(default_factory=dict)
+    marked: dict[int, str] = field(default_factory=dict)
+
+    def reason(self, number: int, row: Row) -> str:
+        """Why row `number` is refused."""
+        waits = "the document waits for a row that brings it as it is"
+        return self.marked.get(number) or self.reasons.get(row.token, waits)
 
     def divided(self, rows: Sequence[Row]) -> Division:
         """Which of the rows, in the order of their tokens, the sink is to get."""
@@ -74,7 +81,7 @@ class RefusedRows:
                 division.taken.append(number)
                 continue
             identity = identity_of(row)
-            refused = row.token in self.reasons and row.operationType != SNAPSHOT
+            refused = number in self.marked or (row.token in self.reasons and row.operationType != SNAPSHOT)
             if row.operationType in _ENDING:
                 waiting.clear()
             elif identity and (row.operationType == "delete" or row.fullDocument is not None) and not refused:

@@ -24,6 +24,7 @@ from headrace.spark.tables.batch_stats import (
     merged_stats,
     without_seen_events,
 )
+from headrace.spark.tables.slots import Slots
 from headrace.spark.tables.table_location import TableLocation
 
 # The columns by which readers of a log pass over whole files.
@@ -36,11 +37,15 @@ class FilesNotShared(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """A file of a log's folder; `stats` are Delta's statistics of it, as JSON."""
+    """A file of a table's folder; `stats` are Delta's statistics of it, as JSON.
+
+    Rows that are to be folded are in row groups of one slot each, `slots` has which; such a file is never committed.
+    """
 
     name: str
     size: int
     stats: str
+    slots: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +67,7 @@ class StagedBatch:
         stats = given["stats"]
         event = stats["invalidated"] and InvalidatingEvent(**stats["invalidated"])
         around = {name: tuple(stats[name]) for name in ("begins", "ends")}
-        files = tuple(StagedFile(**file) for file in given["files"])
+        files = tuple(StagedFile(**file | {"slots": tuple(file["slots"])}) for file in given["files"])
         return cls(given["seen_count"], BatchStats(**stats | around | {"invalidated": event}), files)
 
 
@@ -72,9 +77,16 @@ def staged_prefix(query: str, number: int) -> str:
 
 
 class StagingWriter:
-    """Writes the rows that are not events up to `token`, as they come; makes no file when there are none."""
+    """Writes the rows that are not events up to `token`, as they come; makes no file when there are none.
 
-    def __init__(self, location: TableLocation, name: str, schema: pa.Schema, token: str) -> None:
+    With `slots` the rows of each batch are divided into row groups.
+    """
+
+    def __init__(
+        self, location: TableLocation, name: str, schema: pa.Schema, token: str, slots: Slots | None = None
+    ) -> None:
+        self._slots = slots
+        self._groups: list[int] = []
         self._location, self._name, self._schema, self._token = location, name, schema, token
         self._writer: pq.ParquetWriter | None = None
         self._seen_count = 0
@@ -89,9 +101,15 @@ class StagingWriter:
             return
         if self._writer is None:
             self._writer = pq.ParquetWriter(
-                self._name, self._schema, compression="zstd", filesystem=self._location.files
-            )
-        self._writer.write_table(rows)
+                self._name, self._schema, compression="lz4" if self._slots else "zstd",
+                use_dictionary=not self._slots, filesystem=self._location.files,
+            )  # fmt: skip
+        if self._slots:
+            for slot, some in self._slots.divided(rows):
+                self._writer.write_table(some)
+                self._groups.append(slot)
+        else:
+            self._writer.write_table(rows)
         self._stats = merged_stats((self._stats, batch_stats(rows)))
         for name in _BOUNDED:
             if name in rows.column_names:
@@ -105,7 +123,7 @@ class StagingWriter:
         self._location.sync_file(self._name)
         size = self._location.size(self._name)
         assert size is not None
-        result = StagedFile(self._name, size, self._delta_statistics())
+        result = StagedFile(self._name, size, self._delta_statistics(), tuple(self._groups))
         return StagedBatch(self._seen_count, self._stats, (result,))
 
     def abandon(self) -> None:
@@ -124,15 +142,16 @@ class StagingWriter:
 
 
 def write_staged(
-    batches: Iterable[pa.RecordBatch], location: TableLocation, prefix: str, schema: pa.Schema, token: str = ""
-) -> StagedBatch:
-    """Writes the rows, without events up to `token`, to a file whose name begins with `prefix`.
+    batches: Iterable[pa.RecordBatch], location: TableLocation, prefix: str, schema: pa.Schema, token: str = "",
+    slots: Slots | None = None,
+) -> StagedBatch:  # fmt: skip
+    """Writes the rows, without events up to `token`, to a file whose name begins with `prefix`, divided into `slots`.
 
     Raises FilesNotShared if the driver, which made the folder, has another one.
     """
     if not location.exists():
         raise FilesNotShared(not_shared_message(location))
-    writer = StagingWriter(location, f"{prefix}{uuid4()}.parquet", schema, token)
+    writer = StagingWriter(location, f"{prefix}{uuid4()}.parquet", schema, token, slots)
     try:
         for batch in batches:
             writer.write(batch)
@@ -159,14 +178,17 @@ def without_seen_files(
     return replace(merged_batches(batches, location), seen_count=staged.seen_count)
 
 
-def merged_batches(batches: Sequence[StagedBatch], location: TableLocation) -> StagedBatch:
-    """What all tasks wrote together. Raises FilesNotShared."""
+def merged_batches(batches: Sequence[StagedBatch], location: TableLocation, *, exact: bool = True) -> StagedBatch:
+    """Return the files of all tasks as one batch. Raises FilesNotShared.
+
+    `exact`: where ranges overlap, read the tokens to find out whether events are distinct. Otherwise they count as not.
+    """
     files = tuple(file for batch in batches for file in batch.files)
     for file in files:
         if location.size(file.name) != file.size:
             raise FilesNotShared(not_shared_message(location))
     stats = merged_stats(batch.stats for batch in batches)
-    if not stats.distinct:
+    if exact and not stats.distinct:
         # The ranges overlap, as slices of one range do: whether events are distinct, only their tokens show.
         result = batch_stats(read_staged(files, location, names=("token", "operationType")))
         stats = replace(stats, distinct=result.distinct)

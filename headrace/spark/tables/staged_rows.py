@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from headrace.spark.tables.slots import Slots
 from headrace.spark.tables.staged_files import StagedBatch, staged_prefix, write_staged
 from headrace.spark.tables.table_location import location_of
 
@@ -33,9 +34,11 @@ def batch_prefix(columns: Iterable[str]) -> str:
     return staged_prefix(query, int(batch))
 
 
-def staged_row(batches: Iterable[pa.RecordBatch], folder: str, prefix: str, schema: pa.Schema) -> pa.RecordBatch:
+def staged_row(
+    batches: Iterable[pa.RecordBatch], folder: str, prefix: str, schema: pa.Schema, slots: str = ""
+) -> pa.RecordBatch:
     """Writes the rows to a file in the folder; a batch of the one row that tells of it. Raises FilesNotShared."""
-    staged = write_staged(batches, location_of(folder), prefix, schema)
+    staged = write_staged(batches, location_of(folder), prefix, schema, slots=Slots.of(slots))
     row: dict[str, Any] = {"token": staged.stats.last, "operationType": STAGED, "other": staged.text()}
     return pa.RecordBatch.from_pylist([row], schema=schema)
 

@@ -20,6 +20,8 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 
+from headrace.spark.tables.checked_paths import LocationError
+
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
 
@@ -29,10 +31,6 @@ STORE_SCHEMES: Final = ("abfs", "abfss", "az", "azure", "gs", "s3", "s3a")
 
 _UNANSWERED: Final = "error sending request"
 """What a store's client says of a request that got no answer: no connection, or none in time."""
-
-
-class LocationError(ValueError):
-    """A path or URL at which no table can be."""
 
 
 class StoreUnreachable(RuntimeError):

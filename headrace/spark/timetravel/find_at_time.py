@@ -5,23 +5,53 @@ Sent as commands: pymongo's snapshot sessions do not say at which time they read
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from bson import Timestamp
+from bson.raw_bson import RawBSONDocument
 from pymongo.collection import Collection
 from pymongo.errors import ConnectionFailure, OperationFailure
 
 from headrace import limits
 from headrace.spark.rows.extjson import dumps
-from headrace.values.bson import OPTIONS
+from headrace.spark.rows.not_held import NotHeld
+from headrace.values.bson import OPTIONS, decode
+
+RAW: Final = OPTIONS.with_options(document_class=RawBSONDocument)
+
+
+class StoredDocument(dict[str, Any]):
+    """A document as it is decoded, with its bytes in `raw`: some values are not the same after decoding."""
+
+    raw: bytes
+
+    @classmethod
+    def of(cls, raw: bytes) -> StoredDocument:
+        """The document of these bytes."""
+        stored = cls(decode(raw))
+        stored.raw = raw
+        return stored
+
+
+def by_key(documents: Iterable[RawBSONDocument]) -> dict[str, StoredDocument]:
+    """The documents by their key's text. Raises NotHeld for two keys that have the same text."""
+    found: dict[str, StoredDocument] = {}
+    for document in documents:
+        stored = StoredDocument.of(bytes(document.raw))
+        key = dumps(stored["_id"])
+        if key in found:
+            raise NotHeld(f"two documents of the collection have the _id {key} in Extended JSON, and differ as BSON")
+        found[key] = stored
+    return found
 
 
 @dataclass(frozen=True, slots=True)
 class TimedDocuments:
     """Documents by their key's text, as they were at the time: with every event up to it, and no later one."""
 
-    documents: dict[str, dict[str, Any]]
+    documents: dict[str, StoredDocument]
     time: Timestamp
 
 
@@ -31,26 +61,26 @@ def find_at(
     """The documents with these `_id`s at `time`, or at one that the server chooses; None if it does not read so.
 
     Whether it never does (a standalone server, an old one), or no longer at that time, or is not reachable, is not
-    said: who reads in another way is told.
+    said: the caller's other way of reading reports it.
     """
     concern: dict[str, Any] = {"level": "snapshot"} | ({"atClusterTime": time} if time else {})
     database, name = collection.database, collection.name
-    documents: dict[str, dict[str, Any]] = {}
+    documents: dict[str, StoredDocument] = {}
     with database.client.start_session(causal_consistency=False) as session:
         try:
             cursor = database.command(
-                "find", name, filter={"_id": {"$in": keys}}, readConcern=concern, codec_options=OPTIONS,
+                "find", name, filter={"_id": {"$in": keys}}, readConcern=concern, codec_options=RAW,
                 batchSize=limits.ROW_COUNT_UNBOUNDED - 1, session=session,
             )["cursor"]  # fmt: skip
             read_at: Timestamp | None = cursor.get("atClusterTime")
             batch = cursor["firstBatch"]
             while True:
-                documents |= {dumps(document["_id"]): document for document in batch}
+                documents |= by_key(batch)
                 if not cursor["id"]:
                     break
-                cursor = database.command(
-                    "getMore", cursor["id"], collection=name, codec_options=OPTIONS, session=session
-                )["cursor"]
+                cursor = database.command("getMore", cursor["id"], collection=name, codec_options=RAW, session=session)[
+                    "cursor"
+                ]
                 batch = cursor["nextBatch"]
         except (ConnectionFailure, OperationFailure):
             return None

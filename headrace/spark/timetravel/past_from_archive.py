@@ -16,11 +16,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
+from bson.raw_bson import RawBSONDocument
+
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream
 from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.rows.events import Row
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.rows.key_identity import key_identity
+from headrace.spark.rows.not_held import NOT_HELD, NotHeld, held_or_marked, reason_of
 from headrace.spark.rows.tokens import Token
 from headrace.spark.tables.fold import (
     DOCUMENT_OPERATIONS,
@@ -36,7 +39,7 @@ from headrace.spark.timetravel.archive_table import ArchivedSnapshot
 from headrace.spark.timetravel.past_from_images import PastUnknown
 from headrace.spark.timetravel.snapshot import Snapshot
 from headrace.values.arrow import EventRow
-from headrace.values.bson import decode
+from headrace.values.bson import encode_in_order
 from headrace.values.keystring import encode_value
 
 if TYPE_CHECKING:
@@ -73,6 +76,7 @@ def documents_at(
     The same at each call, even if the table has grown. Raises PastUnknown, PositionLost, ArchiveUnfit.
     """
     documents: Documents = {}
+    marked: set[str] = set()
     state = MirrorState(token=base.begin.text, snapshot_token=base.end.text)
     for rows in _base_rows(options, base, slice_, slices):
         for row in rows:
@@ -81,13 +85,31 @@ def documents_at(
                 documents[key] = MirrorRow(row.fullDocument or "", row.token)
     try:
         for rows in _events(options, base.begin, token, slice_, slices):
-            state = _folded(rows, state, documents)
+            state = _folded(_without_updates_of_marks(rows, marked), state, documents)
     except MirrorDiverged as error:
         raise PastUnknown(f"the archive {options.archive} does not tell all: {error}") from error
     snapshot = Snapshot(options)
     by_key = sorted((encode_value(loads(key)), stored.document) for key, stored in documents.items())
     for _, document in by_key:
-        yield snapshot.row(token, loads(document))
+        # A mark is recognized by its first field, before which `encode` would put the `_id`.
+        marked_document = reason_of(document) and RawBSONDocument(encode_in_order(loads(document)))
+        yield snapshot.row(token, marked_document or loads(document))
+
+
+def _without_updates_of_marks(rows: list[Row], marked: set[str]) -> list[Row]:
+    """The rows but for updates of documents that a mark stands for; `marked`, their keys, is changed."""
+    kept = []
+    for row in rows:
+        if row.operationType in DOCUMENT_OPERATIONS and row.documentKey:
+            key = key_identity(key_of(row))
+            if row.operationType == "update" and key in marked:
+                continue
+            if reason_of(row.fullDocument):
+                marked.add(key)
+            elif row.operationType != "update":
+                marked.discard(key)
+        kept.append(row)
+    return kept
 
 
 def _folded(rows: list[Row], state: MirrorState, documents: Documents) -> MirrorState:
@@ -132,11 +154,22 @@ def _event_batches(options: SourceOptions, start: Token, end: Token) -> Iterator
 
 
 def _rows(batch: pa.RecordBatch) -> Iterator[Row]:
-    """The rows of a batch, whose documents are text (the table's) or BSON (the server's)."""
+    """The rows of a batch, whose documents are text (the table's) or BSON (the server's).
+
+    A mark stands for a document that has no text, and takes the place of one that an event without a text changes: it
+    is refused if it is still there at the token. Raises NotHeld for such a key.
+    """
     columns = [batch.column(name).to_pylist() for name in _NAMES]
     for values in zip(*columns, strict=True):
-        texts: list[Any] = [dumps(decode(value)) if type(value) is bytes else value for value in values]
-        yield Row(**dict(zip(_NAMES, texts, strict=True)))
+        texts: list[Any] = [dumps(held_or_marked(value)) if type(value) is bytes else value for value in values]
+        row = Row(**dict(zip(_NAMES, texts, strict=True)))
+        if reason := reason_of(row.documentKey):
+            raise NotHeld(f"{row.database}.{row.collection}: the event {row.token} has a key without a text: {reason}")
+        if reason := reason_of(row.updateDescription) or reason_of(row.fullDocument):
+            mark = dumps({NOT_HELD: reason, **loads(row.documentKey or "{}")})
+            kind = "replace" if row.operationType == "update" else row.operationType
+            row = row._replace(operationType=kind, fullDocument=mark, updateDescription=None)
+        yield row
 
 
 def _sliced(rows: Iterable[Row], slice_: int, slices: int) -> list[Row]:

@@ -15,8 +15,10 @@ from typing import Any
 
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream
 from headrace.spark.rows.tokens import Token
+from headrace.spark.timetravel.find_at_time import StoredDocument
 from headrace.spark.timetravel.snapshot import Snapshot
 from headrace.values.arrow import EventRow
+from headrace.values.bson import find_element
 from headrace.values.keystring import encode_value
 
 
@@ -31,19 +33,20 @@ class _ChangesSince:
         self._mongodb = mongodb
         self._read_to = token
         self._taken_upto = b""
-        self._before: dict[bytes, dict[str, Any] | None] = {}
+        self._before: dict[bytes, StoredDocument | None] = {}
 
     def read(self, end: Token) -> None:
         """Reads the events up to `end`."""
-        for event in self._mongodb.read(self._read_to, end):
-            self._note(event)
+        for batch in self._mongodb.read_raw(self._read_to, end):
+            for event in batch:
+                self._note(StoredDocument.of(event))
         self._read_to = max(self._read_to, end)
 
     def touched(self, key: Any) -> bool:
         """Whether one of the events read so far is of this `_id`."""
         return encode_value(key) in self._before
 
-    def take(self, upto: bytes | None) -> Iterator[dict[str, Any]]:
+    def take(self, upto: bytes | None) -> Iterator[StoredDocument]:
         """The earlier documents of the changed keys up to and including `upto` (None: all), each returned once."""
         for key in sorted(key for key in self._before if upto is None or key <= upto):
             document = self._before.pop(key)
@@ -52,20 +55,23 @@ class _ChangesSince:
         if upto is not None:
             self._taken_upto = upto
 
-    def _note(self, event: dict[str, Any]) -> None:
+    def _note(self, event: StoredDocument) -> None:
         kind = event["operationType"]
         if "documentKey" not in event:
             raise PastUnknown(f"an event since then is of the whole collection: {kind}")
         key = encode_value(event["documentKey"]["_id"])
         if key in self._before or key <= self._taken_upto:
             return
-        before = event.get("fullDocumentBeforeChange")
+        image = find_element(event.raw, b"fullDocumentBeforeChange")
+        before = (
+            None if event.get("fullDocumentBeforeChange") is None or image is None else event.raw[image[1] : image[2]]
+        )
         if before is None and kind != "insert":
             raise PastUnknown(
                 f"a document was changed since then ({kind}) and has no pre-image: "
                 "collMod with changeStreamPreAndPostImages: {enabled: true} keeps them from now on"
             )
-        self._before[key] = before
+        self._before[key] = StoredDocument.of(before) if before else None
 
 
 def documents_at(snapshot: Snapshot, token: Token) -> Iterator[EventRow]:

@@ -9,8 +9,8 @@ of (2) without an event in (3) did not change in between, so it is valid at the 
 an event are read again, followed by (3), until there are none.
 
 After some rounds, what changes faster than it is read is read at one cluster time T, with read concern `snapshot`. The
-other documents with an event up to T are then read at T as well, so that all are valid at the token behind T. Where a
-server has no such reads, the rounds go on.
+other documents with an event up to T are then read at T as well, so that all are valid at the token after T. Where a
+server has no such reads, the rounds continue.
 
 A key that is in no chunk needs no row. If the document exists later, its insert comes after the snapshot's first token.
 If it was deleted, events from before the snapshot's end may have no row to change: `snapshotEnd` has the token up to
@@ -18,18 +18,19 @@ which that is expected; later it is an error.
 
 Chunks are ranges of `_id` in MongoDB's order. `$gt` compares within one type only, so a chunk never spans two types:
 the first key of each type is a chunk by itself. The chunk that has the greatest key there is ends the snapshot: what is
-inserted behind it comes as an event, and a snapshot that went after it would never end while somebody inserts.
+inserted after it comes as an event, and a snapshot that followed it would never end while a client inserts.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
 from bson import Decimal128, MinKey, Timestamp
+from bson.raw_bson import RawBSONDocument
 from pymongo.collection import Collection
 from pymongo.errors import OperationFailure
 from pymongo.read_concern import ReadConcern
@@ -40,7 +41,7 @@ from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.rows.tokens import Token
-from headrace.spark.timetravel.find_at_time import find_at
+from headrace.spark.timetravel.find_at_time import RAW, StoredDocument, by_key, find_at
 from headrace.values.arrow import COLUMNS, EventRow
 from headrace.values.bson import OPTIONS, encode, type_number
 
@@ -97,6 +98,7 @@ class Snapshot:
         self._collection: Collection[dict[str, Any]] = self._mongodb.client.get_database(
             options.database, codec_options=OPTIONS, read_concern=ReadConcern("majority")
         )[options.collection]
+        self._raw = self._collection.with_options(codec_options=RAW)
 
     def next_chunk(self, after: str, rows_max: int) -> Chunk | None:
         """The next chunk of at most `rows_max` keys after the key `after` (`""`: from the first); None at the end.
@@ -124,7 +126,7 @@ class Snapshot:
             chunk = None if chunk.last else self.next_chunk(chunk.upto, rows_max)
 
     def _rows_within(self, bytes_max: int) -> int:
-        """How many documents of the average size now have so many bytes together, at least one."""
+        """How many documents of the average size now have `bytes_max` together, at least one."""
         size = self._document_bytes
         return limits.ROW_COUNT_UNBOUNDED if size is None else max(bytes_max // size, 1)
 
@@ -176,7 +178,7 @@ class Snapshot:
         """A token not before anything that was acknowledged before the call."""
         return self._mongodb.end_at(self._mongodb.now())
 
-    def consistent_read(self, chunk: Chunk) -> tuple[Iterable[dict[str, Any]], Token]:
+    def consistent_read(self, chunk: Chunk) -> tuple[Iterable[StoredDocument], Token]:
         """The chunk's documents and a token at which all of them are valid; raises SnapshotUnsettled."""
         with self._mongodb.open(StreamPosition("latest"), stages=_KEYS_ONLY) as cursor:
             documents, moment = self._find(chunk.filter(), _before(cursor.token.time))
@@ -195,7 +197,7 @@ class Snapshot:
             'the server does not read them with {readConcern: {level: "snapshot"}}'
         )
 
-    def _settle(self, cursor: ResumingCursor, documents: dict[str, Any], keys: list[Any]) -> Token | None:
+    def _settle(self, cursor: ResumingCursor, documents: dict[str, StoredDocument], keys: list[Any]) -> Token | None:
         """Reads `keys`, and which of `documents` change until then, at one cluster time; all are valid at the token.
 
         None where the server does not read so: then `keys` has what is to be read again, and `documents` the others.
@@ -227,10 +229,11 @@ class Snapshot:
         """The row `snapshotEnd` of a snapshot whose rows are valid at `token`."""
         return self._row(SNAPSHOT_END, token)
 
-    def row(self, token: Token, document: dict[str, Any]) -> EventRow:
-        """The row of a document as it is at `token`."""
+    def row(self, token: Token, document: Mapping[str, Any]) -> EventRow:
+        """The row of a document as it is at `token`; a `StoredDocument` or a raw document by its bytes."""
         row = self._row(SNAPSHOT, token)
-        row[_KEY], row[_DOCUMENT] = encode({"_id": document["_id"]}), encode(document)
+        row[_KEY] = encode({"_id": document["_id"]})
+        row[_DOCUMENT] = document.raw if isinstance(document, RawBSONDocument | StoredDocument) else encode(document)
         return row
 
     def _single(self, query: dict[str, Any]) -> Chunk | None:
@@ -241,11 +244,11 @@ class Snapshot:
         first = list(self._collection.find(query, {"_id": 1}, sort=[("_id", direction)], skip=skip, limit=1))
         return dumps({"_id": first[0]["_id"]}) if first else None
 
-    def _find(self, query: dict[str, Any], since: Timestamp) -> tuple[dict[str, dict[str, Any]], Timestamp]:
+    def _find(self, query: dict[str, Any], since: Timestamp) -> tuple[dict[str, StoredDocument], Timestamp]:
         """The documents by their key's text, not older than `since`, and a time after they were read."""
         with self._mongodb.client.start_session(causal_consistency=True) as session:
             session.advance_operation_time(since)
-            documents = {dumps(document["_id"]): document for document in self._collection.find(query, session=session)}
+            documents = by_key(self._raw.find(query, session=session))
         return documents, self._mongodb.now()
 
     def _row(self, kind: str, token: Token) -> EventRow:

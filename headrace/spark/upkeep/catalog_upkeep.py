@@ -1,7 +1,7 @@
 """Upkeep of a table in one of Spark's catalogs: small files are joined, by Delta's or Iceberg's own statement.
 
-Such a commit is not one of ours: the position is found behind it (`tables/catalog/catalog_table.py`). Nothing else is
-done. What removes old versions is the owner's to run, who knows the readers; and it may remove the commit that has the
+Such a commit is not one of ours: the position is found after it (`tables/catalog/catalog_table.py`). No other step is
+taken. What removes old versions is the owner's to run, who knows the readers; and it may remove the commit that has the
 position.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class CatalogUpkeep:
-    """Of the table with this name. `location` is the name, for who tells tables apart."""
+    """The upkeep of the table with this name. `location` is the name, which identifies the table."""
 
     def __init__(self, name: str, options: UpkeepOptions, get_session: Callable[[], SparkSession]) -> None:
         self.location, self.options = name, options

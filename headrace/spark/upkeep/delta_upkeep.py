@@ -1,7 +1,7 @@
 """Upkeep of one Delta table: rows past their time, small files, files of old versions, the log, its statistics.
 
 What must hold: each step is one commit, or removes only what no reader of the last versions needs, so that a process
-may end anywhere; and each commit carries the position of the one before, so that the table's sink goes on behind it as
+may end anywhere; and each commit carries the position of the one before, so that the table's sink continues after it as
 if nothing had been. It is run by the table's one writer, between two batches.
 
 Why the log is cut by the number of its commits: each commit and each look at the table list the log's folder. At a
@@ -42,7 +42,7 @@ _DAY: Final = 86_400
 
 @dataclass(slots=True)
 class UpkeepReport:
-    """What was done to a table."""
+    """The work done on a table."""
 
     table: str
     removed_rows: int = 0
@@ -50,7 +50,7 @@ class UpkeepReport:
     vacuumed_files: int = 0
     log_files: int = 0
     skipped_bytes: int = 0
-    """Of small files that are too many for the time between two batches."""
+    """The bytes of small files that are too many for the time between two batches."""
     ms: int = 0
 
     @property
@@ -72,7 +72,7 @@ class UpkeepReport:
 
 
 class DeltaUpkeep:
-    """Of the table that a sink of this kind has at the location; there may be none yet.
+    """The upkeep of the table that a sink of this kind has at the location; there may be none yet.
 
     Joined rows are sorted by the columns `cluster`, as long as that is no more than can be done between two batches.
     """
@@ -119,7 +119,7 @@ class DeltaUpkeep:
     def _set_properties(self) -> None:
         table = self._table()
         there = table.metadata().configuration
-        # A file that was removed stays listed for longer than it is retained, or nobody would know that it is to go.
+        # A file that was removed stays listed for longer than it is retained, or it would never be deleted.
         seconds = self.options.retain_seconds + 2 * self.options.every_seconds + _DAY
         wanted = {_TOMBSTONES_KEY: f"interval {seconds} seconds"}
         names = {field.name for field in table.schema().fields}
@@ -222,7 +222,7 @@ def _is_of_table(name: str) -> bool:
 
 
 def _token_of(seconds: int) -> str:
-    """What tokens of events before this time are less than."""
+    """Return the lower bound of the tokens of events from this time on."""
     return f"82{max(seconds, 0):08X}"
 
 

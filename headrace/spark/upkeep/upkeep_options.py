@@ -1,4 +1,4 @@
-"""What a job's file says of its tables' upkeep: `[sink.upkeep]`, or `upkeep = false` for none."""
+"""The options of a job's file for the upkeep of its tables: `[sink.upkeep]`, or `upkeep = false` for none."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
-
-from headrace import limits
 
 _SECONDS: Final = {"day": 86_400, "hour": 3600, "minute": 60, "second": 1, "week": 604_800}
 _BYTES: Final = {"B": 1, "GB": 1000**3, "KB": 1000, "MB": 1000**2}
@@ -36,17 +34,10 @@ def parse_upkeep(given: Mapping[str, Any] | bool, kind: str) -> UpkeepOptions | 
     """The upkeep of a sink of that kind; None for `false`. Raises UpkeepError."""
     if isinstance(given, bool):
         return UpkeepOptions() if given else None
-    if not isinstance(given, Mapping):
-        raise UpkeepError(f"upkeep is a table, or false for none, not {given!r}")
-    if unknown := sorted(given.keys() - {"commits", "every", "keep", "retain", "target"}):
-        raise UpkeepError(f"upkeep has no {unknown[0]!r}; it has commits, every, keep, retain, target")
     if "keep" in given and kind not in KEEPING_KINDS:
         raise UpkeepError(f"keep is for {' and '.join(sorted(KEEPING_KINDS))}: the sink {kind!r} has no rows of a time")
     default = UpkeepOptions()
     keep = _seconds(given["keep"], "keep") if "keep" in given else None
-    commits = given.get("commits", default.commits)
-    if not isinstance(commits, int) or commits < limits.UPKEEP_COMMIT_COUNT_MIN:
-        raise UpkeepError(f"commits is a number from {limits.UPKEEP_COMMIT_COUNT_MIN} on, not {commits!r}")
     retain = _seconds(given["retain"], "retain") if "retain" in given else default.retain_seconds
     if retain % _SECONDS["hour"]:
         raise UpkeepError(f"retain is in whole hours, not {given['retain']!r}")
@@ -54,7 +45,7 @@ def parse_upkeep(given: Mapping[str, Any] | bool, kind: str) -> UpkeepOptions | 
         every_seconds=_seconds(given["every"], "every") if "every" in given else default.every_seconds,
         target_bytes=_bytes(given["target"]) if "target" in given else default.target_bytes,
         retain_seconds=retain,
-        commits=commits,
+        commits=given.get("commits", default.commits),
         keep_seconds=keep,
     )
 

@@ -6,8 +6,10 @@ to the log's position. Of several servers each one's events are compared by them
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,6 +20,9 @@ from headrace.spark.rows.events import SERVER, SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHO
 from headrace.spark.rows.tokens import Token
 from headrace.spark.tables.event_log import EventLog
 from headrace.spark.tables.progress import Progress
+from headrace.spark.verify.counted import Counted, ignored
+
+Document = dict[str, Any]
 
 _SNAPSHOTS = frozenset({SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END})
 
@@ -35,6 +40,8 @@ class LogComparison:
     extra: tuple[str, ...] = ()
     duplicates: tuple[str, ...] = ()
     other_count: int = 0
+    compared: bool = True
+    """False: the range is empty, as the log has nothing but the beginning of a snapshot."""
 
     @property
     def equal(self) -> bool:
@@ -50,14 +57,14 @@ class LogComparison:
         )
 
 
-def compare_log(log: EventLog, options: SourceOptions) -> LogComparison:
+def compare_log(log: EventLog, options: SourceOptions, counted: Counted = ignored) -> LogComparison:
     """Compares the range on both sides. Raises PositionLost if the server no longer has all of it."""
     progress, table = log.progress(), log.read()
     if not options.others:
-        return _compared(table, progress, options, progress.removed)
+        return _compared(table, progress, options, progress.removed, counted)
     named = [(server_name(one.uri), one) for one in options.servers]
     each = [
-        _compared(table.filter(pc.equal(table[SERVER], name)), progress.of_server(name), one, progress.removed)
+        _compared(table.filter(pc.equal(table[SERVER], name)), progress.of_server(name), one, progress.removed, counted)
         for name, one in named
         if progress.of_server(name).token
     ]
@@ -68,11 +75,14 @@ def compare_log(log: EventLog, options: SourceOptions) -> LogComparison:
         tuple(token for comparison in each for token in comparison.extra),
         tuple(token for comparison in each for token in comparison.duplicates),
         sum(comparison.other_count for comparison in each),
+        any(comparison.compared for comparison in each),
     )
 
 
-def _compared(table: pa.Table, progress: Progress, options: SourceOptions, removed: str) -> LogComparison:
-    """Of one server; rows before `removed` are no longer in the log. Tokens are compared as the mask leaves them."""
+def _compared(
+    table: pa.Table, progress: Progress, options: SourceOptions, removed: str, counted: Counted
+) -> LogComparison:
+    """Compare one server; rows before `removed` have left the log. Tokens are compared as the mask leaves them."""
     masked = options.mask.token if options.mask else str
     kinds, tokens = (column.to_pylist() for column in table.select(["operationType", "token"]).columns)
     events = sorted(masked(token) for kind, token in zip(kinds, tokens, strict=True) if kind not in _SNAPSHOTS)
@@ -84,7 +94,7 @@ def _compared(table: pa.Table, progress: Progress, options: SourceOptions, remov
     end = mongodb.end_at(last.time) if last.is_masked else last
     server_tokens = [
         token
-        for event in mongodb.read(position_before(Token(start)), end)
+        for event in _counting(mongodb.read(position_before(Token(start)), end), counted, len(row_tokens))
         if start < (token := masked(event["_id"]["_data"])) <= progress.token
         and (not of_collection or "coll" in event.get("ns", {}))
     ]
@@ -92,5 +102,11 @@ def _compared(table: pa.Table, progress: Progress, options: SourceOptions, remov
     missing, extra = sorted(set(server_tokens) - set(row_tokens)), sorted(set(row_tokens) - set(server_tokens))
     return LogComparison(
         len(server_tokens), len(row_tokens), tuple(missing), tuple(extra), tuple(duplicates),
-        len(tokens) - len(row_tokens),
+        len(tokens) - len(row_tokens), start < progress.token or bool(events),
     )  # fmt: skip
+
+
+def _counting(events: Iterable[Document], counted: Counted, total: int) -> Iterator[Document]:
+    for number, event in enumerate(events, 1):
+        counted(number, total)
+        yield event

@@ -1,7 +1,7 @@
 """Whether a mirror and its collection are equal at one token, and where they are not: by digests of ranges of keys.
 
 Rule: both sides are brought to the same token, so that the answer is right while writers write and however far the
-mirror is behind. The mirror's rows are as of its own token; the collection is read in chunks, each row true at a token
+mirror lags. The mirror's rows are as of its own token; the collection is read in chunks, each row true at a token
 of its own (`timetravel/snapshot.py`); then the events up to one last token are applied to both, to each
 row those that are newer than it.
 
@@ -27,6 +27,7 @@ from headrace.spark.mongodb.update_descriptions import description_option
 from headrace.spark.rows.events import Row
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.rows.key_identity import key_identity
+from headrace.spark.rows.not_held import held_event, reason_not_held, reason_of
 from headrace.spark.rows.tokens import Token
 from headrace.spark.tables.fold import (
     DOCUMENT_OPERATIONS,
@@ -39,6 +40,7 @@ from headrace.spark.tables.fold import (
 )
 from headrace.spark.tables.mirror_table import NotAMirror, ReadMirror, stored_rows
 from headrace.spark.timetravel.snapshot import Chunk, Snapshot
+from headrace.spark.verify.counted import Counted, ignored
 from headrace.values.arrow import COLUMNS
 from headrace.values.bson import decode
 from headrace.values.order import sort_key
@@ -49,6 +51,8 @@ _ATTEMPTS: Final = 3
 _TOKEN: Final = COLUMNS.index("token")
 _DOCUMENT: Final = COLUMNS.index("fullDocument")
 _DIVERGED: Final = "(diverged)"
+_NOT_HELD: Final = "(not held)"
+"""The text of a collection's document that a table cannot hold, which equals none in a table."""
 _DIGEST_MAX: Final = (1 << 128) - 1
 
 Document = dict[str, Any]
@@ -60,7 +64,7 @@ class CollectionUnstable(RuntimeError):
 
 
 class MirroredCollection(Protocol):
-    """What is compared: a collection of the server at `uri`, and the table that is to be equal to it."""
+    """The pair that is compared: a collection of the server at `uri`, and the table that is to be equal to it."""
 
     @property
     def uri(self) -> str: ...
@@ -113,12 +117,13 @@ class MirrorComparison:
         return f"{self.unequal_count} unequal of {self.row_count} rows and {self.document_count} documents: {listed}"
 
 
-def compare(mirror: MirroredCollection, masks: Sequence[Mask] = ()) -> MirrorComparison:
+def compare(mirror: MirroredCollection, masks: Sequence[Mask] = (), counted: Counted = ignored) -> MirrorComparison:
     """Compares at the server's present; two documents are equal when their BSON is, type by type.
 
-    A mirror that is behind is compared as it will be when it has caught up, unless a drop or a rename lies between:
+    A mirror that lags is compared as it will be when it has caught up, unless a drop or a rename lies between:
     raises CollectionUnstable then, and when it is written to all the time; NotAMirror if nothing was mirrored yet.
-    `masks` are those of the mirror's documents: the collection's are masked in the same way.
+    `masks` are those of the mirror's documents: the collection's are masked in the same way. `counted` is called with
+    how many documents have been read, and how many rows there are.
     """
     described = description_option(mirror.uri, mirror.database, mirror.collection)
     options = SourceOptions(mirror.uri, mirror.database, mirror.collection)
@@ -132,13 +137,14 @@ def compare(mirror: MirroredCollection, masks: Sequence[Mask] = ()) -> MirrorCom
             # A commit came in between: the rows may be of another token than the state.
             continue
         rows = stored_rows(table)
-        documents, bounds = _collection(Snapshot(options), rows, masks)
+        documents, bounds = _collection(Snapshot(options), rows, masks, counted)
         end = feed.end_at(feed.now())
-        read = feed.read(position_before(Token(state.token)), end)
+        batches = feed.read_raw(position_before(Token(state.token)), end)
+        read = (held_event(event) for batch in batches for event in batch)
         events = [row for event in read if (row := _row(_masked_event(event, masks))).token > state.token]
         if not any(row.operationType in INVALIDATING for row in events):
-            left = _advanced(rows, events, MirrorState(state.token, state.snapshot_token))
-            right = _advanced(documents, events, MirrorState(snapshot_token=end.text))
+            left = _advanced(rows, events, MirrorState(state.token, state.snapshot_token), _DIVERGED)
+            right = _advanced(documents, events, MirrorState(snapshot_token=end.text), _NOT_HELD)
             compared = _compared(left, right, bounds, table.num_rows - len(rows))
             return replace(compared, token=end.text)
     raise CollectionUnstable(
@@ -147,7 +153,7 @@ def compare(mirror: MirroredCollection, masks: Sequence[Mask] = ()) -> MirrorCom
 
 
 def _collection(
-    snapshot: Snapshot, rows: Mapping[str, MirrorRow], masks: Sequence[Mask]
+    snapshot: Snapshot, rows: Mapping[str, MirrorRow], masks: Sequence[Mask], counted: Counted
 ) -> tuple[dict[str, MirrorRow], list[str]]:
     """The documents, each at its token, and the last keys of the ranges. Equal texts share memory."""
     documents: dict[str, MirrorRow] = {}
@@ -156,13 +162,16 @@ def _collection(
     for chunk in snapshot.chunks(RANGE_ROWS):
         before = len(documents)
         for read in _documents(snapshot, chunk):
-            token, document = read
+            token, data = read
+            document = decode(data)
+            held = reason_not_held(data, document) is None
             for mask in masks:
                 token, document = mask.token(token), mask.document(document)
-            key, text = dumps(document["_id"]), dumps(document)
+            key, text = dumps(document["_id"]), dumps(document) if held else _NOT_HELD
             same = rows.get(key)
             documents[key] = MirrorRow(same.document if same and same.document == text else text, token)
         since += len(documents) - before
+        counted(len(documents), len(rows))
         if since >= RANGE_ROWS:
             bounds.append(dumps(loads(chunk.upto)["_id"]))
             since = 0
@@ -175,14 +184,17 @@ def _masked_event(event: Document, masks: Sequence[Mask]) -> Document:
     return event
 
 
-def _documents(snapshot: Snapshot, chunk: Chunk) -> Iterator[tuple[str, Document]]:
-    """The chunk's documents, each with the token at which it is true."""
+def _documents(snapshot: Snapshot, chunk: Chunk) -> Iterator[tuple[str, bytes]]:
+    """The chunk's documents as BSON, each with the token at which it is true."""
     for row in snapshot.read(chunk):
-        yield row[_TOKEN], decode(row[_DOCUMENT])
+        yield row[_TOKEN], row[_DOCUMENT]
 
 
-def _advanced(rows: Mapping[str, MirrorRow], events: Iterable[Row], state: MirrorState) -> DocumentTexts:
-    """The documents' texts by key after the events; `_DIVERGED` for one to which an event does not apply."""
+def _advanced(rows: Mapping[str, MirrorRow], events: Iterable[Row], state: MirrorState, not_held: str) -> DocumentTexts:
+    """The documents' texts by key after the events; `_DIVERGED` for one to which an event does not apply.
+
+    `not_held` is the text of a document whose last events have BSON that a table cannot hold.
+    """
     advanced = {key: stored.document for key, stored in rows.items()}
     by_key: dict[str, list[Row]] = {}
     for row in events:
@@ -190,15 +202,38 @@ def _advanced(rows: Mapping[str, MirrorRow], events: Iterable[Row], state: Mirro
             by_key.setdefault(key_identity(key_of(row)), []).append(row)
     for some in by_key.values():
         keys = dict.fromkeys(map(key_of, some))
+        stored = {key: rows[key] for key in keys if key in rows}
+        later = _since_marks(some)
+        if later is None:
+            advanced |= dict.fromkeys(keys, not_held)
+            continue
+        if later is not some:
+            advanced, stored = {key: text for key, text in advanced.items() if key not in keys}, {}
         try:
-            changes = fold(some, state, {key: rows[key] for key in keys if key in rows})
+            changes = fold(later, state, stored)
         except MirrorDiverged:
             advanced |= dict.fromkeys(keys, _DIVERGED)
             continue
-        advanced |= {name: stored.document for name, stored in changes.upserts.items()}
+        advanced |= {name: row.document for name, row in changes.upserts.items()}
         for name in changes.deletes:
             del advanced[name]
     return advanced
+
+
+def _since_marks(rows: list[Row]) -> list[Row] | None:
+    """The rows of a document from the one on that brings it as it is, if a row before it is not held; None without one.
+
+    The same list if all rows are held; an empty one if the document was deleted.
+    """
+    later: list[Row] | None = rows
+    for number, row in enumerate(rows):
+        if reason_of(row.fullDocument) or reason_of(row.updateDescription):
+            later = None
+        elif later is not rows and row.operationType == "delete":
+            later = []
+        elif not later and row.fullDocument is not None:
+            later = [row._replace(operationType="insert"), *rows[number + 1 :]]
+    return later
 
 
 def _compared(left: DocumentTexts, right: DocumentTexts, bounds: list[str], duplicates: int) -> MirrorComparison:

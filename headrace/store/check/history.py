@@ -1,7 +1,7 @@
 """The oplog against its index, and the images against the oplog.
 
 Each entry holds the position that is its key, is reached through the runs of its namespaces, and lies in the runs of no
-other: of each topic, the entries that say they are its and those that its runs lead to are as many.
+other: each topic has as many entries that name it as its runs lead to.
 """
 
 from __future__ import annotations

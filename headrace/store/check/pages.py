@@ -10,7 +10,7 @@ What is stored is not looked at: that is `tables.py`, once the pages are sound.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,7 +26,7 @@ _HEADER_BYTES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class _Tree:
-    """What a file says of one of its tables."""
+    """The description of one table in the file."""
 
     name: str
     depth: int
@@ -46,8 +46,9 @@ class _Tree:
 class _Pages:
     """The pages of all trees."""
 
-    def __init__(self, file: DataFile) -> None:
+    def __init__(self, file: DataFile, advance: Callable[[str, int, int], object]) -> None:
         self.file = file
+        self._advance = advance
         self.used: set[int] = {0, 1}
         self.free: list[int] = []
         """Numbers in the list of free pages."""
@@ -55,7 +56,7 @@ class _Pages:
         """Names and descriptions in the list of tables."""
 
     def take(self, number: int, count: int = 1) -> bytes:
-        """A page, the first of `count`, that nothing else has named."""
+        """A page, the first of `count`, that no other page has named."""
         if not 1 < number <= number + count - 1 <= self.file.meta.last_page:
             raise FileProblem(f"names page {number}, which it does not have")
         page = self.file.page(number, count)
@@ -63,14 +64,15 @@ class _Pages:
         if not self.used.isdisjoint(numbers):
             raise FileProblem(f"uses page {number} twice")
         self.used.update(numbers)
+        self._advance("pages", len(self.used), self.file.meta.last_page + 1)
         if _NUMBER.unpack_from(page)[0] != number:
             raise FileProblem(f"has another page where page {number} should be")
         return page
 
 
-def page_problems(file: DataFile) -> Iterator[str]:
-    """What is wrong with the file's pages, a sentence each; nothing for a sound file."""
-    pages = _Pages(file)
+def page_problems(file: DataFile, advance: Callable[[str, int, int], object]) -> Iterator[str]:
+    """Yield the faults of the file's pages, a sentence each; none for a sound file. `advance`: as for `check`."""
+    pages = _Pages(file, advance)
     yield from _tree_problems(pages, _Tree.parsed("the list of free pages", file.meta.free), integer_keys=True)
     yield from _tree_problems(pages, _Tree.parsed("the list of tables", file.meta.main))
     for name, data in pages.tables:
@@ -86,7 +88,7 @@ def page_problems(file: DataFile) -> Iterator[str]:
 
 
 def _tree_problems(pages: _Pages, tree: _Tree, *, integer_keys: bool = False) -> Iterator[str]:
-    """What is wrong with one tree of pages."""
+    """Yield the faults of one tree of pages."""
     if tree.root == NO_PAGE:
         if tree.items or tree.depth:
             yield f"{tree.name} has {tree.items} items and no pages"

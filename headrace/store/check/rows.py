@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from bson.errors import BSONError
@@ -19,10 +19,15 @@ from headrace.values.bson import decode
 class Rows:
     """A plain transaction on a data directory, and the problems that were seen in it."""
 
-    def __init__(self, kv: Transaction, tables: dict[str, Table], *, checksums: bool) -> None:
+    def __init__(
+        self, kv: Transaction, tables: dict[str, Table], *, checksums: bool, advance: Callable[[str, int, int], object]
+    ) -> None:
         self._kv = kv
         self._tables = tables
         self._checksums = checksums
+        self._advance = advance
+        self._row_count = sum(kv.stat(table)["entries"] for table in tables.values())
+        self._seen_count = 0
         self.catalog = Catalog()
         """Empty until `load_catalog`."""
         self.problems: list[str] = []
@@ -34,7 +39,7 @@ class Rows:
         self.catalog = load(kv, self._tables)
 
     def name(self, table: str, key: bytes) -> str:
-        """What a key stands for."""
+        """Return the name of the thing that a key stands for."""
         return describe(self.catalog, table, key)
 
     def walk(self, table: str, first: bytes = b"", last: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
@@ -48,7 +53,10 @@ class Rows:
             for key, stored in cursor.iternext():
                 if last is not None and key > last:
                     return
-                self.counts[table] += not first
+                if not first:
+                    self.counts[table] += 1
+                    self._seen_count += 1
+                    self._advance("rows", self._seen_count, self._row_count)
                 if not self._checksums or (table == "meta" and key in PLAIN_KEYS):
                     yield key, stored
                 elif is_intact(key, stored):

@@ -2,8 +2,8 @@
 
     every value          matches its checksum, and is BSON where it is a document
     catalog, topics      each number is given once, and is below the next one
-    documents ↔ ids      the `_id` of each document leads to it, and nothing else is in the index
-    documents ↔ indexes  each index has the entries of the documents, and nothing else, and knows their traits
+    documents ↔ ids      the `_id` of each document leads to it, and the index has no other keys
+    documents ↔ indexes  each index has the entries of the documents, no others, and knows their traits
     oplog ↔ runs, images: see `history.py`
 
 Each table is read in order, once or twice, and nothing is changed.

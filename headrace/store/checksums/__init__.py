@@ -1,1 +1,1 @@
-"""Checksums of what is stored: put behind every value as it is written, compared whenever it is read."""
+"""Checksums of what is stored: appended to every value when it is written, compared whenever it is read."""

@@ -1,4 +1,4 @@
-"""What a damaged value is called in errors and reports: the document, entry or row that its key stands for."""
+"""The name of a damaged value in errors and reports: the document, entry or row that its key stands for."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
     stored   value + CRC-32C of key and value (4, little-endian)
 
-The checksum stands behind the value, so that a document is still BSON from its first byte, and one call over key and
+The checksum follows the value, so that a document is still BSON from its first byte, and one call over key and
 stored value compares it: a CRC over data and its own CRC is always the same number. The key is part of it, so that a
 value under a damaged or another key is no match either.
 
@@ -26,14 +26,14 @@ CHECKSUM_BYTES: Final = 4
 RESIDUE: Final = 0x48674BC7
 """The CRC-32C of anything that is followed by its own CRC-32C."""
 _START_AGAIN: Final = bytes.fromhex("6cd087d3")
-"""Behind anything that is followed by its own CRC-32C, these bytes bring a CRC back to where it began. So of many such
-pieces, each with these bytes behind it, the CRC is 0; if one of them is damaged it is not, but for one case in 2^32."""
+"""After data and its own CRC-32C, these bytes bring a CRC back to where it began. So the CRC of many such pieces, each
+followed by these bytes, is 0; if one of them is damaged it is not, but for one case in 2^32."""
 DAMAGED: Final = 305
 _PACK: Final = Struct("<I").pack
 _LONG_BYTES: Final = 256 * 1024
 
 Describe = Callable[[Table, bytes], str]
-"""What a client is told that a table's key stands for."""
+"""Returns the name of the thing that a table's key stands for, for messages to clients."""
 
 
 class DamagedValue(CommandError):
@@ -207,9 +207,9 @@ class _CheckedCursor:
         return self._base.delete()
 
     def putmulti(
-        self, items: list[tuple[bytes, bytes]], *, overwrite: bool = True, append: bool = False, checked: bool = False
+        self, items: list[tuple[bytes, bytes]], *, overwrite: bool = True, append: bool = False
     ) -> tuple[int, int]:
-        return self._base.putmulti(items if checked else with_checksums(items), overwrite=overwrite, append=append)
+        return self._base.putmulti(with_checksums(items), overwrite=overwrite, append=append)
 
     def iternext(self, *, keys: bool = True, values: bool = True) -> Iterator[Any]:
         return self._checked(self._base.iternext()) if values else self._base.iternext(values=False)

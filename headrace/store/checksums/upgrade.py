@@ -27,7 +27,7 @@ FORMAT: Final = b"3"
 WITHOUT_CHECKSUMS: Final = b"1"
 WITHOUT_ENTRIES: Final = b"2"
 FORMATS: Final = (WITHOUT_CHECKSUMS, WITHOUT_ENTRIES, FORMAT)
-"""Those that can be opened."""
+"""The formats that can be opened."""
 FORMAT_KEY: Final = b"format"
 UPGRADE_KEY: Final = b"upgrade"
 PLAIN_KEYS: Final = frozenset({FORMAT_KEY, UPGRADE_KEY})

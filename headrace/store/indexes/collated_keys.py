@@ -16,11 +16,11 @@ from headrace.values.collator import version
 from headrace.values.keystring import encode_element, encode_value
 
 SortKey = Callable[[str], bytes]
-"""What a collation makes of a string."""
+"""Returns the sort key of a string under a collation."""
 
 
 def key_format(spec: dict[str, Any]) -> str:
-    """What the keys of an index with this specification depend on, beside the specification."""
+    """Return what the keys of an index with this specification depend on, beside the specification."""
     return f"icu {version()}" if "collation" in spec else ""
 
 

@@ -1,4 +1,4 @@
-"""What stands in a key for the value of one field: its keystring, with a collation, or hashed."""
+"""The key of one field's value in an index: its keystring, with a collation, or hashed."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class FieldKeys(NamedTuple):
     """All functions give the same key for the same value."""
 
     of_element: Callable[[int, bytes], bytes]
-    """Of the type and the bytes of a BSON element that is neither an object nor an array."""
+    """From the type and the bytes of a BSON element that is neither an object nor an array."""
     of_value: Callable[[Any], bytes]
     missing: bytes
-    """Of a value that is not there: that of null."""
+    """The key of a missing value, which is that of null."""
     encoders: Encoders
     """As `of_value`, of plain values by their types, and of MISSING."""
 
@@ -34,7 +34,7 @@ _PLAIN: Final = FieldKeys(
 
 
 def field_keys(kind: Any, sort_key: SortKey | None) -> FieldKeys:
-    """Those of a field with this kind in the index's pattern, and this collation."""
+    """Return the functions for a field with this kind in the index's pattern, and this collation."""
     if kind == "hashed":
         hashed = partial(hashed_key, sort_key=sort_key)
         missing = integer_key(NULL_HASH)

@@ -3,48 +3,38 @@
     indexes   index number (4) + key of the values                → record (8)     unique
               index number (4) + key of the values + record (8)   → empty          others
 
-Rule: all keys of a document are checked before the first is put, so that a refused write changes nothing. Where there
-are many keys it ticks, and keeps the transaction where it pauses (`turns.keeping_transaction`).
+Rule: all keys of a document are checked before the first is put, so that a refused write changes nothing. A change
+does not pause: a document has at most `Store.index_key_count_max` keys in all indexes.
 Source: MongoDB's rules for unique, sparse, partial and multikey indexes; error 11000 with `keyPattern` and
 `keyValue`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace import limits
 from headrace.errors import CommandError
 from headrace.store.catalog import Collection, Index
+from headrace.store.indexes.geo_keys import GeoKeyMaker, geo_paths
 from headrace.store.indexes.index_keys import CUT_BYTES, NO_TRAITS, UNBOUNDED, KeyMaker, Traits
 from headrace.store.indexes.wildcard_keys import WildcardKeyMaker, wildcard_of
-from headrace.turns import (
-    PIECE_COUNT,
-    TICK_COUNT,
-    current_turn,
-    end_turn,
-    in_pieces,
-    keeping_transaction,
-    pieces_if_many,
-    sorted_in_pieces,
-    tick,
-    ticking,
-    ticking_if_many,
-    uninterrupted,
-)
 from headrace.values.bson import decode
 from headrace.values.bson.to_string import to_string
 
 if TYPE_CHECKING:
     from headrace.query.collation import Collation
-    from headrace.store.indexes.prepared_change import PreparedChange
     from headrace.store.write_transaction import WriteTransaction
 
 Entry = tuple[bytes, bool]
 """A key, without the record, and whether it is unique."""
+
+
+Whole = Callable[[], dict[str, Any]]
+"""Returns a decoded document."""
 
 
 def duplicate_id(collection: Collection, key_document: bytes) -> CommandError:
@@ -63,15 +53,17 @@ def _duplicate(collection: Collection, spec: dict[str, Any], value: dict[str, An
     return CommandError(11000, message, extra={"keyPattern": spec["key"], "keyValue": value, **collation})
 
 
-def key_maker(index: Index) -> KeyMaker | WildcardKeyMaker:
-    """What makes the keys of an index."""
-    maker: KeyMaker | WildcardKeyMaker | None = index.key_maker
+def key_maker(index: Index) -> KeyMaker | WildcardKeyMaker | GeoKeyMaker:
+    """Return the maker of an index's keys."""
+    maker: KeyMaker | WildcardKeyMaker | GeoKeyMaker | None = index.key_maker
     if maker is None:
         collation = collation_of_index(index)
         sort_key = None if collation is None else collation.key
         covers = _filter_of(index, collation)
         if wildcard_of(index.spec["key"]) is not None:
             maker = WildcardKeyMaker(index.number, index.spec, covers, sort_key, lambda: index.traits)
+        elif geo_paths(index.spec["key"]):
+            maker = GeoKeyMaker(index.number, index.spec, covers, sort_key)
         else:
             maker = KeyMaker(index.number, index.spec, covers, sort_key, unique=index.unique)
         index.key_maker = maker
@@ -104,78 +96,36 @@ def stored_entries(index: Index, record: bytes, document: bytes) -> dict[bytes, 
     return dict.fromkeys(keys, record) if index.unique else {key + record: b"" for key in keys}
 
 
-_TICKLESS_BYTES: Final = 3 * TICK_COUNT
-"""A document that is not longer has too few elements for a tick: each has three bytes at least."""
-
-
 def to_add(txn: WriteTransaction, collection: Collection, document: bytes, record: bytes | None) -> list[Entry]:
     """The entries of a new document in all indexes. Raises 11000 where a unique one is another's, 171, 201, 16746."""
-    if (collection.index_keys_pause or len(document) > _TICKLESS_BYTES) and current_turn() is not None:
-        with in_change(txn):
-            return _to_add(txn, collection, document, record)
-    return _to_add(txn, collection, document, record)
-
-
-def in_change(txn: WriteTransaction) -> AbstractContextManager[None]:
-    """Where what changes entries ticks: of the write transaction, which stays open, or tried out over it.
-
-    The locks that it does not meet have been looked for before it. A client's transaction that locks meanwhile what is
-    written later is aborted (`Transactions.abort_overwritten`). A statement of a client's transaction does not pause.
-    """
-    writing = txn.store.writing
-    if writing is None or not (txn is writing or txn.is_trial):
-        return uninterrupted()
-    transactions = txn.store.transactions
-    if transactions.open and writing.claim_counts is None:
-        writing.claim_counts = transactions.claim_counts()
-    return keeping_transaction()
-
-
-def pause_behind_long(txn: WriteTransaction) -> None:
-    """A tick in the middle of the change of a long document, which is to be the last of a turn."""
-    with in_change(txn):
-        tick()
-    end_turn()
-
-
-def _to_add(txn: WriteTransaction, collection: Collection, document: bytes, record: bytes | None) -> list[Entry]:
     entries: list[Entry] = []
-    count_max = txn.store.index_key_count_max
-    if collection.are_plain:
-        for index in collection.maintained:
-            for keys in pieces_if_many(_keys(txn, collection, index, document, count_max - len(entries))):
-                entries += [(key, False) for key in keys]
-        return entries
+    left, whole = txn.store.index_key_count_max, _whole(collection, document)
     for index in collection.maintained:
         if index.building:
-            with in_change(txn):
-                entries += _to_add_building(txn, collection, index, document, record, count_max - len(entries))
-            continue
-        keys, traits = key_maker(index).keys(document, count_max - len(entries))
-        if traits and not traits <= index.traits:
-            note_traits(txn, collection, index, traits)
-        if not index.unique:
-            if index.refuses_duplicates:
-                for key in ticking_if_many(keys):
-                    _take(txn, collection, index, document, key, record)
-            for some in pieces_if_many(keys):
-                entries += [(key, False) for key in some]
-            continue
-        for key in ticking_if_many(keys):
-            holder = txn.kv.get(key, db=txn.tables["indexes"])
-            if holder is not None and holder != record:
-                raise _duplicate_in(collection, index, document, key)
-            entries.append((key, True))
+            keys = _keys_for_building(txn, collection, index, document, record, left)
+        else:
+            keys = _keys(txn, collection, index, document, left, whole)
+        left -= key_maker(index).made_count
+        if index.refuses_duplicates and not index.building:
+            for key in keys:
+                refuse_duplicate(txn, collection, index, document, key, record)
+        entries += [(key, index.unique) for key in keys]
     return entries
 
 
+def _whole(collection: Collection, document: bytes) -> Whole | None:
+    """The decoder of a long document, which its indexes share."""
+    is_shared = len(collection.maintained) > 1 and len(document) > limits.KEYS_BYTES
+    return cache(partial(decode, document)) if is_shared else None
+
+
 def _keys(
-    txn: WriteTransaction, collection: Collection, index: Index, document: bytes, count_max: int
+    txn: WriteTransaction, collection: Collection, index: Index, document: bytes, count_max: int, whole: Whole | None
 ) -> list[bytes]:  # fmt: skip
-    """The keys of a document in a complete index that is not unique."""
+    """The keys of a document in a complete index, whose traits are noted."""
     maker = index.key_maker
     keys: list[bytes]
-    keys, traits = (key_maker(index) if maker is None else maker).keys(document, count_max)
+    keys, traits = (key_maker(index) if maker is None else maker).keys(document, count_max, whole)
     if traits and not traits <= index.traits:
         note_traits(txn, collection, index, traits)
     return keys
@@ -200,7 +150,7 @@ def _take(
     was cut does not say.
 
     Entries of two records are two keys, so that the key without a record is written, too, and removed again: by that a
-    client's transaction has it locked, or conflicts with who has brought it since.
+    client's transaction has it locked, or conflicts with the write that has added it since.
     """
     table = txn.tables["indexes"]
     if len(key) >= CUT_BYTES + 4 or (record is not None and txn.kv.get(key + record, db=table) is not None):
@@ -225,23 +175,21 @@ def _is_held(txn: WriteTransaction, key: bytes, record: bytes | None) -> bool:
 _RECORD: Final = bytes(8)
 
 
-def _to_add_building(
+def _keys_for_building(
     txn: WriteTransaction, collection: Collection, index: Index, document: bytes, record: bytes | None, count_max: int
-) -> list[Entry]:
-    """As for an index that is complete, but what it cannot hold ends its build, and not the write.
+) -> list[bytes]:
+    """As `_keys` for an index that is complete, but what it cannot hold ends its build, and not the write.
 
-    In a client's transaction the write is refused, since nobody knows yet whether it will be committed.
+    In a client's transaction the write is refused, since it is not known yet whether it will be committed.
     """
     try:
-        keys, traits = key_maker(index).keys(document, count_max)
-        if not traits <= index.traits:
-            note_traits(txn, collection, index, traits)
-        if not index.unique:
-            return [(key, False) for key in keys]
-        for key in ticking_if_many(keys):
+        keys = _keys(txn, collection, index, document, count_max, None)
+        for key in keys if index.unique else ():
             refuse_duplicate(txn, collection, index, document, key, record)
-        return [(key, True) for key in keys]
+        return keys
     except CommandError as error:
+        if txn.is_trial:
+            return []  # the write that is tried out is made, and may meet locks
         build = txn.catalog.build_of(index)
         if build is None:
             raise
@@ -260,17 +208,13 @@ def note_traits(txn: WriteTransaction, collection: Collection, index: Index, tra
     txn.catalog.add_traits(txn.kv, collection, index, traits)
 
 
-def put(txn: WriteTransaction, entries: Sequence[Entry], record: bytes) -> None:
+def put(txn: WriteTransaction, entries: list[Entry], record: bytes) -> None:
     """Put entries of a record."""
-    if len(entries) < TICK_COUNT:
-        _put(txn, entries, record)
+    table = txn.tables["indexes"]
+    if len(entries) > _FEW_COUNT:
+        put_many(txn, sorted([(key, record) if unique else (key + record, b"") for key, unique in entries]))
         return
-    with in_change(txn):
-        _put(txn, ticking(entries), record)
-
-
-def _put(txn: WriteTransaction, entries: Iterable[Entry], record: bytes) -> None:
-    table, kv_put = txn.tables["indexes"], txn.kv.put
+    kv_put = txn.kv.put
     for key, unique in entries:
         if unique:
             kv_put(key, record, db=table)
@@ -278,11 +222,13 @@ def _put(txn: WriteTransaction, entries: Iterable[Entry], record: bytes) -> None
             kv_put(key + record, b"", db=table)
 
 
+_FEW_COUNT: Final = 8  # entries that are put one by one
+
+
 def put_many(txn: WriteTransaction, items: list[tuple[bytes, bytes]]) -> None:
     """Put what `of_many` has made."""
-    with in_change(txn), txn.kv.cursor(txn.tables["indexes"]) as cursor:
-        for some in in_pieces(items, limits.COMMIT_PIECE_COUNT):
-            cursor.putmulti(some)
+    with txn.kv.cursor(txn.tables["indexes"]) as cursor:
+        cursor.putmulti(items)
 
 
 class TooManyEntries(Exception):
@@ -295,58 +241,51 @@ def of_many(
     """The entries of new documents in indexes that are not unique, as they are stored. Raises 171, 201, 16746, and
     `TooManyEntries` where others would wait for long until they are put."""
     items: list[tuple[bytes, bytes]] = []
-    with in_change(txn):
-        for document, record in ticking(list(zip(documents, records))):
-            if len(items) > limits.BATCH_ENTRY_COUNT_MAX:
-                raise TooManyEntries
-            if collection.are_plain:
-                left = txn.store.index_key_count_max
-                for index in collection.maintained:
-                    made = _keys(txn, collection, index, document, left)
-                    left -= len(made)
-                    for keys in pieces_if_many(made):
-                        items += [(key + record, b"") for key in keys]
-            else:
-                for entries in in_pieces(_to_add(txn, collection, document, None)):
-                    items += [(key + record, b"") for key, _ in entries]
-        return sorted_in_pieces(items, _itself) if len(items) > PIECE_COUNT else sorted(items)
+    for document, record in zip(documents, records):
+        if len(items) > limits.BATCH_ENTRY_COUNT_MAX:
+            raise TooManyEntries
+        if collection.are_plain:
+            left = txn.store.index_key_count_max
+            for index in collection.maintained:
+                keys = _keys(txn, collection, index, document, left, None)
+                left -= key_maker(index).made_count
+                items += [(key + record, b"") for key in keys]
+        else:
+            items += [(key + record, b"") for key, _ in to_add(txn, collection, document, None)]
+    return sorted(items)
 
 
-def _itself(item: tuple[bytes, bytes]) -> tuple[bytes, bytes]:
-    return item
+def change(txn: WriteTransaction, collection: Collection, record: bytes, old: bytes, new: bytes | None) -> None:
+    """Move the entries of a record from `old` to `new` (None: the document goes); what stays is not written again."""
+    added = dict.fromkeys(to_add(txn, collection, new, record) if new is not None else ())
+    table, kv, whole = txn.tables["indexes"], txn.kv, _whole(collection, old)
+    for index in collection.maintained:
+        unique = index.unique
+        for key in keys_before(index, old, whole):
+            if (key, unique) in added and not index.building:
+                del added[key, unique]
+            elif not unique:
+                kv.delete(key + record, db=table)
+            elif not index.building or kv.get(key, db=table) == record:
+                kv.delete(key, db=table)
+    put(txn, list(added), record)
 
 
-def change(
-    txn: WriteTransaction, collection: Collection, record: bytes, old: bytes, new: bytes | None,
-    made: PreparedChange | None = None,
-) -> None:  # fmt: skip
-    """Move the entries of a record from `old` to `new` (None: the document goes); what stays is not written again.
-    `made`: the same, prepared."""
-    with in_change(txn):
-        if made is not None and made.fits(collection, old, new):
-            made.check(txn, collection, record)
-            made.make(txn, record)
-            return
-        added: dict[Entry, None] = {}
-        for entries in in_pieces(_to_add(txn, collection, new, record) if new is not None else []):
-            added.update(dict.fromkeys(entries))
-        table = txn.tables["indexes"]
-        for index in collection.maintained:
-            unique = index.unique
-            for key in ticking_if_many(keys_before(index, old)):
-                if (key, unique) in added and not index.building:
-                    del added[key, unique]
-                elif not unique:
-                    txn.kv.delete(key + record, db=table)
-                elif not index.building or txn.kv.get(key, db=table) == record:
-                    txn.kv.delete(key, db=table)
-        put(txn, list(added), record)
+def remove(txn: WriteTransaction, indexes: Sequence[Index], record: bytes, old: bytes) -> None:
+    """Remove the entries of a record, as far as they are there."""
+    table, kv = txn.tables["indexes"], txn.kv
+    for index in indexes:
+        for key in keys_before(index, old):
+            if not index.unique:
+                kv.delete(key + record, db=table)
+            elif kv.get(key, db=table) == record:
+                kv.delete(key, db=table)
 
 
-def keys_before(index: Index, old: bytes) -> list[bytes]:
+def keys_before(index: Index, old: bytes, whole: Whole | None = None) -> list[bytes]:
     """The keys of a stored document; none for one that an index which is being built will refuse."""
     try:
-        return key_maker(index).keys(old)[0]
+        return key_maker(index).keys(old, UNBOUNDED, whole)[0]
     except CommandError:
         return []
 
@@ -364,24 +303,20 @@ def add(
     return index.with_traits(traits)
 
 
-def rows(keys: list[bytes], record: bytes, *, unique: bool) -> list[tuple[bytes, bytes]]:
-    """The entries of a record with these keys, as they are put into the table."""
-    return [(key, record) for key in keys] if unique else [(key + record, b"") for key in keys]
-
-
 _KEY_BYTES_MIN: Final = 3
-"""Of an element of an array, which may be a key."""
+"""The least size of an array's element, which may be a key."""
 
 
 def check_totals(indexes: Sequence[Index], documents: list[tuple[bytes, bytes]], count_max: int) -> None:
-    """Raise 201 for one of some (record, document) that has more keys than that in these indexes together. Ticks."""
+    """Raise 201 for one of some (record, document) that has more keys than that in these indexes together."""
     for _, document in documents:
         if len(indexes) > 1 and len(document) // _KEY_BYTES_MIN * len(indexes) > count_max:
             left = count_max
             for index in indexes:
                 try:
-                    left -= len(key_maker(index).keys(document, left)[0])
-                except CommandError as error:  # others are for who builds that index
+                    key_maker(index).keys(document, left)
+                    left -= key_maker(index).made_count
+                except CommandError as error:  # the build reports other errors
                     if error.code == 201:
                         raise
 
@@ -391,7 +326,7 @@ def stored_entries_of_many(
 ) -> tuple[list[tuple[bytes, bytes]], Traits]:
     """Return the entries of some (record, document) as they are in the table, and their traits.
 
-    Raises 171, 16746, and 201 where one has more than `count_max`. Ticks if they are long.
+    Raises 171, 16746, and 201 where one has more than `count_max`.
     """
     from headrace.store.indexes.keys_of_many import NO_KEY, plain_keys
 
@@ -406,8 +341,7 @@ def stored_entries_of_many(
         if key is None:
             keys, traits = maker.keys(document, count_max)
             all_traits |= traits
-            for some in pieces_if_many(keys):
-                items += rows(some, record, unique=unique)
+            items += [(key, record) if unique else (key + record, b"") for key in keys]
         elif key is not NO_KEY:
             items.append((key, record) if unique else (key + record, b""))
     return items, all_traits

@@ -8,8 +8,8 @@ All paths that meet an array must meet the same one (error 171). What is not the
 with nothing in it as undefined, so that `{a: []}` and `{a: null}` do not collide. An element that is itself an
 array is not opened again.
 
-Keys are made from the raw document where its paths lead to plain values, else from the decoded one; both ways give the
-same keys. Those of many elements are made with ticks, and no more of them than `count_max`: else error 201.
+Keys are made from the raw document where its paths lead to plain values, otherwise from the decoded one; both ways give
+the same keys. A document for which more than `count_max` are made is refused with error 201; equal ones count each.
 Source: MongoDB's documentation of multikey indexes, and what its server answers for these cases.
 """
 
@@ -24,7 +24,6 @@ from headrace.errors import CommandError
 from headrace.hashing import sha256
 from headrace.store.indexes.collated_keys import SortKey
 from headrace.store.indexes.field_keys import Encoders, FieldKeys, field_keys
-from headrace.turns import PIECE_COUNT, freed_in_pieces, in_pieces, ticking_all, ticking_if_many
 from headrace.values.bson import MISSING, decode, find_element, iter_elements
 from headrace.values.keystring import END
 
@@ -57,7 +56,7 @@ def index_rows(document: dict[str, Any], pattern: dict[str, Any]) -> list[Row]:
 
 
 def iter_rows(document: dict[str, Any], pattern: dict[str, Any]) -> Iterator[Row]:
-    """As `index_rows`, one by one, with ticks; raises as it goes."""
+    """As `index_rows`, one by one; raises as it goes."""
     return _rows([_Reached(document, tuple(path.split("."))) for path in pattern])
 
 
@@ -74,7 +73,13 @@ def _rows(columns: list[_Reached]) -> Iterator[Row]:
         empty = [UNDEFINED if not walked[index].rest else MISSING for index in arrays]
         yield _replaced(walked, arrays, empty)
         return
-    for element in ticking_if_many(array):
+    names = [walked[index].rest[0] if len(walked[index].rest) == 1 else None for index in arrays]
+    for element in array:
+        if type(element) is dict and None not in names:  # the commonest: a field of a document in the array
+            values = [element.get(name, MISSING) for name in names]
+            if list not in map(type, values):
+                yield _replaced(walked, arrays, values)
+                continue
         inside = [_inside(element, walked[index].rest) for index in arrays]
         yield from _rows_of_element(walked, arrays, inside)
 
@@ -127,7 +132,7 @@ def _is_position(array: list[Any], name: str) -> bool:
     """Whether a number in a path means an element of this array, and not a field of its documents."""
     if not name.isdigit():
         return False
-    as_field = any(type(item) is dict and name in item for item in ticking_if_many(array))
+    as_field = any(type(item) is dict and name in item for item in array)
     if as_field and int(name) < len(array):
         raise CommandError(16746, f"Ambiguous field name reached in array (do not use numeric field names): {name}")
     return not as_field
@@ -136,7 +141,7 @@ def _is_position(array: list[Any], name: str) -> bool:
 # ------------------------------------------------------------------ keys
 
 Traits = frozenset[str]
-"""What documents of an index have had: the paths at which one of them had an array, and `CUT_KEY`."""
+"""The traits of an index's documents: the paths at which one of them had an array, and `CUT_KEY`."""
 
 CUT_KEY: Final = ""
 """The trait of an index with a key that was cut, so that its keys are in order only up to there."""
@@ -176,7 +181,7 @@ class PlainField(NamedTuple):
 
 
 class KeyMaker:
-    """Makes the keys of one index. `covers` tells what a partial index holds, `sort_key` is that of its collation."""
+    """Makes the keys of one index. `covers` is a partial index's filter, `sort_key` is that of its collation."""
 
     __slots__ = (
         "_fields",
@@ -189,6 +194,7 @@ class KeyMaker:
         "_sparse",
         "_unique",
         "covers",
+        "made_count",
     )
 
     def __init__(
@@ -200,6 +206,8 @@ class KeyMaker:
         self._sparse = bool(spec.get("sparse"))
         self._unique = unique
         self.covers = covers
+        self.made_count = 0
+        """How many keys the last call of `keys` has made, equal ones counted each; 1 at least."""
         self._hashed = "hashed" in self._pattern.values()
         self._paths = [tuple(path.split(".")) for path in self._pattern]
         self._names = list(dict.fromkeys(path[0].encode() for path in self._paths))
@@ -215,9 +223,12 @@ class KeyMaker:
         if covers is None and len(self._fields) == len(first.path) == 1 and not first.descending:
             self._only = first.path[0], first.path[0] + b"\0", first.keys.of_element
 
-    def keys(self, document: bytes, count_max: int = UNBOUNDED) -> tuple[list[bytes], Traits]:
+    def keys(
+        self, document: bytes, count_max: int = UNBOUNDED, whole: Callable[[], dict[str, Any]] | None = None
+    ) -> tuple[list[bytes], Traits]:
         """The keys of a raw document without its record, each once, and its traits. Raises 171, 16746, 16766, and 201
-        where the document has more than `count_max`."""
+        where more than `count_max` are made. `whole`: returns the decoded document, if several indexes share it."""
+        self.made_count = 1
         if self._only is not None:
             made = self._only_key(document, count_max, *self._only)
             if made is not None:
@@ -226,7 +237,7 @@ class KeyMaker:
             made = self._raw_keys(document, count_max)
             if made is not None:
                 return made
-        decoded = self._decoded(document)
+        decoded = self._decoded(document) if whole is None else whole()
         rows = self._rows(decoded, count_max)
         return list(rows), self._traits(decoded, rows) if rows else NO_TRAITS
 
@@ -271,14 +282,16 @@ class KeyMaker:
             return {}
         if self._hashed:
             for path in self._paths:
-                for array in sorted(_array_paths(decoded, path)):
+                for array in sorted(array_paths(decoded, path)):
                     raise _array_in_hashed(array)
         rows: dict[bytes, Row] = {}
+        count = 0
         for key, row in self._whole_rows(decoded):
-            rows[self._cut(key)] = tuple(None if item is MISSING or item is UNDEFINED else item for item in row)
-            if len(rows) > count_max:
-                freed_in_pieces(rows)
+            count += 1
+            if count > count_max:
                 raise too_many_keys()
+            rows[self._cut(key)] = tuple([None if item is MISSING or item is UNDEFINED else item for item in row])
+        self.made_count = max(count, 1)
         return rows
 
     def whole_keys(self, document: bytes) -> Iterator[bytes]:
@@ -299,7 +312,7 @@ class KeyMaker:
     def _only_key(
         self, document: bytes, count_max: int, name: bytes, wanted: bytes, of_element: Callable[[int, bytes], bytes]
     ) -> tuple[list[bytes], Traits] | None:
-        """As `_raw_keys`, for the commonest index: of one top-level field, ascending; None where that must tell."""
+        """As `_raw_keys`, for the commonest index: of one top-level field, ascending; None: ask `_raw_keys`."""
         element = find_element(document, name)
         if element is None or document.find(wanted, element[2]) >= 0:
             return None
@@ -311,11 +324,11 @@ class KeyMaker:
             return None
         field = self._fields[0]
         spread = _elements(document, at, field.keys, count_max, down=False)
-        return None if spread is None else self._spread_keys(self._prefix, spread, END, field.array_trait, count_max)
+        return None if spread is None else self._spread_keys(self._prefix, spread, END, field.array_trait)
 
     def _raw_keys(self, document: bytes, count_max: int) -> tuple[list[bytes], Traits] | None:
         """The keys of a document taken from its bytes; None where they must be taken from what it is decoded to."""
-        before, behind = self._prefix, b""
+        before, after = self._prefix, b""
         spread: list[bytes] | None = None
         traits = NO_TRAITS
         is_there = not self._sparse
@@ -352,43 +365,25 @@ class KeyMaker:
             if spread is None:
                 before += piece
             else:
-                behind += piece
+                after += piece
         if not is_there:
             return [], NO_TRAITS
         if spread is None:
             key = before + END
             return ([key], NO_TRAITS) if len(key) <= _UNCUT_MAX else ([self._cut(key)], _CUT)
-        return self._spread_keys(before, spread, behind + END, traits, count_max)
+        return self._spread_keys(before, spread, after + END, traits)
 
     def _spread_keys(
-        self, before: bytes, spread: list[bytes], behind: bytes, traits: Traits, count_max: int
+        self, before: bytes, spread: list[bytes], after: bytes, traits: Traits
     ) -> tuple[list[bytes], Traits]:
         """A key for each element of an array."""
-        if len(spread) > PIECE_COUNT:
-            return self._many_spread_keys(before, spread, behind, traits)
-        made = [before + element + behind for element in spread]
+        self.made_count = len(spread)
+        made = [before + element + after for element in spread]
         if len(made) > 1:
             made = list(dict.fromkeys(made))
-            if len(made) > count_max:
-                raise too_many_keys()
         if max(map(len, made)) > _UNCUT_MAX:
             made = list(dict.fromkeys([self._cut(key) for key in made]))
             traits |= _CUT
-        return made, traits
-
-    def _many_spread_keys(
-        self, before: bytes, spread: list[bytes], behind: bytes, traits: Traits
-    ) -> tuple[list[bytes], Traits]:
-        made: list[bytes] = []
-        for elements in in_pieces(spread):
-            keys = [before + element + behind for element in elements]
-            if max(map(len, keys)) > _UNCUT_MAX:
-                keys = [self._cut(key) for key in keys]
-                traits |= _CUT
-            made += keys
-        freed_in_pieces(spread)
-        if CUT_KEY in traits:
-            return list(freed_in_pieces(dict.fromkeys(ticking_all(freed_in_pieces(made))))), traits
         return made, traits
 
     def _cut(self, key: bytes) -> bytes:
@@ -398,8 +393,8 @@ class KeyMaker:
         return key[: CUT_BYTES + 4] + (sha256(key[4:]) if self._unique else b"")
 
     def _traits(self, document: dict[str, Any], rows: dict[bytes, Row]) -> Traits:
-        traits = {path for names in self._paths for path in _array_paths(document, names)}
-        if any(len(key) > CUT_BYTES for key in ticking_if_many(rows)):
+        traits = {path for names in self._paths for path in array_paths(document, names)}
+        if any(len(key) > CUT_BYTES for key in rows):
             traits.add(CUT_KEY)
         return frozenset(traits)
 
@@ -415,34 +410,18 @@ def _key(field: _KeyField, value: Any) -> bytes:
 def _elements(
     document: bytes, start: int, keys: FieldKeys, count_max: int, *, down: bool
 ) -> list[bytes] | None:  # fmt: skip
-    """The keys of the elements of the array that begins at `start`; None where one of them must be decoded. Of a long
-    document, each once. Raises 201."""
-    if len(document) > limits.KEYS_BYTES:
-        made = _many_elements(document, start, keys, count_max)
-        if made is None:
+    """The keys of the elements of the array that begins at `start`; None where one of them must be decoded. Raises
+    201."""
+    made: list[bytes] = []
+    for kind, _, at, end in iter_elements(document, start):
+        if kind in _DECODED_KINDS:
             return None
-    else:
-        made = []
-        for kind, _, at, end in iter_elements(document, start):
-            if kind in _DECODED_KINDS:
-                return None
-            made.append(keys.missing if kind == 0x06 else keys.of_element(kind, document[at:end]))
+        if len(made) >= count_max:
+            raise too_many_keys()
+        made.append(keys.missing if kind == 0x06 else keys.of_element(kind, document[at:end]))
     if not made:
         made = [_UNDEFINED_KEY]
-    return [piece.translate(INVERTED) for piece in ticking_if_many(made)] if down else made
-
-
-def _many_elements(document: bytes, start: int, keys: FieldKeys, count_max: int) -> list[bytes] | None:
-    made: dict[bytes, None] = {}
-    for kind, _, at, end in ticking_all(iter_elements(document, start)):
-        if kind in _DECODED_KINDS:
-            freed_in_pieces(made)
-            return None
-        made[keys.missing if kind == 0x06 else keys.of_element(kind, document[at:end])] = None
-        if len(made) > count_max:
-            freed_in_pieces(made)
-            raise too_many_keys()
-    return list(freed_in_pieces(made))
+    return [piece.translate(INVERTED) for piece in made] if down else made
 
 
 def _array_in_hashed(path: str) -> CommandError:
@@ -465,7 +444,7 @@ def descends(kind: Any) -> bool:
     return kind < 0 if isinstance(kind, int | float) else False
 
 
-def _array_paths(value: Any, path: tuple[str, ...], walked: tuple[str, ...] = ()) -> set[str]:
+def array_paths(value: Any, path: tuple[str, ...], walked: tuple[str, ...] = ()) -> set[str]:
     """The paths, from the document's root to `path`, at which there is an array; its elements are followed."""
     rest = path
     while rest and type(value) is dict:
@@ -476,9 +455,9 @@ def _array_paths(value: Any, path: tuple[str, ...], walked: tuple[str, ...] = ()
     if not rest:
         return {".".join(walked)}
     paths = {".".join(walked)}
-    for item in ticking_if_many(value):
+    for item in value:
         if type(item) is dict:
-            paths |= _array_paths(item, rest, walked)
+            paths |= array_paths(item, rest, walked)
     if rest[0].isdigit() and int(rest[0]) < len(value):
-        paths |= _array_paths(value[int(rest[0])], rest[1:], (*walked, rest[0]))
+        paths |= array_paths(value[int(rest[0])], rest[1:], (*walked, rest[0]))
     return paths

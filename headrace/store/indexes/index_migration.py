@@ -1,7 +1,7 @@
 """Entries for the indexes of a data directory that a version wrote in which only unique ones had any.
 
 Each index gets its entries under a new number, piece by piece, and takes that number in the transaction that adds the
-last of them; what a crash cuts short begins anew. An index that cannot hold a document which is there stays as it
+last of them; what a crash cuts short begins again. An index that cannot hold a document which is there stays as it
 is: listed, and not used.
 """
 

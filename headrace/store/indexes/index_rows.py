@@ -29,7 +29,7 @@ class IndexRows:
     prefix: bytes
 
     def keys(self, view: View, after: bytes | None, count_max: int = limits.COUNT_COUNT) -> list[bytes]:
-        """So many keys strictly behind one, or from the first."""
+        """Return up to `count_max` keys strictly after one, or from the first."""
         prefix = self.prefix
         with view.kv.cursor(view.tables[self.table]) as cursor:
             if not cursor.set_range(prefix if after is None else after + b"\x00"):
@@ -38,7 +38,7 @@ class IndexRows:
             return list(takewhile(lambda key: key.startswith(prefix), walk))
 
     def piece(self, view: View, after: bytes | None, count_max: int = limits.VIEW_CHUNK_COUNT) -> list[Row]:
-        """So many rows strictly behind a key, or from the first."""
+        """Return up to `count_max` rows strictly after a key, or from the first."""
         return [(key, _value(view, key, self.table)) for key in self.keys(view, after, count_max)]
 
     def record(self, row: Row) -> bytes | None:

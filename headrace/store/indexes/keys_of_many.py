@@ -21,7 +21,7 @@ NO_KEY: Final = b""
 """In place of the key of a document that is not in the index."""
 _UNCUT_MAX: Final = limits.KEY_BYTES_MAX - 4
 _BYTES_EACH: Final = 512
-"""Of a document, for each field of the index: of longer ones the fields are sooner looked for in the bytes."""
+"""The most bytes of a document for each field of the index: in a longer one, searching for the fields is quicker."""
 _BYTES_MAX: Final = 512 * 1024
 
 

@@ -1,7 +1,7 @@
 """The keys of a wildcard index: one for each value at each path, with the path before it.
 
     {a: {b: 1, c: [2, {d: 3}]}}  under  {$**: 1}   →  ("a.b", 1), ("a.c", 2), ("a.c.d", 3)
-    key    keystrings of the fields before the wildcard, of the path as a string, of the value, of the fields behind, 04
+    key    keystrings of the fields before the wildcard, the path as a string, the value, the fields after it, 04
 
 An object with fields and an array stand for what is in them; an empty object is a value, and an empty array is
 undefined. An array within an array is a value. Positions in arrays are in no path. What is not there has no key, but
@@ -35,7 +35,6 @@ from headrace.store.indexes.index_keys import (
     index_rows,
     too_many_keys,
 )
-from headrace.turns import freed_in_pieces, ticking_if_many
 from headrace.values.bson import MISSING, decode
 from headrace.values.keystring import END, encode_value
 
@@ -109,8 +108,8 @@ class WildcardKeyMaker:
     """Makes the keys of one wildcard index, with the interface of `KeyMaker`. `known` has the index's traits so far."""
 
     __slots__ = (
-        "_before", "_behind", "_descends", "_keys", "_known", "_others", "_path_keys", "_prefix", "_projection",
-        "covers",
+        "_after", "_before", "_descends", "_keys", "_known", "_others", "_path_keys", "_prefix", "_projection",
+        "covers", "made_count",
     )  # fmt: skip
 
     def __init__(
@@ -123,39 +122,42 @@ class WildcardKeyMaker:
         self._path_keys: dict[str, bytes] = {}
         self._known = known
         self.covers = covers
+        self.made_count = 0
         names = list(spec["key"])
         at = names.index(wildcard_of(spec["key"]) or WILDCARD)
         self._before = [(name, descends(spec["key"][name])) for name in names[:at]]
-        self._behind = [(name, descends(spec["key"][name])) for name in names[at + 1 :]]
+        self._after = [(name, descends(spec["key"][name])) for name in names[at + 1 :]]
         self._descends = descends(spec["key"][names[at]])
         self._others = {name: spec["key"][name] for name in names[:at] + names[at + 1 :]}
 
-    def keys(self, document: bytes, count_max: int = UNBOUNDED) -> tuple[list[bytes], Traits]:
-        """The keys of a raw document without its record, each once, and its traits. Raises 7246301, 16746, and 201
-        where the document has more than `count_max`."""
-        decoded = decode(document)
+    def keys(
+        self, document: bytes, count_max: int = UNBOUNDED, whole: Callable[[], dict[str, Any]] | None = None
+    ) -> tuple[list[bytes], Traits]:
+        """As `KeyMaker.keys`. Raises 7246301, 16746, and 201."""
+        decoded = decode(document) if whole is None else whole()
         if self.covers is not None and not self.covers(decoded):
             return [], frozenset()
-        before, behind = self._other_keys(decoded)
+        before, after = self._other_keys(decoded)
         arrays: set[str] = set()
         pieces: dict[bytes, None] = {}
-        for path, value in self._values(decoded, "", arrays):
-            pieces[self._path_key(path) + self._value_key(value)] = None
-            if len(pieces) > count_max:
-                freed_in_pieces(pieces)
+        self.made_count = 1
+        for count, (path, value) in enumerate(self._values(decoded, "", arrays), 1):
+            if count > count_max:
                 raise too_many_keys()
+            self.made_count = count
+            pieces[self._path_key(path) + self._value_key(value)] = None
         if not pieces and self._others:
             pieces = {_LEAST + (_LEAST.translate(INVERTED) if self._descends else _LEAST): None}
-        made = [before + piece + behind for piece in ticking_if_many(pieces)]
+        made = [before + piece + after for piece in pieces]
         traits = self._bounded_traits(arrays)
-        if any(len(key) > _UNCUT_MAX for key in ticking_if_many(made)):
-            cut = [key[: CUT_BYTES + 4] if len(key) > _UNCUT_MAX else key for key in ticking_if_many(made)]
+        if any(len(key) > _UNCUT_MAX for key in made):
+            cut = [key[: CUT_BYTES + 4] if len(key) > _UNCUT_MAX else key for key in made]
             made = list(dict.fromkeys(cut))
             traits |= {CUT_KEY}
         return made, traits
 
     def rows(self, document: bytes) -> dict[bytes, Row]:
-        """No index of this kind is unique, so that nobody asks which values a key has."""
+        """No index of this kind is unique, so that the values of a key are never needed."""
         return dict.fromkeys(self.keys(document)[0], ())
 
     def _path_key(self, path: str) -> bytes:
@@ -175,7 +177,7 @@ class WildcardKeyMaker:
         return key.translate(INVERTED) if self._descends else key
 
     def _other_keys(self, decoded: dict[str, Any]) -> tuple[bytes, bytes]:
-        """What stands before and behind the wildcard's keys."""
+        """Return what stands before and after the wildcard's keys."""
         if not self._others:
             return self._prefix, END
         rows = index_rows(decoded, self._others)
@@ -196,7 +198,7 @@ class WildcardKeyMaker:
                 pieces.append(piece.translate(INVERTED) if down else piece)
             return b"".join(pieces)
 
-        return self._prefix + joined(self._before), joined(self._behind) + END
+        return self._prefix + joined(self._before), joined(self._after) + END
 
     def _is_multikey(self, decoded: dict[str, Any]) -> bool:
         for name in self._others:
@@ -209,7 +211,7 @@ class WildcardKeyMaker:
 
     def _values(self, value: dict[str, Any], prefix: str, arrays: set[str]) -> Iterator[tuple[str, Any]]:
         """(path, value) of all that has a key; `arrays` gets the paths at which there is one."""
-        for name, item in ticking_if_many(value.items()):
+        for name, item in value.items():
             path = prefix + name
             kind = type(item)
             if kind is not dict and kind is not list:
@@ -231,7 +233,7 @@ class WildcardKeyMaker:
         is_indexed = self._projection.has(path)
         if not array and is_indexed:
             yield path, UNDEFINED
-        for item in ticking_if_many(array):
+        for item in array:
             if type(item) is dict and item:
                 yield from self._values(item, path + ".", arrays)
             elif is_indexed:

@@ -32,7 +32,7 @@ _KIND_COLUMNS: Final = {
     "operationType": "operation",
     "other": "other",
 }
-"""The columns that a `RowKind` tells."""
+"""The columns that a `RowKind` defines."""
 _FRAME_BYTES: Final = 1024  # more than what an IPC stream has besides its schema and its batch
 
 

@@ -213,7 +213,7 @@ def _text_of(token: bytes) -> str:
 
 
 def slice_of(event: bytes, slices: int) -> int:
-    """Which of so many slices the event belongs to: by the `_id` of its document; 0 if it is of no document.
+    """The number of the event's slice, by the `_id` of its document; 0 if it is of no document.
 
     Equal keys (1 and 1.0) are in one slice, so the events of a document stay together and in order.
     """

@@ -16,7 +16,7 @@ _BITS_BYTES: Final = 16  # of its type bits, besides themselves
 
 
 class RowKind:
-    """What all rows of one operation on one collection share. Compared by identity."""
+    """The values that all rows of one operation on one collection share. Compared by identity."""
 
     __slots__ = ("collection", "database", "event_bytes", "operation", "other", "shows_document", "shows_update")
 

@@ -6,7 +6,6 @@ from headrace.values.bson.codec import (
     decode,
     encode,
     encode_in_order,
-    encode_stored_in_pieces,
     value_of,
 )
 from headrace.values.bson.elements import RawElement, find_element, first_element, iter_elements, value_size
@@ -21,7 +20,6 @@ __all__ = [
     "decode",
     "encode",
     "encode_in_order",
-    "encode_stored_in_pieces",
     "find_element",
     "first_element",
     "iter_elements",

@@ -15,7 +15,7 @@ Not distinguished, because the codec cannot: undefined decodes to None, symbol t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import islice
+from itertools import chain
 from typing import Any, Final
 
 import bson
@@ -25,9 +25,6 @@ from bson.codec_options import CodecOptions, DatetimeConversion
 
 from headrace import limits
 from headrace.errors import CommandError
-from headrace.turns import PIECE_COUNT, tick, ticking
-from headrace.values.bson.encoding_in_pieces import encode_in_pieces
-from headrace.values.bson.pieces import decode_in_pieces
 
 OPTIONS: Final[CodecOptions[dict[str, Any]]] = CodecOptions(
     document_class=dict,
@@ -36,22 +33,14 @@ OPTIONS: Final[CodecOptions[dict[str, Any]]] = CodecOptions(
     datetime_conversion=DatetimeConversion.DATETIME_MS,
 )
 
-_DECODED_BYTES_MAX: Final = limits.DECODED_BYTES_MAX
 _to_dict: Final = bson._bson_to_dict  # type: ignore[attr-defined]  # the C decoder, less a call
 
 
 def decode(data: bytes | memoryview) -> dict[str, Any]:
-    """One BSON document as a dict of the types named above; raises `bson.InvalidBSON` if malformed. May tick."""
-    if len(data) > _DECODED_BYTES_MAX:
-        return decode_in_pieces(bytes(data), _decode_short)
+    """One BSON document as a dict of the types named above; raises `bson.InvalidBSON` if malformed."""
     document = _to_dict(data, OPTIONS)
     if type(data) is not bytes:
         data = bytes(data)
-    return _without_dbrefs(document) if b"$ref\0" in data else document
-
-
-def _decode_short(data: bytes) -> dict[str, Any]:
-    document = _to_dict(data, OPTIONS)
     return _without_dbrefs(document) if b"$ref\0" in data else document
 
 
@@ -76,11 +65,7 @@ def check_all(documents: Sequence[bytes]) -> None:
     for end, document in enumerate(documents, 1):
         size += len(document)
         if size > _CHECKED_BYTES or end == len(documents):
-            if len(document) > _DECODED_BYTES_MAX:
-                _check_some(documents[start : end - 1])
-                _check_depth(decode(document))
-            else:
-                _check_some(documents[start:end])
+            _check_some(documents[start:end])
             start, size = end, 0
 
 
@@ -100,15 +85,8 @@ def _check_depth(document: Mapping[str, Any]) -> None:
 def _nests_deeper(document: Mapping[str, Any], levels: int) -> bool:
     level: list[Any] = [document]
     for _ in range(levels):
-        inner: list[Any] = []
-        for item in ticking(level):
-            values = iter(item.values() if isinstance(item, dict) else item)
-            while piece := list(islice(values, PIECE_COUNT)):
-                inner += [value for value in piece if isinstance(value, dict | list)]
-                if len(piece) < PIECE_COUNT:
-                    break
-                tick()
-        level = inner
+        values = chain.from_iterable(item.values() if isinstance(item, dict) else item for item in level)
+        level = [value for value in values if isinstance(value, dict | list)]
         if not level:
             return False
     return True
@@ -122,14 +100,6 @@ _DEEP_BYTES: Final = 7 * limits.NESTING_MAX
 def encode(document: Mapping[str, Any]) -> bytes:
     """The document as BSON bytes, with `_id` first. A `MISSING` in it is a bug and raises `bson.InvalidDocument`."""
     return bson._dict_to_bson(document, False, OPTIONS)  # type: ignore[attr-defined]  # the C encoder, less two calls
-
-
-def encode_stored_in_pieces(document: dict[str, Any]) -> bytes:
-    """As `encode`, of a document that may be long. May tick."""
-    if "_id" in document and next(iter(document)) != "_id":
-        document = {"_id": document["_id"], **document}
-    tick()
-    return encode_in_pieces(document, encode_in_order)
 
 
 def encode_in_order(document: Mapping[str, Any]) -> bytes:

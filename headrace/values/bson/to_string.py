@@ -11,28 +11,22 @@ from typing import Any
 from bson import Binary, Code, Decimal128, MaxKey, MinKey, ObjectId, Regex, Timestamp
 from bson.datetime_ms import DatetimeMS
 
-from headrace.turns import ticking
-
 
 def to_string(value: Any) -> str:
     """The value with spaces inside the brackets."""
     if isinstance(value, dict):
-        return (
-            "{ " + ", ".join(f"{key}: {to_string(item)}" for key, item in ticking(value.items())) + " }"
-            if value
-            else "{}"
-        )
+        return "{ " + ", ".join(f"{key}: {to_string(item)}" for key, item in value.items()) + " }" if value else "{}"
     if isinstance(value, list):
-        return "[ " + ", ".join(to_string(item) for item in ticking(value)) + " ]" if value else "[]"
+        return "[ " + ", ".join(to_string(item) for item in value) + " ]" if value else "[]"
     return _scalar(value)
 
 
 def to_compact_string(value: Any) -> str:
     """The value without spaces inside the brackets."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {to_compact_string(item)}" for key, item in ticking(value.items())) + "}"
+        return "{" + ", ".join(f"{key}: {to_compact_string(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
-        return "[" + ", ".join(to_compact_string(item) for item in ticking(value)) + "]"
+        return "[" + ", ".join(to_compact_string(item) for item in value) + "]"
     return _scalar(value)
 
 

@@ -150,4 +150,4 @@ DIRECT_ENCODERS: Final[dict[type, Callable[[Any], bytes]]] = {
     ObjectId: lambda value: b"d" + value.binary,
     str: _text,
 }
-"""What makes the keystrings of values of the commonest types."""
+"""The encoders of values of the commonest types."""

@@ -59,7 +59,7 @@ class KeyCursor:
 
     @property
     def at(self) -> int:
-        """How many bytes of the key are behind it."""
+        """How many bytes of the key follow it."""
         return self._at
 
     def at_end(self) -> bool:
@@ -195,7 +195,7 @@ def _small(cursor: KeyCursor, kind: int, negative: bool) -> TypedValue:
 
 def _double_or_adjacent(cursor: KeyCursor, kind: int, negative: bool, double: float, mark: int) -> TypedValue:
     """The double, or the decimal that equals it or lies just beyond it."""
-    if mark == MARK_EQUAL or not math.isfinite(double):  # Only a key that nobody made holds a NaN here.
+    if mark == MARK_EQUAL or not math.isfinite(double):  # Only an invalid key holds a NaN here.
         if kind == DECIMAL and math.isfinite(double):
             return _decimal(cursor, kind, negative, Decimal(double))
         return _DOUBLE, _pack_double(-double if negative else double)

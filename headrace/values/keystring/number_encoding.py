@@ -11,7 +11,7 @@
     33 | 8 bytes          >= 2^63
 
 A decimal that equals no double is written as the double next to it towards zero, with a mark in the lowest
-two bits (one bit at 33 and below 2^-255) that tells what follows, and mostly a continuation of 8 bytes:
+two bits (one bit at 33 and below 2^-255) that announces what follows, and mostly a continuation of 8 bytes:
 the distance from that double, in units of the 34th digit.
 
     mark 0   it is the double            mark 2   it is the double rounded up to 15 digits (0.1, 1.23)
@@ -114,7 +114,7 @@ def _with_fraction(magnitude: float, integer: int, negative: bool, mark: int) ->
 
 
 def _small(magnitude: float, negative: bool, mark: int) -> bytes:
-    """Below 1: the double's bits, moved up by two where the exponent's top bits allow, else by one."""
+    """Below 1: the double's bits, moved up by two where the exponent's top bits allow, otherwise by one."""
     if magnitude >= TWO_MARK_BITS_MIN:
         word = _bits(magnitude) << 2 | mark
     else:

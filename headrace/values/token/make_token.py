@@ -28,7 +28,7 @@ EVENT: Final = 128
 _STRING, _OBJECT, _OBJECT_ID, _INT = 0x02, 0x03, 0x07, 0x10
 _FALSE, _TRUE, _NULL, _UUID = b"\x6e", b"\x6f", b"\x14", b"\x5a\x10\x04"
 
-# Events that version 1 tells by their documentKey alone; all others by version 2's identifier.
+# Events that version 1 identifies by their documentKey alone; all others by version 2's identifier.
 CLASSIC_OPERATIONS: Final = frozenset(
     "delete drop dropDatabase insert invalidate migrateChunkToNewShard rename replace reshardBegin "
     "reshardBlockingWrites reshardDoneCatchUp update".split()

@@ -52,7 +52,7 @@ class ResumeToken:
 
     @property
     def operation_type(self) -> str | None:
-        """The event's operationType if the token contains it (always in version 2), else None."""
+        """The event's operationType if the token contains it (always in version 2), otherwise None."""
         if not _is_named(self.event_identifier, self.version):
             return None
         return _name_of(self.event_identifier)
@@ -165,7 +165,7 @@ class _TokenReader:
         return self._values[self._at - 1]
 
     def _cluster_time(self) -> int:
-        """As MongoDB reads it: a timestamp, or a date's 64 bits; anything else stands for the time 0."""
+        """As MongoDB reads it: a timestamp, or a date's 64 bits; any other value stands for the time 0."""
         kind, value = self._next("clusterTime", 40649)
         return int.from_bytes(value, "little") if kind in (_TIMESTAMP, _DATE) else 0
 

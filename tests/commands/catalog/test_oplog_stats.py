@@ -1,4 +1,4 @@
-"""What a shell shows of the oplog: its size, its bound and its window, as `rs.printReplicationInfo()` reads them."""
+"""The oplog as a shell shows it: its size, its bound and its window, as `rs.printReplicationInfo()` reads them."""
 
 from __future__ import annotations
 

@@ -11,7 +11,9 @@ from bson import Int64
 from pymongo.errors import OperationFailure
 
 import headrace
+from tests.held_commits import HeldCommits
 from tests.server.raw import RawClient
+from tests.waiting import until
 
 Client = pymongo.MongoClient[dict[str, Any]]
 
@@ -67,6 +69,33 @@ def test_each_command_is_a_document_at_level_two(client: Client) -> None:
         "COLLSCAN",
         100,
     )
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [
+        ({"count": "system.profile", "query": {"ns": "t.c"}}, {"n": 2}),
+        ({"drop": "system.profile"}, {"ns": "t.system.profile"}),
+    ],
+)
+def test_a_read_or_a_drop_waits_for_what_was_recorded_before_it(
+    asked: dict[str, Any], answer: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So mongoengine's `query_counter` counts."""
+    commits = HeldCommits()
+    with headrace.Server() as server, RawClient(server.address) as client, RawClient(server.address) as reading:
+        client.ask({"profile": 2})
+        commits.hold(monkeypatch)
+        client.ask({"find": "c"})
+        assert commits.synced.wait(60)  # the first is being stored, the second waits
+        client.ask({"find": "c"})
+        client.ask({"profile": 0})
+        reading.send(asked)
+        until(lambda: asked.keys() & {request.name for request in server._running.waiting_requests()}, seconds=10)
+        commits.go_on.set()
+        assert reading.receive()[1].items() >= {**answer, "ok": 1.0}.items()
+        client.ask({"insert": "other", "documents": [{}]})
+        assert client.ask({"count": "system.profile"})["n"] == answer.get("n", 0)
 
 
 def test_writes_have_their_counts(client: Client) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from bson import Binary, Int64, Timestamp
 
 from headrace.dispatch import transactions
 from headrace.dispatch.wait import Wait
+from headrace.store.catalog import Catalog
 from headrace.testing.clock import FakeClock
 from headrace.testing.driven import DrivenServer
 from headrace.values.bson import decode
@@ -534,3 +536,19 @@ def test_a_commit_is_remembered_over_a_restart_and_an_open_transaction_is_not(tm
         one.number -= 1
         assert one.begin().code({"find": "c"}) == 117
         assert one.begin().insert(3)["n"] == 1 and one.commit()["ok"] == 1.0
+
+
+def test_a_transaction_that_has_ended_holds_no_catalog(at: DrivenServer) -> None:
+    """Every change of the catalog makes a new one, with all collections: each must be freed with its last reader."""
+
+    def catalogs() -> int:
+        gc.collect()
+        return sum(issubclass(type(item), Catalog) for item in gc.get_objects())
+
+    before = catalogs()
+    for number in range(1, 9):
+        session = Session(at, number).begin()
+        session.insert(number)
+        (session.abort if number % 2 else session.commit)()
+        at.must("d", {"create": f"new{number}"})
+    assert catalogs() <= before + 1

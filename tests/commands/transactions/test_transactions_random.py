@@ -50,7 +50,7 @@ class Model:
                 self.committed[number] = documents[number]
 
     def write(self, transaction: OpenTransaction, ids: list[int], values: dict[int, int | None]) -> int:
-        """What a transaction's write of these documents answers: 112, or 0 and it is done."""
+        """Return the answer to a transaction's write of these documents: 112, or 0 and it is done."""
         for number in ids:
             if self.holder(number, transaction) or (
                 number not in transaction.changed_ids and self.changed[number] > transaction.started

@@ -9,10 +9,8 @@ import pytest
 from bson import Binary, Decimal128, Int64, MaxKey, MinKey, Regex, Timestamp
 
 from headrace.query.collation import parse_collation
-from headrace.query.match import Predicate, parse_filter
-from headrace.turns import current_turn
+from headrace.query.match import parse_filter
 from headrace.values.bson import MISSING
-from tests.stretches import tick_count
 
 MATCHES: list[tuple[dict[str, Any], list[Any], list[Any]]] = [
     # a filter on the field "a"; values of "a" that match; values that do not
@@ -150,7 +148,7 @@ ERRORS: list[tuple[dict[str, Any], int]] = [
     ({"$sampleRate": math.nan}, 2),
     ({"a": {"$elemMatch": {"$sampleRate": 0.5}}}, 2),
     ({"$where": "1"}, 115),
-    ({"$text": {"$search": "x"}}, 27),
+    ({"$text": {"$search": "x"}}, 115),
     ({"a": {"$near": [0, 0]}}, 115),
     ({"$jsonSchema": 1}, 14),
     ({"$jsonSchema": {"nope": 1}}, 9),
@@ -260,28 +258,3 @@ def test_json_schema(schema: dict[str, Any], good: dict[str, Any], bad: dict[str
 def test_patterns_mean_what_pcre_means(pattern: str, options: str, good: str, bad: str) -> None:
     predicate = parse_filter({"a": {"$regex": pattern, "$options": options}})
     assert predicate({"a": good}) and not predicate({"a": bad})
-
-
-def test_a_filter_of_many_fields_ticks_and_is_freed_in_pieces() -> None:
-    spec = {f"f{number}": number for number in range(40_000)}
-
-    def parsed() -> tuple[Predicate, int]:
-        predicate = parse_filter(spec)
-        turn = current_turn()
-        assert turn is not None
-        return predicate, sum(map(len, turn.large))
-
-    (predicate, large_count), _ = tick_count(parsed)
-    assert large_count >= 2 * len(spec)
-    value, count = tick_count(predicate.equality, "f7")
-    assert value == 7 and count >= len(spec) // 64
-
-
-@pytest.mark.parametrize(
-    "operator", ["$add", "$bitOr", "$concatArrays", "$max", "$multiply", "$setEquals", "$setUnion"]
-)
-def test_an_operator_of_many_operands_ticks(operator: str) -> None:
-    operand = ["$a"] if operator in ("$concatArrays", "$setEquals", "$setUnion") else "$n"
-    predicate = parse_filter({"$expr": {"$ne": [{operator: [operand] * 6400}, 7]}})
-    matches, count = tick_count(predicate, {"a": 1, "n": 1})
-    assert matches and count >= 100

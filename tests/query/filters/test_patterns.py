@@ -9,7 +9,7 @@ import pytest
 from headrace import limits
 from headrace.errors import CommandError
 from headrace.query.patterns import compile_pattern
-from headrace.turns import Turn, Turns
+from headrace.time_limit import limited
 
 
 @pytest.mark.parametrize(
@@ -73,34 +73,14 @@ def test_a_pattern_that_backtracks_without_end_is_an_error(pattern: str, text: s
     assert raised.value.code == 51156
 
 
-def test_a_search_through_a_long_text_pauses() -> None:
-    text = "ab" * 20_000
-    turns = Turns(seconds=0.0)
-    result = turns.run(compile_pattern("(?:a|b|c){30}[de]").matches, text)
-    pauses = 0
-    while isinstance(result, Turn):
-        pauses += 1
-        result = turns.resume(result)
-    assert result is False and pauses > 1000
+def test_a_search_through_a_long_text_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "DOCUMENT_SECONDS_MAX", 0.0)
+    with pytest.raises(CommandError) as raised:
+        limited(compile_pattern("(?:a|a|b){14}[cd]").matches)("a" * 1_000_000)
+    assert raised.value.code == 50
 
 
-def test_two_searches_pause_in_turns() -> None:
-    text = "ab" * 3000
-    turns = Turns(seconds=0.0)
-    first = turns.run(compile_pattern("(?:a|b|c){30}[de]").matches, text)
-    second = turns.run(compile_pattern("(?:b|a|c){20}[ef]").matches, text + "e")
-    results = []
-    waiting = [first, second]
-    while waiting:
-        result = turns.resume(waiting.pop(0))
-        if isinstance(result, Turn):
-            waiting.append(result)
-        else:
-            results.append(result)
-    assert sorted(results) == [False, True]
-
-
-def test_a_search_that_cannot_pause_is_over_soon() -> None:
+def test_a_search_through_a_short_text_is_over_soon() -> None:
     """At each position just below the quick limit: the most that a short text can cost (the bound is generous)."""
     text = "a" * limits.PATTERN_QUICK_CHARACTERS_MAX
     started = time.thread_time()

@@ -28,7 +28,7 @@ def held(server: headrace.Server, name: str, once: Callable[[], bool] = lambda: 
             if paused.turn is turn and paused.request is not None:
                 return paused.request.name
         group = core.writer._group
-        return group.resumed.write[2].name if group and group.resumed and group.resumed.turn is turn else None
+        return group.resumed.write.request.name if group and group.resumed and group.resumed.turn is turn else None
 
     turns.resume = resume_or_hold  # type: ignore[method-assign]
     try:

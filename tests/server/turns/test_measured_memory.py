@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -14,11 +15,12 @@ from headrace import limits
 from headrace.memory_budget import Memory
 from headrace.server import process
 from headrace.server.measured_memory import MeasuredMemory, resident_bytes
-from headrace.turns import TimeLimit, Turn, Turns, ticking_all
+from headrace.time_limit import watch
+from headrace.turns import Turn, Turns, paced
 from tests.waiting import until
 
 from ..raw import RawClient
-from .test_turns import ENDLESS, running
+from .test_turns import ENDLESS, LONG_FIND, ask_compressed, running
 
 MEGABYTE = 1024 * 1024
 LIMIT = 20 * MEGABYTE
@@ -50,6 +52,29 @@ def begin(clients: tuple[RawClient, RawClient], other: RawClient) -> None:
     for number, client in enumerate(clients, 1):
         client.send(ENDLESS, "admin")
         until(lambda: len(running(other, "aggregate")) == number)  # noqa: B023  (called at once)
+
+
+def in_loop(scheduler: Any, change: Callable[[], None]) -> None:
+    """Change something between two turns: in the middle of one, its command would seem to have grown by all of it."""
+    changed = threading.Event()
+    scheduler._core.loop.call_soon_threadsafe(lambda: (change(), changed.set()))
+    assert changed.wait(60)
+
+
+def exceed(scheduler: Any) -> None:
+    """Have the process too much memory until a command ends for it."""
+    ended: list[Turn] = []
+    end_one = scheduler._out_of_memory
+
+    def noted(turn: Turn) -> None:
+        ended.append(turn)
+        end_one(turn)
+
+    def change() -> None:
+        scheduler._out_of_memory = noted
+        scheduler.measured.resident = lambda: 0 if ended else EXCEEDED
+
+    in_loop(scheduler, change)
 
 
 def end(clients: tuple[RawClient, ...], other: RawClient) -> list[int]:
@@ -111,7 +136,7 @@ def test_the_youngest_command_ends_where_memory_is_exceeded(
 ) -> None:
     scheduler = server._running.scheduler
     begin(clients, other)
-    scheduler.measured.resident = lambda: EXCEEDED if len(scheduler._by_connection) > 1 else 0
+    exceed(scheduler)
     assert clients[1].receive()[1]["code"] == 146
     assert end(clients[:1], other) == [11601]
     assert other.ask({"serverStatus": 1}, "admin")["mem"]["cutOff"] == 1
@@ -124,7 +149,7 @@ def test_a_command_that_has_taken_half_of_the_memory_ends_before_younger_ones(
     begin(clients, other)
     first = min(list(scheduler._by_connection.values()), key=lambda paused: paused.since).turn
     first.grown_bytes = LIMIT // 2 + 1
-    scheduler.measured.resident = lambda: EXCEEDED if len(scheduler._by_connection) > 1 else 0
+    exceed(scheduler)
     assert clients[0].receive()[1]["code"] == 146
     assert end(clients[1:], other) == [11601]
 
@@ -134,7 +159,7 @@ def test_it_is_measured_how_much_the_process_grows_during_a_turn(server: headrac
     turns = Turns(0.0)
     resident = iter((100, 170, 170, 150))
     scheduler.measured.resident = lambda: next(resident)
-    turn = turns.run(lambda: list(ticking_all(range(200))))
+    turn = turns.run(lambda: list(paced(range(200))))
     scheduler.turns = turns
     assert scheduler.resume(turn).grown_bytes == 70
     assert scheduler.resume(turn).grown_bytes == 50
@@ -144,7 +169,7 @@ def test_it_is_measured_how_much_the_process_grows_during_a_turn(server: headrac
 def test_the_process_is_measured_from_the_beginning(server: headrace.Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before modules are imported that take a second or two."""
     monkeypatch.setattr("gc.set_threshold", lambda *counts: None)
-    monkeypatch.setattr(TimeLimit, "memory_is_exceeded", staticmethod(lambda: False))
+    monkeypatch.setattr(watch, "memory_is_exceeded", lambda: False)
     tending = process.tend(server._running)
     tending.send(None)
     tending.close()
@@ -153,13 +178,14 @@ def test_the_process_is_measured_from_the_beginning(server: headrace.Server, mon
 
 def test_a_long_write_ends_too(server: headrace.Server, other: RawClient, clients: tuple[RawClient, RawClient]) -> None:
     core = server._running
-    slow = {"$reduce": {"input": {"$range": [0, 3_000_000]}, "initialValue": 0, "in": {"$add": ["$$value", 1]}}}
-    clients[0].send({"update": "c", "updates": [{"q": {"_id": 1}, "u": [{"$set": {"n": slow}}]}]})
+    assert clients[0].ask({"insert": "c", "documents": [{"n": 0} for _ in range(5000)]})["n"] == 5000
+    slow = {"$reduce": {"input": {"$range": [0, 3000]}, "initialValue": 0, "in": {"$add": ["$$value", 1]}}}
+    clients[0].send({"update": "c", "updates": [{"q": {}, "u": [{"$set": {"n": slow}}], "multi": True}]})
     until(lambda: running(other, "update"))
     core.scheduler.measured.resident = lambda: EXCEEDED
     assert clients[0].receive()[1]["code"] == 146
     core.scheduler.measured.resident = None
-    assert other.ask({"find": "c"})["cursor"]["firstBatch"] == [{"_id": 1}]
+    assert other.ask({"count": "c", "query": {"n": 0}})["n"] > 0
 
 
 def test_the_largest_account_is_released_where_accounts_count_most(
@@ -199,7 +225,7 @@ def test_a_command_ends_where_no_account_gives_anything_back(
     core = server._running
     core.store.memory.account("stuck", may_close=False).add(LIMIT // 2 + 1)
     begin(clients, other)
-    core.scheduler.measured.resident = lambda: EXCEEDED if len(core.scheduler._by_connection) > 1 else 0
+    exceed(core.scheduler)
     assert clients[1].receive()[1]["code"] == 146
     assert end(clients[:1], other) == [11601]
 
@@ -214,5 +240,5 @@ def test_a_command_is_as_old_as_its_message(server: headrace.Server, other: RawC
         began["message" if paused.request is None else "command"] = paused.since
 
     scheduler._add = noted  # type: ignore[method-assign]
-    assert other.ask({"find": "c", "filter": {"a": [[[0] * 10] * 10] * 2000}})["ok"] == 1.0
+    assert ask_compressed(other, LONG_FIND)["ok"] == 1.0
     assert began["command"] == began["message"]

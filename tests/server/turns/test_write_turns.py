@@ -13,8 +13,7 @@ from bson import Binary, Int64
 from pymongo import MongoClient
 
 import headrace
-from headrace.server.writer import LONG_COMMIT_BYTES, Writer
-from headrace.store.checksums.transaction import CheckedTransaction
+from headrace.server.writer import LONG_COMMIT_BYTES
 from headrace.store.store import Store
 from headrace.values.bson import encode
 from tests.waiting import until
@@ -300,6 +299,22 @@ def test_a_commit_that_fails_in_the_middle_of_a_write_loses_one_turn_of_it(
         assert long.ask(update_all({"n": 0}))["n"] == COUNT - len(changed)
 
 
+def test_a_retryable_write_that_lost_a_turn_goes_on_when_it_is_sent_again(
+    pausing: headrace.Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with RawClient(pausing.address) as client:
+        fill(client, 40)
+        arm = fail_at(monkeypatch, "prepare", OSError)
+        arm(60)  # it may pause before each of them is decoded, too
+        updates = [{"q": {"_id": key}, "u": {"$inc": {"n": 1}}} for key in range(40)]
+        write = {"update": "c", "updates": updates, "lsid": {"id": Binary(b"\x09" * 16, 4)}, "txnNumber": Int64(1)}
+        reply = client.ask(write)
+        assert (reply["ok"], reply["code"], reply["errorLabels"]) == (0.0, 1, ["RetryableWriteError"])
+        assert {document["n"] for document in all_of(client)} == {0, 1}
+        assert client.ask(write)["n"] == 40
+        assert {document["n"] for document in all_of(client)} == {1}
+
+
 @pytest.mark.parametrize("error", [OSError, MemoryError])
 def test_a_write_whose_first_turn_fails_runs_again(
     pausing: headrace.Server, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
@@ -524,30 +539,3 @@ def test_a_short_write_does_not_share_a_second_long_commit(
         short_came.set()
         assert other.receive()[1]["n"] == 1 and long.receive()[1]["n"] == 3
     assert shared == [False]
-
-
-def test_a_long_document_and_its_entry_are_put_in_different_iterations(
-    pausing: headrace.Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put, go_on = CheckedTransaction.put, Writer._go_on
-    size, most = 0, 0
-
-    def counted(txn: CheckedTransaction, key: bytes, value: bytes, *, db: Any) -> bool:
-        nonlocal size, most
-        size += len(value)
-        most = max(most, size)
-        return put(txn, key, value, db=db)
-
-    def counted_anew(writer: Writer) -> None:
-        nonlocal size
-        size = 0
-        go_on(writer)
-
-    monkeypatch.setattr(CheckedTransaction, "put", counted)
-    monkeypatch.setattr(Writer, "_go_on", counted_anew)
-    length = 2 * LONG_COMMIT_BYTES
-    with RawClient(pausing.address) as client:
-        assert client.ask({"insert": "c", "documents": [{"_id": 1, "a": b"x" * length}]})["n"] == 1
-        change = {"$set": {"a": b"y" * length}}
-        assert client.ask({"update": "c", "updates": [{"q": {"_id": 1}, "u": change}]})["n"] == 1
-    assert length < most < 1.5 * length

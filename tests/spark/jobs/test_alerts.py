@@ -13,9 +13,11 @@ import pytest
 import headrace
 from headrace import limits
 from headrace.spark.jobs.alerts import AlertProblem, LagWatch, environment, parse_alert, run_command
+from headrace.spark.jobs.job_model import OnLag
 from headrace.spark.jobs.metrics import JobMetrics
 from headrace.spark.jobs.metrics_listener import MetricsListener
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream
+from headrace.spark.sinks.file_values import FileError
 from headrace.spark.source.options import parse_options
 from headrace.testing.clock import FakeClock
 
@@ -99,17 +101,17 @@ def test_a_command_that_fails_or_takes_too_long_is_said() -> None:
     [
         ({}, "needs 'seconds' or 'events'"),
         ({"run": "true"}, "needs 'seconds' or 'events'"),
-        ({"seconds": 0}, "'seconds' of .on_lag. is a number above 0, not 0"),
+        ({"seconds": 0}, "'seconds' is a number above 0, not 0"),
         ({"seconds": "60"}, "a number above 0, not '60'"),
-        ({"events": 1.5}, "'events' of .on_lag. is at most 10000"),
-        ({"events": 10**6}, "'events' of .on_lag. is at most 10000"),
+        ({"events": 1.5}, "'events' is a whole number from 1 to 10000, not 1"),
+        ({"events": 10**6}, "'events' is a whole number from 1 to 10000, not 1"),
         ({"seconds": 1, "run": "echo 'a"}, "cannot be split into words: No closing quotation"),
-        ({"seconds": 1, "run": [1]}, "is a command or an array of its words"),
+        ({"seconds": 1, "run": [1]}, "is a command, or an array of its words"),
     ],
 )
 def test_a_table_that_is_no_alert_is_refused(given: dict[str, Any], problem: str) -> None:
-    with pytest.raises(AlertProblem, match=problem):
-        parse_alert(given)
+    with pytest.raises((AlertProblem, FileError), match=problem):
+        parse_alert(OnLag.of(given, "[on_lag]").model_dump(exclude_unset=True))
 
 
 def test_a_command_is_split_as_a_shell_does() -> None:

@@ -251,8 +251,8 @@ def test_a_mirror_that_is_added_to_a_job_of_several_collections_is_refused(serve
 def test_next_to_the_tables_may_be_the_checkpoint_and_the_dead_letters(server: Any, tmp_path: Path) -> None:
     given = {"uri": server.uri, "database": "shop", "startingPosition": "snapshot", "awaitMs": 20}
     sink = {"kind": "mirror", "path": "{collection}"}
-    others = {"errors": "deadletter", "deadletter": "letters"}
-    job = parse_job({"checkpoint": "checkpoint", "source": given, "sink": [sink], **others}, "job", tmp_path)
+    others = {"errors": "deadletter", "deadletter": "_letters"}
+    job = parse_job({"checkpoint": "_checkpoint", "source": given, "sink": [sink], **others}, "job", tmp_path)
     DeadLetters(job.deadletter, 1).add([DeadLetter("s", "t", None, REFUSED, None, "", "{}")], 0)
     with MongoClient[dict[str, Any]](server.uri) as client:
         client.shop.a.insert_one({"_id": 1})

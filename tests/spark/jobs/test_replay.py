@@ -6,17 +6,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bson.raw_bson import RawBSONDocument
 from pymongo.database import Database
 
 from headrace.spark.jobs.dead_letter_jobs import replay, with_dead_letters
 from headrace.spark.jobs.job_file import Job, JobError, parse_job
+from headrace.spark.jobs.runner import source_options
 from headrace.spark.rows.events import Row
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.sinks.contract import BatchReport, MicroBatch
+from headrace.spark.sinks.file_values import FileError
 from headrace.spark.sinks.mirror_sink import mirror_sink
 from headrace.spark.sinks.sink_options import SinkError
 from headrace.spark.tables.progress import Progress
 from headrace.spark.tables.refused_rows import RowRefused
+from tests.spark.rows.test_not_held import CASES
 from tests.spark.support.generated_changes import batches, token_at
 
 REFUSING: list[str] = []
@@ -110,12 +114,24 @@ def test_a_custom_sink_gets_its_rows_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"errors": "skip"}, "errors is one of"),
+        ({"errors": "skip"}, "'errors' is one of stop, deadletter, not 'skip'"),
         ({"errors": "stop"}, "go together"),
-        ({"deadletter": "mirror/letters"}, "one path"),
+        ({"deadletter": "mirror/letters"}, "one is inside the other"),
         ({"source": {"uri": "mongodb://localhost", "database": "d"}}, "of one collection"),
     ],
 )
 def test_what_is_wrong_about_dead_letters_is_said(tmp_path: Path, more: dict[str, Any], message: str) -> None:
-    with pytest.raises((JobError, SinkError), match=message):
+    with pytest.raises((FileError, JobError, SinkError), match=message):
         job_of("mongodb://localhost", "d", tmp_path, {"kind": "mirror", "path": "mirror"}, **more)
+
+
+def test_a_document_that_is_not_held_cannot_be_replayed(
+    uri: str, database: Database[dict[str, Any]], tmp_path: Path
+) -> None:
+    database.c.insert_one(RawBSONDocument(CASES["symbol"][0]))
+    job = job_of(uri, database.name, tmp_path, {"kind": "mirror", "path": "mirror"})
+    assert source_options(job)["notheld"] == "mark"
+    (sink,) = with_dead_letters(job, [job.sinks[0].open()])
+    sink.apply(batches([rows_of(1, fullDocument=dumps({"$notHeld": "x is a symbol"}))])[0])
+    (line,) = replay(job)
+    assert "would change: x is a symbol" in line

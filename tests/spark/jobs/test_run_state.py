@@ -89,3 +89,34 @@ def test_a_batch_of_several_collections_counts_the_documents_of_their_snapshots(
 )
 def test_a_snapshots_progress_in_words(figures: Any, text: str) -> None:
     assert snapshot_text(*figures) == text
+
+
+def ended(query: str, run: str) -> Any:
+    return SimpleNamespace(id=query, runId=run)
+
+
+def test_the_late_end_of_an_earlier_query_does_not_end_the_next() -> None:
+    """Spark reports it to every listener that is there by then. A job that took it for its own query's read nothing."""
+    listener = MetricsListener(JobMetrics("orders"))
+    listener.onQueryTerminated(ended("earlier", "run 0"))
+    listener.follow("q", "run 2")
+    assert not listener.ended.is_set()
+    listener.onQueryTerminated(ended("earlier", "run 0"))
+    listener.onQueryTerminated(ended("q", "run 1"))
+    assert not listener.ended.is_set()
+    listener.onQueryTerminated(ended("q", "run 2"))
+    assert listener.ended.is_set()
+
+
+def test_a_query_that_ends_before_it_is_followed_has_ended() -> None:
+    listener = MetricsListener(JobMetrics("orders"))
+    listener.onQueryTerminated(ended("q", "run 1"))
+    listener.follow("q", "run 1")
+    assert listener.ended.is_set()
+
+
+def test_a_listener_that_follows_no_run_ends_with_its_query() -> None:
+    """Programs add one to a query of their own before it starts, when it has no id yet."""
+    listener = MetricsListener(JobMetrics("orders"))
+    listener.onQueryTerminated(ended("q", "run 1"))
+    assert listener.ended.is_set()

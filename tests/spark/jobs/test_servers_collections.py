@@ -131,7 +131,8 @@ def test_a_server_is_added_and_none_removed(servers: list[Any], tmp_path: Path) 
             Runs(job).run()
             more = job_of(tmp_path, uris_of([*servers, third]))
             Runs(more).run()
-            assert all(equal for equal, _ in verified(more))
+            # A log that has the snapshots only is not compared.
+            assert [equal for equal, _ in verified(more)] == [True, True, None]
             assert len(rows_of(more, "mirror", "a")) == 3
             with pytest.raises(JobError, match="cannot be removed"):
                 check_job(job)

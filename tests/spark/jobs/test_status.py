@@ -23,7 +23,7 @@ from headrace.spark.jobs.job_file import Job, read_job
 from headrace.spark.jobs.report import verify_job
 from headrace.spark.jobs.run_state import RunState, write_state
 from headrace.spark.jobs.runner import job_lock
-from headrace.spark.jobs.start_checks import ServerUnreachable
+from headrace.spark.jobs.sink_states import ServerUnreachable
 from headrace.spark.jobs.status import FAILED, FINE, LATE, job_status, lines_of
 from tests.spark.jobs.test_start_checks import SINKS, insert, job_of, ran
 

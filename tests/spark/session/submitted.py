@@ -40,7 +40,8 @@ def worker_schema() -> pa.Schema:
 def main(uri: str, directory: str) -> None:
     session = SparkSession.builder.getOrCreate()
     spark = get_session()
-    source = {"uri": uri, "database": "d", "collection": "c"}
+    # No other test has events of this collection: the batch reads all there have been.
+    source = {"uri": uri, "database": "d", "collection": "submitted"}
     events = spark.read.format("headrace").options(**source, startingPosition="earliest", partitions="4").load()
     evens = pipeline(events, [{"$match": {"fullDocument.n": {"$mod": [2, 0]}}}, {"$project": {"n": "$fullDocument.n"}}])
     workers = evens.mapInArrow(whereabouts, "path STRING, folder STRING, seen STRING, rows BIGINT").collect()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace.spark.session import jvm
-from headrace.spark.session.java import find_java
+from headrace.spark.session.java import Java, find_java
 
 
 def test_only_the_directory_of_a_process_that_is_gone_is_removed(
@@ -44,3 +44,38 @@ def test_a_quick_session_has_as_much_room_for_compiled_code_as_another() -> None
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     flags = {words[1]: words[3] for words in map(str.split, done.stdout.splitlines()) if words[2:3] == ["="]}
     assert (flags["ReservedCodeCacheSize"], flags["UsePerfData"]) == (str(240 << 20), "false")
+
+
+@pytest.mark.process
+def test_java_takes_the_options_of_a_start_without_a_warning() -> None:
+    java = find_java()
+    command = [str(java.command), *jvm._ALWAYS, *jvm._STARTS_SOON, *jvm._UNVERIFIED, "-version"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert "warning" not in f"{done.stdout}{done.stderr}".lower()
+
+
+def test_classes_are_not_verified_again_and_again_where_there_is_no_archive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    java = Java(tmp_path / "jdk", 17)
+    assert jvm._archive(java) == list(jvm._UNVERIFIED)
+    assert jvm._archive(Java(tmp_path / "jdk", 25)) == []
+    path = jvm.archive_path(java)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    assert jvm._archive(java)[0] == f"-XX:SharedArchiveFile={path}"
+
+
+def test_spark_looks_for_packages_with_sources_only_where_there_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "none").mkdir()
+    (tmp_path / "one").mkdir()
+    environ = jvm._environment(tmp_path / "none", local=True)
+    assert not Path(environ["PYSPARK_DRIVER_PYTHON"]).exists()
+    (tmp_path / "packages" / "pyspark_weather").mkdir(parents=True)
+    (tmp_path / "packages" / "pyspark_weather" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path / "packages"))
+    monkeypatch.delenv("PYSPARK_DRIVER_PYTHON", raising=False)
+    assert "PYSPARK_DRIVER_PYTHON" not in jvm._environment(tmp_path / "one", local=True)

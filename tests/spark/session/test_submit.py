@@ -35,12 +35,12 @@ def zipped(folder: Path) -> Path:
     return Path(shutil.make_archive(str(folder / "headrace"), "zip", package.parent, package.name))
 
 
-def submit(folder: Path, master: str, uri: str, *more: str) -> dict[str, Any]:
+def submit(folder: Path, master: str, uri: str, *more: str, script: Path = JOB) -> dict[str, Any]:
     """What the job told."""
     # Executors of such a cluster live in Spark's own directory: here in one that leads to pip's.
     spark = spark_distribution(folder)
     conf = [part for name, value in CONF.items() for part in ("--conf", f"{name}={value}")]
-    command = [str(spark / "bin" / "spark-submit"), "--master", master, *conf, *more, str(JOB), uri, str(folder)]
+    command = [str(spark / "bin" / "spark-submit"), "--master", master, *conf, *more, str(script), uri, str(folder)]
     environ = os.environ | {"JAVA_HOME": str(home_for_spark(find_java())), "PYSPARK_PYTHON": sys.executable,
                             "SPARK_HOME": str(spark), "JDK_JAVA_OPTIONS": " ".join(QUICK)}  # fmt: skip
     for name in ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"):
@@ -53,7 +53,7 @@ def submit(folder: Path, master: str, uri: str, *more: str) -> dict[str, Any]:
 
 def test_a_cluster_of_processes_runs_it_with_the_package_from_a_zip(uri: str, database: Db, tmp_path: Path) -> None:
     """Takes over a minute: six JVMs, which are new to Spark's classes."""
-    collection = database.client.get_database("d").c
+    collection = database.client.get_database("d").submitted
     collection.drop()
     collection.insert_many([{"_id": number, "n": number} for number in range(100)])
     # Whatever only the server needs cannot be imported where this is on the path.

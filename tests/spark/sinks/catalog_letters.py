@@ -43,7 +43,7 @@ def equal(job: Job) -> list[bool]:
 
 def replayed(spark: SparkSession, kind: str, folder: Path) -> None:
     """Somebody takes a document out of the tables; its update is refused, and what waits comes by a replay."""
-    letters = {"errors": "deadletter", "deadletter": str(folder / "letters")}
+    letters = {"errors": "deadletter", "deadletter": str(folder / "refused")}
     with headrace.Server() as server, MongoClient[dict[str, Any]](server.uri) as client:
         orders = client["shop"]["orders"]
         orders.insert_many([{"_id": number, "n": 0} for number in range(5)])
@@ -75,10 +75,12 @@ def of_two_servers(spark: SparkSession, kind: str, folder: Path) -> None:
             second["shop"]["late"].insert_one({"_id": 1})
             single = job_of(kind, "single", {"uri": uris, "database": "shop", "collection": "orders"}, KINDS, folder)
             several = job_of(kind, "several", {"uri": uris, "database": "shop"}, KINDS, folder)
-            for _ in range(2):
+            for turn in range(2):
                 for job in (single, several):
                     run_job(job, report=lambda _: None)
-                    assert all(equal(job)), job.name
+                    results = list(verify_job(job))
+                    # In the first turn a log has the snapshots only, and these are not compared.
+                    assert all(each.equal or (turn == 0 and ".changes" in each.sink) for each in results), results
                 first["shop"]["orders"].update_one({"_id": 1}, {"$inc": {"n": 7}})
                 second["shop"]["orders"].delete_one({"_id": 2})
                 first["shop"]["late"].update_one({"_id": 1}, {"$inc": {"n": 1}}, upsert=True)

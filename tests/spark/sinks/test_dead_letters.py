@@ -172,3 +172,27 @@ def test_a_custom_sink_may_refuse_rows_by_their_tokens(tmp_path: Path) -> None:
     report = guarded.apply(batch)
     assert report and report.dead_letter_count == 2
     assert sink.tokens == [token_at(2), token_at(4)]
+
+
+@pytest.mark.parametrize("history", [False, True])
+def test_a_document_that_is_not_held_is_refused_and_waits(tmp_path: Path, history: bool) -> None:
+    mark = {"$notHeld": "x is a symbol"}
+    guarded = Guarded(tmp_path, history=history)
+    begin, end = row(2, "snapshotBegin"), row(2, "snapshotEnd")
+    good, bad = row(2, "snapshot", 3, fullDocument={"_id": 3}), row(2, "snapshot", 2, fullDocument=mark)
+    given = [
+        [begin, good, bad, end],
+        [row(4, "insert", 1, fullDocument=mark), update(5, 1, n=2), row(6, "update", 3, updateDescription=mark)],
+        [update(7, 2, n=2), row(8, "replace", 1, fullDocument={"_id": 1, "n": 7})],
+    ]
+    counts = []
+    for batch in batches(given):
+        report = guarded.open().apply(batch)
+        assert report
+        counts.append(report.dead_letter_count)
+    assert counts == [1, 3, 1]
+    assert guarded.documents() == [dumps({"_id": 1, "n": 7}), dumps({"_id": 3})]
+    assert guarded.refused() == [token_at(time) for time in (2, 4, 5, 6, 7)]
+    rows = DeltaTable(str(tmp_path / "letters")).to_pyarrow_table().to_pylist()
+    assert {"fullDocument: x is a symbol", "updateDescription: x is a symbol"} <= {each["reason"] for each in rows}
+    assert len(guarded.open()._letters.waiting("mirror")) == 2

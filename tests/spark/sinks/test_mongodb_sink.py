@@ -229,7 +229,7 @@ def test_a_user_without_the_right_to_write_collections_by_their_names_is_named(
         for user in users:
             uri = target.uri.replace("mongodb://", f"mongodb://{user}:pw@").replace("?", "?authSource=admin&")
             sink = {"kind": "mongodb", "uri": uri} | ({"database": database} if database else {})
-            lines = problems(job_of(source.uri, tmp_path, sink, collection=collection, startingPosition="latest"))
+            lines = problems(job_of(source.uri, tmp_path, sink, collection=collection))
             name = database or "d"
             assert lines == [
                 f"MayNotWrite: the target {name}.c gives the user no right to write c: it needs the role 'readWrite' "

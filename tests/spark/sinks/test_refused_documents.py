@@ -18,7 +18,8 @@ import headrace.spark.tables.dead_letters
 from headrace import limits
 from headrace.spark.jobs.dead_letter_jobs import replay, with_dead_letters
 from headrace.spark.jobs.job_file import Job, parse_job
-from headrace.spark.jobs.start_checks import problems, sink_states
+from headrace.spark.jobs.sink_states import sink_states
+from headrace.spark.jobs.start_checks import problems
 from headrace.spark.jobs.status import job_status
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream, client_of
 from headrace.spark.mongodb.source_options import SourceOptions

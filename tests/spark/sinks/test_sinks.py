@@ -39,7 +39,6 @@ from headrace.spark.sinks.parquet_sink import parquet_sink
 from headrace.spark.tables.drop_policy import CollectionGone
 from headrace.spark.tables.history_table import at
 from headrace.spark.tables.mirror_table import NotAMirror
-from headrace.spark.tables.progress import Progress
 from headrace.spark.tables.staged_files import StagingWriter
 from headrace.spark.tables.table_location import TableLocation
 from headrace.spark.tables.typed.table_schema import TypedOptions
@@ -76,16 +75,22 @@ STEPS: tuple[tuple[Any, str], ...] = (
 
 
 class ByTasks:
-    """A log's sink that is given frames."""
+    """A sink that is given frames."""
 
-    def __init__(self, sink: LogSink) -> None:
-        self._sink, self.log = sink, sink.log
+    def __init__(self, sink: LogSink | MirrorSink) -> None:
+        self._sink = sink
+        if isinstance(sink, LogSink):
+            self.log = sink.log
+        else:
+            self.table = sink.table
 
-    def position(self) -> Progress:
+    def position(self) -> Any:
         return self._sink.position()
 
     def apply(self, batch: MicroBatch) -> BatchReport | None:
         frame: Any = LocalFrame(batch.table)
+        if isinstance(self._sink, MirrorSink) and self._sink.folded_by_tasks is None:
+            return self._sink.apply(batch)
         return self._sink.apply_frame(frame, batch.query, batch.number)
 
 
@@ -125,6 +130,10 @@ class Target:
             case "mirror typed" | "mirror typed merged":
                 options = TypedOptions(file=f"{self.path}.columns", rules=ColumnRules("text"))
                 return mirror_sink(self.path, policy=policy, typed=options)
+            case "mirror by tasks" | "mirror by tasks merged":
+                return ByTasks(mirror_sink(self.path, policy=policy))
+            case "mirror buckets by tasks":
+                return ByTasks(mirror_sink(self.path, buckets=5, policy=policy))
             case "mirror parquet":
                 return mirror_sink(self.path, kind="parquet", policy=policy)
             case "mirror buckets":
@@ -158,8 +167,7 @@ class Target:
         if isinstance(sink, HistorySink):
             rows = sink.table.read().to_pylist()
             return {(row["_id"], row["token"], row["until"], row["endedBy"], row["document"]) for row in rows}
-        assert isinstance(sink, MirrorSink)
-        table = sink.table.read()
+        table = sink.table.read()  # type: ignore[attr-defined]
         return dict(zip(table.column("_id").to_pylist(), table.column("document").to_pylist(), strict=True))
 
 
@@ -207,6 +215,9 @@ KINDS = [
     "history merged",
     "history typed",
     "mirror buckets",
+    "mirror buckets by tasks",
+    "mirror by tasks",
+    "mirror by tasks merged",
     "mirror delta",
     "mirror parquet",
     "mirror typed",
@@ -218,11 +229,14 @@ KINDS = [
 ]
 
 
-IN_STORE = ["changes", "changes by tasks", "history", "mirror buckets", "mirror delta"]
+IN_STORE = ["changes", "changes by tasks", "history", "mirror buckets", "mirror by tasks", "mirror delta"]
 
 
 @pytest.fixture(params=IN_STORE)
-def in_store(store: ObjectStore, request: pytest.FixtureRequest, tmp_path: Path) -> Target:
+def in_store(
+    store: ObjectStore, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Target:
+    monkeypatch.setattr(limits, "FOLD_ROW_COUNT_MIN", 10)
     return StoreTarget(store, request.param, f"{tmp_path.name}/t")
 
 
@@ -230,6 +244,8 @@ def in_store(store: ObjectStore, request: pytest.FixtureRequest, tmp_path: Path)
 def target(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Target]:
     if request.param.endswith(" merged"):
         monkeypatch.setattr(limits, "REWRITTEN_BYTES_MAX", -1)  # no table is small
+    if "mirror" in request.param:
+        monkeypatch.setattr(limits, "FOLD_ROW_COUNT_MIN", 10)
     if request.param != "mongodb":
         yield Target(request.param, tmp_path / "a table")
         return

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import pytest
 
+from headrace.spark.sinks.file_values import FileError
 from headrace.spark.sinks.sink_options import SinkError, parse_sink
 from headrace.spark.upkeep.upkeep_options import UpkeepOptions
 from tests.spark.support.other_pyspark import cache, environment_with_pyspark
@@ -101,12 +102,12 @@ def test_a_table_in_a_catalog_has_a_name_and_nothing_of_a_path(kind: str, tmp_pa
     assert looked_after.upkeep == UpkeepOptions(every_seconds=3600, target_bytes=64_000_000)
     with pytest.raises(SinkError, match=r"joins its files, and has no 'retain': what removes .* is yours to run"):
         parse_sink({"kind": kind, "table": "lake.shop.orders", "upkeep": {"retain": "1 day"}}, tmp_path)
-    with pytest.raises(SinkError, match="needs 'path'"):
+    with pytest.raises(FileError, match="needs 'path'"):
         parse_sink({"kind": kind, "table": "delta"}, tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["changes", "history"])
 def test_a_table_that_is_neither_delta_nor_a_catalog_s_is_refused(kind: str, tmp_path: Path) -> None:
     assert parse_sink({"kind": kind, "table": "delta", "path": "t"}, tmp_path).location is not None
-    with pytest.raises(SinkError, match="'delta', or a name with a dot"):
+    with pytest.raises(FileError, match="'delta', or a name with a dot"):
         parse_sink({"kind": kind, "table": "parquet", "path": "t"}, tmp_path)

@@ -16,10 +16,11 @@ from deltalake import DeltaTable
 
 from headrace.spark.sinks.changes_sink import changes_sink
 from headrace.spark.sinks.contract import MicroBatch
+from headrace.spark.sinks.file_values import FileError
 from headrace.spark.sinks.foreach_batch import for_each_batch
 from headrace.spark.sinks.log_sink import LogSink
 from headrace.spark.sinks.parquet_sink import parquet_sink
-from headrace.spark.sinks.sink_options import SinkError, parse_sink
+from headrace.spark.sinks.sink_options import parse_sink
 from headrace.spark.tables.delta_files import files_between
 from headrace.spark.tables.delta_log import DeltaLog
 from headrace.spark.tables.drop_policy import CollectionGone
@@ -183,7 +184,7 @@ def test_what_a_row_says_of_files_is_read_back_and_names_files_of_its_batch_only
 
 def test_writers_that_there_are_not_are_refused(tmp_path: Path) -> None:
     assert not parse_sink({"kind": "changes", "path": "c", "writers": "driver"}, tmp_path).open().takes_frames  # type: ignore[attr-defined]
-    with pytest.raises(SinkError, match="tasks, driver"):
+    with pytest.raises(FileError, match="tasks, driver"):
         parse_sink({"kind": "changes", "path": "c", "writers": "nobody"}, tmp_path)
 
 

@@ -16,8 +16,9 @@ from headrace import limits
 from headrace.spark.errors import OptionError, error_line
 from headrace.spark.jobs.job_file import JobError, parse_job
 from headrace.spark.sinks.contract import MicroBatch
+from headrace.spark.sinks.file_values import FileError
 from headrace.spark.sinks.mirror_sink import MirrorSink
-from headrace.spark.sinks.sink_options import SinkError, parse_sink
+from headrace.spark.sinks.sink_options import parse_sink
 from headrace.spark.sinks.sql_sink import sql_sink
 from headrace.spark.tables.fold import fold
 from headrace.spark.tables.mirror_table import NotAMirror
@@ -75,6 +76,23 @@ def test_all_batches_in_order_and_again(database: str, request: pytest.FixtureRe
 
 def _columns(sink: MirrorSink) -> list[list[Any]]:
     return [sink.table.read()[name].to_pylist() for name in ("_id", "document")]
+
+
+def test_a_table_that_was_removed_does_not_begin_anew_with_the_next_batch(
+    database: str, request: pytest.FixtureRequest
+) -> None:
+    table = table_name(request)
+    first, second, *_ = batches(generated_changes(SEED).row_batches)
+    sql_sink(database, table).apply(first)
+    engine = sqlalchemy.create_engine(database)
+    with engine.begin() as connection:
+        connection.execute(sqlalchemy.text(f"DROP TABLE {table}"))
+    sink = sql_sink(database, table)
+    with pytest.raises(NotAMirror, match=f"{table} is gone, while .* `headrace pipeline reset --data`"):
+        sink.apply(second)
+    sink.table.forget()  # type: ignore[attr-defined]
+    sink.apply(first)
+    assert rows_of(database, table)
 
 
 @pytest.mark.process
@@ -177,7 +195,7 @@ def test_what_is_wrong_is_said_without_credentials(tmp_path: Path, monkeypatch: 
     assert sql_sink("env:ORDERS", "t").position().batch == -1
     with pytest.raises(OptionError, match="NOWHERE"):
         sql_sink("env:NOWHERE", "t")
-    with pytest.raises(SinkError, match="needs 'table'"):
+    with pytest.raises(FileError, match="needs 'table'"):
         parse_sink({"kind": "sql", "uri": uri}, tmp_path)
     source = {"uri": "mongodb://h", "database": "d", "collection": "c"}
     given = {"checkpoint": "c", "source": source, "sink": [{"kind": "sql", "uri": uri, "table": "t"}]}

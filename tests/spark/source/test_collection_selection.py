@@ -20,6 +20,8 @@ NAMES = [
     "system.views",
     "tmp.agg_out.1",
     "tmp12345.renameCollection",
+    "headrace.positions",
+    "headrace.redo",
 ]
 
 

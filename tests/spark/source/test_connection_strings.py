@@ -114,13 +114,14 @@ def test_a_password_is_nowhere_in_the_life_of_a_job(spark: SparkSession, tmp_pat
     assert files and not [path for path in files if path.is_file() and CANARY.encode() in path.read_bytes()]
 
 
-NEEDED = {"checkpoint": "bad", "trigger": {"availableNow": True}, "sink": [{"kind": "changes", "path": "bad"}]}
+NEEDED = {"checkpoint": "bad", "trigger": {"availableNow": True}, "sink": [{"kind": "changes", "path": "rows"}]}
 
 
 def test_the_command_line_prints_no_password(tmp_path: Path) -> None:
     job = tmp_path / "job.toml"
     job.write_text(
-        f'checkpoint = "c"\n[source]\nuri = "{LITERAL}"\ndatabase = "d"\ncollection = "c"\n'
+        f'checkpoint = "checkpoint"\n[source]\nuri = "{LITERAL}"\ndatabase = "d"\ncollection = "c"\n'
+        'startingPosition = "snapshot"\n'
         f'[[sink]]\nkind = "mongodb"\nuri = "{LITERAL}"\ndatabase = "e"\ncollection = "c"\n'
     )
     with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as errors:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from bson import Timestamp
 
@@ -15,6 +18,8 @@ MASKED = (
     "6E736572740046646F63756D656E744B657900460A000A000004"
 )
 HIGH_WATER = "8263515EAC000000022B0429296E1404"
+FUTURE = "82FFFFFF00000000022B0429296E1404"
+PAST = {"database": "d", "collection": "c"}
 URI = {"uri": "mongodb://h/"}
 
 
@@ -62,6 +67,8 @@ def test_a_position_is_a_word_a_token_or_a_time(text: str, position: StreamPosit
         (URI | {"startingPosition": '{"_dat": 1}'}, "not a resume token"),
         (URI | {"startingPosition": MASKED}, "masked row.* give its time, 2022-10-19T15:37:04Z"),
         (URI | {"endingPosition": f'{{"_data": "{MASKED}"}}'}, "masked row"),
+        (URI | PAST | {"asOf": "2099-01-01T00:00:00Z"}, "'asOf' is in the future: 2099-01-01T00:00:00Z"),
+        (URI | PAST | {"asOf": FUTURE}, "'asOf' is in the future: 2106-"),
         (URI | {"maxRowsPerTrigger": "0"}, "maxRowsPerTrigger"),
         (URI | {"maxRowsPerTrigger": "many"}, "maxRowsPerTrigger"),
         (URI | {"pipeline": "{}"}, "'pipeline'"),
@@ -79,3 +86,12 @@ def test_a_token_has_its_time_and_its_type_bits() -> None:
     assert token.document() == {"_data": HIGH_WATER, "_typeBits": b"\x82\x80\x00"}
     with pytest.raises(ValueError, match="not a resume token"):
         _ = Token("6100").time
+
+
+def test_a_reader_on_a_worker_imports_nothing_that_only_the_driver_needs() -> None:
+    """Workers get the package as a zip, and may have no table format, no pydantic and no store."""
+    code = (
+        "import sys, headrace.spark.source.data_source\nprint({'deltalake', 'pydantic', 'lmdb'} & sys.modules.keys())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "set()\n"

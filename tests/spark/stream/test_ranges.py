@@ -9,13 +9,17 @@ import pytest
 from bson import Decimal128, Int64, ObjectId
 from pymongo.database import Database
 
+import headrace.spark.stream.read_ahead
 from headrace import limits
 from headrace.spark.mongodb.batch_limits import BatchLimits
 from headrace.spark.mongodb.event_ranges import ARROW_ROWS, joined, read_range
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream
 from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
 from headrace.spark.rows.tokens import Token
+from headrace.spark.source.options import parse_options
+from headrace.spark.source.readers import BatchReader
 from headrace.spark.stream.read_ahead import read_ahead
+from headrace.spark.stream.read_partition import read_partition
 from headrace.values.arrow import COLUMNS
 from headrace.values.bson import decode, encode
 from headrace.values.keystring import encode_value
@@ -147,3 +151,23 @@ def test_a_range_continues_after_a_key_whose_type_is_not_in_its_token(uri: str, 
         row_count += table(feed, last, end).num_rows
         last = end
     assert row_count == len(KEYS)
+
+
+def test_a_batch_by_time_has_ranges_of_like_size_and_each_event_once(
+    uri: str, database: Db, transport: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "PARTITION_ROW_COUNT_MIN", 10)
+    monkeypatch.setattr(headrace.spark.stream.read_ahead, "_RUN_ROWS", 10)
+    feed = way(uri, database, transport)
+    start = feed.resolve(StreamPosition("latest"))
+    for number in range(200):
+        database.c.insert_one({"_id": number})
+    given = {"uri": uri, "database": database.name, "collection": "c", "partitions": "4", "transport": transport}
+    parsed = parse_options(given | {"startingposition": start.text, "partitionby": "time"})
+    parts = BatchReader(parsed, None).partitions()  # type: ignore[arg-type]
+    assert len(parts) == 4
+    each = [list(read_partition(parsed, part, ["documentKey"])) for part in parts]
+    counts = [sum(batch.num_rows for batch in batches) for batches in each]
+    assert sum(counts) == 200 and min(counts) >= 30
+    keys = [decode(key)["_id"] for batches in each for batch in batches for key in batch.column(0).to_pylist()]
+    assert keys == list(range(200))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -19,6 +19,19 @@ class LocalFrame:
     def __init__(self, rows: pa.Table, tasks: list[Any] | None = None) -> None:
         self._rows, self._tasks = rows, tasks
         self.schema = from_arrow_schema(rows.schema)
+
+    @property
+    def sparkSession(self) -> Self:
+        """The session of three cores: this object."""
+        return self
+
+    @property
+    def sparkContext(self) -> SimpleNamespace:
+        return SimpleNamespace(defaultParallelism=3)
+
+    def range(self, start: int, end: int, step: int, partitions: int) -> LocalFrame:
+        assert partitions
+        return LocalFrame(pa.table({"id": list(range(start, end, step))}))
 
     def mapInArrow(self, task: Callable[..., Any], _: str) -> LocalFrame:
         size = self._rows.num_rows // 3 + 1
@@ -37,13 +50,13 @@ class LocalFrame:
 class SourceFrame(LocalFrame):
     """The same rows as a source gives them whose workers wrote them into the folder of a log."""
 
-    def __init__(self, rows: pa.Table, folder: str, prefix: str) -> None:
+    def __init__(self, rows: pa.Table, folder: str, prefix: str, slots: str = "") -> None:
         super().__init__(rows)
-        self._folder, self._prefix = folder, prefix
+        self._folder, self._prefix, self._slots = folder, prefix, slots
 
     def toArrow(self) -> pa.Table:
         def write(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            yield staged_row(batches, self._folder, self._prefix, self._rows.schema)
+            yield staged_row(batches, self._folder, self._prefix, self._rows.schema, self._slots)
 
         tasks = self.mapInArrow(write, "")._tasks
         return pa.Table.from_batches([batch for task in tasks or () for batch in task()])

@@ -7,21 +7,25 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from bson import Decimal128, Int64
+from bson.raw_bson import RawBSONDocument
 from deltalake import DeltaTable
 from pymongo.database import Database
 
 import headrace
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream, PositionLost
 from headrace.spark.rows.extjson import dumps
+from headrace.spark.rows.not_held import NotHeld, reason_of
 from headrace.spark.rows.tokens import Token
 from headrace.spark.source.options import parse_options
 from headrace.spark.timetravel.archive import ArchiveUnfit
 from headrace.spark.timetravel.archive_table import WINDOW_ROWS
-from headrace.spark.timetravel.past_from_archive import base_at, documents_at
+from headrace.spark.timetravel.past_from_archive import _NAMES, _rows, base_at, documents_at
 from headrace.spark.timetravel.past_from_images import PastUnknown
-from headrace.values.bson import decode
+from headrace.values.bson import decode, encode
+from tests.spark.rows.test_not_held import CASES, element, inside, text
 from tests.spark.support.archives import ArchivedServer
 
 pytestmark = pytest.mark.process
@@ -228,3 +232,30 @@ def test_a_document_that_an_update_looked_up_later_is_not_taken(archived: Archiv
     archived.collection.update_one({"_id": 1}, {"$set": {"b": 2}})
     archived.archive()
     assert as_of(archived, token, fullDocument="updateLookup") == [dumps({"_id": 1, "a": 1})]
+
+
+@pytest.mark.parametrize("kind", ["duplicate below", "symbol", "NaN payload"])
+def test_a_document_that_has_no_text_is_refused_and_not_changed(archived: ArchivedServer, kind: str) -> None:
+    """Its event is on the server, and not in the archive, which cannot have it."""
+    data, reason = CASES[kind]
+    archived.collection.insert_one({"_id": 0})
+    archived.begin(startingPosition="snapshot")
+    before = (now(archived), contents(archived))
+    archived.collection.insert_one(RawBSONDocument(data))
+    archived.collection.update_one({"_id": 1}, {"$set": {"y.z": 1}})
+    token = now(archived)
+    with pytest.raises(NotHeld, match=rf'document {{"_id":{{"\$numberInt":"1"}}}} has BSON .*{reason}'):
+        as_of(archived, token)
+    archived.collection.replace_one({"_id": 1}, {"x": 2})
+    after = (now(archived), contents(archived))
+    for at, documents in (before, after):
+        assert as_of(archived, at) == documents
+
+
+def test_an_update_that_has_no_text_makes_its_document_one_that_is_refused() -> None:
+    event = dict.fromkeys(_NAMES) | {"operationType": "update", "token": "82", "documentKey": encode({"_id": 1})}
+    event["updateDescription"] = inside(element(3, inside(element(14, text(b"s"))), b"updatedFields"))
+    columns = [pa.array([event[name]]) for name in _NAMES]
+    (row,) = _rows(pa.RecordBatch.from_arrays(columns, names=list(_NAMES)))
+    assert (row.operationType, row.updateDescription) == ("replace", None)
+    assert reason_of(row.fullDocument) == "updatedFields.x is a symbol"

@@ -14,8 +14,9 @@ from headrace.spark.jobs.job_file import Job, parse_job
 from headrace.spark.jobs.job_upkeep import JobUpkeep, upkeep_by_hand
 from headrace.spark.jobs.runner import JobRunning, job_lock
 from headrace.spark.sinks.changes_sink import changes_sink
+from headrace.spark.sinks.file_values import FileError
 from headrace.spark.sinks.sink_options import SinkError, parse_sink
-from headrace.spark.upkeep.upkeep_options import UpkeepError, UpkeepOptions, parse_upkeep
+from headrace.spark.upkeep.upkeep_options import UpkeepOptions
 from tests.spark.support.generated_changes import batches, generated_changes
 
 
@@ -55,7 +56,7 @@ def test_a_table_is_looked_after_when_its_time_has_come_between_two_batches(tmp_
 def test_a_job_that_ends_looks_after_the_tables_that_it_has_made(tmp_path: Path) -> None:
     source = {"uri": "mongodb://nowhere.invalid", "database": "d", "startingPosition": "snapshot"}
     sink = {"kind": "changes", "path": "{collection}"}
-    job = parse_job({"checkpoint": "checkpoint", "source": source, "sink": [sink]}, "orders", tmp_path)
+    job = parse_job({"checkpoint": "_checkpoint", "source": source, "sink": [sink]}, "orders", tmp_path)
     upkeep, lines = JobUpkeep(job), list[str]()
     path = filled(tmp_path)
     upkeep.run_all(lines.append, threading.Event())
@@ -94,17 +95,17 @@ def test_the_options_of_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "given, message",
     [
-        ({"often": 1}, "upkeep has no 'often'; it has commits, every, keep, retain, target"),
+        ({"often": 1}, r"\[upkeep\] has no 'often'; it has commits, every, keep, retain, target"),
         ({"keep": "a month"}, 'keep is a duration such as "30 days"'),
         ({"retain": "90 minutes"}, "retain is in whole hours"),
-        ({"commits": 3}, "commits is a number from 100 on"),
+        ({"commits": 3}, "'commits' is a whole number from 100 to 1000000000, not 3"),
         ({"target": "0 MB"}, 'target is a size such as "128 MB"'),
-        ("daily", "upkeep is a table, or false for none"),
+        ("daily", "'upkeep' is a table, or false for none, not 'daily'"),
     ],
 )
-def test_what_is_wrong_is_said(given: Any, message: str) -> None:
-    with pytest.raises(UpkeepError, match=message):
-        parse_upkeep(given, "changes")
+def test_what_is_wrong_is_said(given: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises((FileError, SinkError), match=message):
+        parse_sink({"kind": "changes", "path": "t", "upkeep": given}, tmp_path)
 
 
 def test_tables_that_are_not_looked_after_say_so(tmp_path: Path) -> None:
@@ -112,5 +113,5 @@ def test_tables_that_are_not_looked_after_say_so(tmp_path: Path) -> None:
         parse_sink({"kind": "mirror", "path": "t", "upkeep": {"keep": "1 day"}}, tmp_path)
     with pytest.raises(SinkError, match="upkeep is for Delta tables in a path"):
         parse_sink({"kind": "mirror", "path": "t", "table": "parquet", "upkeep": {"every": "1 hour"}}, tmp_path)
-    with pytest.raises(SinkError, match="no option 'upkeep'"):
+    with pytest.raises(FileError, match="has no 'upkeep'"):
         parse_sink({"kind": "parquet", "path": "t", "upkeep": {}}, tmp_path)

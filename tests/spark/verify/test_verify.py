@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from bson import Int64
+from bson.raw_bson import RawBSONDocument
 from pymongo.database import Database
 
 import headrace.spark.verify.compare_mirror
@@ -17,6 +18,7 @@ from headrace.spark.rows.extjson import dumps
 from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
 from headrace.spark.tables.mirror_table import MirrorTable, NotAMirror, open_mirror_table
 from headrace.spark.verify.compare_mirror import CollectionUnstable, compare
+from tests.spark.rows.test_not_held import CASES
 
 Db = Database[dict[str, Any]]
 
@@ -54,8 +56,10 @@ def test_equal_sides_are_equal_in_every_range(
     monkeypatch.setattr(headrace.spark.verify.compare_mirror, "RANGE_ROWS", 10)
     database.c.insert_many([{"_id": number} for number in range(35)] + [{"_id": f"k{number}"} for number in range(20)])
     fill(mirrored, database)
-    verification = compare(mirrored)
+    seen: list[tuple[int, int]] = []
+    verification = compare(mirrored, counted=lambda done, total: seen.append((done, total)))
     assert (verification.equal, str(verification)) == (True, "55 rows, 55 documents")
+    assert len(seen) > 3 and seen == sorted(seen) and seen[-1] == (55, 55)
     assert len(verification.ranges) > 3 and all(compared.equal for compared in verification.ranges)
     assert (
         sum(compared.row_count for compared in verification.ranges)
@@ -122,3 +126,32 @@ def test_a_mirror_before_a_drop_cannot_be_compared(mirrored: MirroredCollection,
 def test_nothing_mirrored_yet_is_an_error(mirrored: MirroredCollection, database: Db) -> None:
     with pytest.raises(NotAMirror, match="nothing of"):
         compare(replace(mirrored, collection="never"))
+
+
+@pytest.mark.parametrize("kind", CASES)
+@pytest.mark.parametrize("as_event", [False, True])
+def test_a_document_that_the_table_has_changed_is_not_equal(
+    mirrored: MirroredCollection, database: Db, kind: str, as_event: bool
+) -> None:
+    document: Any = RawBSONDocument(CASES[kind][0])
+    database.c.insert_one({"_id": 0})
+    if as_event:
+        fill(mirrored, database)
+        database.c.insert_one(document)
+    else:
+        database.c.insert_one(document)
+        fill(mirrored, database)
+    verification = compare(mirrored)
+    assert not verification.equal and verification.different == (dumps(1),)
+
+
+def test_a_document_that_is_held_again_is_compared(mirrored: MirroredCollection, database: Db) -> None:
+    database.c.insert_one({"_id": 0})
+    fill(mirrored, database)
+    database.c.insert_one(RawBSONDocument(CASES["symbol"][0]))
+    database.c.update_one({"_id": 1}, {"$set": {"y": 1}})
+    assert compare(mirrored).different == (dumps(1),)
+    database.c.replace_one({"_id": 1}, {"x": 2})
+    assert compare(mirrored).equal
+    database.c.delete_one({"_id": 1})
+    assert compare(mirrored).equal

@@ -85,7 +85,13 @@ class SqlMirror:
         with self._transaction() as connection:
             there = self._has(connection, self._positions)
             text = self._state_text(connection) if there else None
-            if text is None and self._has(connection, self._table):
+            has_table = self._has(connection, self._table)
+            if text is not None and not has_table:
+                raise NotAMirror(
+                    f"the table {self._name} is gone, while {_POSITIONS} says how far it was: put it back, or begin "
+                    "again with `headrace pipeline reset --data`"
+                )
+            if text is None and has_table:
                 first = connection.execute(self._table.select().limit(1)).first()
                 if first is not None:
                     raise NotAMirror(f"the table {self._name} has rows, and {_POSITIONS} does not say whose they are")

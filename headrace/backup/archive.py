@@ -1,0 +1,218 @@
+"""An archive: snapshots of a data directory, and the oplog in segments.
+
+    archive                                  {"format": 1, "history": hex of the directory's history id}
+    snapshots/POSITION/manifest              {"position", "checksum", "takenMs", "pieces"}; written last
+    snapshots/POSITION/NNNNNN                pieces of the data file, in order
+    log/AFTER-LAST                           the entries strictly after AFTER up to LAST, inclusive
+      CRC-32 of the entry at AFTER (4)       0 where AFTER is 0
+      position (8) + entry (BSON), ...       ascending
+
+Positions in names are 16 hexadecimal digits. Segments chain: each begins where another ends, and the checksum of the
+entry at AFTER tells whether both are of one history. A segment may overlap others: those that it was merged from.
+All files are pieces (`pieces.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from struct import Struct
+from typing import Any, Final, NamedTuple
+
+from headrace.backup.pieces import DamagedArchive, Sealer, checksum
+from headrace.backup.places import Place
+
+SNAPSHOT_PIECE_BYTES: Final = 16 << 20
+SEGMENT_BYTES_MAX: Final = 16 << 20
+"""Bytes of entries after which a segment ends; the last entry may reach beyond."""
+_FORMAT: Final = 1
+_CHECKSUM: Final = Struct(">I")
+_POSITION: Final = Struct(">Q")
+_LENGTH: Final = Struct("<i")
+
+Entry = tuple[int, bytes]
+"""A position and the oplog entry there."""
+
+
+class BackupSnapshot(NamedTuple):
+    """A data file at one position."""
+
+    position: int
+    checksum: int
+    """The CRC-32 of the entry at the position."""
+    taken_ms: int
+    pieces: int
+
+
+class Segment(NamedTuple):
+    """The entries strictly after a position up to another, inclusive."""
+
+    after: int
+    last: int
+
+    @property
+    def name(self) -> str:
+        """Its name in the archive."""
+        return f"log/{self.after:016x}-{self.last:016x}"
+
+
+class BackupArchive:
+    """The archive at a place."""
+
+    def __init__(self, place: Place, sealer: Sealer) -> None:
+        self.place = place
+        self._sealer = sealer
+
+    def _get(self, name: str) -> bytes | None:
+        piece = self.place.get(name)
+        return None if piece is None else self._sealer.unseal(name, piece)
+
+    def _put(self, name: str, data: bytes) -> None:
+        self.place.put(name, self._sealer.seal(name, data))
+
+    def _json(self, name: str) -> dict[str, Any] | None:
+        data = self._get(name)
+        return None if data is None else json.loads(data)
+
+    # The history.
+
+    def history(self) -> bytes | None:
+        """Return the history id of the directory that is backed up here; None: the archive is empty.
+
+        Raises `DamagedArchive` where its format is another one.
+        """
+        about = self._json("archive")
+        if about is None:
+            return None
+        if about["format"] != _FORMAT:
+            raise DamagedArchive(f"the archive has format {about['format']}, and this version reads {_FORMAT}")
+        return bytes.fromhex(about["history"])
+
+    def begin(self, history: bytes) -> None:
+        """Make the archive that of a history."""
+        self._put("archive", json.dumps({"format": _FORMAT, "history": history.hex()}).encode())
+
+    # Snapshots.
+
+    def snapshots(self) -> list[BackupSnapshot]:
+        """Return the complete snapshots, oldest first."""
+        found = []
+        for name in self.place.names("snapshots/"):
+            if name.endswith("/manifest"):
+                about = self._json(name) or {}
+                found.append(BackupSnapshot(about["position"], about["checksum"], about["takenMs"], about["pieces"]))
+        return sorted(found)
+
+    def put_snapshot_piece(self, position: int, number: int, data: bytes) -> None:
+        """Store a piece of a snapshot."""
+        self._put(_piece_name(position, number), data)
+
+    def complete_snapshot(self, snapshot: BackupSnapshot) -> None:
+        """Store the manifest of a snapshot whose pieces are stored."""
+        about = {
+            "position": snapshot.position, "checksum": snapshot.checksum, "takenMs": snapshot.taken_ms,
+            "pieces": snapshot.pieces,
+        }  # fmt: skip
+        self._put(_manifest_name(snapshot.position), json.dumps(about).encode())
+
+    def snapshot_pieces(self, snapshot: BackupSnapshot) -> Iterator[bytes]:
+        """The pieces of a snapshot's data file. Raises `DamagedArchive`."""
+        for number in range(snapshot.pieces):
+            name = _piece_name(snapshot.position, number)
+            data = self._get(name)
+            if data is None:
+                raise DamagedArchive(f"{name} is missing")
+            yield data
+
+    def remove_snapshot(self, position: int) -> None:
+        """Remove a snapshot, or the pieces of one that was not completed."""
+        self.place.remove(_manifest_name(position))
+        for name in self.place.names(f"snapshots/{position:016x}/"):
+            self.place.remove(name)
+
+    def unfinished_snapshots(self) -> list[int]:
+        """Return the positions of snapshots without a manifest."""
+        names = self.place.names("snapshots/")
+        complete = {name.split("/")[1] for name in names if name.endswith("/manifest")}
+        return sorted({int(name.split("/")[1], 16) for name in names if name.split("/")[1] not in complete})
+
+    # The log.
+
+    def segments(self) -> list[Segment]:
+        """Return the segments, by where they begin, the longest first. Raises `DamagedArchive` for another name."""
+        found = []
+        for name in self.place.names("log/"):
+            try:
+                after, last = (int(part, 16) for part in name.removeprefix("log/").split("-"))
+            except ValueError:
+                raise DamagedArchive(f"{name} is not the name of a segment") from None
+            found.append(Segment(after, last))
+        return sorted(found, key=lambda segment: (segment.after, -segment.last))
+
+    def put_segment(self, after: int, after_checksum: int, entries: list[Entry]) -> Segment:
+        """Store the entries that follow the position `after`."""
+        segment = Segment(after, entries[-1][0])
+        data = [_CHECKSUM.pack(after_checksum)]
+        for position, entry in entries:
+            data += (_POSITION.pack(position), entry)
+        self._put(segment.name, b"".join(data))
+        return segment
+
+    def read_segment(self, segment: Segment) -> tuple[int, list[Entry]]:
+        """Return (checksum of the entry at `after`, the entries). Raises `DamagedArchive`."""
+        data = self._get(segment.name)
+        if data is None:
+            raise DamagedArchive(f"{segment.name} is missing")
+        (after_checksum,) = _CHECKSUM.unpack_from(data)
+        entries, at = [], _CHECKSUM.size
+        while at < len(data):
+            (position,) = _POSITION.unpack_from(data, at)
+            start = at + _POSITION.size
+            at = start + _LENGTH.unpack_from(data, start)[0]
+            entries.append((position, data[start:at]))
+        if not entries or entries[-1][0] != segment.last or at != len(data):
+            raise DamagedArchive(f"{segment.name} does not end where its name says")
+        return after_checksum, entries
+
+    def last_entry(self) -> Entry | None:
+        """Return the newest entry of the log; None: there is no segment."""
+        segments = self.segments()
+        if not segments:
+            return None
+        return self.read_segment(max(segments, key=lambda segment: segment.last))[1][-1]
+
+    def remove_segment(self, segment: Segment) -> None:
+        """Remove a segment."""
+        self.place.remove(segment.name)
+
+    def entries(self, after: int, after_checksum: int, through: int | None = None) -> Iterator[Entry]:
+        """The entries strictly after a position up to another, inclusive, or up to the end of the log.
+
+        `after_checksum`: that of the entry at `after`. Raises `DamagedArchive` where a segment is missing, damaged or
+        of another history.
+        """
+        segments = self.segments()
+        end = max((segment.last for segment in segments), default=after)
+        end = end if through is None else min(through, end)
+        while after < end:
+            fitting = [segment for segment in segments if segment.after <= after < segment.last]
+            if not fitting:
+                following = min((segment.after for segment in segments if segment.after > after), default=end)
+                raise DamagedArchive(f"the log has no segment from {after:016x} to {following:016x}")
+            segment = max(fitting, key=lambda item: item.last)
+            first_checksum, entries = self.read_segment(segment)
+            before = {segment.after: first_checksum, **{position: checksum(entry) for position, entry in entries}}
+            if before.get(after) != after_checksum:
+                raise DamagedArchive(f"{segment.name} is of another history: its entry at {after:016x} is another one")
+            for position, entry in entries:
+                if after < position <= end:
+                    yield position, entry
+            after, after_checksum = segment.last, before[segment.last]
+
+
+def _piece_name(position: int, number: int) -> str:
+    return f"snapshots/{position:016x}/{number:06d}"
+
+
+def _manifest_name(position: int) -> str:
+    return f"snapshots/{position:016x}/manifest"

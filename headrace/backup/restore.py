@@ -1,0 +1,165 @@
+"""A data directory made of an archive, as it was at a moment, and the check of an archive.
+
+Rule: the directory is there completely or not at all. It is made under another name, and renamed when all is on disk.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from headrace.backup.archive import BackupArchive, BackupSnapshot, Entry
+from headrace.backup.pieces import DamagedArchive
+from headrace.backup.replay import DivergedHistory, Replayer
+from headrace.durable_files import sync_folder
+from headrace.store.check.directory import check as check_directory
+from headrace.store.data_file import DATA_FILE
+from headrace.store.lmdb import LOCK_FILE, READERS_FILE
+from headrace.store.store import Store
+from headrace.values.position import seconds
+
+_UNFINISHED: Final = ".restoring"
+
+
+class NotCovered(Exception):
+    """The archive does not have the moment, or the target is not free."""
+
+
+class Moment(NamedTuple):
+    """The last position that counts, inclusive."""
+
+    position: int
+    is_second: bool = False
+    """Whether it stands for all that was committed up to the end of a second."""
+
+
+class Restored(NamedTuple):
+    """The position of the last entry of a restored directory, and how many were replayed."""
+
+    position: int
+    replayed: int
+
+
+def restore(archive: BackupArchive, path: Path, at: Moment | None = None) -> Restored:
+    """Make the directory `path`, which must be empty or missing, as it was at a moment; None: the archive's end.
+
+    Raises `NotCovered`, `DamagedArchive`, `DivergedHistory` and `OSError`.
+    """
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise NotCovered(f"{path} is not empty: give a directory that is empty or missing")
+    snapshot = _snapshot_before(archive, at)
+    path = path.absolute()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(path.name + _UNFINISHED)
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir(mode=0o700)
+    restored = _restore_into(archive, snapshot, new, at)
+    for name in (LOCK_FILE, READERS_FILE):
+        (new / name).unlink(missing_ok=True)
+    if path.exists():
+        path.rmdir()
+    new.rename(path)
+    sync_folder(path.parent)
+    return restored
+
+
+def _snapshot_before(archive: BackupArchive, at: Moment | None) -> BackupSnapshot:
+    if archive.history() is None:
+        raise NotCovered(f"{archive.place} is not an archive of `headrace backup`")
+    snapshots = archive.snapshots()
+    if not snapshots:
+        raise NotCovered(f"{archive.place} has no complete snapshot")
+    if at is None:
+        return snapshots[-1]
+    end = max([snapshots[-1].position, *(segment.last for segment in archive.segments())])
+    if seconds(at.position) > seconds(end) if at.is_second else at.position > end:
+        raise NotCovered(f"the archive ends at {shown_position(end)}, before that moment")
+    fitting = [snapshot for snapshot in snapshots if snapshot.position <= at.position]
+    if not fitting:
+        raise NotCovered(f"the archive begins at {shown_position(snapshots[0].position)}, after that moment")
+    return fitting[-1]
+
+
+def shown_position(position: int) -> str:
+    """Return a position as users read it: its time, and the position in hexadecimal digits."""
+    from datetime import UTC, datetime
+
+    return f"{datetime.fromtimestamp(seconds(position), UTC):%Y-%m-%dT%H:%M:%SZ} ({position:016x})"
+
+
+def _restore_into(archive: BackupArchive, snapshot: BackupSnapshot, new: Path, at: Moment | None) -> Restored:
+    with (new / DATA_FILE).open("wb") as file:
+        (new / DATA_FILE).chmod(0o600)
+        for piece in archive.snapshot_pieces(snapshot):
+            file.write(piece)
+        file.flush()
+        os.fsync(file.fileno())
+    store = Store(new)
+    try:
+        if store.last_position != snapshot.position:
+            raise DamagedArchive(
+                f"the snapshot {snapshot.position:016x} has a data file that ends at {store.last_position:016x}"
+            )
+        through = None if at is None else at.position
+        replayed = Replayer(store).replay(archive.entries(snapshot.position, snapshot.checksum, through))
+        return Restored(store.last_position, replayed)
+    finally:
+        store.close()
+
+
+def problems(archive: BackupArchive) -> Iterator[str]:
+    """Check an archive, a sentence for each problem: every piece, the log without gaps, and its newest moment restored
+    into a throw-away directory, which is checked as `headrace check` does."""
+    if archive.history() is None:
+        yield f"{archive.place} is not an archive of `headrace backup`"
+        return
+    for position in archive.unfinished_snapshots():
+        yield f"the snapshot {position:016x} has no manifest: the backup was cut off, or the manifest is missing"
+    try:
+        snapshots = archive.snapshots()
+    except DamagedArchive as error:
+        yield str(error)
+        return
+    if not snapshots:
+        yield "there is no complete snapshot"
+        return
+    damaged = list(_damaged(archive, snapshots))
+    yield from damaged
+    if damaged:
+        return
+    with tempfile.TemporaryDirectory(prefix="headrace-check-") as folder:
+        path = Path(folder) / "data"
+        try:
+            restore(archive, path)
+        except (DamagedArchive, DivergedHistory) as error:
+            yield str(error)
+            return
+        yield from check_directory(path).problems
+
+
+def _damaged(archive: BackupArchive, snapshots: list[BackupSnapshot]) -> Iterator[str]:
+    for snapshot in snapshots:
+        try:
+            for _ in archive.snapshot_pieces(snapshot):
+                pass
+        except DamagedArchive as error:
+            yield str(error)
+    for segment in archive.segments():
+        try:
+            archive.read_segment(segment)
+        except DamagedArchive as error:
+            yield str(error)
+            return
+    first = snapshots[0]
+    try:
+        before: Entry | None = None
+        for entry in archive.entries(first.position, first.checksum):
+            if before is not None and entry[0] <= before[0]:
+                yield f"the entry at {entry[0]:016x} stands after that at {before[0]:016x}"
+            before = entry
+    except DamagedArchive as error:
+        yield str(error)

@@ -1,0 +1,119 @@
+"""A data directory as a backup reads it, beside the process that serves it or without one."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar
+
+from headrace.backup.archive import SEGMENT_BYTES_MAX, Entry
+from headrace.store.data_file import DATA_FILE, UnusableDirectory
+from headrace.store.kv import Table, Transaction
+from headrace.store.lmdb import Beside, ReadersChanged
+
+_TRIES: Final = 10
+"""How often a directory is read again that other processes open meanwhile."""
+NO_ENTRIES: Final = (1 << 64) - 2
+"""A position after every entry."""
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One committed state of the oplog."""
+
+    history: bytes
+    newest: Entry
+    before: bytes | None
+    """The entry at the position that the entries follow; None: there is none, or it was pruned."""
+    entries: list[Entry]
+
+
+class NoOplog(Exception):
+    """The directory has no oplog, which a backup goes by."""
+
+
+class Source:
+    """A data directory."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises `UnusableDirectory`."""
+        self.path = path
+        self._beside = Beside(path)
+
+    def look(self, after: int) -> Look:
+        """Return the state of the oplog, and the first entries after a position: `SEGMENT_BYTES_MAX` of them.
+
+        Raises `NoOplog`, `DamagedValue`, and `ReadersChanged` where processes open the directory again and again.
+        """
+        return _retried(lambda: self._look(after))
+
+    def _look(self, after: int) -> Look:
+        with self._beside.reading() as (kv, tables):
+            history, newest = _state(self.path, kv, tables)
+            return Look(history, newest, kv.get(_key(after), db=tables["oplog"]), _entries(kv, tables["oplog"], after))
+
+    @contextmanager
+    def copied(self) -> Iterator[Copy]:
+        """A copy of the last commit, in a temporary folder beside the directory, for the length of a `with`."""
+        parent = self.path.resolve().parent
+        with tempfile.TemporaryDirectory(prefix=f".{self.path.resolve().name}-backup-", dir=parent) as folder:
+            target = Path(folder)
+
+            def copy() -> None:
+                (target / DATA_FILE).unlink(missing_ok=True)
+                self._beside.copy(target)
+
+            _retried(copy)
+            with Beside(target).reading() as (kv, tables):
+                history, newest = _state(target, kv, tables)
+            yield Copy(target / DATA_FILE, history, newest)
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A copied data file."""
+
+    file: Path
+    history: bytes
+    newest: Entry
+
+
+def _retried(read: Callable[[], Result]) -> Result:
+    for _ in range(_TRIES - 1):
+        try:
+            return read()
+        except ReadersChanged:
+            continue
+    return read()
+
+
+def _key(position: int) -> bytes:
+    return position.to_bytes(8, "big")
+
+
+def _state(path: Path, kv: Transaction, tables: dict[str, Table]) -> tuple[bytes, Entry]:
+    history = kv.get(b"history-id", db=tables["meta"])
+    with kv.cursor(tables["oplog"]) as cursor:
+        if not cursor.last():
+            raise NoOplog(f"{path} has no oplog, which a backup goes by")
+        key, entry = cursor.item()
+    if history is None:
+        raise UnusableDirectory(f"{path} was made by a version before 0.2 and has no history id: start its server once")
+    return history, (int.from_bytes(key, "big"), entry)
+
+
+def _entries(kv: Transaction, oplog: Table, after: int) -> list[Entry]:
+    entries: list[Entry] = []
+    size = 0
+    with kv.cursor(oplog) as cursor:
+        if cursor.set_range(_key(after + 1)):
+            for key, entry in cursor.iternext():
+                entries.append((int.from_bytes(key, "big"), entry))
+                size += len(entry)
+                if size >= SEGMENT_BYTES_MAX:
+                    break
+    return entries

@@ -1,0 +1,175 @@
+"""Writes an archive: snapshots of a directory, and its oplog as it is committed.
+
+Rules:
+- The archive is that of one history. A directory whose oplog goes on from another entry than the archive's last one is
+  refused: an older copy, or one that was restored to an earlier moment and then written.
+- Every file is stored before the next one that needs it. So whenever the process ends, the archive is a complete one
+  of an earlier moment, and the next run goes on from there.
+- The snapshot that a moment within the retention needs is not removed, nor is its log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from headrace.backup.archive import SEGMENT_BYTES_MAX, SNAPSHOT_PIECE_BYTES, BackupArchive, BackupSnapshot, Segment
+from headrace.backup.pieces import checksum
+from headrace.backup.source import NO_ENTRIES, Look, Source
+from headrace.clock import Clock
+
+_MERGE_COUNT: Final = 60
+"""Short segments that are merged into one."""
+
+
+class OtherHistory(Exception):
+    """The archive is that of another directory, or of another history of this one."""
+
+
+@dataclass(slots=True)
+class Shipped:
+    """The numbers of what a run has added to the archive."""
+
+    entries: int = 0
+    entry_bytes: int = 0
+    snapshots: int = 0
+    lost: list[tuple[int, int]] = field(default_factory=list)
+    """(after, through) of entries that had left the oplog before they were shipped; a snapshot follows them."""
+
+
+class ArchiveWriter:
+    """The one writer of an archive, which holds the place's lock. The caller calls `begin` first."""
+
+    def __init__(self, archive: BackupArchive, source: Source, clock: Clock) -> None:
+        self._archive = archive
+        self._source = source
+        self._clock = clock
+        self._at: tuple[int, int] = 0, 0
+        """The position up to which the oplog is shipped, and the checksum of the entry there."""
+        self._recent: list[tuple[Segment, int]] = []  # short segments in a row, with the bytes of their entries
+        self._history = b""
+        self._snapshot_ms = 0
+        """When the newest snapshot was taken."""
+        self.shipped = Shipped()
+
+    @property
+    def position(self) -> int:
+        """The position up to which the archive has the oplog."""
+        return self._at[0]
+
+    def begin(self) -> None:
+        """Find out where the archive ends, and go on from there; an empty one gets a snapshot.
+
+        Raises `OtherHistory`, `DamagedArchive` and what the source raises.
+        """
+        look, known = self._source.look(NO_ENTRIES), self._archive.history()
+        self._history = look.history
+        if known is None:
+            self._archive.begin(look.history)
+        elif known != look.history:
+            raise OtherHistory(f"the archive is that of another directory than {self._source.path}: give another one")
+        for position in self._archive.unfinished_snapshots():
+            self._archive.remove_snapshot(position)
+        snapshots, last = self._archive.snapshots(), self._archive.last_entry()
+        ends = [(item.position, item.checksum) for item in snapshots]
+        if last is not None:
+            ends.append((last[0], checksum(last[1])))
+        if not snapshots:
+            self.snapshot()
+            return
+        self._at = max(ends)
+        self._snapshot_ms = max(item.taken_ms for item in snapshots)
+        self._require_continuation(self._source.look(self.position))
+
+    def _require_continuation(self, look: Look) -> None:
+        """Raise `OtherHistory` unless the directory goes on from the archive's last entry. Where that has left the
+        oplog, begin anew with a snapshot."""
+        position, expected = self._at
+        if look.before is None and look.newest[0] > position and self._is_pruned(look):
+            self.snapshot()
+            self.shipped.lost.append((position, self.position))
+        elif look.before is None or checksum(look.before) != expected:
+            raise OtherHistory(
+                f"{self._source.path} has another history than the archive, which ends at {position:016x}: it is an "
+                "older copy, or was restored and then written. Give another archive"
+            )
+
+    def _is_pruned(self, look: Look) -> bool:
+        first = self._source.look(0).entries[0][0]
+        return first > self.position
+
+    def ship(self) -> int:
+        """Store what has been committed since; return how many entries. Raises as `begin` does."""
+        count = 0
+        while True:
+            look = self._source.look(self.position)
+            if look.before is None or checksum(look.before) != self._at[1]:
+                self._require_continuation(look)
+                return count
+            entries = look.entries
+            if not entries:
+                return count
+            segment = self._archive.put_segment(*self._at, entries)
+            size = sum(len(entry) for _, entry in entries)
+            self._at = entries[-1][0], checksum(entries[-1][1])
+            self.shipped.entries += len(entries)
+            self.shipped.entry_bytes += size
+            count += len(entries)
+            self._merge(segment, size)
+
+    def _merge(self, segment: Segment, size: int) -> None:
+        """Make one segment of many short ones in a row. Both are there in between, which readers take."""
+        if sum(item[1] for item in self._recent) + size > SEGMENT_BYTES_MAX:
+            self._recent.clear()
+        self._recent.append((segment, size))
+        if len(self._recent) < _MERGE_COUNT:
+            return
+        parts, self._recent = [item[0] for item in self._recent], []
+        first_checksum, entries = self._archive.read_segment(parts[0])
+        for part in parts[1:]:
+            entries += self._archive.read_segment(part)[1]
+        self._archive.put_segment(parts[0].after, first_checksum, entries)
+        for part in parts:
+            self._archive.remove_segment(part)
+
+    def snapshot(self, between: Callable[[], object] = lambda: None) -> BackupSnapshot:
+        """Store a snapshot of the last commit; `between` is called after each piece. Raises as `begin` does."""
+        with self._source.copied() as copy:
+            if copy.history != self._history:
+                raise OtherHistory(f"another directory has taken the place of {self._source.path}")
+            position, entry = copy.newest
+            pieces = 0
+            with copy.file.open("rb") as file:
+                while data := file.read(SNAPSHOT_PIECE_BYTES):
+                    self._archive.put_snapshot_piece(position, pieces, data)
+                    pieces += 1
+                    between()
+        snapshot = BackupSnapshot(position, checksum(entry), self._clock.now_ms(), pieces)
+        self._archive.complete_snapshot(snapshot)
+        self._snapshot_ms = snapshot.taken_ms
+        if not self.position or self._is_gap(position):
+            self._at, self._recent = (position, snapshot.checksum), []
+        self.shipped.snapshots += 1
+        return snapshot
+
+    def _is_gap(self, position: int) -> bool:
+        """Whether the oplog has lost the entries between the archive's end and a position."""
+        return position > self.position and self._source.look(self.position).before is None
+
+    def is_snapshot_due(self, every_ms: int) -> bool:
+        """Whether the newest snapshot is that old."""
+        return self._clock.now_ms() - self._snapshot_ms >= every_ms
+
+    def retain(self, retain_ms: int) -> None:
+        """Remove what no moment of the last `retain_ms` needs: snapshots, and the log before the first that stays."""
+        snapshots = self._archive.snapshots()
+        old = [item for item in snapshots if item.taken_ms <= self._clock.now_ms() - retain_ms]
+        if not old:
+            return
+        first = old[-1]
+        for snapshot in old[:-1]:
+            self._archive.remove_snapshot(snapshot.position)
+        for segment in self._archive.segments():
+            if segment.last <= first.position:
+                self._archive.remove_segment(segment)

@@ -1,0 +1,220 @@
+"""`headrace backup` and `headrace restore`: an archive of a data directory, and a directory of an archive's moment."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.cli.arguments import EXIT_FAILED, Failed, add_command, is_uri, terminated_by_signals
+
+if TYPE_CHECKING:
+    from headrace.backup.archive import BackupArchive
+    from headrace.backup.restore import Moment
+
+_UNITS: Final = {"d": 86400, "h": 3600, "m": 60, "s": 1}
+KEY_VARIABLE: Final = "HEADRACE_BACKUP_KEY"
+_DESCRIPTION: Final = (
+    "Back up a data directory into an archive, while its server or program runs: at first a snapshot, then only what "
+    "the oplog has since. With --follow the oplog is shipped within seconds, so that every moment can be restored. "
+    "`headrace backup check DEST` checks an archive: each piece, the log without gaps, and its newest moment restored "
+    "into a temporary directory. The status is 1 if a problem is found."
+)
+
+
+def add_parser(commands: Any) -> None:
+    """The subcommands `backup` and `restore`."""
+    backup = add_command(
+        commands, "backup", _backup, "back up a data directory while it is in use", _DESCRIPTION,
+        (
+            "headrace backup data backups",
+            "headrace backup data s3://bucket/headrace --follow --retain 7d",
+            "headrace backup check backups",
+        ),
+    )  # fmt: skip
+    backup.add_argument(
+        "source", metavar="DIR|URI|check",
+        help="the data directory, or a server on this machine that has it open; `check`: check the archive",
+    )  # fmt: skip
+    backup.add_argument("archive", metavar="DEST", help="the archive: a folder, or a URL that fsspec knows")
+    backup.add_argument("--follow", action="store_true", help="ship the oplog as it is committed, until interrupted")
+    backup.add_argument("--snapshot", action="store_true", help="store a new snapshot, even if the archive has one")
+    backup.add_argument(
+        "--snapshotEvery", metavar="AGE", type=_age_ms, default=_age_ms("1d"),
+        help="with --follow: the age at which the newest snapshot gets a successor (default: 1d)",
+    )  # fmt: skip
+    backup.add_argument(
+        "--retain", metavar="AGE", type=_age_ms,
+        help="remove what no moment of this age or younger requires (default: remove nothing)",
+    )  # fmt: skip
+    _add_key(backup)
+    restore = add_command(
+        commands, "restore", _restore, "make a data directory from an archive of `headrace backup`",
+        "Make a data directory as it was at a moment of an archive, by default its end. Documents, indexes, options "
+        "and the oplog are those of then, so that resume tokens hold.",
+        (
+            "headrace restore backups data",
+            "headrace restore backups data --at 2026-11-22T10:00:00Z",
+        ),
+    )  # fmt: skip
+    restore.add_argument("archive", metavar="DEST", help="the archive")
+    restore.add_argument("path", metavar="DIR", type=Path, help="the data directory to make: empty or missing")
+    restore.add_argument(
+        "--at", metavar="TOKEN|TIME",
+        help="the last event that counts, by its resume token, or a time: all that was committed up to the end of that "
+        "second",
+    )  # fmt: skip
+    _add_key(restore)
+
+
+def _add_key(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--keyFile", metavar="FILE", type=Path,
+        help=f"encrypt the archive with the key in this file, 64 hexadecimal digits (default: ${KEY_VARIABLE}, if set)",
+    )  # fmt: skip
+
+
+def _age_ms(word: str) -> int:
+    if len(word) < 2 or word[-1] not in _UNITS or not word[:-1].isdecimal():
+        raise argparse.ArgumentTypeError(f"{word!r} is not an age such as 90s, 10m, 12h or 7d")
+    return int(word[:-1]) * _UNITS[word[-1]] * 1000
+
+
+@contextmanager
+def _failures() -> Iterator[None]:
+    """Errors that a user can act on, as `Failed`."""
+    from headrace.backup.pieces import DamagedArchive, WrongKey
+    from headrace.backup.places import ArchiveInUse
+    from headrace.backup.replay import DivergedHistory
+    from headrace.backup.restore import NotCovered
+    from headrace.backup.source import NoOplog
+    from headrace.backup.writer import OtherHistory
+    from headrace.store.checksums.transaction import DamagedValue
+    from headrace.store.checksums.upgrade import IncompatibleFormat
+    from headrace.store.data_file import UnusableDirectory
+    from headrace.store.lmdb import DirectoryInUse, ReadersChanged
+
+    try:
+        yield
+    except (
+        ArchiveInUse, DamagedArchive, DamagedValue, DirectoryInUse, DivergedHistory, IncompatibleFormat, NoOplog,
+        NotCovered, OSError, OtherHistory, ReadersChanged, UnusableDirectory, WrongKey,
+    ) as error:  # fmt: skip
+        raise Failed(str(error)) from None
+
+
+def _archive(arguments: argparse.Namespace) -> BackupArchive:
+    from headrace.backup.archive import BackupArchive
+    from headrace.backup.pieces import Sealer, key_of
+    from headrace.backup.places import place_of
+
+    text = os.environ.get(KEY_VARIABLE)
+    if arguments.keyFile is not None:
+        text = arguments.keyFile.read_text()
+    return BackupArchive(place_of(arguments.archive), Sealer(None if text is None else key_of(text)))
+
+
+def _backup(arguments: argparse.Namespace, words: Sequence[str]) -> int:
+    with _failures(), terminated_by_signals():
+        archive = _archive(arguments)
+        if arguments.source == "check":
+            return _check(archive)
+        with archive.place.lock():
+            return _ship(archive, arguments)
+
+
+def _ship(archive: BackupArchive, arguments: argparse.Namespace) -> int:
+    from headrace.backup.follow import Schedule, follow
+    from headrace.backup.source import Source
+    from headrace.backup.writer import ArchiveWriter
+    from headrace.clock import SystemClock
+
+    path = _directory_of(arguments.source) if is_uri(arguments.source) else Path(arguments.source)
+    writer = ArchiveWriter(archive, Source(path), SystemClock())
+    writer.begin()
+    for after, through in writer.shipped.lost:
+        _say(f"the oplog had lost the entries from {after:016x} to {through:016x}: no moment between can be restored")
+    writer.shipped.lost.clear()
+    writer.ship()
+    if arguments.snapshot and not writer.shipped.snapshots:
+        writer.snapshot()
+    if arguments.retain is not None:
+        writer.retain(arguments.retain)
+    shipped = writer.shipped
+    snapshot = "1 snapshot and " if shipped.snapshots else ""
+    print(
+        f"{arguments.archive}: stored {snapshot}{shipped.entries} oplog entries; ends at {writer.position:016x}",
+        flush=True,
+    )
+    if arguments.follow:
+        follow(writer, Schedule(arguments.snapshotEvery, arguments.retain), _wait, _say)
+    return 0
+
+
+def _wait(seconds: float) -> bool:
+    threading.Event().wait(seconds)
+    return True
+
+
+def _say(text: str) -> None:
+    print(f"headrace: {text}", file=sys.stderr, flush=True)
+
+
+def _check(archive: BackupArchive) -> int:
+    from headrace.backup.restore import problems
+
+    found = list(problems(archive))
+    for problem in found:
+        print(problem)
+    if found:
+        print(f"{archive.place}: {len(found)} {'problem' if len(found) == 1 else 'problems'}")
+        return EXIT_FAILED
+    snapshots, segments = archive.snapshots(), archive.segments()
+    print(f"{archive.place}: no problems; snapshots {len(snapshots)}, segments of the log {len(segments)}")
+    return 0
+
+
+def _directory_of(uri: str) -> Path:
+    """The data directory of a server on this machine. Raises `Failed` where it is on another one."""
+    from headrace.cli.connection import connected
+    from headrace.store.lmdb import holder_of
+
+    with connected(uri) as client:
+        path = Path(client.admin.command("getCmdLineOpts")["parsed"]["storage"]["dbPath"])
+        pid = client.admin.command("serverStatus").get("pid")
+    if not path.is_absolute() or not path.is_dir() or holder_of(path) != pid:
+        raise Failed(f"this server's data directory, {path}, is not on this machine: run the backup there")
+    return path
+
+
+def _restore(arguments: argparse.Namespace, words: Sequence[str]) -> int:
+    from headrace.backup.restore import restore, shown_position
+
+    with _failures(), terminated_by_signals():
+        restored = restore(_archive(arguments), arguments.path, _moment(arguments.at))
+    print(
+        f"{arguments.path}: restored to {shown_position(restored.position)}, replayed {restored.replayed} oplog entries"
+    )
+    return 0
+
+
+def _moment(word: str | None) -> Moment | None:
+    """Parse `--at`. Raises `Failed`."""
+    from headrace.backup.restore import Moment
+    from headrace.cli.tail.start import EARLIEST, start_of
+    from headrace.cli.token import parsed_token
+    from headrace.values.position import from_timestamp
+
+    if word is None:
+        return None
+    start = start_of(word)
+    if EARLIEST in start:
+        raise Failed("--at takes a resume token or a time", 2)
+    if "startAfter" in start:
+        return Moment(parsed_token(start["startAfter"]["_data"])[1].cluster_time)
+    return Moment(from_timestamp(start["startAtOperationTime"]) | 0xFFFFFFFF, is_second=True)

@@ -1,0 +1,177 @@
+"""Cells of the S2 hierarchy: squares on the six faces of a cube, each cut into four, numbered along a Hilbert curve.
+
+    number   face (3 bits) | position of the cell on its face, two bits a level | 1 | zeros
+
+The cells within a cell have the numbers from `first` to `last`, with its own in the middle. A leaf (level 30) is about
+1 cm wide. Indexes hold the numbers as signed 64-bit integers, as MongoDB's do.
+Source: the published scheme of the S2 library (Apache 2.0), with its quadratic projection.
+"""
+
+from __future__ import annotations
+
+from math import asin, sqrt
+from typing import Final, NamedTuple
+
+from headrace.geo.sphere import Vector
+
+LEAF_LEVEL: Final = 30
+_SIZE: Final = 1 << LEAF_LEVEL
+_SWAP: Final = 1
+_POSITIONS: Final = ((0, 1, 3, 2), (0, 3, 1, 2), (2, 3, 1, 0), (2, 1, 3, 0))
+"""By orientation and quadrant (2 i + j): the position on the curve."""
+_TURNS: Final = (1, 0, 0, 3)
+"""By position: how the curve is turned within a quadrant."""
+_ACROSS: Final = 1 + 1e-12  # a point beyond the edge of a face
+
+
+def _table() -> list[int]:
+    """By orientation, four bits of i and four of j: eight bits of position, and the orientation after them."""
+    made = []
+    for start in range(4):
+        for i in range(16):
+            for j in range(16):
+                position, orientation = 0, start
+                for bit in (3, 2, 1, 0):
+                    step = _POSITIONS[orientation][2 * (i >> bit & 1) + (j >> bit & 1)]
+                    position, orientation = position << 2 | step, orientation ^ _TURNS[step]
+                made.append(position << 2 | orientation)
+    return made
+
+
+_LOOKUP: Final = _table()
+
+
+def _leaf_at(face: int, i: int, j: int) -> int:
+    made, orientation = face << 60, face & _SWAP
+    for shift in (28, 24, 20, 16, 12, 8, 4, 0):
+        found = _LOOKUP[orientation << 8 | (i >> shift & 15) << 4 | j >> shift & 15]
+        made |= found >> 2 << 2 * shift
+        orientation = found & 3
+    return made << 1 | 1
+
+
+def _place(p: Vector) -> tuple[int, int, int]:
+    """(face, i, j) of the leaf of a point."""
+    x, y, z = p
+    ax, ay, az = abs(x), abs(y), abs(z)
+    if ax > ay and ax > az:
+        face, u, v = (0, y / x, z / x) if x > 0 else (3, z / x, y / x)
+    elif ay >= ax and ay > az:
+        face, u, v = (1, -x / y, z / y) if y > 0 else (4, z / y, -x / y)
+    else:
+        face, u, v = (2, -x / z, -y / z) if z > 0 else (5, -y / z, -x / z)
+    return face, _step(u), _step(v)
+
+
+def _step(u: float) -> int:
+    s = 0.5 * sqrt(1 + 3 * u) if u >= 0 else 1 - 0.5 * sqrt(1 - 3 * u)
+    return max(0, min(_SIZE - 1, int(s * _SIZE)))
+
+
+def _flat(s: float) -> float:
+    """The place on a face, from -1 to 1, of a share of its grid."""
+    if s < 0 or s > 1:
+        return -_ACROSS if s < 0 else _ACROSS
+    return (4 * s * s - 1) / 3 if s >= 0.5 else (1 - 4 * (1 - s) * (1 - s)) / 3
+
+
+def _raised(face: int, u: float, v: float) -> Vector:
+    size = 1 / sqrt(1 + u * u + v * v)
+    u, v = u * size, v * size
+    if face == 0:
+        return size, u, v
+    if face == 1:
+        return -u, size, v
+    if face == 2:
+        return -u, -v, size
+    if face == 3:
+        return -size, -v, -u
+    return (v, -size, -u) if face == 4 else (v, u, -size)
+
+
+def leaf(p: Vector) -> int:
+    """Return the number of the leaf in which a point is."""
+    return _leaf_at(*_place(p))
+
+
+class Cell(NamedTuple):
+    """A cell by its face, its level and its place in the grid of that level."""
+
+    face: int
+    level: int
+    i: int
+    j: int
+
+    @property
+    def number(self) -> int:
+        """The cell's number, unsigned."""
+        shift = LEAF_LEVEL - self.level
+        low = 1 << 2 * shift
+        return _leaf_at(self.face, self.i << shift, self.j << shift) & -low | low
+
+    @property
+    def children(self) -> list[Cell]:
+        """The four cells of the next level."""
+        face, level, i, j = self.face, self.level + 1, 2 * self.i, 2 * self.j
+        return [
+            Cell(face, level, i, j),
+            Cell(face, level, i, j + 1),
+            Cell(face, level, i + 1, j),
+            Cell(face, level, i + 1, j + 1),
+        ]
+
+    @property
+    def circle(self) -> tuple[Vector, float]:
+        """(centre, radius in radians) of a circle about the cell."""
+        count = 1 << self.level
+        left, right = _flat(self.i / count), _flat((self.i + 1) / count)
+        low, high = _flat(self.j / count), _flat((self.j + 1) / count)
+        x, y, z = centre = _raised(self.face, (left + right) / 2, (low + high) / 2)
+        square = 0.0
+        for u in (left, right):
+            for v in (low, high):
+                a, b, c = _raised(self.face, u, v)
+                square = max(square, (a - x) ** 2 + (b - y) ** 2 + (c - z) ** 2)
+        return centre, 2 * asin(sqrt(square) / 2)
+
+    @property
+    def around(self) -> set[Cell]:
+        """The cell and its neighbours, also on other faces."""
+        count = 1 << self.level
+        made = set()
+        for i in (self.i - 0.5, self.i + 0.5, self.i + 1.5):
+            for j in (self.j - 0.5, self.j + 0.5, self.j + 1.5):
+                made.add(cell_at(_raised(self.face, _flat(i / count), _flat(j / count)), self.level))
+        return made
+
+
+def cell_at(p: Vector, level: int) -> Cell:
+    """Return the cell of a level in which a point is."""
+    face, i, j = _place(p)
+    shift = LEAF_LEVEL - level
+    return Cell(face, level, i >> shift, j >> shift)
+
+
+FACES: Final = tuple(Cell(face, 0, 0, 0) for face in range(6))
+
+
+def signed(number: int) -> int:
+    """Return a number as a signed 64-bit integer."""
+    return number - (1 << 64) if number >> 63 else number
+
+
+def ends(number: int) -> tuple[int, int]:
+    """Return the first and the last number of a cell's leaves."""
+    low = number & -number
+    return number - low + 1, number + low - 1
+
+
+def ancestors(number: int) -> list[int]:
+    """Return the numbers of the cells that a cell is in."""
+    made = []
+    low = number & -number
+    while low < 1 << 2 * LEAF_LEVEL:
+        low <<= 2
+        number = number & -low | low
+        made.append(number)
+    return made

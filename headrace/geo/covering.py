@@ -1,0 +1,128 @@
+"""Coverings: a few cells that together hold all of a region. They may hold more; the filter decides.
+
+A cell is taken for the circle about it. Its four parts know only the edges that come near it, so that a covering costs
+little more than a look at each edge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import cos, floor, log2, pi, sin
+from typing import Final
+
+from headrace.geo.cells import FACES, LEAF_LEVEL, Cell, cell_at, leaf
+from headrace.geo.polygons import Edge
+from headrace.geo.shapes import Cap, Geometry
+from headrace.geo.sphere import SIGN_ERROR, Vector, angle, edge_normal, normalized
+
+_SLACK: Final = 2e-9
+"""Radians by which a region is wider than it is, for what `$geoIntersects` takes for a touch."""
+_WIDTH: Final = 0.94
+"""The least width of a cell is this divided by two to the power of its level, in radians."""
+_STORED_COUNT: Final = 20
+_STORED_LEVEL: Final = 23
+_QUERY_COUNT: Final = 16
+
+_Arc = tuple[Vector, Vector, float, float]
+"""An edge as its normal, its middle, and the cosine and the sine of half its length."""
+
+
+def stored_cells(shape: Geometry) -> list[int]:
+    """Return the numbers of the cells under which an index holds a shape: leaves of points, a covering of the rest."""
+    made = {leaf(p): None for p in shape.points}
+    if shape.lines or shape.polygons:
+        rest = Geometry(lines=shape.lines, polygons=shape.polygons)
+        made |= dict.fromkeys(covering(rest, _STORED_COUNT, _STORED_LEVEL))
+    return list(made)
+
+
+def query_cells(area: Geometry | Cap) -> list[int]:
+    """Return the numbers of the cells that a query looks at."""
+    if isinstance(area, Cap):
+        return covering(area, _QUERY_COUNT, LEAF_LEVEL)
+    made: dict[int, None] = {}
+    for p in area.points:
+        made |= dict.fromkeys(covering(Cap(p, _SLACK), 4, LEAF_LEVEL))
+    if area.lines or area.polygons:
+        rest = Geometry(lines=area.lines, polygons=area.polygons)
+        made |= dict.fromkeys(covering(rest, _QUERY_COUNT, LEAF_LEVEL))
+    return list(made)
+
+
+def covering(area: Geometry | Cap, count_max: int, level_max: int) -> list[int]:
+    """Return the numbers of about `count_max` cells at most, of `level_max` at most, that hold all of a region."""
+    done: list[Cell] = []
+    wave: list[tuple[Cell, Sequence[_Arc]]] = []
+    edges = () if isinstance(area, Cap) else tuple(map(_arc, area.edges))
+    _sort_out(area, [(cell, edges) for cell in _start(area, level_max)], done, wave)
+    while wave and len(done) + len(wave) < count_max:
+        if wave[0][0].level == level_max:
+            break
+        held, following = list(done), list[tuple[Cell, Sequence[_Arc]]]()
+        _sort_out(area, [(child, near) for cell, near in wave for child in cell.children], held, following)
+        if len(held) + len(following) > count_max:
+            break
+        done, wave = held, following
+    return [cell.number for cell in done] + [cell.number for cell, _ in wave]
+
+
+def _sort_out(
+    area: Geometry | Cap, cells: list[tuple[Cell, Sequence[_Arc]]], inside: list[Cell],
+    crossing: list[tuple[Cell, Sequence[_Arc]]],
+) -> None:  # fmt: skip
+    """Append cells to those that are inside the region, or to those that meet its edge; the others are left out."""
+    for cell, edges in cells:
+        centre, radius = cell.circle
+        radius += _SLACK
+        if isinstance(area, Cap):
+            away = angle(area.centre, centre)
+            if away + radius <= area.radius:
+                inside.append(cell)
+            elif away <= area.radius + radius:
+                crossing.append((cell, ()))
+            continue
+        near = _near(edges, centre, radius)
+        if near:
+            crossing.append((cell, near))
+        elif any(polygon.contains(centre) for polygon in area.polygons):
+            inside.append(cell)
+
+
+def _arc(edge: Edge) -> _Arc:
+    a, b = edge
+    half = angle(a, b) / 2
+    middle = normalized((a[0] + b[0], a[1] + b[1], a[2] + b[2]))
+    return normalized(edge_normal(a, b)), middle, cos(half), sin(half)
+
+
+def _near(arcs: Sequence[_Arc], centre: Vector, radius: float) -> list[_Arc]:
+    """The edges that may come within a radius of a centre."""
+    x, y, z = centre
+    reach, rest = sin(radius), cos(radius)
+    return [
+        arc for arc in arcs
+        if abs(arc[0][0] * x + arc[0][1] * y + arc[0][2] * z) <= reach
+        and arc[1][0] * x + arc[1][1] * y + arc[1][2] * z >= arc[2] * rest - arc[3] * reach - SIGN_ERROR
+    ]  # fmt: skip
+
+
+def _start(area: Geometry | Cap, level_max: int) -> Sequence[Cell]:
+    """Cells of one level that hold all of the region: few, and not much larger."""
+    bound = (area.centre, area.radius) if isinstance(area, Cap) else _bound(area)
+    if bound is None or bound[1] > _WIDTH / 4:
+        return FACES
+    level = floor(log2(_WIDTH / (1.5 * bound[1] + 2 * _SLACK)))
+    return sorted(cell_at(bound[0], max(0, min(level, level_max))).around)
+
+
+def _bound(area: Geometry) -> tuple[Vector, float] | None:
+    """A circle about the lines and polygons; None where there is no small one."""
+    caps = [polygon.outer.cap for polygon in area.polygons]
+    if None in caps:
+        return None
+    vertices = [p for line in area.lines for p in line] + [
+        p for polygon in area.polygons for p in polygon.outer.vertices
+    ]
+    centre = normalized((sum(p[0] for p in vertices), sum(p[1] for p in vertices), sum(p[2] for p in vertices)))
+    radius = max(angle(centre, p) for p in vertices)
+    return (centre, radius) if radius < pi / 4 else None

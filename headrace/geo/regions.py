@@ -1,0 +1,164 @@
+"""The arguments of `$geoWithin` and `$geoIntersects`: regions, and whether a stored value is in one or meets it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import isnan
+from typing import Any, Final
+
+from headrace.errors import CommandError
+from headrace.geo.covering import query_cells
+from headrace.geo.flat import Box, Circle, FlatPolygon, FlatShape
+from headrace.geo.geojson import (
+    NUMBERS,
+    BadGeometry,
+    Pair,
+    geojson_shape,
+    is_on_earth,
+    number,
+    pair_of,
+    plain_point,
+    stored_shape,
+)
+from headrace.geo.shapes import Cap, Geometry
+from headrace.geo.sphere import vector
+from headrace.values.bson.to_string import to_string
+
+_BAD_VALUE: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """The region that a geospatial condition names: a shape or a circle on the sphere, or a shape on the plane."""
+
+    area: Geometry | Cap | FlatShape
+    intersects: bool
+    """Whether it is enough to meet the area."""
+    _cells: list[int] | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether the area is on the plane."""
+        return not isinstance(self.area, Geometry | Cap)
+
+    def cells(self) -> list[int]:
+        """Return the cells of an index that the area, which is on the sphere, is in. Computed once."""
+        if self._cells is None:
+            assert isinstance(self.area, Geometry | Cap)
+            object.__setattr__(self, "_cells", query_cells(self.area))
+        return self._cells or []
+
+    def __call__(self, value: Any) -> bool:
+        """Return whether a value of a document matches; what is no geometry does not."""
+        if type(value) is dict:
+            area = self.area
+            if not self.intersects and isinstance(area, Geometry | Cap):
+                point = plain_point(value)
+                if point is not None:
+                    return area.holds_point(point)
+        elif type(value) is not list:
+            return False
+        try:
+            shape = stored_shape(value)
+        except BadGeometry:
+            return False
+        return self.matches(shape)
+
+    def matches(self, shape: Geometry) -> bool:
+        """Return whether a stored shape matches."""
+        area = self.area
+        if shape.is_strict:
+            return False
+        if isinstance(area, Geometry | Cap):
+            if not (shape.points or shape.lines or shape.polygons):
+                return False
+            if self.intersects:
+                return isinstance(area, Geometry) and area.meets(shape)
+            return area.holds(shape)
+        return shape.pair is not None and area.holds_pair(shape.pair)
+
+
+def parse_region(name: str, argument: Any) -> Region:
+    """Return the region of `{$geoWithin: argument}` or `$geoIntersects`. Raises 2."""
+    if type(argument) is not dict:
+        raise CommandError(_BAD_VALUE, f"{name} must be an object, but found: {to_string(argument)}")
+    fields = {key: value for key, value in argument.items() if key != "$uniqueDocs"}
+    if len(fields) != 1:
+        raise CommandError(_BAD_VALUE, f"{name} takes one geometry, not {len(fields)}: {to_string(argument)}")
+    specifier, value = next(iter(fields.items()))
+    intersects = name == "$geoIntersects"
+    try:
+        if specifier == "$geometry":
+            return Region(_geometry(name, value, intersects), intersects)
+        if specifier in _FLAT and not intersects:
+            return Region(_FLAT[specifier](value), False)
+    except BadGeometry as error:
+        raise CommandError(_BAD_VALUE, str(error)) from error
+    if specifier in _FLAT:
+        raise CommandError(_BAD_VALUE, f"$geoIntersects not supported with provided geometry: {to_string(argument)}")
+    raise CommandError(_BAD_VALUE, f"unknown geo specifier: {specifier}: {to_string(value)}")
+
+
+def _geometry(name: str, value: Any, intersects: bool) -> Geometry:
+    if type(value) is list:
+        shape = stored_shape(value)
+    elif type(value) is dict:
+        shape = geojson_shape(value)
+    else:
+        raise BadGeometry(f"$geometry must be an object, but found: {to_string(value)}")
+    if not intersects and (not shape.polygons or shape.points or shape.lines):
+        raise BadGeometry(f"{name} not supported with provided geometry: {to_string(value)}")
+    return shape
+
+
+def _two(name: str, value: Any) -> list[Any]:
+    if type(value) not in (dict, list):
+        raise BadGeometry(f"{name} must be an array or object")
+    items = list(value.values()) if type(value) is dict else value
+    if len(items) != 2:
+        raise BadGeometry(f"{name} must have two elements: {to_string(value)}")
+    return items
+
+
+def _box(value: Any) -> Box:
+    first, second = [pair_of(item) for item in _two("$box", value)]
+    (ax, ay), (bx, by) = first, second
+    return Box((min(ax, bx), min(ay, by)), (max(ax, bx), max(ay, by)))
+
+
+def _round(name: str, value: Any) -> tuple[Pair, float]:
+    centre, radius = _two(name, value)
+    pair = pair_of(centre)
+    if type(radius) not in NUMBERS or isnan(number(radius)) or number(radius) < 0:
+        raise BadGeometry(f"radius must be a non-negative number: {to_string(value)}")
+    return pair, number(radius)
+
+
+def _centre(value: Any) -> Circle:
+    return Circle(*_round("$center", value))
+
+
+def _centre_sphere(value: Any) -> Cap:
+    pair, radius = _round("$centerSphere", value)
+    if not is_on_earth(pair):
+        raise BadGeometry(f"Spherical distance would require (unimplemented) wrapping: {to_string(value)}")
+    return Cap(vector(*pair), radius)
+
+
+def _polygon(value: Any) -> FlatPolygon:
+    if type(value) not in (dict, list):
+        raise BadGeometry("$polygon must be an array or object")
+    items = list(value.values()) if type(value) is dict else value
+    vertices = [pair_of(item) for item in items]
+    if len(vertices) < 3:
+        raise BadGeometry(f"Polygon must have at least 3 points: {to_string(value)}")
+    return FlatPolygon(vertices)
+
+
+_FLAT: Final[dict[str, Callable[[Any], Cap | FlatShape]]] = {
+    "$box": _box,
+    "$center": _centre,
+    "$centerSphere": _centre_sphere,
+    "$polygon": _polygon,
+}

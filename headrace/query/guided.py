@@ -1,0 +1,28 @@
+"""The errors of text search, queries by distance and time-series collections. They name the guide to other ways."""
+
+from __future__ import annotations
+
+from typing import Final
+
+GUIDE: Final = "docs/text-geo-time-series.md"
+_UNSUPPORTED: Final = 115
+
+
+def no_text(name: str) -> tuple[int, str]:
+    """Return code and message for an operator or an index of text search."""
+    return _UNSUPPORTED, f"{name}: text search is not supported; {GUIDE} shows what to do instead"
+
+
+def no_geo(name: str) -> tuple[int, str]:
+    """Return code and message for a geospatial operator, stage or index that is not there."""
+    return (
+        _UNSUPPORTED,
+        f"{name}: queries by distance and 2d indexes are not supported; {GUIDE} shows what to do instead",
+    )
+
+
+TEXT_REFUSED: Final = no_text("$text")
+TIME_SERIES_REFUSED: Final = (
+    _UNSUPPORTED,
+    f"time-series collections are not supported; {GUIDE} shows what to do instead",
+)

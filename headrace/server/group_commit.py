@@ -1,0 +1,119 @@
+"""Group commit: writes that wait share one transaction and one synced commit. The server's and `headrace.open`'s.
+
+    run       the writes one after the other, then the paused one that continues, and `prepare`
+    sync      in any thread
+    publish   → each write has its answer
+    give_up   the write that raised is answered; the others run once more
+
+The caller decides when a group runs, and in which thread: `writer.py` on a loop, `embedded/local_writes.py` in threads.
+
+Rules: no write is answered before it is on disk. A write that fails inside costs every other write of its group at most
+one more run. A write in its first turn can be run again. One that has paused before cannot: if its group fails it ends
+with that error, and what it did in earlier turns stays done.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any, Generic, TypeVar
+
+from headrace.clock import monotonic
+from headrace.running_command import RunningCommand
+from headrace.store.store import Store
+from headrace.store.write_transaction import WriteTransaction
+
+Write = TypeVar("Write")
+Paused = TypeVar("Paused")
+
+
+@dataclass(slots=True)
+class WriteGroup(Generic[Write, Paused]):
+    """Writes that share a transaction, and how far they have come."""
+
+    writes: list[Write]
+    resumed: Paused | None = None
+    """One that goes on in this group, after all others."""
+    answers: list[Any] = field(default_factory=list)
+    """One for each write that has run: the one of `resumed` is the last."""
+    has_resumed: bool = False
+    """Whether `resumed` has had its turn, or has begun it."""
+    txn: WriteTransaction = field(init=False)
+    """Set before it is run."""
+
+
+Group = TypeVar("Group", bound=WriteGroup[Any, Any])
+
+
+class GroupCommitter(Generic[Group, Write, Paused]):
+    """The rules for groups of writes, shared by the server and `headrace.open`."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    # What a write is.
+
+    def run_write(self, group: Group, write: Write) -> Any:
+        """Return what a write answers, or its turn if it has paused."""
+        raise NotImplementedError
+
+    def resume_write(self, group: Group, paused: Paused) -> Any:
+        """Let a write that has paused go on: as `run_write`."""
+        raise NotImplementedError
+
+    def abandon_turn(self, turn: Any) -> None:
+        """End a turn whose transaction is gone."""
+        raise NotImplementedError
+
+    def fail_write(self, write: Write, error: BaseException) -> None:
+        """Answer a write that has failed inside; nothing of it has happened."""
+        raise NotImplementedError
+
+    def fail_paused(self, paused: Paused, error: BaseException) -> None:
+        """Answer a write that has failed after a pause; its earlier turns stay."""
+        raise NotImplementedError
+
+    # What becomes of a group.
+
+    def run(self, group: Group, seconds: float = inf) -> list[Write]:
+        """Run a group in its transaction, which is then ready for its sync; return the writes for which no time was
+        left. Raises what a write raises: then `give_up`."""
+        ends = monotonic() + seconds
+        for write in group.writes:
+            group.answers.append(self.run_write(group, write))
+            if monotonic() > ends:
+                break
+        count = len(group.answers)
+        left, group.writes = group.writes[count:], group.writes[:count]
+        if group.resumed is not None:
+            group.has_resumed = True
+            group.answers.append(self.resume_write(group, group.resumed))
+        self._store.prepare(group.txn)
+        return left
+
+    def abandon(self, group: Group) -> None:
+        """Nothing of the transaction has happened, and no write is answered."""
+        for answer in group.answers:
+            if isinstance(answer, RunningCommand):
+                self.abandon_turn(answer)
+        self._store.abandon(group.txn)
+
+    def give_up(self, group: Group, error: BaseException) -> list[list[Write]]:
+        """Nothing of the transaction has happened: answer the write that raised, and return the writes to run again, in
+        groups: those before it, which are known to work, and those after it, which have not been run. Where the commit
+        itself failed, each alone, to find out whose fault it is."""
+        writes, count = group.writes, len(group.answers)
+        self.abandon(group)
+        if group.resumed is not None and group.has_resumed:
+            self.fail_paused(group.resumed, error)
+            retries: list[list[Write]] = [writes]
+        elif count < len(writes):
+            self.fail_write(writes[count], error)
+            retries = [writes[:count], writes[count + 1 :]]
+        elif len(writes) > 1:
+            retries = [[write] for write in writes]
+        else:
+            retries = []
+            for write in writes:
+                self.fail_write(write, error)
+        return [retry for retry in retries if retry]

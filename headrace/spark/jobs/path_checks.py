@@ -1,0 +1,84 @@
+"""Checks that a job's paths are apart: none is another one, or inside another that `reset` removes or a sink writes.
+
+Paths are compared as the file system takes them: through links, `..` and, where names differ in case only, its rule.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.spark.sinks.sink_options import SinkError
+from headrace.spark.sinks.table_paths import has_placeholders, overlap
+from headrace.spark.tables.table_location import is_url
+
+if TYPE_CHECKING:
+    from headrace.spark.jobs.job_file import Job
+
+
+class JobPath(NamedTuple):
+    """A path or URL of a job's file, with the key that it is the value of. `only_read`: the job does not write it."""
+
+    key: str
+    path: str
+    only_read: bool = False
+
+
+def check_paths(job: Job, folder: Path) -> None:
+    """Raise SinkError if two paths of the job are not apart, or one has the `folder` of its file inside."""
+    paths = [named._replace(path=_compared(named.path)) for named in _paths(job)]
+    home = _compared(str(folder))
+    for named in paths:
+        if not named.only_read and f"{home}/".startswith(f"{named.path}/"):
+            raise SinkError(f"{named.key} is the folder of the job's file, or has it inside: give it one of its own")
+    for one, other in combinations(paths, 2):
+        if not (one.only_read and other.only_read) and overlap(one.path, other.path):
+            raise SinkError(f"{one.key} and {other.key} {_how(one.path, other.path)}: give each its own")
+
+
+def _how(one: str, other: str) -> str:
+    if one == other:
+        return "have one path"
+    if has_placeholders(one) or has_placeholders(other):
+        return "may have one path, as a collection may have that name (none is written with a '_' in front)"
+    return "have paths of which one is inside the other"
+
+
+def _paths(job: Job) -> Iterator[JobPath]:
+    yield JobPath("checkpoint", str(job.checkpoint))
+    if job.deadletter:
+        yield JobPath("deadletter", job.deadletter)
+    if job.options.archive:
+        yield JobPath("archive", job.options.archive, only_read=True)
+    for name, table in job.tables.items():
+        if "path" in table:
+            yield JobPath(f"the table {name} of [pipeline]", table["path"], only_read=True)
+    for number, sink in enumerate(job.sinks, 1):
+        of = f"of the sink {sink.kind}" if len(job.sinks) == 1 else f"of the sink {number}, {sink.kind},"
+        if sink.location:
+            yield JobPath(f"the path {of}", sink.location.url)
+        for file in sink.schema_files:
+            yield JobPath(f"the schema_file {of}", file)
+        if "position" in sink.options:
+            yield JobPath(f"the position {of}", str(sink.options["position"]))
+
+
+def _compared(path: str) -> str:
+    """The path in a form that is equal for equal places."""
+    if is_url(path):
+        return path.rstrip("/")
+    real = os.path.realpath(path)
+    return real.casefold() if ignores_case(Path(real)) else real
+
+
+def ignores_case(path: Path) -> bool:
+    """Whether the file system of the path takes names that differ in case only for one."""
+    there = next(each for each in (path, *path.parents) if each.exists())
+    for each in (there, *there.parents):
+        if each.name.swapcase() != each.name:
+            other = each.with_name(each.name.swapcase())
+            return other.exists() and other.samefile(each)
+    return False

@@ -1,0 +1,106 @@
+"""The tables of a job's sinks as they are, and servers that answer within some seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pymongo
+from pymongo.errors import ConnectionFailure
+
+from headrace import limits
+from headrace.spark.errors import error_line
+from headrace.spark.jobs.job_file import Job
+from headrace.spark.jobs.job_tables import check_format, tables_of
+from headrace.spark.mongodb.source_options import SourceOptions, server_name
+from headrace.spark.sinks.kafka_options import kafka_options, unreachable
+from headrace.spark.sinks.mirror_sink import MirrorSink
+from headrace.spark.sinks.sink_options import SinkOptions
+from headrace.spark.tables.mongodb.mongodb_mirror import CommitRefused, MongoMirror
+from headrace.spark.tables.table_owner import TableOwner
+
+
+class ServerUnreachable(RuntimeError):
+    """No server answers at the connection string."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkState:
+    """A sink's table as it is: `position` is as `Sink.position` returns it; `owner` is stored with it, or None."""
+
+    sink: SinkOptions
+    position: Any
+    owner: TableOwner | None
+    collection: str = ""
+    """The table's own collection, if the job has several."""
+
+    @property
+    def exists(self) -> bool:
+        """Whether something was committed to it."""
+        return self.position.batch >= 0 or bool(self.position.token)
+
+
+def has_state(sink: SinkOptions, *, with_spark: bool) -> bool:
+    """Whether its table says whose it is, and can be read now."""
+    return sink.kind != "own" and (with_spark or not sink.in_catalog)
+
+
+def sink_states(job: Job, *, with_spark: bool = False) -> tuple[SinkState, ...]:
+    """The tables of the job's sinks, as they are; with Spark also those in its catalogs.
+
+    Raises ServerUnreachable if a target is a server that does not answer, NotAMirror for a table of another kind,
+    CommitRefused for a target that refuses documents of a commit, unless the job has dead letters for them.
+    """
+    states = []
+    for table in tables_of(job, with_spark=with_spark):
+        if has_state(table.sink, with_spark=with_spark):
+            try:
+                states.append(sink_state(table.sink, table.collection))
+            except CommitRefused as error:
+                if not job.deadletter:
+                    raise
+                owner = TableOwner.of(error.state.owner)
+                states.append(SinkState(table.sink, error.state, owner, table.collection))
+    return tuple(states)
+
+
+def sink_state(sink: SinkOptions, collection: str = "") -> SinkState:
+    """As `sink_states`, of one table."""
+    check_format(sink)
+    _check_brokers(sink)
+    with answering_target(sink):
+        opened = sink.open()
+        if isinstance(opened, MirrorSink) and isinstance(opened.table, MongoMirror):
+            opened.table.check_rights()
+        position = opened.position()
+    return SinkState(sink, position, TableOwner.of(getattr(position, "owner", "")), collection)
+
+
+def answering(options: SourceOptions) -> AbstractContextManager[None]:
+    """Return a context that raises ServerUnreachable where a server does not answer within some seconds."""
+    return _answering(f"at {', '.join(server_name(one.uri) for one in options.servers)}")
+
+
+def answering_target(sink: SinkOptions) -> AbstractContextManager[None]:
+    """Return a context as `answering` does, for the target of a sink."""
+    return _answering(f"for the sink {sink}")
+
+
+@contextmanager
+def _answering(where: str) -> Iterator[None]:
+    try:
+        with pymongo.timeout(limits.START_CHECK_SECONDS_MAX):
+            yield
+    except ConnectionFailure as error:
+        reason = error_line(error).partition(": ")[2].partition(" (configured timeouts")[0].partition(", Timeout:")[0]
+        raise ServerUnreachable(f"no server answers {where}: {reason}") from error
+
+
+def _check_brokers(sink: SinkOptions) -> None:
+    """Raises ServerUnreachable if the sink writes to Kafka, and no broker answers."""
+    if sink.kind == "kafka":
+        reason = unreachable(kafka_options(sink.options).servers, limits.START_CHECK_SECONDS_MAX)
+        if reason:
+            raise ServerUnreachable(f"no broker answers for the sink {sink}: {reason}")

@@ -1,0 +1,37 @@
+"""Whether a stream begins with its collection's creation: then its events alone give every document."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from pymongo.errors import OperationFailure
+
+from headrace.spark.mongodb.mongodb_stream import MongoDBStream, client_of
+from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
+from headrace.spark.rows.tokens import Token
+
+_KIND: Final = ({"$project": {"operationType": 1}},)
+
+
+def begins_with_creation(options: SourceOptions, start: Token) -> bool:
+    """Whether the first event of the collection from `start` on is its creation, or it had no document until now.
+
+    Looks at one event of one server; False if the server does not report creations (MongoDB before 6.0).
+    Raises PositionLost, and pymongo's errors.
+    """
+    assert options.database
+    assert options.collection
+    # The event is found by its kind alone, whatever the stream leaves out.
+    mongodb = MongoDBStream(replace(options, pipeline=(), reader=(), stream={"showExpandedEvents": True}))
+    empty = client_of(options.uri)[options.database][options.collection].find_one(projection={"_id": 1}) is None
+    now = mongodb.now()
+    try:
+        cursor = mongodb.open(StreamPosition("token", token=start), stages=_KIND, batch_rows=1)
+    except OperationFailure:
+        return False
+    with cursor:
+        while not cursor.covers(now) and not cursor.closed:
+            for event in cursor.next_batch(wait_ms=20):
+                return bool(event["operationType"] == "create")
+    return empty

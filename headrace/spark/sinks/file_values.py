@@ -1,0 +1,198 @@
+"""Values of a job's file: the base of its tables, the types of its values, and errors that say what is allowed.
+
+What a key allows is said once, by its type. The check, the message, the reference page and the JSON schema follow it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Final, Self, get_args, get_origin
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic.json_schema import GenerateJsonSchema
+
+from headrace.spark.columns.column_types import SchemaError, parse_path
+from headrace.spark.errors import nearest
+from headrace.spark.tables.checked_paths import checked_path
+
+Place = tuple[str | int, ...]
+"""Keys of the file, and numbers of sinks, from the top to a value."""
+_LISTED_KEY_COUNT_MAX: Final = 20
+_PORT_MAX: Final = 65535
+
+
+class FileError(ValueError):
+    """A key or a value of a job's file is not allowed. `place` is where it is."""
+
+    def __init__(self, message: str, place: Place) -> None:
+        super().__init__(message)
+        self.place = place
+
+
+class FileTable(BaseModel):
+    """A table of a job's file. A key that it does not have is an error, and no value is converted."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, protected_namespaces=())
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], where: str, place: Place = ()) -> Self:
+        """Return the table; raise FileError for the first thing in it that is not allowed.
+
+        `where` names the table in the message, `place` is where it is in the file.
+        """
+        for name, field in cls.keys().items():
+            _check_inner(field.annotation, given.get(name), name, (*place, name))
+        try:
+            return cls.model_validate(dict(given))
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+        name = str(first["loc"][0])
+        raise FileError(cls._message(first, name, given.get(name), where), (*place, name)) from None
+
+    @classmethod
+    def _message(cls, error: Mapping[str, Any], name: str, value: Any, where: str) -> str:
+        if error["type"] == "missing":
+            return f"{where} needs {name!r}"
+        if error["type"] == "extra_forbidden":
+            keys = cls.keys()
+            listed = f"; it has {', '.join(keys)}" if len(keys) <= _LISTED_KEY_COUNT_MAX else ""
+            return f"{where} has no {name!r}{listed}{nearest(name, keys)}"
+        inside = f"{where}: " if where != TOP else ""
+        if error["type"] == "value_error" and str(error["ctx"]["error"]):
+            return f"{inside}{name!r} {error['ctx']['error']}"
+        schema = cls.schemas()[name]
+        near = nearest(value, schema.get("enum", ())) if isinstance(value, str) else ""
+        return f"{inside}{name!r} is {allowed(schema)}, not {value!r}{near}"
+
+    @classmethod
+    def keys(cls) -> dict[str, FieldInfo]:
+        """Return the keys, sorted, each with its description, its default and its examples."""
+        return {field.alias or name: field for name, field in sorted(cls.model_fields.items())}
+
+    @classmethod
+    def schemas(cls) -> dict[str, Any]:
+        """Return the JSON schema of each key."""
+        schemas: dict[str, Any] = cls.model_json_schema(schema_generator=Schema)["properties"]
+        return schemas
+
+
+TOP: Final = "a job"
+"""The name of the file's top in messages."""
+
+
+class Schema(GenerateJsonSchema):
+    """JSON schemas whose titles say what is allowed; pydantic's own titles would repeat the key."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        """Return False: a key has no other title than that of its type."""
+        return False
+
+
+def entry(default: Any, text: str, *, example: Any, shown: str = "") -> Any:
+    """Return a key: its default (`...`: it is required), Markdown about it, and an example.
+
+    `shown` is the default as the reference page has it, where that is not the value.
+    """
+    return Field(default, description=text, examples=[example], json_schema_extra={"shown": shown} if shown else None)
+
+
+def allowed(schema: Mapping[str, Any]) -> str:
+    """Return what a JSON schema allows, in words, such as `a whole number from 0 to 10`."""
+    if "title" in schema:
+        return str(schema["title"])
+    if "anyOf" in schema:
+        *first, last = (allowed(each) for each in schema["anyOf"] if each.get("type") != "null")
+        return f"{', '.join(first)} or {last}" if first else last
+    values = [schema["const"]] if "const" in schema else schema.get("enum", [])
+    if values:
+        words = ["true" if each is True else "false" if each is False else str(each) for each in values]
+        return f"{'one of ' * (len(words) > 1)}{', '.join(words)}"
+    match schema.get("type"):
+        case "boolean":
+            return "true or false"
+        case "integer":
+            return f"a whole number{_range(schema)}"
+        case "number":
+            return f"a number{_range(schema)}"
+        case "array":
+            return "an array of tables"
+    return "a table"
+
+
+def _range(schema: Mapping[str, Any]) -> str:
+    if "exclusiveMinimum" in schema:
+        return f" above {schema['exclusiveMinimum']:g}"
+    return f" from {schema['minimum']}" + (f" to {schema['maximum']}" if "maximum" in schema else " on")
+
+
+def _check_inner(annotation: Any, value: Any, name: str, place: Place) -> None:
+    """Raise FileError for what is wrong in a table of a table, of a table of tables, or of an array of tables."""
+    tables = [each for each in _types(annotation) if isinstance(each, type) and issubclass(each, FileTable)]
+    if len(tables) > 1 and isinstance(value, list):
+        for number, each in enumerate(value):
+            if isinstance(each, Mapping):
+                check_kind(tables, each, (*place, number))
+    elif len(tables) == 1 and isinstance(value, Mapping):
+        inner = value.items() if get_origin(annotation) is dict else ()
+        for key, each in inner:
+            if isinstance(each, Mapping):
+                tables[0].of(each, f"[{'.'.join(map(str, (*place, key)))}]", (*place, key))
+        if get_origin(annotation) is not dict:
+            tables[0].of(value, f"[{name}]", place)
+
+
+def check_kind(tables: Sequence[type[FileTable]], given: Mapping[str, Any], place: Place) -> None:
+    """Raise FileError for a sink that has no kind, or whose table is none of that kind."""
+    kinds = {get_args(table.model_fields["kind"].annotation)[0]: table for table in tables}
+    kind = given.get("kind")
+    if not isinstance(kind, str) or kind not in kinds:
+        near = nearest(kind, kinds) if isinstance(kind, str) else ""
+        raise FileError(f"a sink's kind is one of {', '.join(kinds)}, not {kind!r}{near}", (*place, "kind"))
+    kinds[kind].of(given, f"the sink {kind!r}", place)
+
+
+def _types(annotation: Any) -> list[Any]:
+    """The types in an annotation: those of a union, and of what a container has."""
+    return [each for one in get_args(annotation) for each in _types(one)] or [annotation]
+
+
+def _that(fits: Callable[[str], Any]) -> AfterValidator:
+    def check(text: str) -> str:
+        if not fits(text):
+            raise ValueError
+        return text
+
+    return AfterValidator(check)
+
+
+def _field_path(text: str) -> str:
+    try:
+        parse_path(text)
+    except SchemaError:
+        raise ValueError(f"has {text!r}, which is no path of a field: names with dots between them") from None
+    return text
+
+
+_INTERVAL: Final = re.compile(
+    r"(interval\s+)?(\d+(\.\d+)?\s*(microsecond|millisecond|second|minute|hour|day|week)s?(\s+|$))+", re.IGNORECASE
+)
+_MEMORY: Final = re.compile(r"[1-9]\d*[kmgt]?", re.IGNORECASE)
+
+Text = Annotated[str, _that(str.strip), Field(title="a text")]
+Line = Annotated[
+    str, _that(lambda text: text.strip() and text.isprintable() and len(text) <= 200),
+    Field(title="a line of text of at most 200 characters"),
+]  # fmt: skip
+Paths = Annotated[
+    list[Annotated[str, AfterValidator(_field_path), Field(title="a path")]], Field(title="an array of paths")
+]
+FilePath = Annotated[str, AfterValidator(checked_path), Field(title="a path")]
+Interval = Annotated[
+    str, _that(lambda text: _INTERVAL.fullmatch(text.strip())), Field(title="an interval such as '1 second'")
+]
+Memory = Annotated[
+    str, _that(lambda text: _MEMORY.fullmatch(text.strip())), Field(title="a size such as '1g' or '512m'")
+]
+Port = Annotated[int, Field(ge=0, le=_PORT_MAX, title=f"a port from 0 to {_PORT_MAX}")]

@@ -1,0 +1,35 @@
+"""Checks of paths before anything is opened. Workers check paths, too, so this module imports no table format."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Final
+
+_PATH_BYTES_MAX: Final = 4096
+_NAME_BYTES_MAX: Final = 255
+"""Linux's limits on a path, and on each name in it."""
+_EXPANDED: Final = re.compile(r"~|.*\$(\w|\{)", re.DOTALL)
+"""A path that a shell would change before a program sees it."""
+
+
+class LocationError(ValueError):
+    """A path or URL at which no table can be."""
+
+
+def checked_path(path: str) -> str:
+    """Return the path or URL as it is given. Raise LocationError, without the path, for one that cannot be meant."""
+    if not path.strip():
+        raise LocationError(f"is a path, not {path!r}")
+    if "\0" in path:
+        raise LocationError("has a NUL character, which no path can have")
+    longest = max(len(os.fsencode(name)) for name in path.split("/"))
+    if (size := len(os.fsencode(path))) > _PATH_BYTES_MAX or longest > _NAME_BYTES_MAX:
+        raise LocationError(
+            f"has {size} bytes: a path has at most {_PATH_BYTES_MAX}, and each name in it at most {_NAME_BYTES_MAX}"
+        )
+    if _EXPANDED.match(path):
+        raise LocationError(
+            f"is taken as it is written, and {path!r} has a '~' or '$' that would not be expanded: write the folder out"
+        )
+    return path

@@ -1,0 +1,72 @@
+"""Slots: a batch's rows, and a mirror's files, divided by the document's key, so that one task folds what is in a slot.
+
+The rows of a document are all in one slot. A slot of a table with buckets has whole buckets, others go by a hash of the
+key. A file that a task has written names its slot; any other file of a table without buckets may have rows of each.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
+from zlib import crc32
+
+from headrace.spark.rows.key_identity import key_identity
+from headrace.spark.tables.fold import key_text
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_NAME: Final = re.compile(r"part-slot-(\d+)-of-(\d+)-[0-9a-f-]+\.parquet")
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """`count` slots, of a table with as many `buckets`; 0 for none."""
+
+    count: int
+    buckets: int = 0
+
+    @classmethod
+    def of(cls, text: str) -> Slots | None:
+        """The slots whose `text` it is; None for an empty text."""
+        return cls(*map(int, text.split("/"))) if text else None
+
+    def text(self) -> str:
+        """The slots as an option of the source has them."""
+        return f"{self.count}/{self.buckets}"
+
+    def bucket(self, key: str) -> int:
+        """The bucket of a document by the text of its `_id`; 0 in a table without buckets."""
+        return crc32(key.encode()) % self.buckets if self.buckets else 0
+
+    def slot(self, key: str) -> int:
+        """The slot of a document by the text of its `_id`."""
+        number = self.bucket(key) if self.buckets else crc32(key_identity(key).encode())
+        return number % self.count
+
+    def divided(self, rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+        """The rows of each slot; those that are about no document are in slot 0."""
+        import pyarrow as pa
+
+        keys = rows.column("documentKey").to_pylist()
+        slots = pa.array([0 if key is None else self.slot(key_text(key)) for key in keys], pa.int32())
+        for slot in range(self.count):
+            some = rows.filter(pa.compute.equal(slots, slot))
+            if some.num_rows:
+                yield slot, some
+
+    def file_name(self, slot: int, bucket: int) -> str:
+        """A new name for a file of the slot."""
+        return (
+            f"bucket={bucket}/part-{uuid4()}.parquet"
+            if self.buckets
+            else (f"part-slot-{slot}-of-{self.count}-{uuid4()}.parquet")
+        )
+
+    def slot_of_file(self, name: str) -> int | None:
+        """The slot that has all rows of a file of a table without buckets; None if several may have."""
+        named = _NAME.fullmatch(name)
+        return int(named[1]) if named and int(named[2]) == self.count else None

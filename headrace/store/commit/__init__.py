@@ -1,1 +1,0 @@
-"""The commit of a client's transaction: at once, or in pieces, which others do not see."""

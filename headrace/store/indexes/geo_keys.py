@@ -1,0 +1,158 @@
+"""The keys of a 2dsphere index: the cells of a document's geometry, with the values of the other fields.
+
+    {a: 1, at: {type: "Point", ...}}  under  {a: 1, at: "2dsphere"}   →  (1, the number of the point's leaf)
+
+A document without a geometry has no key, whatever its other fields are. A line or a polygon has the cells of a
+covering, so that the index then counts as one with arrays at the path: a document may come several times, and under
+cells that hold those of a query. Source: MongoDB's documentation of 2dsphere indexes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import product
+from typing import Any, Final
+
+from bson import Int64
+
+from headrace.errors import CommandError
+from headrace.store.indexes.collated_keys import SortKey
+from headrace.store.indexes.field_keys import field_keys
+from headrace.store.indexes.index_keys import (
+    CUT_BYTES,
+    CUT_KEY,
+    INVERTED,
+    UNBOUNDED,
+    UNDEFINED,
+    Row,
+    Traits,
+    array_paths,
+    descends,
+    index_rows,
+    too_many_keys,
+)
+from headrace.values.bson import MISSING, decode
+from headrace.values.bson.to_string import to_string
+from headrace.values.keystring import END, encode_value
+
+SPHERE: Final = "2dsphere"
+_UNDEFINED_KEY: Final = b"\x0f"
+
+Piece = tuple[bytes, Any]
+"""The bytes that a field adds to a key, and the value."""
+
+
+def geo_paths(pattern: dict[str, Any]) -> list[str]:
+    """Return the fields of a key pattern that hold geometries."""
+    return [path for path, kind in pattern.items() if kind == SPHERE]
+
+
+class GeoKeyMaker:
+    """Makes the keys of one 2dsphere index, with the interface of `KeyMaker`."""
+
+    __slots__ = ("_keys", "_pattern", "_prefix", "covers", "made_count")
+
+    def __init__(
+        self, number: int, spec: dict[str, Any], covers: Callable[[dict[str, Any]], bool] | None,
+        sort_key: SortKey | None,
+    ) -> None:  # fmt: skip
+        self._prefix = number.to_bytes(4, "big")
+        self._pattern: dict[str, Any] = spec["key"]
+        self._keys = field_keys(1, sort_key)
+        self.covers = covers
+        self.made_count = 0
+
+    def keys(
+        self, document: bytes, count_max: int = UNBOUNDED, whole: Callable[[], dict[str, Any]] | None = None
+    ) -> tuple[list[bytes], Traits]:
+        """As `KeyMaker.keys`. Raises 16755 for what is no geometry, 16746, and 201."""
+        decoded = decode(document) if whole is None else whole()
+        self.made_count = 1
+        rows, traits = self._rows(decoded, count_max)
+        self.made_count = max(len(rows), 1)
+        if any(len(key) > CUT_BYTES + 4 for key in rows):
+            traits |= {CUT_KEY}
+            return list(dict.fromkeys(key[: CUT_BYTES + 4] for key in rows)), traits
+        return list(rows), traits
+
+    def rows(self, document: bytes) -> dict[bytes, Row]:
+        """The keys of a raw document, each with its values, cells as numbers."""
+        return self._rows(decode(document), UNBOUNDED)[0]
+
+    def _rows(self, decoded: dict[str, Any], count_max: int) -> tuple[dict[bytes, Row], Traits]:
+        if self.covers is not None and not self.covers(decoded):
+            return {}, frozenset()
+        traits: set[str] = set()
+        fields: list[list[Piece]] = []
+        has_geometry = False
+        for path, kind in self._pattern.items():
+            names = tuple(path.split("."))
+            if kind == SPHERE:
+                pieces, is_point = _cells(decoded, names)
+                has_geometry = has_geometry or bool(pieces)
+                traits |= array_paths(decoded, names[:-1]) if len(names) > 1 else set()
+                if pieces and not is_point:
+                    traits.add(path)
+                fields.append(pieces or [(self._keys.missing, None)])
+            else:
+                traits |= array_paths(decoded, names)
+                fields.append(self._values(decoded, path, kind))
+        if not has_geometry:
+            return {}, frozenset()
+        rows: dict[bytes, Row] = {}
+        for count, row in enumerate(product(*fields), 1):
+            if count > count_max:
+                raise too_many_keys()
+            rows[self._prefix + b"".join([piece for piece, _ in row]) + END] = tuple([value for _, value in row])
+        return rows, frozenset(traits)
+
+    def _values(self, decoded: dict[str, Any], path: str, kind: Any) -> list[Piece]:
+        made: dict[bytes, Any] = {}
+        for (value,) in index_rows(decoded, {path: 1}):
+            if value is MISSING:
+                key = self._keys.missing
+            else:
+                key = _UNDEFINED_KEY if value is UNDEFINED else self._keys.of_value(value)
+            shown = None if value is MISSING or value is UNDEFINED else value
+            made[key.translate(INVERTED) if descends(kind) else key] = shown
+        return list(made.items())
+
+
+def _cells(decoded: dict[str, Any], names: tuple[str, ...]) -> tuple[list[Piece], bool]:
+    """Return the pieces of keys for the geometries at a path, and whether these are one point."""
+    values = [value for value in _reached(decoded, names) if value is not None and value != []]
+    if not values:
+        return [], True
+    from headrace.geo.cells import signed  # imported where there is such an index
+    from headrace.geo.covering import stored_cells
+    from headrace.geo.geojson import BadGeometry, stored_shape
+
+    numbers: dict[int, None] = {}
+    is_point = len(values) == 1
+    for value in values:
+        try:
+            shape = stored_shape(value)
+            if shape.is_strict:
+                raise BadGeometry("a polygon of the strict winding order cannot be indexed")
+            if shape.pair is not None and not shape.points:
+                raise BadGeometry(f"longitude/latitude is out of bounds, lng: {shape.pair[0]:g} lat: {shape.pair[1]:g}")
+        except BadGeometry as error:
+            raise CommandError(16755, f"Can't extract geo keys: {to_string(decoded)}  {error}") from error
+        is_point = is_point and shape.pair is not None
+        numbers |= dict.fromkeys(signed(number) for number in stored_cells(shape))
+    return [(encode_value(Int64(number)), Int64(number)) for number in numbers], is_point
+
+
+def _reached(value: Any, names: tuple[str, ...]) -> Iterator[Any]:
+    """The values at a path; arrays before its end are entered."""
+    if not names:
+        yield value
+    elif type(value) is dict:
+        if names[0] in value:
+            yield from _reached(value[names[0]], names[1:])
+    elif type(value) is list:
+        if names[0].isdigit() and int(names[0]) < len(value):
+            yield from _reached(value[int(names[0])], names[1:])
+        for item in value:
+            if type(item) is dict:
+                yield from _reached(item, names)

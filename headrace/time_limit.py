@@ -1,0 +1,246 @@
+"""The CPU time that a filter, a stage or an update may take for one document, during which no command pauses.
+
+    each = limited(function)     the function, which raises 50 where one call takes too long, wherever it is by then
+
+Nothing that is called looks at the time. A thread, the watch, looks at the limited calls of all threads every few
+hundredths of a second. Python raises the error in the thread whose call has taken too long, at the end of the
+instruction that this thread executes. The watch sleeps while no limited call comes.
+
+Rule: only pure functions are limited, because they may be left at any instruction: they read no store and change
+nothing that other commands see.
+
+Source: CPython's `PyThreadState_SetAsyncExc`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from ctypes import c_ulong, py_object, pythonapi
+from functools import partial, wraps
+from threading import Event, Thread, current_thread, local
+from time import sleep
+from typing import Any, Final, ParamSpec, TypeVar
+
+from headrace import limits
+from headrace.errors import CommandError
+
+LOOK_SECONDS: Final = 0.03
+"""The time between two looks of the watch."""
+_IDLE_COUNT: Final = 30
+"""Looks without a limited call in between, after which the watch sleeps."""
+
+Argument = TypeVar("Argument")
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+class TookTooLong(CommandError):
+    """The error that ends a limited call."""
+
+    def __init__(self) -> None:
+        super().__init__(50, "operation exceeded time limit: one document took too much CPU time")
+
+
+class OutOfMemory(CommandError):
+    """The error that ends a limited call while the process has too much memory."""
+
+    def __init__(self) -> None:
+        super().__init__(146, "operation exceeded the server's memory limit")
+
+
+class _Calls:
+    """The limited calls of one thread, one after the other."""
+
+    __slots__ = ("count", "cpu_time", "fires", "runs", "seen", "seen_at", "thread")
+
+    def __init__(self) -> None:
+        self.thread = current_thread()
+        self.cpu_time = _cpu_time_of(self.thread.ident or 0)
+        self.count = 0
+        """The number of the last call."""
+        self.runs = False
+        self.seen = 0
+        """The number of the call that the watch met last,"""
+        self.seen_at = 0.0
+        """and the thread's CPU time when it first met it."""
+        self.fires = False
+        """The watch is about to raise an error in this thread, if the call still runs."""
+
+    def look(self) -> None:
+        """Raise an error in the thread if its call has taken too long. Called by the watch."""
+        count = self.count
+        if not self.runs:
+            return
+        now = self.cpu_time()
+        if count != self.seen:
+            self.seen, self.seen_at = count, now
+        if watch.memory_is_exceeded():
+            error: type[CommandError] = OutOfMemory
+        elif now - self.seen_at >= limits.DOCUMENT_SECONDS_MAX:
+            error = TookTooLong
+        else:
+            return
+        self.seen_at = now
+        if _is_importing(self.thread.ident):
+            return  # the first call of all: its time is not counted, and a module must not be left half imported
+        self.fires = True
+        if self.runs and self.count == count:
+            _raise_in(self.thread.ident, error)
+        self.fires = False
+
+    def settle(self) -> None:
+        """Note that the watched call has ended: raise an error that is on its way here, or make sure that none comes
+        later.
+
+        It is not taken back by `PyThreadState_SetAsyncExc(thread, NULL)`: Python would look for one from then on.
+        """
+        try:
+            while self.fires:
+                sleep(LOOK_SECONDS / 100)
+            for _ in range(2):
+                sleep(0)  # here at the latest
+        except (OutOfMemory, TookTooLong):
+            pass
+
+
+def _is_importing(thread: int | None) -> bool:
+    """Whether a thread is importing a module."""
+    frame = None if thread is None else sys._current_frames().get(thread)
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _cpu_time_of(thread: int) -> Callable[[], float]:
+    """The CPU time of a thread, in seconds. macOS does not show it to other threads: there it is the process's time."""
+    if not hasattr(time, "pthread_getcpuclockid"):
+        return time.process_time
+    return partial(time.clock_gettime, time.pthread_getcpuclockid(thread))
+
+
+class _OfThread(local):
+    """The calls of the thread that looks at it."""
+
+    def __init__(self) -> None:
+        self.calls = _Calls()
+        watch.threads.append(self.calls)
+
+
+class Watch:
+    """The thread that looks at the limited calls."""
+
+    def __init__(self) -> None:
+        self.threads: list[_Calls] = []
+        self.memory_is_exceeded: Callable[[], bool] = lambda: False
+        """Whether the process has too much memory for running commands to continue."""
+        self.sleeps = True
+        self._wakes = Event()
+        self._thread: Thread | None = None
+
+    def wake(self) -> None:
+        """A limited call begins while the watch sleeps."""
+        self.sleeps = False
+        if self._thread is None:
+            self._thread = Thread(target=self._run, name="headrace-watch", daemon=True)
+            self._thread.start()
+        self._wakes.set()
+
+    def forget(self) -> None:
+        """The process has been forked: no thread runs in it but the caller's."""
+        self.__init__()  # type: ignore[misc]
+
+    def _run(self) -> None:
+        idle = 0
+        counts: Any = None
+        while True:
+            sleep(LOOK_SECONDS)
+            for calls in self.threads:
+                calls.look()
+            before, counts = counts, [calls.count for calls in self.threads]
+            idle = idle + 1 if counts == before and not any(calls.runs for calls in self.threads) else 0
+            if idle == _IDLE_COUNT:
+                for calls in [calls for calls in self.threads if not calls.thread.is_alive()]:
+                    self.threads.remove(calls)
+                self._wakes.clear()
+                self.sleeps = True
+                self._wakes.wait()
+                idle = 0
+
+
+watch: Final = Watch()
+_of_thread: Final = _OfThread()
+_raise_in: Final = pythonapi.PyThreadState_SetAsyncExc
+_raise_in.argtypes = (c_ulong, py_object)
+
+
+def limited(function: Callable[[Argument], Result]) -> Callable[[Argument], Result]:
+    """Return the function with a limit on each call. A call within another limited call is part of that one."""
+
+    def within(argument: Argument) -> Result:
+        calls = _of_thread.calls
+        if calls.runs:
+            return function(argument)
+        if watch.sleeps:
+            watch.wake()
+        calls.count += 1
+        calls.runs = True
+        try:
+            return function(argument)
+        finally:
+            calls.runs = False
+            if calls.seen == calls.count:
+                calls.settle()
+
+    return within
+
+
+def run_limited(function: Callable[Parameters, Result], *args: Parameters.args, **options: Parameters.kwargs) -> Result:
+    """Call a function once with a limit, which `limited` sets for each of many calls."""
+    calls = _of_thread.calls
+    if calls.runs:
+        return function(*args, **options)
+    if watch.sleeps:
+        watch.wake()
+    calls.count += 1
+    calls.runs = True
+    try:
+        return function(*args, **options)
+    finally:
+        calls.runs = False
+        if calls.seen == calls.count:
+            calls.settle()
+
+
+def limited_call(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """As `limited`, for a function of any arguments, which takes twice as long."""
+
+    @wraps(function)
+    def within(*args: Parameters.args, **options: Parameters.kwargs) -> Result:
+        return run_limited(function, *args, **options)
+
+    return within
+
+
+def check_memory() -> None:
+    """Raise 146 while the process has too much memory: before something large is made in one step, 4 µs."""
+    if watch.memory_is_exceeded():
+        raise OutOfMemory
+
+
+def is_limited() -> bool:
+    """Whether the caller is part of a limited call."""
+    return _of_thread.calls.runs
+
+
+def _forget_threads() -> None:
+    global _of_thread  # noqa: PLW0603
+    watch.forget()
+    _of_thread = _OfThread()  # type: ignore[misc]
+
+
+os.register_at_fork(after_in_child=_forget_threads)

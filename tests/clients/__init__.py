@@ -1,0 +1,1 @@
+"""`make clients`: the drivers' own suites, unmodified, and what they may fail."""

@@ -1,0 +1,44 @@
+"""Text search, geospatial queries and time-series collections are refused alike, with the guide to other ways."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.errors import CommandError
+from headrace.query.guided import GUIDE
+from headrace.testing.driven import DrivenServer
+
+COMMANDS: list[dict[str, Any]] = [
+    {"find": "c", "filter": {"$text": {"$search": "pen"}}},
+    {"find": "c", "filter": {"a": {"$near": [1, 2]}}},
+    {"find": "c", "filter": {"a": {"$nearSphere": [1, 2]}}},
+    {"aggregate": "c", "cursor": {}, "pipeline": [{"$geoNear": {"near": [1, 2], "distanceField": "d"}}]},
+    {"aggregate": "c", "cursor": {}, "pipeline": [{"$match": {"$text": {"$search": "pen"}}}]},
+    {"count": "c", "query": {"$or": [{"$text": {"$search": "pen"}}]}},
+    {"createIndexes": "c", "indexes": [{"key": {"a": "text"}, "name": "a"}]},
+    {"createIndexes": "c", "indexes": [{"key": {"a": "2d"}, "name": "a"}]},
+    {"create": "c", "timeseries": {"timeField": "t"}},
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_error_names_the_guide_and_no_index_that_is_refused(command: dict[str, Any]) -> None:
+    with DrivenServer() as at, pytest.raises(CommandError) as refused:
+        at.must("t", command)
+    assert refused.value.code == 115 and GUIDE in refused.value.message
+    assert "required" not in refused.value.message and "needs" not in refused.value.message
+
+
+def test_text_behind_another_stage_is_an_error_of_its_place() -> None:
+    pipeline = [{"$skip": 1}, {"$match": {"$text": {"$search": "pen"}}}]
+    with DrivenServer() as at, pytest.raises(CommandError) as refused:
+        at.must("t", {"aggregate": "c", "cursor": {}, "pipeline": pipeline})
+    assert refused.value.code == 17313
+
+
+def test_the_guide_exists() -> None:
+    text = Path(__file__).parents[2].joinpath(GUIDE).read_text("utf-8")
+    assert all(f"## {title}" in text for title in ("Text search", "Places", "Time series"))

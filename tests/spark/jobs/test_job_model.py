@@ -1,0 +1,155 @@
+"""The model of a job's file: bad input is refused where it is written, with file, line, key and what is allowed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.cli.main import main
+from headrace.spark.jobs.job_file import JobError, parse_job, read_job
+from headrace.spark.jobs.job_model import TABLES, LookupTable, json_schema
+from headrace.spark.jobs.toml_lines import line_of
+from headrace.spark.sinks.file_values import FileError
+from headrace.spark.sinks.sink_model import Upkeep
+from headrace.spark.sinks.sink_options import KINDS
+
+GIVEN = """\
+checkpoint = "notes"
+NAME
+[source]
+uri = "mongodb://localhost"
+database = "shop"
+collection = "orders"
+startingPosition = "snapshot"
+[spark]
+cores = 2
+[[sink]]
+kind = "changes"
+path = "changes"
+[[sink]]
+kind = "mirror"
+path = "mirror"
+"""
+LONG = "x" * 5000
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "message"),
+    [
+        *[
+            ('path = "mirror"', f'path = "mirror"\nbuckets = {value}', 16,
+             f"the sink 'mirror': 'buckets' is a whole number from 0 to 1000, not {shown}")
+            for value, shown in [('"4"', "'4'"), ("1.5", "1.5"), ("true", "True"), ("-4", "-4"), ("1000000", "1000000")]
+        ],
+        ('"notes"', r'"no\u0000tes"', 1, "'checkpoint' has a NUL character, which no path can have"),
+        ('"notes"', f'"{LONG}"', 1,
+         "'checkpoint' has 5000 bytes: a path has at most 4096, and each name in it at most 255"),
+        ('path = "changes"', r'path = "a\u0000b"', 12, "the sink 'changes': 'path' has a NUL character"),
+        ('path = "changes"', f'path = "{LONG}"', 12, "the sink 'changes': 'path' has 5000 bytes"),
+        ('"notes"', '"~/notes"', 1, "'checkpoint' is taken as it is written, and '~/notes' has a '~' or '$'"),
+        ('path = "changes"', 'path = "$HOME/x"', 12, "'path' is taken as it is written, and '$HOME/x' has"),
+        ("[spark]", 'fullDocument = "updateLokup"\n[spark]', 8,
+         "[source]: 'fullDocument' is one of default, updateLookup, whenAvailable, required, not 'updateLokup'; "
+         "did you mean 'updateLookup'?"),
+        ('"snapshot"', '"2099-01-01T00:00:00Z"', 7, "'startingPosition' is in the future: 2099-01-01T00:00:00Z"),
+        ('"snapshot"', '"8263515EAC00000002"', 7, "'startingPosition' has a resume token that is damaged or cut off"),
+        ("[spark]", "archive = 5\n[spark]", 8, "[source]: 'archive' is a path, not 5"),
+        ("cores = 2", 'conf."spark.x" = [1]', 9, "[spark]: 'conf' is a table of Spark's properties, each one"),
+        ("NAME", 'name = ""', 2, "'name' is a line of text of at most 200 characters, not ''"),
+        ("NAME", "name = 5", 2, "'name' is a line of text of at most 200 characters, not 5"),
+        ("NAME", r'name = "a\nb"', 2, r"'name' is a line of text of at most 200 characters, not 'a\nb'"),
+        ("[spark]", "partitions = 100000\n[spark]", 8,
+         "[source]: 'partitions' is a whole number from 1 to 1000, not '100000'"),
+        ("[spark]", '[mask]\nomit = ["a..b"]\n[spark]', 9, "[mask]: 'omit' has 'a..b', which is no path of a field"),
+        ("[spark]", '[trigger]\navailableNow = true\nevery = "1 second"\n[spark]', 10,
+         "[trigger]: 'every' has no meaning with availableNow: leave one out"),
+        ('kind = "changes"\npath = "changes"', 'kind = "own"\nfactory = "no_such_module:sink"', 12,
+         "the sink 'own': 'factory' 'no_such_module:sink' is not module:function of something that can be imported: "
+         "No module named 'no_such_module'"),
+        ('kind = "changes"\npath = "changes"', 'kind = "own"\nfactory = "os.path:no_such_name"', 12,
+         "has no attribute 'no_such_name'"),
+        ('kind = "changes"\npath = "changes"', 'kind = "own"\nfactory = "os.path:sep"', 12,
+         "'os.path:sep' is not module:function: it is no function, but str"),
+        ('kind = "mirror"', 'kind = "miror"', 14, "not 'miror'; did you mean 'mirror'?"),
+        ("cores = 2", "core = 2", 9, "[spark] has no 'core'; it has conf, cores, memory, quick; did you mean 'cores'?"),
+        ('database = "shop"', 'databse = "shop"', 5, "[source] has no 'databse'; did you mean 'database'?"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_refused_with_its_line_and_what_is_allowed(
+    old: str, new: str, line: int, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = GIVEN.replace(old, new, 1).replace("NAME", "")
+    file = tmp_path / "job.toml"
+    file.write_text(text)
+    with pytest.raises(JobError) as caught:
+        read_job(file)
+    assert str(caught.value).startswith(f"{file}:{line}: ") and message in str(caught.value)
+    for action in ("check", "explain", "run"):
+        assert main(["pipeline", action, str(file)]) == 1
+        assert capsys.readouterr().err == f"headrace: {caught.value}\n"
+
+
+@pytest.mark.parametrize("text", ["{}", "a: 1", "checkpoint = "])
+def test_a_file_that_is_not_toml_says_so(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text(text)
+    with pytest.raises(JobError, match=r"job\.toml:1: this is not TOML: "):
+        read_job(file)
+    file.write_bytes(b"\xff")
+    with pytest.raises(JobError, match="this is not TOML: it is not text in UTF-8"):
+        read_job(file)
+
+
+@pytest.mark.parametrize("model", [*TABLES.values(), LookupTable, Upkeep, *(kind.model for kind in KINDS.values())])
+def test_every_key_has_a_meaning_and_an_example_that_is_allowed(model: Any) -> None:
+    for name, field in model.keys().items():
+        if name == "kind":
+            continue
+        assert field.description and len(field.examples) == 1
+        needed = {
+            each: other.examples[0] for each, other in model.keys().items() if each != "kind" and other.is_required()
+        }
+        given = needed | {name: field.examples[0]}
+        kind = next((kind for kind, made in KINDS.items() if made.model is model), None)
+        model.of(given | ({"kind": kind} if kind else {}), "the table")
+
+
+def test_a_value_that_spark_would_convert_is_named_as_it_is_given(tmp_path: Path) -> None:
+    source = {"URI": "mongodb://h", "DataBase": "d", "collection": "c", "maxrowspertrigger": "500"}
+    job = {"checkpoint": "c", "source": source, "sink": [{"kind": "changes", "path": "p"}]}
+    assert parse_job(job, "job", tmp_path).options.rows_max == 500
+    for wrong in (1.5, True, -1, "0", "many", [1]):
+        with pytest.raises(FileError, match="'maxRowsPerTrigger' is a whole number from 1"):
+            parse_job(job | {"source": source | {"maxrowspertrigger": wrong}}, "job", tmp_path)
+
+
+def test_the_line_of_a_key_is_that_where_it_is_written() -> None:
+    text = 'a = """\nb = 1\n"""\nb = 2\n[t.u]\n"x y" = 1\nd.e = 2\n[[s]]\nk = 1\n[s.in]\nz = 1\n[[s]]\nk = 2\n'
+    lines = {
+        ("b",): 4, ("t", "u", "x y"): 6, ("t", "u", "d", "e"): 7, ("s", 0, "k"): 9, ("s", 0, "in", "z"): 11,
+        ("s", 1, "k"): 13, ("s", 1, "none"): 12, ("none",): 1,
+    }  # fmt: skip
+    assert {place: line_of(text, place) for place in lines} == lines
+
+
+def test_editors_get_the_schema_of_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pipeline", "schema"]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    assert schema == json_schema()
+    assert schema["properties"]["source"]["$ref"] == "#/$defs/Source"
+    assert schema["$defs"]["Source"]["properties"]["fullDocument"]["enum"][1] == "updateLookup"
+    assert schema["$defs"]["MirrorKeys"]["properties"]["buckets"]["maximum"] == 1000
+
+
+def test_only_the_pipeline_imports_pydantic() -> None:
+    program = (
+        "import sys, headrace, headrace.cli.main, headrace.cli.serve, headrace.server.embedded, "
+        "headrace.spark.source.data_source; print('pydantic' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
