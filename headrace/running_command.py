@@ -48,6 +48,8 @@ class RunningCommand(greenlet):
     """Raised in the command when it resumes: its time is up, its client has gone, or it was killed."""
     goes_first: bool = False
     """Whether it runs before all others until it ends, because it holds much memory."""
+    is_strict: bool = False
+    """Whether its client asked for the strict stable API, in which the planner has no sparse indexes."""
     scan_bytes: int = 0
     batch_bytes: int = 0
     """About what its scan has last read at once, and its batch, take."""

@@ -6,13 +6,16 @@ Source: MongoDB's manual, the sections "Stable API" of its commands, and its lis
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterator
+from typing import Any, Final, TypeVar
 
+from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
+from headrace.running_command import running_command
 from headrace.values.bson import decode
 
+R = TypeVar("R")
 _WRITING: Final = frozenset({"bypassEmptyTsReplacement", "collectionUUID", "encryptionInformation"})
 FIELDS: Final[dict[str, frozenset[str]]] = {
     "aggregate": frozenset({
@@ -77,6 +80,22 @@ def check(command: str, request: Request) -> None:
         name = next(iter(inner))
         asked = Request(name, request.db, b"", {}, request.client, inner)
         check("findAndModify" if name == "findandmodify" else name, asked)
+
+
+def strictly(run: Callable[[CommandContext, Request], R]) -> Callable[[CommandContext, Request], R]:
+    """Have a command run under the strict stable API: the planner uses no sparse index."""
+
+    def run_strictly(context: CommandContext, request: Request) -> R:
+        command = running_command()
+        if command is None:
+            return run(context, request)
+        command.is_strict = True
+        try:
+            return run(context, request)
+        finally:
+            command.is_strict = False
+
+    return run_strictly
 
 
 def check_stages(pipeline: Any) -> None:

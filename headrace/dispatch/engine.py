@@ -26,6 +26,7 @@ from headrace.cursors.channels import Channels
 from headrace.cursors.feed import Feeds
 from headrace.cursors.registry import Cursors
 from headrace.dispatch import (
+    api_strict,
     api_version,
     fail_points,
     generic_arguments,
@@ -195,6 +196,8 @@ class Engine:
     def _as_asked(self, command: Command, request: Request, body: dict[str, Any]) -> Command:
         """The command as it runs for a request with generic fields."""
         api_version.check(command.name, request)
+        if body.get("apiStrict"):
+            command = replace(command, run=api_strict.strictly(command.run))
         if command.name != "getMore" and (limit_ms := generic_arguments.MAX_TIME_MS.of(body)):
             request.deadline_ms = self.clock.monotonic_ms() + limit_ms
         if COLLECTION_UUID.name in body and COLLECTION_UUID.name in command.arguments.by_name:

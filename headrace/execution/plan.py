@@ -16,6 +16,7 @@ from headrace.cursors.collection_scan import check_collection
 from headrace.cursors.index_scan import RANGE_COUNT, check_index, first_past, plan_summary, walk_keys
 from headrace.errors import CommandError
 from headrace.execution.planner.choice import NO_INDEX, Choice, choose, distinct_access, key_count
+from headrace.execution.planner.eligibility import usable
 from headrace.execution.planner.id_ranges import IdRange, id_ranges
 from headrace.execution.planner.index_access import IndexAccess
 from headrace.execution.planner.key_range import IndexRange, range_test
@@ -369,15 +370,12 @@ def hinted_index(collection: Collection | None, hint: Any) -> Index | None:
     return None
 
 
-def check_hint(collection: Collection | None, hint: Any, *, api_strict: bool = False) -> None:
-    """Raise 2 for a hint that names no index, as MongoDB's planner does.
-
-    `api_strict`: also for one that names a sparse index, which is outside of the stable API.
-    """
+def check_hint(collection: Collection | None, hint: Any) -> None:
+    """Raise 2 for a hint that names no index that the command may use, as MongoDB's planner does."""
     if not hint or collection is None or hint in _NATURAL:
         return
     index = hinted_index(collection, hint)
-    if index is not None and not (api_strict and index.spec.get("sparse")):
+    if index is not None and usable([index]):
         return
     raise CommandError(
         2,

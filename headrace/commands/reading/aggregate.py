@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 from headrace.commands.requirements import pipelines
-from headrace.dispatch.api_version import is_strict
 from headrace.dispatch.arguments import Fields, array, boolean, document, without_effect
 from headrace.dispatch.collection_uuid import COLLECTION_UUID
 from headrace.dispatch.command import Command
@@ -76,7 +75,7 @@ def run(context: CommandContext, request: Request) -> Any:
         _check_without_collection(name, pipeline)
     else:
         namespace = check_namespace(f"{request.db}.{name}")
-        check_hint(context.view.collection(namespace), body.get("hint"), api_strict=is_strict(body))
+        check_hint(context.view.collection(namespace), body.get("hint"))
         _, of_views = resolve(context, namespace, api_strict=bool(body.get("apiStrict")))
         pipeline = [*of_views, *pipeline]
     results = run_pipeline_on(context, namespace, pipeline, body, request)

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from headrace import limits
 from headrace.commands.reading.find import negative
-from headrace.dispatch.api_version import is_strict
 from headrace.dispatch.arguments import Fields, document, number, string, without_effect
 from headrace.dispatch.collection_uuid import COLLECTION_UUID
 from headrace.dispatch.command import Command
@@ -43,7 +42,7 @@ def count(context: CommandContext, request: Request) -> dict[str, Any]:
     spec = QUERY.of(body)
     skip, limit = SKIP.of(body) or 0, abs(LIMIT.of(body) or 0)
     collection = stored(context, namespace)
-    check_hint(collection, body.get("hint"), api_strict=is_strict(body))
+    check_hint(collection, body.get("hint"))
     matched, wanted = None, min(skip + limit, maxsize) if limit else None
     collation = collation_of(collection, body.get("collation"))
     if collection is not None and not collection.is_view:
@@ -100,7 +99,7 @@ def _all_values(
     """The values of the matches, from an index if one has them."""
     body = request.body
     path = KEY.of(body)
-    check_hint(collection, body.get("hint"), api_strict=is_strict(body))
+    check_hint(collection, body.get("hint"))
     if collection is not None and not collection.is_view:
         access = Finder(collection, spec, collation, None, body.get("hint")).distinct(
             context.view, path, with_missing=False

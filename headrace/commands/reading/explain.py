@@ -182,7 +182,7 @@ def _find(context: CommandContext, request: Request) -> Plan:
     find.check(body)
     spec, sort = find.FILTER.of(body), find.SORT.of(body)
     collection = context.view.collection(namespace)
-    check_hint(collection, body.get("hint"), api_strict=is_strict(body))
+    check_hint(collection, body.get("hint"))
     skip, limit = find.SKIP.of(body) or 0, find.LIMIT.of(body) or None
     counts: list[StageCounts] = []
 
@@ -270,7 +270,7 @@ def _writes(context: CommandContext, request: Request, statement: dict[str, Any]
     """The plan of one statement of a write; `u` is in it if it would update."""
     namespace, body = target(request), request.body
     collection = context.view.collection(namespace)
-    check_hint(collection, statement.get("hint"), api_strict=is_strict(body))
+    check_hint(collection, statement.get("hint"))
     collation, spec = collation_of(collection, statement.get("collation")), statement["q"]
     let = variables_of(body) or None
     order = Order(parse_sort(sort, collation), 1) if sort else ANY_ORDER

@@ -12,7 +12,6 @@ from headrace import limits
 from headrace.cursors.document_cursor import DocumentCursor
 from headrace.cursors.tailable_scan import Matching, Projected, Skipping, TailableScan
 from headrace.dispatch import reply
-from headrace.dispatch.api_version import is_strict
 from headrace.dispatch.arguments import Fields, boolean, document, number, without_effect
 from headrace.dispatch.collection_uuid import COLLECTION_UUID
 from headrace.dispatch.command import Command
@@ -88,7 +87,7 @@ def run(context: CommandContext, request: Request) -> bytes:
     check(body)
     spec = FILTER.of(body)
     collection = stored(context, namespace)
-    check_hint(collection, body.get("hint"), api_strict=is_strict(body))
+    check_hint(collection, body.get("hint"))
     if _is_plain_by_id(body, collection):
         finder = Finder(collection, spec, None)  # type: ignore[arg-type]
         if finder.is_by_id:

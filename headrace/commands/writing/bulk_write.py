@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from headrace.commands.requirements import writes
 from headrace.commands.writing import delete, insert, update
-from headrace.dispatch.api_version import is_strict
 from headrace.dispatch.arguments import Field, Fields, array, boolean, document, number, raw_documents, without_effect
 from headrace.dispatch.collection_uuid import check_collection_uuid
 from headrace.dispatch.command import Command
@@ -270,9 +269,7 @@ def _delete(
     try:
         operation.check_collection(context)
         let, retryable = variables_of(request.body) or None, totals.retryable_at(index)
-        removed = delete.run_statement(
-            context, operation.namespace, operation.statement, let, retryable, api_strict=is_strict(request.body)
-        )
+        removed = delete.run_statement(context, operation.namespace, operation.statement, let, retryable)
     except CommandError as error:
         totals.failed(index, "delete", error)
         return

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final
 
-from headrace.dispatch.api_version import is_strict
 from headrace.dispatch.arguments import Fields, array, document, number, raw_documents, without_effect
 from headrace.dispatch.collection_uuid import COLLECTION_UUID
 from headrace.dispatch.command import Command
@@ -68,9 +67,7 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
         if retryable is not None:
             retryable.statement = index
         try:
-            removed = run_statement(
-                context, namespace, statements[index], let, retryable, api_strict=is_strict(request.body)
-            )
+            removed = run_statement(context, namespace, statements[index], let, retryable)
         except CommandError as error:
             progress["writeErrors"] += write_errors([(index, error)])
         else:
@@ -90,15 +87,14 @@ def check(statement: dict[str, Any]) -> None:
 
 
 def run_statement(
-    context: CommandContext, namespace: str, statement: dict[str, Any], let: Any, retryable: RetryableWrite | None,
-    *, api_strict: bool,
-) -> int:  # fmt: skip
+    context: CommandContext, namespace: str, statement: dict[str, Any], let: Any, retryable: RetryableWrite | None
+) -> int:
     """One of the statements of a delete command; returns how many documents went."""
     collection = context.txn.collection(namespace)
     if collection is None:
         return 0
     context.metrics["operations.delete"] += 1
-    check_hint(collection, statement.get("hint"), api_strict=api_strict)
+    check_hint(collection, statement.get("hint"))
     finder = Finder(
         collection, statement["q"], collation_of(collection, statement.get("collation")), let, statement.get("hint")
     )

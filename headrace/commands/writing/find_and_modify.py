@@ -6,7 +6,6 @@ from typing import Any, Final
 
 from headrace.commands.requirements import writes
 from headrace.commands.writing.delete import remove
-from headrace.dispatch.api_version import is_strict
 from headrace.dispatch.arguments import Field, Fields, boolean, document, without_effect
 from headrace.dispatch.collection_uuid import COLLECTION_UUID
 from headrace.dispatch.command import Command
@@ -60,7 +59,7 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
     _check(body)
     context.keeps_empty_timestamps = KEEPS_EMPTY_TIMESTAMPS.of(body)
     collection = writable(context, namespace)
-    check_hint(collection, body.get("hint"), api_strict=is_strict(body))
+    check_hint(collection, body.get("hint"))
     spec = QUERY.of(body)
     finder = None
     if collection is not None:

@@ -11,7 +11,6 @@ from bson.errors import InvalidBSON
 
 from headrace import limits
 from headrace.commands.requirements import writes
-from headrace.dispatch.api_version import is_strict
 from headrace.dispatch.arguments import Field, Fields, array, document, raw_documents, without_effect
 from headrace.dispatch.collection_uuid import COLLECTION_UUID
 from headrace.dispatch.command import Command
@@ -214,7 +213,7 @@ def _run_statement(
     upsert = UPSERT.of(statement)
     if upsert:
         check_upsert_filter(statement["q"])
-    check_hint(collection, statement.get("hint"), api_strict=is_strict(request.body))
+    check_hint(collection, statement.get("hint"))
     collation = collation_of(collection, statement.get("collation"))
     if collection is None:
         Finder(missing(namespace), statement["q"], collation, let, statement.get("hint") if upsert else None)

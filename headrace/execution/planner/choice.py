@@ -23,7 +23,7 @@ from headrace.cursors.index_scan import RANGE_COUNT
 from headrace.errors import CommandError
 from headrace.execution.planner.bounds import POINTS, PathCondition, conditions_of, equality_condition
 from headrace.execution.planner.collated_bounds import conditions_for, has_order_of
-from headrace.execution.planner.eligibility import follows, holds, is_safe
+from headrace.execution.planner.eligibility import follows, holds, is_safe, usable
 from headrace.execution.planner.index_access import IndexAccess, Range, index_access, ranges_of
 from headrace.execution.planner.index_filters import allowed_indexes
 from headrace.execution.planner.index_kinds import is_ordered, variants
@@ -84,7 +84,7 @@ def choose(
         if not ways:
             raise CommandError(291, "error processing query: planner returned error :: caused by :: No query solutions")
         return Choice(ways[0]) if len(ways) == 1 else _tried(current, collection, query, ways, order)
-    indexes = collection.indexes if allowed is None else allowed
+    indexes = usable(collection.indexes if allowed is None else allowed)
     ways = _ways(indexes, conditions, collation, order.sort, is_complete)
     if ways:
         choice = Choice(ways[0]) if len(ways) == 1 else _tried(current, collection, query, ways, order)
@@ -224,7 +224,7 @@ def distinct_access(
     if not _is_complete(node, conditions):
         return None
     ways = []
-    for index in collection.indexes if hint is None else [hint]:
+    for index in usable(collection.indexes) if hint is None else [hint]:
         if path not in index.spec["key"] or not index.has_entries or index.spec.get("hidden"):
             continue
         if not is_ordered(index) or not has_order_of(index, collation):

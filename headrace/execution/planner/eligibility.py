@@ -11,12 +11,21 @@ from typing import Any, Final
 from headrace.execution.planner.bounds import PathCondition
 from headrace.execution.planner.index_access import IndexAccess
 from headrace.query.match.match_expression import And, LeafMatchExpression, MatchExpression, MatchType, Or
+from headrace.running_command import running_command
 from headrace.store.catalog import Index
 from headrace.store.indexes.index_entries import key_maker
 from headrace.values.order import equal
 
 _ASCENDING: Final = frozenset({MatchType.GT, MatchType.GTE})
 _DESCENDING: Final = frozenset({MatchType.LT, MatchType.LTE})
+
+
+def usable(indexes: Sequence[Index]) -> Sequence[Index]:
+    """Return the indexes that the running command may use: under the strict stable API no sparse one."""
+    command = running_command()
+    if command is None or not command.is_strict:
+        return indexes
+    return [index for index in indexes if not index.spec.get("sparse")]
 
 
 def holds(index: Index, conditions: Sequence[PathCondition], *, hinted: bool = False) -> bool:
