@@ -121,6 +121,10 @@ class Memory:
         self.used -= account.bytes
         account.bytes = 0
 
+    def accounts(self) -> list[Account]:
+        """All open accounts."""
+        return list(self._accounts)
+
     def largest(self, count: int) -> list[Account]:
         """The accounts that hold most, at most `count` of them, without empty ones."""
         accounts = heapq.nlargest(count, self._accounts, key=lambda account: account.bytes)

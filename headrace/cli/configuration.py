@@ -15,6 +15,8 @@ SETTINGS: Final = {
     "auditLog.filter": "--auditFilter",
     "auditLog.format": "--auditFormat",
     "auditLog.path": "--auditPath",
+    "headrace.metricsAddress": "--metricsAddress",
+    "headrace.metricsPort": "--metricsPort",
     "net.bindIp": "--bind_ip",
     "net.bindIpAll": "--bind_ip_all",
     "net.ipv6": "--ipv6",
@@ -43,7 +45,7 @@ SETTINGS: Final = {
     "systemLog.path": "--logpath",
     "systemLog.quiet": "--quiet",
 }
-"""A setting by its path, and the flag that it stands for."""
+"""A setting by its path, and the flag that it stands for. Those under `headrace` are no settings of mongod's."""
 _WITHOUT_FLAG: Final = (
     ("net.unixDomainSocket.enabled", True), ("processManagement.timeZoneInfo", None),
     ("security.authorization", "disabled"), ("storage.engine", "lmdb"), ("systemLog.destination", "file"),

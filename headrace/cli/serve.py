@@ -114,6 +114,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--no-oplog", action="store_true", help="a standalone: no local database and no change streams")
     add("--logpath", metavar="FILE", type=Path, help="log to this file instead of the standard output")
     _add_audit_flags(add)
+    add(
+        "--metricsPort",
+        metavar="N",
+        type=_port,
+        help="answer GET /metrics, for Prometheus, and /healthz on this TCP port; 0 picks a free one (default: none)",
+    )
+    add("--metricsAddress", metavar="HOST", help="the address for --metricsPort (default: 127.0.0.1)")
     add("--logFormat", choices=("text", "json"), default="text", help="lines as text, or as mongod's (default: text)")
     _add_profiling_flags(add)
     _add_rotation_flags(add)
@@ -306,11 +313,19 @@ def options_of(arguments: argparse.Namespace, words: Sequence[str]) -> ServerOpt
         logpath=arguments.logpath and arguments.logpath.absolute(),
         logappend=arguments.logappend,
         reopens_log=_reopens_log(arguments),
+        metrics_address=_metrics_address(arguments),
+        metrics_port=arguments.metricsPort,
         fork=arguments.fork,
         pidfilepath=arguments.pidfilepath and arguments.pidfilepath.absolute(),
         advertised_host=arguments.advertise,
         argv=("headrace", *without_passwords(words)),
     )
+
+
+def _metrics_address(arguments: argparse.Namespace) -> str:
+    if arguments.metricsAddress is not None and arguments.metricsPort is None:
+        raise BadOptions("--metricsAddress needs --metricsPort")
+    return arguments.metricsAddress or "127.0.0.1"
 
 
 def _reopens_log(arguments: argparse.Namespace) -> bool:

@@ -111,6 +111,10 @@ class ServerOptions:
     """Append to an existing log file instead of renaming it."""
     reopens_log: bool = False
     """On rotation, open the log file again, which another program has renamed, instead of renaming it."""
+    metrics_address: str = "127.0.0.1"
+    """The address for `metrics_port`."""
+    metrics_port: int | None = None
+    """TCP port for `/metrics` and `/healthz` over HTTP; 0 picks a free one, None: there is none."""
     fork: bool = False
     """Run the daemon in the background."""
     pidfilepath: Path | None = None

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace import limits
 from headrace.clock import Clock, SystemClock, monotonic
@@ -43,6 +43,9 @@ from headrace.server.watchdog import LOOK_SECONDS, Watchdog
 from headrace.server.writer import SharedGate, Writer
 from headrace.store.store import Store
 from headrace.values.position import seconds
+
+if TYPE_CHECKING:
+    from headrace.server.metrics.scrapes import ScrapeListener
 
 LOG = logging.getLogger("headrace.server")
 
@@ -121,6 +124,8 @@ class Core:
         self._socket_path: Path | None = None
         self.startup_warnings: list[str] = []
         self.certificate: tuple[str, float] | None = None
+        self.scrapes: ScrapeListener | None = None
+        """Where monitors ask; None: nowhere."""
 
     def _new_engine(self, clock: Clock) -> Engine:
         options = self.options
@@ -138,6 +143,8 @@ class Core:
                 self._listen(address)
             if self.options.unix_socket_prefix is not None:
                 self._listen_unix(self.options.unix_socket_prefix)
+            if self.options.metrics_port is not None:
+                await self._listen_for_scrapes(self.options.metrics_address, self.options.metrics_port)
         except BaseException:
             await self.stop()
             raise
@@ -170,6 +177,13 @@ class Core:
             self.port = bound.getsockname()[1]  # the port picked for the first address is used for all
             self._listener.add(bound)
 
+    async def _listen_for_scrapes(self, address: str, port: int) -> None:
+        from headrace.server.metrics.scrapes import ScrapeListener
+
+        self.scrapes = ScrapeListener(self)
+        await self.scrapes.listen(address, port)
+        LOG.info("/metrics and /healthz are on port %d of %s", self.scrapes.port, address)
+
     def _new_protocol(self) -> asyncio.Protocol:
         return Peer(self) if self._handshakes is None else TlsLayer(self._handshakes, self.loop, lambda: Peer(self))
 
@@ -200,6 +214,8 @@ class Core:
         self._log_rates.close()
         self.ending = True
         self._listener.close()
+        if self.scrapes is not None:
+            self.scrapes.close()
         if self._handshakes is not None:
             self._handshakes.close()
         for peer in self.peers:

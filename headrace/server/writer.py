@@ -29,6 +29,7 @@ from headrace.errors import Interrupted
 from headrace.server.failures import log_failure, write_error
 from headrace.server.group_commit import GroupCommitter, WriteGroup
 from headrace.server.measured_memory import oldest
+from headrace.server.metrics.commit_times import CommitTimes
 from headrace.store.kv import Transaction
 from headrace.store.write_transaction import CatalogChange, WriteTransaction
 from headrace.turns import Turn
@@ -154,6 +155,7 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
         self._scheduled = False
         self._is_due = False  # `_flush` is among what the loop calls next
         self._commit_ms = 0.0
+        self.commit_times = CommitTimes()
         self._commit_was_long = False
         self._idle: list[asyncio.Future[None]] = []
         self.busy_since: float | None = None
@@ -403,8 +405,10 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
     def _timed_sync(self, txn: WriteTransaction, is_long: bool) -> None:
         started = time.perf_counter()
         self._core.store.sync(txn)
+        took = time.perf_counter() - started
+        self.commit_times.add(took)
         if not is_long:
-            self._commit_ms += 0.1 * ((time.perf_counter() - started) * 1000 - self._commit_ms)
+            self._commit_ms += 0.1 * (took * 1000 - self._commit_ms)
 
     def _synced(self, group: SharedGroup, failure: BaseException | None) -> None:
         """The commit has ended: publish it and answer."""

@@ -1,0 +1,1 @@
+"""`--metricsPort`: what the server counts, for Prometheus and for checks of its health."""

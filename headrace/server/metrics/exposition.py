@@ -1,0 +1,213 @@
+"""The text of `/metrics`, in Prometheus' text format 0.0.4.
+
+Rules:
+- Numbers are those of `serverStatus` and `$currentOp`. What is not counted is not there.
+- The text has a bounded number of series, whatever clients do: holders of memory are summed by kind, streams by scope,
+  and of very many scopes those with the greatest lag are shown.
+- It is made on the server's loop, in steps between which clients are served.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate, islice
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from headrace import limits
+from headrace.commands.server_info import server_status
+from headrace.cursors.change_cursor import CursorState
+from headrace.dispatch.context import CommandContext
+from headrace.dispatch.request import ClientInfo, Request
+from headrace.server.job_steps import let_others_run
+from headrace.server.metrics.commit_times import BOUNDS
+from headrace.values.position import seconds
+
+if TYPE_CHECKING:
+    from headrace.server.core import Core
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_HOLDER: Final = re.compile(r"( of | since | \d).*")
+"""Matches what names one holder of memory among those of its kind."""
+_STEP_COUNT: Final = 500
+"""Items that are looked at before clients have their turn."""
+_UNSHOWN: Final = ("asserts", "globalLock", "repl", "security", "storageEngine", "transportSecurity")
+Item = TypeVar("Item")
+
+
+class _Text:
+    """Families of metrics, in the order in which they are added."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+
+    def add(self, name: str, kind: str, meaning: str, samples: Mapping[str, float] | float) -> None:
+        """Add a family: its one number, or numbers by their labels (`kind="insert"`); of none there is nothing."""
+        by_labels = samples if isinstance(samples, Mapping) else {"": samples}
+        if by_labels:
+            self._head(name, kind, meaning)
+            self._lines += [
+                f"headrace_{name}{{{labels}}} {value}" if labels else f"headrace_{name} {value}"
+                for labels, value in by_labels.items()
+            ]
+
+    def _head(self, name: str, kind: str, meaning: str) -> None:
+        self._lines += [f"# HELP headrace_{name} {meaning}", f"# TYPE headrace_{name} {kind}"]
+
+    def add_histogram(self, name: str, meaning: str, counts: list[int], total: float) -> None:
+        """Add times by the ranges of `BOUNDS`."""
+        self._head(name, "histogram", meaning)
+        sums = list(accumulate(counts))
+        for bound, count in zip((*map(str, BOUNDS), "+Inf"), sums):
+            self._lines.append(f'headrace_{name}_bucket{{le="{bound}"}} {count}')
+        self._lines += [f"headrace_{name}_sum {total}", f"headrace_{name}_count {sums[-1]}"]
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines) + "\n"
+
+
+def _labels(name: str, values: Mapping[str, float]) -> dict[str, float]:
+    """Numbers by the value of one label."""
+    return {f'{name}="{_escaped(value)}"': number for value, number in sorted(values.items())}
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+async def exposition(core: Core) -> str:
+    """Return the metrics of a server as they are now."""
+    text = _Text()
+    status = _status(core)
+    _add_server(text, core, status)
+    _add_operations(text, status)
+    _add_commits(text, core, status["metrics"])
+    await let_others_run()
+    await _add_cursors(text, core)
+    await _add_memory(text, core, status["mem"])
+    _add_storage(text, core)
+    return str(text)
+
+
+def _status(core: Core) -> dict[str, Any]:
+    request = Request("serverStatus", "admin", b"", {}, ClientInfo(0, "metrics", "metrics"), dict.fromkeys(_UNSHOWN, 0))
+    context = CommandContext(core.engine)
+    try:
+        return server_status.run(context, request)
+    finally:
+        context.close()
+
+
+def _add_server(text: _Text, core: Core, status: dict[str, Any]) -> None:
+    version = _escaped(str(status["headraceVersion"]))
+    text.add("info", "gauge", "The version of Headrace, as a label.", {f'version="{version}"': 1})
+    text.add("uptime_seconds", "gauge", "Time since the start.", status["uptimeMillis"] / 1000)
+    text.add("primary", "gauge", "1 while the server takes writes.", int(core.engine.primacy.is_primary))
+    text.add("connections", "gauge", "Open connections.", status["connections"]["current"])
+    text.add("connections_total", "counter", "Connections that were opened.", status["connections"]["totalCreated"])
+    process = status["extra_info"]
+    text.add(
+        "cpu_seconds_total", "counter", "Processor time of the process.",
+        (process["user_time_us"] + process["system_time_us"]) / 1e6,
+    )  # fmt: skip
+
+
+def _add_operations(text: _Text, status: dict[str, Any]) -> None:
+    counters, metrics = status.get("opcounters", {}), status["metrics"]
+    text.add("operations_total", "counter", "Operations, as opcounters has them.", _labels("kind", counters))
+    commands = metrics.get("commands", {})
+    totals = {name: counts["total"] for name, counts in commands.items() if "total" in counts}
+    failures = {name: counts["failed"] for name, counts in commands.items() if "failed" in counts}
+    text.add("commands_total", "counter", "Commands that were answered.", _labels("command", totals))
+    text.add("commands_failed_total", "counter", "Commands answered with an error.", _labels("command", failures))
+    text.add(
+        "documents_total", "counter", "Documents that were inserted, returned, updated or deleted.",
+        _labels("what", metrics.get("document", {})),
+    )  # fmt: skip
+    network = status.get("network", {})
+    sizes = {"in": network.get("bytesIn", 0), "out": network.get("bytesOut", 0)}
+    text.add("network_bytes_total", "counter", "Bytes from clients and to them.", _labels("direction", sizes))
+
+
+def _add_commits(text: _Text, core: Core, metrics: dict[str, Any]) -> None:
+    times = core.writer.commit_times
+    text.add_histogram("commit_seconds", "Time that commits took on the disk.", list(times.counts), times.seconds)
+    written = metrics.get("commits", {}).get("writes", 0)
+    text.add("commit_writes_total", "counter", "Writes of clients that were committed.", written)
+    open_count = len(core.store.transactions.open)
+    text.add("transactions_open", "gauge", "Transactions of clients, and snapshots, that are open.", open_count)
+
+
+def _steps(items: Iterable[Item]) -> Iterator[list[Item]]:
+    left = iter(items)
+    while step := list(islice(left, _STEP_COUNT)):
+        yield step
+
+
+async def _add_cursors(text: _Text, core: Core) -> None:
+    reads = {"memory": 0, "oplog": 0}
+    lags: dict[str, float] = {}
+    others = 0
+    now_ms = core.engine.clock.now_ms()
+    for step in _steps(core.engine.cursors):
+        for cursor in step:
+            if not cursor.is_change_stream:
+                others += 1
+            elif not cursor.closed:
+                reads["oplog" if cursor.state is CursorState.BEHIND else "memory"] += 1
+                unread = cursor.unread_since(core.store.last_position)
+                lag = 0.0 if unread is None else max(0, now_ms - seconds(unread) * 1000) / 1000
+                scope = _scope(cursor.namespace)
+                lags[scope] = max(lags.get(scope, 0.0), lag)
+        await let_others_run()
+    text.add("cursors", "gauge", "Open cursors that are no change streams.", others)
+    text.add("streams", "gauge", "Open change streams, by where they read.", _labels("reads", reads))
+    greatest = dict(sorted(lags.items(), key=lambda item: (-item[1], item[0]))[: limits.SCRAPE_SCOPE_COUNT_MAX])
+    text.add(
+        "stream_lag_seconds", "gauge", "Age of the first event that the slowest change stream of a scope has not read.",
+        _labels("scope", greatest),
+    )  # fmt: skip
+
+
+def _scope(namespace: str) -> str:
+    database, _, collection = namespace.partition(".")
+    if collection == "$cmd.aggregate":
+        return "all databases" if database == "admin" else database
+    return namespace
+
+
+async def _add_memory(text: _Text, core: Core, memory: dict[str, Any]) -> None:
+    holders: dict[str, float] = {}
+    for step in _steps(core.engine.memory.accounts()):
+        for account in step:
+            kind = _HOLDER.sub("", account.name).strip()
+            holders[kind] = holders.get(kind, 0) + account.bytes
+        await let_others_run()
+    text.add(
+        "memory_bytes", "gauge", "Memory that clients make the server hold, by holder.", _labels("holder", holders)
+    )
+    text.add("memory_limit_bytes", "gauge", "The limit of that memory.", memory["limitBytes"])
+    text.add("memory_cut_off_total", "counter", "Holders that were cut off at the limit.", memory["cutOff"])
+    resident = memory["resident"] * 1024 * 1024
+    text.add("resident_bytes", "gauge", "Memory of the process, with pages of the data file.", resident)
+
+
+def _add_storage(text: _Text, core: Core) -> None:
+    store = core.store
+    text.add("data_file_bytes", "gauge", "Size of the data file.", store.environment.file_bytes)
+    if not store.oplog_enabled:
+        return
+    with store.reading() as view:
+        oldest = view.oldest_position()
+        count = view.kv.stat(view.tables["oplog"])["entries"]
+        size = store.environment.table_bytes(view.kv, "oplog")
+    last = seconds(store.last_position)
+    text.add("oplog_window_seconds", "gauge", "Time from the oplog's first entry to its last.",
+             0 if oldest is None else last - seconds(oldest))  # fmt: skip
+    text.add("oplog_entries", "gauge", "Entries of the oplog.", count)
+    text.add("oplog_bytes", "gauge", "Size of the oplog.", size)
+    if core.engine.oplog_bytes_max is not None:
+        text.add(
+            "oplog_limit_bytes", "gauge", "The size from which on the oplog is pruned.", core.engine.oplog_bytes_max
+        )
+    text.add("last_write_seconds", "gauge", "Cluster time of the last commit.", last)
