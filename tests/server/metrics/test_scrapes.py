@@ -20,7 +20,7 @@ from headrace.server.metrics.exposition import _HOLDER
 from headrace.server.metrics.scrapes import ScrapeListener
 from tests.waiting import until
 
-DASHBOARD = Path(__file__).parents[2] / "deploy" / "grafana-dashboard.json"
+DASHBOARD = Path(__file__).parents[3] / "deploy" / "grafana-dashboard.json"
 SAMPLE = re.compile(r'(\w+)(?:\{([a-z]+="[^"]*")\})? (\S+)')
 
 
