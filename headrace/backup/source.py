@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -58,9 +62,15 @@ class Source:
 
     @contextmanager
     def copied(self) -> Iterator[Copy]:
-        """A copy of the last commit, in a temporary folder beside the directory, for the length of a `with`."""
-        parent = self.path.resolve().parent
-        with tempfile.TemporaryDirectory(prefix=f".{self.path.resolve().name}-backup-", dir=parent) as folder:
+        """A copy of the last commit, in a temporary folder beside the directory, for the length of a `with`.
+
+        Where the user may not write there, as a service may not, the folder is in the directory itself."""
+        path = self.path.resolve()
+        parent, prefix = path.parent, f".{path.name}-backup-"
+        if not os.access(parent, os.W_OK):
+            parent, prefix = path, ".backup-"
+        _remove_left_behind(parent, prefix)
+        with tempfile.TemporaryDirectory(prefix=prefix, dir=parent) as folder, _held(folder):
             target = Path(folder)
 
             def copy() -> None:
@@ -80,6 +90,30 @@ class Copy:
     file: Path
     history: bytes
     newest: Entry
+
+
+@contextmanager
+def _held(folder: str) -> Iterator[None]:
+    """Lock a folder, so that others see that its process lives."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _remove_left_behind(parent: Path, prefix: str) -> None:
+    """Remove the copies of backups that were killed. One that is just being made is locked, or has no file yet."""
+    for folder in parent.glob(f"{prefix}*"):
+        with contextlib.suppress(OSError):
+            descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if (folder / DATA_FILE).exists():
+                    shutil.rmtree(folder)
+            finally:
+                os.close(descriptor)
 
 
 def _retried(read: Callable[[], Result]) -> Result:

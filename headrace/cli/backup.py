@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import select
+import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,8 +19,11 @@ from headrace.cli.arguments import EXIT_FAILED, Failed, add_command, is_uri, ter
 if TYPE_CHECKING:
     from headrace.backup.archive import BackupArchive
     from headrace.backup.restore import Moment
+    from headrace.backup.writer import ArchiveWriter
 
 _UNITS: Final = {"d": 86400, "h": 3600, "m": 60, "s": 1}
+WHILE_STDIN: Final = "--while-stdin"
+"""With --follow, for `headrace serve --backup`: end when the standard input does, and say what is shipped."""
 KEY_VARIABLE: Final = "HEADRACE_BACKUP_KEY"
 _DESCRIPTION: Final = (
     "Back up a data directory into an archive, while its server or program runs: at first a snapshot, then only what "
@@ -45,13 +51,14 @@ def add_parser(commands: Any) -> None:
     backup.add_argument("--follow", action="store_true", help="ship the oplog as it is committed, until interrupted")
     backup.add_argument("--snapshot", action="store_true", help="store a new snapshot, even if the archive has one")
     backup.add_argument(
-        "--snapshotEvery", metavar="AGE", type=_age_ms, default=_age_ms("1d"),
+        "--snapshotEvery", metavar="AGE", type=age_ms, default=age_ms("1d"),
         help="with --follow: the age at which the newest snapshot gets a successor (default: 1d)",
     )  # fmt: skip
     backup.add_argument(
-        "--retain", metavar="AGE", type=_age_ms,
+        "--retain", metavar="AGE", type=age_ms,
         help="remove what no moment of this age or younger requires (default: remove nothing)",
     )  # fmt: skip
+    backup.add_argument(WHILE_STDIN, action="store_true", dest="while_stdin", help=argparse.SUPPRESS)
     _add_key(backup)
     restore = add_command(
         commands, "restore", _restore, "make a data directory from an archive of `headrace backup`",
@@ -79,7 +86,8 @@ def _add_key(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def _age_ms(word: str) -> int:
+def age_ms(word: str) -> int:
+    """An age such as 12h, in ms. Raises ArgumentTypeError."""
     if len(word) < 2 or word[-1] not in _UNITS or not word[:-1].isdecimal():
         raise argparse.ArgumentTypeError(f"{word!r} is not an age such as 90s, 10m, 12h or 7d")
     return int(word[:-1]) * _UNITS[word[-1]] * 1000
@@ -124,6 +132,9 @@ def _backup(arguments: argparse.Namespace, words: Sequence[str]) -> int:
         archive = _archive(arguments)
         if arguments.source == "check":
             return _check(archive)
+        if arguments.while_stdin:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_IGN)  # a service manager sends it to all; the server says when
         with archive.place.lock():
             return _ship(archive, arguments)
 
@@ -151,14 +162,24 @@ def _ship(archive: BackupArchive, arguments: argparse.Namespace) -> int:
         f"{arguments.archive}: stored {snapshot}{shipped.entries} oplog entries; ends at {writer.position:016x}",
         flush=True,
     )
-    if arguments.follow:
-        follow(writer, Schedule(arguments.snapshotEvery, arguments.retain), _wait, _say)
+    schedule = Schedule(arguments.snapshotEvery, arguments.retain)
+    if arguments.while_stdin:
+        follow(writer, schedule, partial(_wait_while_stdin, writer), _say)
+        writer.ship()  # what the server has committed last
+    elif arguments.follow:
+        follow(writer, schedule, _wait, _say)
     return 0
 
 
 def _wait(seconds: float) -> bool:
     threading.Event().wait(seconds)
     return True
+
+
+def _wait_while_stdin(writer: ArchiveWriter, seconds: float) -> bool:
+    """Say what is shipped and wait; False when the standard input, which the server holds open, has ended."""
+    print(f"@ {writer.position:016x}", flush=True)
+    return not select.select([0], [], [], seconds)[0]
 
 
 def _say(text: str) -> None:

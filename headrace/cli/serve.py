@@ -21,6 +21,7 @@ from headrace import limits
 from headrace.cli.background import Announce, open_log, pid_file, run_in_background
 from headrace.cli.data_directory import data_directory
 from headrace.cli.readiness import notify_ready
+from headrace.cli.serve_backup import add_backup_flags, backup_words
 from headrace.cli.tls_flags import BadOptions, add_tls_flags, tls_options_of, without_passwords
 from headrace.dispatch.options import MECHANISMS, AuditOptions, ServerOptions
 
@@ -114,6 +115,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--no-oplog", action="store_true", help="a standalone: no local database and no change streams")
     add("--logpath", metavar="FILE", type=Path, help="log to this file instead of the standard output")
     _add_audit_flags(add)
+    add_backup_flags(add)
     add(
         "--metricsPort",
         metavar="N",
@@ -352,6 +354,7 @@ def serve(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     stderr."""
     try:
         options = options_of(arguments, words)
+        backup = backup_words(arguments, options.dbpath)
     except BadOptions as error:
         return _fail(str(error), EXIT_BAD_OPTIONS)
     if arguments.shutdown:
@@ -359,8 +362,8 @@ def serve(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     if options.fork and options.logpath is None:
         return _fail("--fork requires --logpath", EXIT_FAILED)
     if options.fork:
-        return run_in_background(partial(_run, options))
-    return _run(options, _say)
+        return run_in_background(partial(_run, options, backup))
+    return _run(options, backup, _say)
 
 
 def shut_down(path: Path) -> int:
@@ -379,7 +382,7 @@ def shut_down(path: Path) -> int:
     return 0
 
 
-def _run(options: ServerOptions, announce: Announce) -> int:
+def _run(options: ServerOptions, backup: list[str] | None, announce: Announce) -> int:
     from headrace.server import daemon
     from headrace.server.audit import AuditError
     from headrace.server.exposure import UnprotectedAddress
@@ -405,7 +408,7 @@ def _run(options: ServerOptions, announce: Announce) -> int:
                 announce(line)
                 notify_ready()
 
-            daemon.run(options, listens, rotate_log=rotated)
+            daemon.run(options, listens, rotate_log=rotated, backup=backup)
     except DirectoryInUse as error:
         return _fail(str(error), EXIT_DIRECTORY_IN_USE)
     except (AuditError, TlsError, UnprotectedAddress) as error:

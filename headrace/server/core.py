@@ -45,6 +45,7 @@ from headrace.store.store import Store
 from headrace.values.position import seconds
 
 if TYPE_CHECKING:
+    from headrace.server.backup_process import BackupProcess
     from headrace.server.metrics.scrapes import ScrapeListener
 
 LOG = logging.getLogger("headrace.server")
@@ -60,6 +61,11 @@ class Hosted(NamedTuple):
 
 class Core:
     """A running server. Made, started and stopped on its loop's thread."""
+
+    backup: BackupProcess | None = None
+    """The backup beside this server, which its process has started; None: there is none."""
+    scrapes: ScrapeListener | None = None
+    """Where monitors ask; None: nowhere."""
 
     def __init__(
         self, options: ServerOptions, *, throw_away: bool = False, clock: Clock | None = None,
@@ -124,8 +130,6 @@ class Core:
         self._socket_path: Path | None = None
         self.startup_warnings: list[str] = []
         self.certificate: tuple[str, float] | None = None
-        self.scrapes: ScrapeListener | None = None
-        """Where monitors ask; None: nowhere."""
 
     def _new_engine(self, clock: Clock) -> Engine:
         options = self.options

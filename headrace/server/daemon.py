@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -22,12 +22,14 @@ EXIT_ABRUPT: Final = 14
 
 
 def run(
-    options: ServerOptions, announce: Callable[[str], None] = print, *, rotate_log: Callable[[], object] | None = None
-) -> None:
+    options: ServerOptions, announce: Callable[[str], None] = print, *, rotate_log: Callable[[], object] | None = None,
+    backup: Sequence[str] | None = None,
+) -> None:  # fmt: skip
     """Serve until SIGINT, SIGTERM or the command shutdown. SIGUSR1 rotates the logs; SIGHUP does so, too, and with TLS
     reads the certificates again.
 
-    `rotate_log` begins a new log file; None where none is written.
+    `rotate_log` begins a new log file; None where none is written. `backup`: the command line of a backup that lives
+    as long as the server (`BackupProcess`).
 
     `announce` is called once, with one line that says where the server listens.
 
@@ -35,14 +37,15 @@ def run(
     """
     loop = new_loop()
     try:
-        loop.run_until_complete(_serve(options, announce, rotate_log))
+        loop.run_until_complete(_serve(options, announce, rotate_log, backup))
     finally:
         loop.close()
 
 
 async def _serve(
-    options: ServerOptions, announce: Callable[[str], None], rotate_log: Callable[[], object] | None
-) -> None:
+    options: ServerOptions, announce: Callable[[str], None], rotate_log: Callable[[], object] | None,
+    backup: Sequence[str] | None,
+) -> None:  # fmt: skip
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -54,9 +57,16 @@ async def _serve(
         loop.add_signal_handler(signal.SIGHUP, partial(_hang_up, core))
     announce(f"headrace listens on {', '.join(core.addresses)}, data in {options.dbpath}")
     tending = loop.create_task(tend(core))
+    if backup is not None:
+        from headrace.server.backup_process import BackupProcess
+
+        core.backup = BackupProcess(backup)
+        core.backup.start()
     await ended.wait()
     tending.cancel()
     await core.stop()
+    if core.backup is not None:
+        await core.backup.stop()
 
 
 def _hang_up(core: Core) -> None:

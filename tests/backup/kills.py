@@ -5,11 +5,15 @@
 One client inserts documents with the numbers 0, 1, 2, ... and increments a counter in the same transaction now and
 then. After each kill the archive is restored: it must have all that the server's oplog has up to the archive's end, and
 no archive may end before what an earlier restore has seen.
+
+With `--inServer` the backup is that of `headrace serve --backup`. It ships what is left after its server was killed, so
+that the archive then has all that was acknowledged.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import shutil
 import signal
@@ -17,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +34,7 @@ from headrace.backup.places import Folder
 from headrace.backup.restore import restore
 from headrace.testing.driven import DrivenServer
 from tests.ports import free_port
+from tests.waiting import until
 
 SECONDS_MAX = 60.0
 
@@ -36,7 +42,8 @@ SECONDS_MAX = 60.0
 class Lives:
     """A server, its backup and its client, on one directory."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path, seed: int, *, in_server: bool = False) -> None:
+        self.in_server = in_server
         self.random = random.Random(seed)
         self.data, self.destination, self.folder = folder / "data", folder / "archive", folder
         self.archive = BackupArchive(Folder(self.destination), Sealer())
@@ -49,7 +56,11 @@ class Lives:
 
     def start_server(self) -> None:
         """Start the server, and wait until it answers."""
-        self.server = _start("serve", "--dbpath", str(self.data), "--port", str(self.port))
+        flags = ["--dbpath", str(self.data), "--port", str(self.port)]
+        if self.in_server:
+            every = f"{self.random.randrange(1, 4)}s"
+            flags += ["--backup", str(self.destination), "--backupSnapshotEvery", every, "--backupRetain", "5s"]
+        self.server = _start("serve", *flags)
         client = self.client(SECONDS_MAX)
         client.admin.command("ping")
         client.close()
@@ -110,12 +121,36 @@ class Lives:
             self.server = None
         stop.set()
         thread.join(SECONDS_MAX)
-        if self.server is None:
-            self.start_server()
         self.compare()
 
-    def compare(self) -> None:
-        """Restore the archive, and compare it with the server's oplog up to where the archive ends."""
+    def round_in_server(self) -> None:
+        """Run for a moment, kill the backup now and then, kill the server, and compare."""
+        if self.server is None:
+            self.start_server()
+        assert self.server is not None
+        (backup,) = until(partial(_children, self.server.pid))
+        stop = threading.Event()
+        thread = threading.Thread(target=self.load, args=(stop,))
+        thread.start()
+        stop.wait(self.random.uniform(0.05, 1.8))
+        is_alive = self.random.randrange(3) > 0
+        if not is_alive:
+            until(self.archive.snapshots)
+            os.kill(backup, signal.SIGKILL)
+            stop.wait(self.random.uniform(0.0, 2.5))  # it is started again after a second
+        self.server.send_signal(signal.SIGSTOP)  # so that it starts no other one
+        backups = _children(self.server.pid)
+        _kill(self.server)
+        self.server = None
+        stop.set()
+        thread.join(SECONDS_MAX)
+        for pid in backups:
+            until(partial(_is_over, pid))  # it ships what is left, and ends
+        self.compare(has_all=is_alive)
+
+    def compare(self, *, has_all: bool = False) -> None:
+        """Restore the archive, and compare it with the server's oplog up to where the archive ends; `has_all`: it must
+        have what was acknowledged."""
         if self.backup is not None:
             _kill(self.backup)  # so that the archive stays as it is
             self.backup = None
@@ -127,6 +162,8 @@ class Lives:
         assert end == max([item.position for item in self.archive.snapshots()] + [item.last for item in segments])
         self.last_end = end
         self.restores += 1
+        if self.server is None:
+            self.start_server()
         client = self.client(SECONDS_MAX)
         query = {"ts": {"$lte": _timestamp(end)}}
         numbers, counted = set(), 0
@@ -139,6 +176,7 @@ class Lives:
         client.close()
         assert present > self.acknowledged, "an acknowledged write is missing on the server"
         assert numbers == set(range(len(numbers)))
+        assert not has_all or len(numbers) > self.acknowledged, "the backup has not shipped an acknowledged write"
         with DrivenServer(target) as server:
             found = server.must("shop", {"find": "numbers", "batchSize": 10_000_000})["cursor"]["firstBatch"]
             count = server.must("shop", {"find": "counts"})["cursor"]["firstBatch"]
@@ -149,6 +187,19 @@ class Lives:
         """Kill both."""
         _kill(self.server)
         _kill(self.backup)
+
+
+def _children(pid: int) -> list[int]:
+    """The processes that a process has started and that go on, on Linux."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(child) for child in children if not _is_over(int(child))]
+
+
+def _is_over(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
 
 
 def _timestamp(position: int) -> Any:
@@ -171,16 +222,16 @@ def _kill(process: subprocess.Popen[bytes] | None) -> None:
             process.stdout.close()
 
 
-def run(count: int, seed: int, folder: Path) -> int:
+def run(count: int, seed: int, folder: Path, *, in_server: bool = False) -> int:
     """Kill that often; return how many restores were compared."""
     restores = 0
     for first in range(0, count, 20):
         part = folder / str(first)
         part.mkdir()
-        lives = Lives(part, seed * 1000 + first)
+        lives = Lives(part, seed * 1000 + first, in_server=in_server)
         try:
             for _ in range(min(20, count - first)):
-                lives.round()
+                lives.round_in_server() if in_server else lives.round()
             assert lives.acknowledged > 0, "the client has written nothing"
         finally:
             lives.close()
@@ -193,6 +244,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--inServer", action="store_true", help="with the backup of `headrace serve --backup`")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="headrace-kills-") as temporary:
-        print(run(arguments.count, arguments.seed, Path(temporary)), "restores are right")
+        restored = run(arguments.count, arguments.seed, Path(temporary), in_server=arguments.inServer)
+        print(restored, "restores are right")

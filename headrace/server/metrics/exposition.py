@@ -210,4 +210,9 @@ def _add_storage(text: _Text, core: Core) -> None:
         text.add(
             "oplog_limit_bytes", "gauge", "The size from which on the oplog is pruned.", core.engine.oplog_bytes_max
         )
+    if core.backup is not None:
+        text.add("backup_running", "gauge", "1 while the backup ships the oplog.", int(core.backup.is_running))
+        if core.backup.position is not None:
+            reached = seconds(core.backup.position)
+            text.add("backup_position_seconds", "gauge", "Cluster time that the archive has reached.", reached)
     text.add("last_write_seconds", "gauge", "Cluster time of the last commit.", last)
