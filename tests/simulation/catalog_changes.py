@@ -45,7 +45,7 @@ def explain(op: Document, pending: Pending, reply: Document, states: list[State]
     if len(turns) == 1:
         possible = [turns[0].before, turns[0].after]
     if reply["ok"] == 1.0:
-        if not any(_is_done(op, state) for state in possible[1:]) and not _is_built_elsewhere(op, possible):
+        if not any(_is_done(op, state) for state in possible[1:]) and not _was_built(op, possible):
             raise Finding("catalog", f"{op} was answered {reply}, but is not done: {turns[-1].after}")
     elif not any(_may_fail(op, state, reply["code"]) for state in possible) and not _was_changed(op, possible, reply):
         raise Finding("catalog", f"{op} was answered {reply}, which is not explained: {turns[-1].before}")
@@ -63,14 +63,18 @@ def _was_changed(op: Document, possible: list[State], reply: Document) -> bool:
     return reply["code"] in (26, 27, 73, 175, 246, 276) and (len(identities) > 1 or len(names) > 1)
 
 
-def _is_built_elsewhere(op: Document, possible: list[State]) -> bool:
-    """Whether indexes are those of a collection that was renamed while they were built."""
+def _was_built(op: Document, possible: list[State]) -> bool:
+    """Whether each index was there at some time: another one may be dropped, or the collection renamed, beside a
+    build."""
     uuids = [there.uuid for state in possible if (there := collection_of(state, op["ns"])) is not None]
-    return op["do"] == "createIndexes" and any(
-        there.uuid in uuids and all(spec["name"] in there.indexes for spec in op["indexes"])
-        for state in possible
-        for there in state.values()
-        if isinstance(there, ModelCollection)
+    return op["do"] == "createIndexes" and all(
+        any(
+            there.uuid in uuids and spec["name"] in there.indexes
+            for state in possible
+            for there in state.values()
+            if isinstance(there, ModelCollection)
+        )
+        for spec in op["indexes"]
     )
 
 
