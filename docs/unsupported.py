@@ -20,7 +20,6 @@ TITLES: Final = {
     "accumulator.UNSUPPORTED": "Accumulators",
     "coll_mod.UNSUPPORTED": "Options of `collMod`",
     "create.UNSUPPORTED": "Options of `create`",
-    "field_operators.UNSUPPORTED": "Query operators on a field",
     "filter_parser.UNSUPPORTED": "Query operators at the top level",
     "find.UNSUPPORTED": "Options of `find`",
     "index_specification.UNSUPPORTED": "Kinds of indexes",

@@ -31,7 +31,7 @@ def quick_count(
         if context.transaction is not None or context.snapshot is not None:
             return _id_count(context, collection, [id_bounds(None, None)], wanted)
         return count_of(context, collection)
-    if finder.is_by_id:
+    if finder.is_by_id or finder.near is not None:
         return None
     access = finder.choice(context.current_view).access
     if access is None:

@@ -1,6 +1,7 @@
 """Plans as `explain` reports them, with what their stages have examined and returned.
 
     IDHACK        the document of one `_id`
+    GEO_NEAR_...  a geospatial index, from the nearest document on
     IXSCAN        an index: some keys, ranges, or all of them in order; the documents are fetched (FETCH), or what is
                   asked for is made from the keys (PROJECTION_COVERED)
     COUNT_SCAN    the keys of an index are counted
@@ -25,6 +26,7 @@ from headrace.execution.planner.bounds import end_shown
 from headrace.execution.planner.collated_bounds import CollationKey
 from headrace.execution.planner.index_access import IndexAccess
 from headrace.execution.planner.intervals import Intervals
+from headrace.execution.planner.near_access import NearAccess
 from headrace.execution.planner.plan_cache import indexes_of
 from headrace.execution.planner.query import hash_of, shape_of
 from headrace.execution.planner.several_accesses import Access, OrAccess
@@ -37,6 +39,8 @@ from headrace.values.bson.to_string import to_string
 
 Stage = dict[str, Any]
 _LOGICAL: Final = frozenset({"$and", "$nor", "$or"})
+_NEAR: Final = frozenset({"$geoNear", "$near", "$nearSphere"})
+_NEAR_STAGES: Final = frozenset({"GEO_NEAR_2D", "GEO_NEAR_2DSPHERE"})
 
 
 @dataclass(slots=True)
@@ -168,6 +172,8 @@ def read_stage(plan: ReadPlan | None, spec: dict[str, Any]) -> Stage:
         return {"stage": "EOF"}
     if plan.kind is ReadKind.IDHACK:
         return {"stage": "IDHACK"}
+    if plan.near is not None:
+        return _near_stage(plan.near, spec)
     if plan.kind is ReadKind.IDS and plan.covered is not None:
         scan = _by_id(spec, "backward" if plan.backward else "forward")["inputStage"]
         return {"stage": "PROJECTION_COVERED", "transformBy": {"_id": 1}, "inputStage": scan}
@@ -217,6 +223,17 @@ def distinct_stage(access: IndexAccess, path: str) -> Stage:
         scan = {"stage": "FETCH", "inputStage": scan}
         kind = "DEFAULT" if "." in path else "SIMPLE"
     return {"stage": f"PROJECTION_{kind}", "transformBy": {path: 1, "_id": 0}, "inputStage": scan}
+
+
+def _near_stage(access: NearAccess, spec: dict[str, Any]) -> Stage:
+    """The stage of a `$near`, under one that applies the rest of the filter."""
+    index = access.index
+    stage = {
+        "stage": f"GEO_NEAR_{access.kind.upper()}", "keyPattern": index.spec["key"], "indexName": index.name,
+        "indexVersion": 2,
+    }  # fmt: skip
+    rest = {path: value for path, value in spec.items() if type(value) is not dict or not _NEAR & value.keys()}
+    return {"stage": "FETCH", **_filter(rest), "inputStage": stage} if rest else stage
 
 
 def _by_id(spec: dict[str, Any], direction: str) -> Stage:
@@ -353,14 +370,16 @@ class StageCounts:
             return self._examined.of_source.documents
         elif name != "EOF":
             examined["keysExamined"] = self._examined.of_source.keys
-            if name == "IDHACK":
+            if name == "IDHACK" or name in _NEAR_STAGES:
                 examined["docsExamined"] = self._examined.of_source.documents
                 return self._examined.of_source.documents
         return examined.get("keysExamined", 0) - self._examined.of_source.left_out
 
 
-_LEAVES: Final = frozenset({"COLLSCAN", "COUNT_SCAN", "DISTINCT_SCAN", "EOF", "IDHACK", "IXSCAN", "RECORD_STORE_COUNT"})
-_READING: Final = frozenset({"COLLSCAN", "FETCH", "IDHACK", "PROJECTION_COVERED"})
+_LEAVES: Final = _NEAR_STAGES | {
+    "COLLSCAN", "COUNT_SCAN", "DISTINCT_SCAN", "EOF", "IDHACK", "IXSCAN", "RECORD_STORE_COUNT",
+}  # fmt: skip
+_READING: Final = _NEAR_STAGES | {"COLLSCAN", "FETCH", "IDHACK", "PROJECTION_COVERED"}
 _SILENT: Final = frozenset({"COUNT", "DELETE", "UPDATE"})
 """Stages that return nothing: what they do is in counters of their shown."""
 
@@ -395,6 +414,8 @@ def parsed_query(spec: dict[str, Any]) -> dict[str, Any]:
         elif name.startswith("$"):
             if name != "$comment":
                 conditions.append({name: value})
+        elif type(value) is dict and _NEAR & value.keys():
+            conditions.append({name: value})
         elif type(value) is dict and next(iter(value), "").startswith("$") and "$ref" not in value:
             conditions += [{name: part} for part in _conditions(value)]
         else:

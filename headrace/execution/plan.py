@@ -6,7 +6,7 @@ All commands that match documents use this: find, update, delete, findAndModify,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from bson import Decimal128, Int64, ObjectId
 from bson.datetime_ms import DatetimeMS
@@ -20,6 +20,7 @@ from headrace.execution.planner.eligibility import usable
 from headrace.execution.planner.id_ranges import IdRange, id_ranges
 from headrace.execution.planner.index_access import IndexAccess
 from headrace.execution.planner.key_range import IndexRange, range_test
+from headrace.execution.planner.near_access import NearAccess, near_access
 from headrace.execution.planner.query import ANY_ORDER, Order, Query, Shape, shape_of
 from headrace.execution.planner.several_accesses import Access
 from headrace.execution.planner.trial import RESULT_COUNT
@@ -31,6 +32,9 @@ from headrace.store.view import LEFT_OUT, View, id_bounds
 from headrace.turns import tick
 from headrace.values.bson import decode
 from headrace.values.keystring import encode_value
+
+if TYPE_CHECKING:
+    from headrace.geo.near import Near
 
 _PLAIN: Final = frozenset({ObjectId, int, Int64, float, Decimal128, bool, bytes, DatetimeMS})
 
@@ -47,7 +51,7 @@ class Finder:
 
     __slots__ = (
         "_between", "_choice", "_collation", "_collection", "_hint", "_id_direction", "_id_key", "_id_keys",
-        "_id_range", "_spec", "_within", "is_backward", "predicate", "uses_cache",
+        "_id_range", "_near", "_spec", "_within", "is_backward", "near", "predicate", "uses_cache",
     )  # fmt: skip
 
     def __init__(
@@ -71,6 +75,8 @@ class Finder:
         self._id_keys: list[bytes] | None = None
         self._id_range: tuple[bytes, bytes] | None = None
         self.predicate: Any = None
+        self.near: Near | None = None
+        self._near: NearAccess | None = None
         self._id_key: bytes | None = None
         self._between = between
         self._within: Callable[[bytes], bool] | None = None
@@ -79,7 +85,9 @@ class Finder:
             self._id_key = encode_value(spec["_id"])
             return
         if spec:
-            self.predicate = parse_filter(spec, collation=collation, variables=variables)
+            nears: list[Near] = []
+            self.predicate = parse_filter(spec, collation=collation, variables=variables, nears=nears)
+            self.near = nears[0] if nears else None
             if hint not in _NATURAL:
                 self._id_keys = _keys_of(self.predicate.equality("_id"), spec.get("_id"), collation)
                 self._id_range = _range_of(spec.get("_id"), collation)
@@ -115,6 +123,25 @@ class Finder:
     def is_by_id(self) -> bool:
         """Whether the filter is nothing but an equality on a plain `_id`."""
         return self._id_key is not None
+
+    @property
+    def collection(self) -> Collection:
+        """The collection that is read."""
+        return self._collection
+
+    def near_access(self, current: Callable[[], View]) -> NearAccess:
+        """The way of the filter's `$near`. Raises 291 where no index will do, 2 for the hint `$natural`."""
+        assert self.near is not None
+        if self._near is None:
+            if self._hint in _NATURAL:
+                raise CommandError(2, "geoNear expression not allowed with $natural hint")
+            hint = hinted_index(self._collection, self._hint)
+            hinted = bool(self._hint)
+            self._near = near_access(
+                self._collection, self.near, self.predicate.node, self._collation, hint, hinted=hinted
+            )
+            current().store.index_uses[self._near.index.number] += 1
+        return self._near
 
     @property
     def is_hinted(self) -> bool:
@@ -234,6 +261,8 @@ class Finder:
         """Plan for an order, before `candidates` is called; whether these then come in it."""
         if self._id_key is not None:
             return True
+        if self.near is not None:
+            return False
         self._id_direction = self.id_direction(current, order)
         if self._id_direction is not None:
             self._choice = NO_INDEX

@@ -3,6 +3,7 @@
 IDHACK     the document of one `_id`
 IDS        some `_id`s, a range of them, or all in their order
 INDEX      an index, or several; the documents are fetched, unless the keys have all that is asked for
+NEAR       a geospatial index, from the nearest document to the farthest
 COLLECTION every document
 """
 
@@ -19,13 +20,16 @@ from headrace.cursors.collection_scan import IdScan, Scan
 from headrace.cursors.id_key_scan import IdKeyScan, Reader
 from headrace.cursors.index_scan import IndexScan, SeenRecords
 from headrace.dispatch.context import CommandContext
+from headrace.errors import CommandError
 from headrace.execution.command_memory import memory_of
+from headrace.execution.near_documents import near_documents
 from headrace.execution.plan import Finder
 from headrace.execution.planner.choice import NO_INDEX, Choice
 from headrace.execution.planner.collated_bounds import has_order_of
 from headrace.execution.planner.id_ranges import IdRange
 from headrace.execution.planner.index_access import IndexAccess
 from headrace.execution.planner.key_values import key_values, value_at
+from headrace.execution.planner.near_access import NearAccess
 from headrace.execution.planner.plan_cache import CachedPlan
 from headrace.execution.planner.query import Order
 from headrace.execution.planner.several_accesses import Access, OrAccess
@@ -47,6 +51,7 @@ class ReadKind(Enum):
     IDHACK = "IDHACK"
     IDS = "IXSCAN of _id"
     INDEX = "IXSCAN"
+    NEAR = "GEO_NEAR"
 
 
 @dataclass(slots=True)
@@ -67,6 +72,8 @@ class ReadPlan:
     """Where it is covered by the keys of `_id`: those."""
     scans: list[IndexScan] = field(default_factory=list)
     """The scans of the branches, while the plan is executed."""
+    near: NearAccess | None = None
+    """Where the filter has a `$near`: the way of that."""
 
 
 def plan_read(
@@ -75,6 +82,10 @@ def plan_read(
     """Decide. `backward`: natural order is, and wanted so."""
     if finder.is_by_id:
         return ReadPlan(ReadKind.IDHACK, collection, finder, order, is_sorted=True)
+    if finder.near is not None:
+        if order.sort is not None and order.sort.natural:
+            raise CommandError(2, "geoNear expression not allowed with $natural sort order")
+        return ReadPlan(ReadKind.NEAR, collection, finder, order, near=finder.near_access(current))
     direction = finder.id_direction(current, order)
     if direction is not None:
         return _by_ids(ReadPlan(ReadKind.IDS, collection, finder, order, direction < 0, is_sorted=True), current)
@@ -119,6 +130,8 @@ def read(context: CommandContext, plan: ReadPlan) -> Iterator[bytes]:
     if plan.kind is ReadKind.IDHACK:
         match = finder.by_id(context.view)
         return iter(() if match is None else (match[1],))
+    if plan.near is not None:
+        return (document.raw for document in near_documents(context, finder))
     if plan.kind is ReadKind.INDEX:
         documents = by_index(context, plan, wanted)
         matches = documents if plan.covered is not None else finder.narrowed(lambda: documents)

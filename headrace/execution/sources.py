@@ -197,7 +197,7 @@ def in_order(
     collection = context.view.collection(namespace)
     if collection is None:
         if spec:
-            parse_filter(spec, collation=collation, variables=variables)
+            parse_filter(spec, collation=collation, variables=variables, nears=[])
         return Opened(iter(()), None)
     finder = Finder(collection, spec, collation, variables, hint, between)
     finder.uses_cache = not explained

@@ -13,8 +13,6 @@ from headrace.testing.driven import DrivenServer
 
 COMMANDS: list[dict[str, Any]] = [
     {"find": "c", "filter": {"$text": {"$search": "pen"}}},
-    {"find": "c", "filter": {"a": {"$near": [1, 2]}}},
-    {"find": "c", "filter": {"a": {"$nearSphere": [1, 2]}}},
     {"aggregate": "c", "cursor": {}, "pipeline": [{"$geoNear": {"near": [1, 2], "distanceField": "d"}}]},
     {"aggregate": "c", "cursor": {}, "pipeline": [{"$match": {"$text": {"$search": "pen"}}}]},
     {"count": "c", "query": {"$or": [{"$text": {"$search": "pen"}}]}},

@@ -210,7 +210,7 @@ def _projection(
 ) -> Projection:  # fmt: skip
     return parse_projection(
         projection, kind="find", collation=collation, variables=variables or {},
-        predicate=parse_filter(spec, collation=collation, variables=variables) if spec else None,
+        predicate=parse_filter(spec, collation=collation, variables=variables, nears=[]) if spec else None,
         sort_key=None if sort is None or not sort.paths else sort.reader,
     )  # fmt: skip
 

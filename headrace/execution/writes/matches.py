@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from headrace import limits
 from headrace.cursors.collection_scan import take_chunk
@@ -23,6 +23,7 @@ from headrace.dispatch.context import CommandContext
 from headrace.dispatch.lock_waits import wait_until_unlocked
 from headrace.errors import CommandError
 from headrace.execution.command_memory import memory_of
+from headrace.execution.near_documents import near_documents
 from headrace.execution.plan import Finder
 from headrace.execution.planner.query import Order
 from headrace.query.sort import SortKey
@@ -72,6 +73,9 @@ def matches(context: CommandContext, finder: Finder, wanted: int | None = None) 
 
     `wanted`: how many may be enough; the first piece has this number of documents.
     """
+    if finder.near is not None:
+        yield from _near_matches(context, finder)
+        return
     predicate = finder.predicate
     count_max = wanted or limits.VIEW_CHUNK_COUNT
     after: bytes | None = None
@@ -95,6 +99,19 @@ def matches(context: CommandContext, finder: Finder, wanted: int | None = None) 
             return
         after = piece[-1][0]
         count_max = min(2 * count_max, limits.VIEW_CHUNK_COUNT)
+
+
+def _near_matches(context: CommandContext, finder: Finder) -> Iterator[MatchedDocument]:
+    """Yield what matches a filter with a `$near`, the nearest first, each document once though a write may move it."""
+    seen = SeenRecords(memory_of(context, {}).add)
+    for _, record, raw, _ in near_documents(context, finder):
+        context.tick()
+        if seen.is_new(record):
+            yield MatchedDocument(record, raw, decode(raw), _BEFORE)
+
+
+_BEFORE: Final = -1
+"""The `pause_count` of a document that may have been read long ago: `current` reads it again."""
 
 
 def first_match(context: CommandContext, finder: Finder, key: SortKey | None) -> MatchedDocument | None:

@@ -12,7 +12,6 @@ from typing import Any, Final
 from bson import Decimal128, Int64, Regex
 
 from headrace.errors import CommandError
-from headrace.query.guided import no_geo
 from headrace.query.match.bits import parse_bits
 from headrace.query.match.filter_parser import (
     FilterContext,
@@ -43,17 +42,17 @@ NUMBERS: Final = (int, Int64, float, Decimal128)
 def parse_operators(path: str, document: dict[str, Any], context: FilterContext) -> list[MatchExpression]:
     """The conditions of `{path: {$op: ..., $op: ...}}`; `document` is not empty and its first name begins with `$`.
 
-    Raises 2 for an unknown operator, the code in `UNSUPPORTED` for one that is not supported, and what operators raise.
+    Raises 2 for an unknown operator, and what operators raise.
     """
     conditions: list[MatchExpression] = []
     for name, argument in document.items():
+        if name in NEAR:
+            return [_parse_near(path, document, context)]
         if name in ("$regex", "$options"):
             if name == "$regex" or "$regex" not in document:
                 conditions.append(_parse_regex(path, document))
         elif name in OPERATORS:
             conditions.append(OPERATORS[name](path, name, argument, context))
-        elif name in UNSUPPORTED:
-            raise CommandError(*UNSUPPORTED[name])
         elif name != "$comment":
             raise CommandError(2, f"unknown operator: {name}")
     return conditions
@@ -207,6 +206,18 @@ def _parse_region(path: str, name: str, argument: Any, context: FilterContext) -
     return LeafMatchExpression(MatchType.GEO, path, region, argument=region)
 
 
+def _parse_near(path: str, document: dict[str, Any], context: FilterContext) -> MatchExpression:
+    """`$near` with the distances beside it; nothing else may be there."""
+    if context.nears is None:
+        raise CommandError(2, "$geoNear, $near, and $nearSphere are not allowed in this context")
+    from headrace.geo.near import parse_near
+    from headrace.query.match.geo_near import GeoNearMatchExpression
+
+    near = parse_near(path, document)
+    context.nears.append(near)
+    return GeoNearMatchExpression(near)
+
+
 def _parse_regex(path: str, document: dict[str, Any]) -> MatchExpression:
     """`$regex` with its `$options`, in either order."""
     if "$regex" not in document:
@@ -249,4 +260,4 @@ OPERATORS: Final[dict[str, FieldOperatorParser]] = {
     "$within": _parse_region,
 }
 
-UNSUPPORTED: Final[dict[str, tuple[int, str]]] = {name: no_geo(name) for name in ("$geoNear", "$near", "$nearSphere")}
+NEAR: Final = frozenset({"$geoNear", "$near", "$nearSphere"})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from bson import Decimal128, Int64, Regex
 
@@ -27,19 +27,26 @@ from headrace.time_limit import limited_call
 from headrace.values.bson import MISSING
 from headrace.values.order import number_key, regex_options
 
+if TYPE_CHECKING:
+    from headrace.geo.near import Near
+
 
 @dataclass(frozen=True, slots=True)
 class FilterContext:
-    """The names that a filter may refer to; `top` is False inside `$elemMatch`, where `$expr` is not allowed."""
+    """The names that a filter may refer to; `top` is False inside `$elemMatch`, where `$expr` is not allowed.
+
+    `nears` takes each `$near` that is parsed; None where none is allowed.
+    """
 
     collation: Collation | None = None
     variables: Mapping[str, Any] | None = None
     bound: Mapping[str, Any] | None = None
     top: bool = True
+    nears: list[Near] | None = None
 
     def nested(self) -> FilterContext:
         """The context inside `$elemMatch`."""
-        return FilterContext(self.collation, self.variables, self.bound, top=False)
+        return FilterContext(self.collation, self.variables, self.bound, top=False, nears=self.nears)
 
 
 @limited_call
@@ -49,13 +56,20 @@ def parse_filter(
     collation: Collation | None = None,
     variables: Mapping[str, Any] | None = None,
     bound: Mapping[str, Any] | None = None,
+    nears: list[Near] | None = None,
 ) -> Predicate:
     """The predicate of a filter document. Raises the `CommandError` of an invalid filter, mostly 2 (BadValue).
 
     `variables` are the variables that `$expr` may refer to (`let`, NOW, ...) with their values. `bound` are more of
     them, whose values are read again for each document: the owner of the mapping may change them (as `$lookup` does).
+    `nears` takes the `$near` of the filter; None where that is not allowed.
     """
-    return Predicate(parse_filter_tree(document, FilterContext(collation, variables, bound)).optimized())
+    node = parse_filter_tree(document, FilterContext(collation, variables, bound, nears=nears)).optimized()
+    if nears:
+        from headrace.query.match.geo_near import check_nears
+
+        check_nears(node, len(nears))
+    return Predicate(node)
 
 
 def parse_filter_tree(document: dict[str, Any], context: FilterContext) -> MatchExpression:

@@ -46,10 +46,11 @@ class MatchType(IntEnum):
     NOR = 19
     TYPE = 20
     GEO = 21
-    EXPRESSION = 22
-    ALWAYS_FALSE = 23
-    ALWAYS_TRUE = 24
-    JSON_SCHEMA = 25
+    GEO_NEAR = 22
+    EXPRESSION = 23
+    ALWAYS_FALSE = 24
+    ALWAYS_TRUE = 25
+    JSON_SCHEMA = 26
 
 
 class MatchExpression:

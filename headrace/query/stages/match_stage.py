@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from headrace.query.match import Predicate
 
 _NOT_SUPPORTED: Final = 115
-_OUT_OF_PLACE: Final = ("$geoNear", "$near", "$where")
-"""The beginning of the messages of operators that MongoDB, too, refuses in `$match`."""
+_OUT_OF_PLACE: Final = "$where"
+"""The beginning of the message of an operator that MongoDB, too, refuses in `$match`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,219 @@
+"""The documents near a place, the nearest first, read from a geospatial index.
+
+    heap of cells and documents by distance:  nearest is a document  →  it is the next one
+                                              nearest is a cell      →  its documents take its place, or its four parts
+
+A cell stands at the least distance that a point in it may have, so that what leaves the heap is in order, and only
+cells about the documents that are asked for are read. The search begins at the smallest cell about the place that has
+a few keys. The rest of the world waits in one item, at the distance of the edge of that cell, and is cut when it is
+reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
+from itertools import count, islice
+from typing import Any, Final, NamedTuple
+
+from bson import Int64
+
+from headrace import limits
+from headrace.cursors.index_scan import SeenRecords, check_index, plan_summary, walk_keys
+from headrace.dispatch.context import CommandContext
+from headrace.execution.command_memory import memory_of
+from headrace.execution.plan import Finder
+from headrace.execution.planner.near_access import NearAccess
+from headrace.query.match import Predicate
+from headrace.query.match.match_expression import AlwaysBoolean, DocumentTest
+from headrace.running_command import examined
+from headrace.store.catalog import Collection
+from headrace.store.view import LEFT_OUT, View
+from headrace.turns import tick
+from headrace.values.bson import decode
+from headrace.values.keystring import encode_value
+
+_KEY_COUNT: Final = 32
+"""The most keys of a cell that is read at once, unless it can have no parts."""
+_START_COUNT: Final = 8
+"""The keys on one side of the place that the first cell has."""
+
+
+class NearDocument(NamedTuple):
+    """A document, how far it is in the unit of the query, and the geometry that is so far."""
+
+    distance: float
+    record: bytes
+    raw: bytes
+    point: Any
+
+
+class _Rest(NamedTuple):
+    """All that is not in a cell."""
+
+    cell: Any
+
+
+def near_documents(context: CommandContext, finder: Finder) -> Iterator[NearDocument]:
+    """Return the matches of a filter with a `$near`, the nearest first. Raises 291 where no index will do."""
+    from headrace.query.match.geo_near import without_near  # imported with the rest of its kind
+
+    access = finder.near_access(context.current_view)
+    rest = without_near(finder.predicate.node)
+    test = None if rest == AlwaysBoolean(True) else Predicate(rest).test
+    seen = SeenRecords(memory_of(context, {}).add) if access.has_shapes else None
+    return iter(NearSearch(context.current_view, finder.collection, access, test, seen))
+
+
+class NearSearch:
+    """An iterator of the documents that match, the nearest first. It holds no cursor of the store between two."""
+
+    def __init__(
+        self, current: Callable[[], View], collection: Collection, access: NearAccess, rest: DocumentTest | None,
+        seen: SeenRecords | None,
+    ) -> None:  # fmt: skip
+        """`rest`: the filter without the near. `seen`: where documents may come more than once."""
+        from headrace.geo.near_cells import SphereCells
+
+        near = access.near
+        self._current = current
+        self._collection = collection
+        self._access = access
+        self._rest = rest
+        self._seen = seen
+        self._find = near.finder()
+        self._cells = SphereCells(near.centre, near.unit)
+        self._heap: list[tuple[float, int, Any]] = []
+        self._serial = count()
+        self._summary = plan_summary(f"GEO_NEAR_{access.kind.upper()}", access.index)
+        self.key_count = self.document_count = 0
+
+    def __iter__(self) -> Iterator[NearDocument]:
+        near = self._access.near
+        self._begin()
+        while self._heap:
+            distance, _, item = heappop(self._heap)
+            if distance > near.most:
+                return
+            if isinstance(item, NearDocument):
+                if self._rest is None or self._rest(decode(item.raw)):
+                    yield item
+                continue
+            tick()
+            if isinstance(item, _Rest):
+                self._widen(item.cell)
+            elif not near.least or self._cells.most(item) >= near.least:
+                self._open(item)
+
+    def _add(self, distance: float, item: Any) -> None:
+        heappush(self._heap, (distance, next(self._serial), item))
+
+    def _add_cell(self, cell: Any) -> None:
+        self._add(self._cells.least(cell), cell)
+
+    def _begin(self) -> None:
+        cells = self._cells
+        level = self._start_level()
+        if level == 0:
+            for root in cells.roots():
+                self._add_cell(root)
+            return
+        start = cells.at(level)
+        self._add(0.0, start)
+        self._add(cells.inside(start), _Rest(start))
+        if self._access.has_shapes:
+            while start.level:
+                start = cells.parent(start)
+                self._read_own(start)
+
+    def _start_level(self) -> int:
+        """The level of the smallest cell about the place that has some keys on one side of it."""
+        access, cells = self._access, self._cells
+        if access.prefixes is None or len(access.prefixes) > 1:
+            return 0
+        prefix = access.prefixes[0]
+        at = prefix + encode_value(Int64(cells.numbers(cells.at(cells.level_max))[0]))
+        view = self._view()
+        after = [key for key, _ in islice(view.index_keys(access.index, at, prefix + b"\xff"), _START_COUNT)]
+        before = islice(view.index_keys(access.index, prefix + b"\x01", at, backward=True), _START_COUNT)
+        ends = [keys[-1] for keys in (after, [key for key, _ in before]) if len(keys) == _START_COUNT]
+        low, high = 0, cells.level_max + 1  # the cell of level `low` has an end in it, or is the largest
+        while high - low > 1:
+            middle = (low + high) // 2
+            ((first, last),), _ = access.ranges(*cells.numbers(cells.at(middle)))
+            if any(first <= key < last for key in ends):
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def _widen(self, cell: Any) -> None:
+        """Cut all that is outside of a cell: the cells beside it, and what is outside of the cell that it is in."""
+        if cell.level == 0:
+            for root in self._cells.roots():
+                if root != cell:
+                    self._add_cell(root)
+            return
+        parent = self._cells.parent(cell)
+        for child in parent.children:
+            if child != cell:
+                self._add_cell(child)
+        self._add(self._cells.inside(parent), _Rest(parent))
+
+    def _open(self, cell: Any) -> None:
+        """Put the documents of a cell into its place, or its parts if it has many keys."""
+        numbers = self._cells.numbers(cell)
+        if cell.level == self._cells.level_max:
+            self._read_all(*numbers)
+            return
+        ranges, skip = self._access.ranges(*numbers)
+        view = self._view()
+        keys = list(islice(walk_keys(view, self._access.index, ranges, backward=False, skip=skip), _KEY_COUNT + 1))
+        if len(keys) <= _KEY_COUNT:
+            self._read(view, keys)
+            return
+        self.key_count += len(keys)
+        examined(self._summary, 0, len(keys))
+        if self._access.has_shapes:
+            self._read_own(cell)
+        for child in cell.children:
+            self._add_cell(child)
+
+    def _read_own(self, cell: Any) -> None:
+        """Read the shapes that the index has under the cell itself."""
+        number = self._cells.key(cell)
+        self._read_all(number, number)
+
+    def _read_all(self, first: int, last: int) -> None:
+        """Read what has keys from one number to another, however many."""
+        ranges, skip = self._access.ranges(first, last)
+        after: bytes | None = None
+        while True:
+            view = self._view()
+            walk = walk_keys(view, self._access.index, ranges, backward=False, after=after, skip=skip)
+            keys = list(islice(walk, limits.VIEW_CHUNK_COUNT))
+            if not keys:
+                return
+            after = keys[-1][0]
+            self._read(view, keys)
+
+    def _read(self, view: View, keys: list[tuple[bytes, bytes]]) -> None:
+        """Fetch the documents of keys, then measure them: that may pause, and no cursor is open."""
+        seen, index = self._seen, self._access.index
+        fetched = [
+            (record, view.fetch(self._collection, index, record)) for _, record in keys
+            if record is not LEFT_OUT and (seen is None or seen.is_new(record))
+        ]  # fmt: skip
+        self.key_count += len(keys)
+        self.document_count += len(fetched)
+        examined(self._summary, len(fetched), len(keys))
+        for record, raw in fetched:
+            tick()
+            nearest = self._find(decode(raw))
+            if nearest is not None:
+                self._add(nearest.distance, NearDocument(nearest.distance, record, raw, nearest.value))
+
+    def _view(self) -> View:
+        view = self._current()
+        check_index(view, self._collection, self._access.index)
+        return view

@@ -1,0 +1,120 @@
+"""The way of a `$near` through an index: the keys of a cell, as the search asks for them.
+
+MongoDB's rule: a 2dsphere index for a place on the sphere; the fields before that of the geometry need conditions.
+Without such an index there is no plan: error 291.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import isfinite, prod
+from typing import TYPE_CHECKING
+
+from bson import Int64
+
+from headrace.errors import CommandError
+from headrace.execution.planner.bounds import PathCondition, conditions_of
+from headrace.execution.planner.collated_bounds import conditions_for
+from headrace.execution.planner.eligibility import holds
+from headrace.execution.planner.index_access import (
+    RANGE_COUNT_MAX,
+    Range,
+    are_points,
+    index_access,
+    ranges_of,
+    skip_of,
+)
+from headrace.execution.planner.intervals import End, Interval, Intervals
+from headrace.query.collation import Collation
+from headrace.query.match.match_expression import AlwaysBoolean, MatchExpression
+from headrace.store.catalog import Collection, Index
+from headrace.store.indexes.geo_keys import SPHERE
+from headrace.store.indexes.index_keys import CUT_BYTES, CUT_KEY
+from headrace.store.view import Skip
+from headrace.values.keystring import encode_value
+
+if TYPE_CHECKING:
+    from headrace.geo.near import Near
+
+
+@dataclass(frozen=True)
+class NearAccess:
+    """One index, and the bounds of its fields but for that of the geometry."""
+
+    index: Index
+    near: Near
+    bounds: tuple[Intervals | None, ...]
+    conditions: Sequence[PathCondition]
+
+    @cached_property
+    def position(self) -> int:
+        """The number of the field of the geometry."""
+        return list(self.index.spec["key"]).index(self.near.path)
+
+    @cached_property
+    def prefixes(self) -> list[bytes] | None:
+        """What keys begin with, where all fields before the geometry have values; None: they have ranges of them."""
+        before = [intervals or [] for intervals in self.bounds[: self.position]]
+        if not all(map(are_points, before)) or prod(map(len, before)) > RANGE_COUNT_MAX:
+            return None
+        if CUT_KEY in self.index.traits:
+            return None
+        lows = [low for low, _ in ranges_of(self.index, (*before, None))]
+        return None if any(len(low) >= CUT_BYTES for low in lows) else [low[:-1] for low in lows]
+
+    @property
+    def kind(self) -> str:
+        """The kind of the index."""
+        return str(self.index.spec["key"][self.near.path])
+
+    @property
+    def has_shapes(self) -> bool:
+        """Whether there have been lines and polygons, or arrays: a document may come several times."""
+        return bool(self.index.traits - {CUT_KEY})
+
+    def ranges(self, first: int, last: int) -> tuple[list[Range], Skip | None]:
+        """The keys of the cells with these numbers, and what says whether one of them counts."""
+        low, high = Int64(first), Int64(last)
+        interval = Interval(End(encode_value(low), low), End(encode_value(high), high))
+        if self.prefixes is not None:
+            start, end = interval.positions()
+            return [(prefix + start, prefix + end) for prefix in self.prefixes], None
+        bounds = [*self.bounds]
+        bounds[self.position] = [interval]
+        return ranges_of(self.index, bounds), skip_of(self.index, bounds, self.conditions)
+
+
+def near_access(
+    collection: Collection, near: Near, node: MatchExpression, collation: Collation | None, hint: Index | None,
+    *, hinted: bool,
+) -> NearAccess:  # fmt: skip
+    """The way through the first index that will do. Raises 291 where none does."""
+    conditions = conditions_of(node)
+    indexes = collection.indexes if not hinted else () if hint is None else (hint,)
+    for index in indexes:
+        pattern = index.spec["key"]
+        if pattern.get(near.path) != SPHERE or not near.is_sphere or index.spec.get("hidden"):
+            continue
+        of_index = [condition for condition in conditions_for(index, conditions, collation)
+                    if condition.path != near.path]  # fmt: skip
+        placed = PathCondition(near.path, None, False, True, None, AlwaysBoolean(True))
+        covers_all = holds(index, [*of_index, placed])
+        access = index_access(index, of_index, None, is_complete=False, hinted=True)
+        before = list(pattern).index(near.path)
+        if covers_all and access is not None and None not in access.bounds[:before]:
+            return NearAccess(index, near, access.bounds, of_index)
+    raise no_index(collection, near)
+
+
+def no_index(collection: Collection, near: Near) -> CommandError:
+    """The error of a `$near` without an index."""
+    most = f"{near.most:g}" if isfinite(near.most) else "1.79769e+308"
+    is_near_sphere = int(near.is_sphere and not near.is_geojson)
+    return CommandError(
+        291,
+        f"error processing query: ns={collection.namespace}: GEONEAR  field={near.path} maxdist={most} "
+        f"isNearSphere={is_near_sphere}\nSort: {{}}\nProj: {{}}\n planner returned error :: caused by :: "
+        "unable to find index for $geoNear query",
+    )
