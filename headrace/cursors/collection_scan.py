@@ -7,13 +7,13 @@ fetches the current view for each chunk.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from headrace import limits
 from headrace.errors import CommandError
 from headrace.running_command import examined, holds_chunk
 from headrace.store.catalog import Collection
-from headrace.store.view import LEFT_OUT, View
+from headrace.store.view import LEFT_OUT, View, id_bounds
 from headrace.turns import tick
 
 Read = TypeVar("Read", bound=tuple[Any, ...])
@@ -99,10 +99,19 @@ class Scan(ChunkedScan):
         return [document for _, document in chunk if document is not LEFT_OUT]
 
 
+WITHOUT_KEYS: Final = frozenset({"CLUSTERED_IXSCAN", "COLLSCAN"})
+"""Stages that examine documents, and no keys."""
+
+
+def clustered_summary(*, is_bounded: bool) -> str:
+    """The name of a walk through a clustered collection."""
+    return "CLUSTERED_IXSCAN" if is_bounded else "COLLSCAN"
+
+
 class IdScan(ChunkedScan):
     """A collection's documents in the order of `_id`: what it remembers is the last id key."""
 
-    __slots__ = ("_backward", "_collection", "_high", "_last", "_low")
+    __slots__ = ("_backward", "_collection", "_high", "_last", "_low", "_summary")
 
     def __init__(
         self, view: Callable[[], View], collection: Collection, bounds: tuple[bytes, bytes], *, backward: bool = False,
@@ -111,6 +120,9 @@ class IdScan(ChunkedScan):
         super().__init__(view, wanted)
         self._collection = collection
         self._low, self._high = bounds
+        self._summary = "IXSCAN { _id: 1 }"
+        if collection.clustered:
+            self._summary = clustered_summary(is_bounded=bounds != id_bounds(None, None))
         self._backward = backward
         self._last: bytes | None = None
 
@@ -121,7 +133,7 @@ class IdScan(ChunkedScan):
             low, high = (low, self._last) if self._backward else (self._last + b"\0", high)
         walk = view.scan_ids(self._collection, low, high, backward=self._backward)
         chunk = take_chunk(walk, self._count)
-        examined("IXSCAN { _id: 1 }", len(chunk), len(chunk))
+        examined(self._summary, len(chunk), 0 if self._summary in WITHOUT_KEYS else len(chunk))
         if not chunk:
             return None
         self._last = chunk[-1][0]

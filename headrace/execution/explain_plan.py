@@ -8,6 +8,7 @@
     DISTINCT_SCAN an index, from each value of a field to the next
     OR            several indexes, one after the other; SORT_MERGE: merged in their order
     COLLSCAN      every document
+    CLUSTERED_IXSCAN  some documents of a clustered collection, from one `_id` to another
     EOF           there is no collection
 
 Rule: what is shown is the `ReadPlan` that is executed; counts are those of its scans and of a view that counts.
@@ -21,11 +22,13 @@ from math import inf
 from typing import Any, Final
 
 from headrace import limits
+from headrace.cursors.collection_scan import WITHOUT_KEYS, clustered_summary
 from headrace.cursors.index_scan import IndexScan
 from headrace.execution.planner.bounds import end_shown
+from headrace.execution.planner.clustered import records_shown
 from headrace.execution.planner.collated_bounds import CollationKey
 from headrace.execution.planner.index_access import IndexAccess
-from headrace.execution.planner.intervals import Intervals
+from headrace.execution.planner.intervals import Intervals, point
 from headrace.execution.planner.near_access import NearAccess
 from headrace.execution.planner.plan_cache import indexes_of
 from headrace.execution.planner.query import hash_of, shape_of
@@ -98,8 +101,9 @@ class CountingView(View):
 
     def by_id(self, collection: Collection, id_key: bytes) -> tuple[bytes, bytes] | None:
         match = super().by_id(collection, id_key)
-        self._examined.now.indexes["_id_"] = None
-        self._examined.now.keys += 1
+        if not collection.clustered:
+            self._examined.now.indexes["_id_"] = None
+            self._examined.now.keys += 1
         self._examined.now.documents += match is not None
         return match
 
@@ -122,9 +126,10 @@ class CountingView(View):
     def index_keys(
         self, index: Index, low: bytes, high: bytes, *, backward: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        self._examined.now.indexes[index.name] = None
+        if not index.is_clustered:
+            self._examined.now.indexes[index.name] = None
         for item in super().index_keys(index, low, high, backward=backward):
-            self._examined.now.keys += 1
+            self._examined.now.keys += not index.is_clustered
             yield item
 
     def index_keys_within(
@@ -150,7 +155,10 @@ class CountingView(View):
 
     def count_ids(self, collection: Collection, low: bytes, high: bytes, count_max: int) -> Counted:
         counted = super().count_ids(collection, low, high, count_max)
-        self._examined.now.keys += counted.key_count
+        if collection.clustered:
+            self._examined.now.documents += counted.key_count
+        else:
+            self._examined.now.keys += counted.key_count
         return counted
 
     def fetch(self, collection: Collection, index: Index, record: bytes) -> bytes:
@@ -161,7 +169,7 @@ class CountingView(View):
         self, collection: Collection, low: bytes, high: bytes, *, backward: bool = False
     ) -> Iterator[tuple[bytes, bytes, bytes]]:
         for item in super().scan_ids(collection, low, high, backward=backward):
-            self._examined.now.keys += 1
+            self._examined.now.keys += not collection.clustered
             self._examined.now.documents += 1
             yield item
 
@@ -170,6 +178,8 @@ def read_stage(plan: ReadPlan | None, spec: dict[str, Any]) -> Stage:
     """The stage that reads the matches; None: there is no collection."""
     if plan is None:
         return {"stage": "EOF"}
+    if plan.collection.clustered and (stage := _clustered_stage(plan, spec)) is not None:
+        return stage
     if plan.kind is ReadKind.IDHACK:
         return {"stage": "IDHACK"}
     if plan.near is not None:
@@ -186,6 +196,31 @@ def read_stage(plan: ReadPlan | None, spec: dict[str, Any]) -> Stage:
         scan = access_stage(plan.choice.access, spec)["inputStage"]
         return {"stage": "PROJECTION_COVERED", "transformBy": projection, "inputStage": scan}
     return access_stage(plan.choice.access, spec)
+
+
+def _clustered_stage(plan: ReadPlan, spec: dict[str, Any]) -> Stage | None:
+    """The walk through a clustered collection, in the bounds of `_id` if there are any; None for one through an
+    index."""
+    access, between = plan.choice.access, plan.finder.between
+    backward = plan.backward or plan.finder.is_natural_backward
+    intervals = plan.finder.id_intervals
+    if plan.kind is ReadKind.INDEX:
+        if not isinstance(access, IndexAccess) or not access.index.is_clustered:
+            return None
+        backward, intervals = access.backward, access.bounds[0]
+    elif plan.kind is ReadKind.IDHACK:
+        intervals = [point(spec["_id"])]
+    if between is not None:
+        shown = {"minRecord": between.least.get("_id"), "maxRecord": between.limit.get("_id")}
+        records = {name: value for name, value in shown.items() if value is not None}
+    elif intervals is None:
+        records = {}
+    elif not intervals:
+        return {"stage": "EOF"}
+    else:
+        records = records_shown(intervals)
+    name = clustered_summary(is_bounded=bool(records))
+    return {"stage": name} | _filter(spec) | {"direction": "backward" if backward else "forward"} | records
 
 
 def rejected_stages(plan: ReadPlan | None, spec: dict[str, Any]) -> list[Stage]:
@@ -208,6 +243,8 @@ def counting_stage(plan: ReadPlan | None, spec: dict[str, Any]) -> Stage:
         return {"stage": "RECORD_STORE_COUNT"}
     below = read_stage(plan, spec)
     access = None if plan is None else plan.choice.access
+    if plan is not None and plan.collection.clustered and "inputStage" not in below:
+        return {"stage": "COUNT", "inputStage": below}
     if isinstance(access, IndexAccess) and access.is_exact:
         below = below["inputStage"] | {"stage": "COUNT_SCAN"}
     elif access is None and plan is not None and plan.finder.id_ranges is not None:
@@ -365,7 +402,7 @@ class StageCounts:
             scan = self._scans.pop(0)
             examined["keysExamined"] = scan.key_count
             return scan.key_count - scan.left_out_count
-        elif name == "COLLSCAN":
+        elif name in WITHOUT_KEYS:
             examined["docsExamined"] = self._examined.of_source.documents
             return self._examined.of_source.documents
         elif name != "EOF":
@@ -377,9 +414,9 @@ class StageCounts:
 
 
 _LEAVES: Final = _NEAR_STAGES | {
-    "COLLSCAN", "COUNT_SCAN", "DISTINCT_SCAN", "EOF", "IDHACK", "IXSCAN", "RECORD_STORE_COUNT",
+    "CLUSTERED_IXSCAN", "COLLSCAN", "COUNT_SCAN", "DISTINCT_SCAN", "EOF", "IDHACK", "IXSCAN", "RECORD_STORE_COUNT",
 }  # fmt: skip
-_READING: Final = _NEAR_STAGES | {"COLLSCAN", "FETCH", "IDHACK", "PROJECTION_COVERED"}
+_READING: Final = _NEAR_STAGES | {"CLUSTERED_IXSCAN", "COLLSCAN", "FETCH", "IDHACK", "PROJECTION_COVERED"}
 _SILENT: Final = frozenset({"COUNT", "DELETE", "UPDATE"})
 """Stages that return nothing: what they do is in counters of their shown."""
 

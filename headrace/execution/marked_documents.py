@@ -17,8 +17,10 @@ from headrace.dispatch.context import CommandContext
 from headrace.execution.read_plan import ReadKind, ReadPlan
 from headrace.execution.writes.matches import MatchedDocument, matches
 from headrace.query.stages.unwind import with_nested
+from headrace.store.catalog import Collection
 from headrace.store.indexes.index_entries import key_maker
 from headrace.values.bson import decode, encode_in_order
+from headrace.values.keystring import encode_value
 
 RECORD: Final = "$recordId"
 _KEY: Final = "\x01key"
@@ -27,15 +29,24 @@ _KEY: Final = "\x01key"
 def marked_documents(context: CommandContext, plan: ReadPlan) -> Iterator[bytes]:
     """The matches of a plan, raw."""
     finder = plan.finder
-    finder.is_backward = plan.kind is ReadKind.COLLECTION and plan.backward
+    finder.is_backward = plan.kind is not ReadKind.INDEX and plan.backward
     finder.take_order(context.current_view, plan.order)
     for match in matches(context, finder):
-        marks = {_KEY: _key(plan, match), RECORD: Int64(int.from_bytes(match.record, "big"))}
+        marks = {_KEY: _key(plan, match), RECORD: _record(plan.collection, match)}
         yield encode_in_order(match.document | marks)
+
+
+def _record(collection: Collection, match: MatchedDocument) -> Int64 | bytes:
+    """The record's number; the key of `_id` where the collection is clustered."""
+    if collection.clustered:
+        return encode_value(match.document["_id"])
+    return Int64(int.from_bytes(match.record, "big"))
 
 
 def _key(plan: ReadPlan, match: MatchedDocument) -> dict[str, Any]:
     """The first key of a document in the ranges that were read; {} without an index."""
+    if plan.collection.clustered and plan.kind is not ReadKind.INDEX:
+        return {}
     if plan.kind in (ReadKind.IDHACK, ReadKind.IDS):
         return {"_id": match.document["_id"]}
     for branch in [] if plan.choice.access is None else plan.choice.access.branches:

@@ -12,13 +12,15 @@ from bson import Decimal128, Int64, ObjectId
 from bson.datetime_ms import DatetimeMS
 
 from headrace import limits
-from headrace.cursors.collection_scan import check_collection
+from headrace.cursors.collection_scan import WITHOUT_KEYS, check_collection, clustered_summary
 from headrace.cursors.index_scan import RANGE_COUNT, check_index, first_past, plan_summary, walk_keys
 from headrace.errors import CommandError
 from headrace.execution.planner.choice import NO_INDEX, Choice, choose, distinct_access, key_count
+from headrace.execution.planner.clustered import clustered_intervals, span_of, walk_by_index
 from headrace.execution.planner.eligibility import usable
 from headrace.execution.planner.id_ranges import IdRange, id_ranges
 from headrace.execution.planner.index_access import IndexAccess
+from headrace.execution.planner.intervals import Intervals
 from headrace.execution.planner.key_range import IndexRange, range_test
 from headrace.execution.planner.near_access import NearAccess, near_access
 from headrace.execution.planner.query import ANY_ORDER, Order, Query, Shape, shape_of
@@ -51,7 +53,7 @@ class Finder:
 
     __slots__ = (
         "_between", "_choice", "_collation", "_collection", "_hint", "_id_direction", "_id_key", "_id_keys",
-        "_id_range", "_near", "_spec", "_within", "is_backward", "near", "predicate", "uses_cache",
+        "_id_range", "_near", "_spec", "_within", "id_intervals", "is_backward", "near", "predicate", "uses_cache",
     )  # fmt: skip
 
     def __init__(
@@ -74,6 +76,8 @@ class Finder:
         check_hint(collection, hint)
         self._id_keys: list[bytes] | None = None
         self._id_range: tuple[bytes, bytes] | None = None
+        self.id_intervals: Intervals | None = None
+        """The values of `_id` to which a walk through a clustered collection is bounded; None: all."""
         self.predicate: Any = None
         self.near: Near | None = None
         self._near: NearAccess | None = None
@@ -91,6 +95,9 @@ class Finder:
             if hint not in _NATURAL:
                 self._id_keys = _keys_of(self.predicate.equality("_id"), spec.get("_id"), collation)
                 self._id_range = _range_of(spec.get("_id"), collation)
+            if self.walks_ids:
+                self.id_intervals = None if collation is not None else clustered_intervals(self.predicate.node)
+                self._id_range = None if self.id_intervals is None else span_of(self.id_intervals)
         if between is not None:
             self._bound(between)
 
@@ -149,6 +156,21 @@ class Finder:
         return bool(self._hint)
 
     @property
+    def walks_ids(self) -> bool:
+        """Whether natural order is that of the keys of `_id`: of a clustered collection without a collation."""
+        return self._collection.clustered and not self._collection.indexes[0].has_entries
+
+    @property
+    def between(self) -> IndexRange | None:
+        """The range of keys that `min` and `max` name."""
+        return self._between
+
+    @property
+    def is_natural_backward(self) -> bool:
+        """Whether the hint asks for the reverse of the natural order."""
+        return bool(self._hint == {"$natural": -1})
+
+    @property
     def has_id_keys(self) -> bool:
         """Whether only some `_id` values can match, so that the collection need not be walked."""
         return self._id_keys is not None
@@ -160,12 +182,25 @@ class Finder:
             current().store.index_uses.update(index.number for index in self._choice.indexes)
         return self._choice
 
+    def natural_choice(self, *, backward: bool = False) -> Choice:
+        """The way in natural order."""
+        collection = self._collection
+        if self._id_key is not None or not collection.clustered or self.walks_ids:
+            return NO_INDEX
+        return Choice(walk_by_index(collection, backward=backward))
+
     def _chosen(self, current: Callable[[], View], order: Order) -> Choice:
+        choice = self._chosen_index(current, order)
+        if choice.access is not None or self._id_keys is not None:
+            return choice
+        return self.natural_choice(backward=self.is_natural_backward)
+
+    def _chosen_index(self, current: Callable[[], View], order: Order) -> Choice:
         collection = self._collection
         if self._id_key is not None or not collection.maintained:
             return NO_INDEX
         hint = hinted_index(collection, self._hint)
-        if (self._hint and (hint is None or hint.name == "_id_")) or (hint is None and self._id_keys is not None):
+        if (self._hint and (hint is None or hint.is_of_id)) or (hint is None and self._id_keys is not None):
             return NO_INDEX
         node = None if self.predicate is None else self.predicate.node
         test = None if self.predicate is None else self.predicate.test
@@ -216,7 +251,7 @@ class Finder:
                     match = view.by_id(self._collection, key)  # type: ignore[arg-type]
                     if match is not None:
                         yield key, *match  # type: ignore[misc]
-        elif self._id_range is not None or self._id_direction is not None:
+        elif self._id_range is not None or self._id_direction is not None or self.walks_ids:
             yield from self._by_ids(view, after)
         else:
             for record, raw in view.scan(self._collection, after=after, backward=self.is_backward):
@@ -233,7 +268,7 @@ class Finder:
 
     def _by_ids(self, view: View, after: bytes | None) -> Iterator[tuple[bytes, bytes, bytes]]:
         low, high = self._id_range or id_bounds(None, None)
-        backward = self._id_direction == -1
+        backward = self.is_backward if self._id_direction is None else self._id_direction == -1
         if after is not None:
             low, high = (low, after) if backward else (after + b"\0", high)
         yield from view.scan_ids(self._collection, low, high, backward=backward)
@@ -251,7 +286,9 @@ class Finder:
 
     def _id_order(self, order: Order) -> int | None:
         sort, collection = order.sort, self._collection
-        if sort is None or len(sort.paths) != 1 or sort.paths[0][0] != "_id" or self._hint:
+        if sort is None or len(sort.paths) != 1 or sort.paths[0][0] != "_id":
+            return None
+        if self._hint and not (self.walks_ids and hinted_index(collection, self._hint) is collection.indexes[0]):
             return None
         if self._id_keys is not None or self._collation is not None or collection.long_ids:
             return None
@@ -277,11 +314,13 @@ class Finder:
             summary = ", ".join(plan_summary("IXSCAN", branch.index) for branch in access.branches)
         elif self._id_key is not None:
             summary = "IDHACK"
+        elif self.walks_ids:
+            summary = clustered_summary(is_bounded=self._id_keys is not None or self._id_range is not None)
         elif self._id_keys is not None or self._id_range is not None or self._id_direction is not None:
             summary = "IXSCAN { _id: 1 }"
         else:
             summary = "COLLSCAN"
-        examined(summary, count, 0 if summary == "COLLSCAN" else count if key_count is None else key_count)
+        examined(summary, count, 0 if summary in WITHOUT_KEYS else count if key_count is None else key_count)
 
     @property
     def may_repeat(self) -> bool:
@@ -312,7 +351,7 @@ class Finder:
         """The ranges of keys of `_id` that say all of the filter, where no other index is asked for."""
         if self._id_key is not None or self._between is not None:
             return None
-        if self._hint and ((hint := hinted_index(self._collection, self._hint)) is None or hint.name != "_id_"):
+        if self._hint and ((hint := hinted_index(self._collection, self._hint)) is None or not hint.is_of_id):
             return None
         node = None if self.predicate is None else self.predicate.node
         return id_ranges(self._collection, node, self._collation)

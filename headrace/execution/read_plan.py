@@ -89,13 +89,15 @@ def plan_read(
     direction = finder.id_direction(current, order)
     if direction is not None:
         return _by_ids(ReadPlan(ReadKind.IDS, collection, finder, order, direction < 0, is_sorted=True), current)
-    choice = NO_INDEX if backward else finder.choice(current, order)
+    choice = finder.natural_choice(backward=True) if backward else finder.choice(current, order)
     if choice.access is not None:
         plan = ReadPlan(ReadKind.INDEX, collection, finder, order, choice=choice)
         plan.is_sorted = order.is_asked and choice.access.is_sorted
         if plan.is_sorted or not order.is_asked:
             plan.covered = _covered(choice.access, order.fields)
         return plan
+    if finder.walks_ids:
+        return _by_ids(ReadPlan(ReadKind.IDS, collection, finder, order, backward), current)
     if finder.has_id_keys or (finder.id_range is not None and not backward):
         return _by_ids(ReadPlan(ReadKind.IDS, collection, finder, order), current)
     return ReadPlan(ReadKind.COLLECTION, collection, finder, order, backward)
@@ -104,6 +106,8 @@ def plan_read(
 def _by_ids(plan: ReadPlan, current: Callable[[], View]) -> ReadPlan:
     """The plan, covered by the keys of `_id` where these are enough."""
     order = plan.order
+    if plan.collection.clustered:
+        return plan
     if plan.is_sorted or not plan.finder.has_id_keys:  # otherwise `candidates` does
         plan.finder.note_id_use(current())
     if order.fields == ("_id",) and (plan.is_sorted or not order.is_asked):
@@ -144,6 +148,8 @@ def read(context: CommandContext, plan: ReadPlan) -> Iterator[bytes]:
     if finder.has_id_keys and not plan.is_sorted:
         candidates = [raw for _, _, raw in finder.candidates(current)]
         finder.note_examined(len(candidates))
+        if plan.backward:
+            candidates.reverse()
         return finder.narrowed(lambda: iter(candidates))
     bounds = finder.id_range or id_bounds(None, None)
     return finder.narrowed(lambda: IdScan(current, collection, bounds, backward=plan.backward, wanted=wanted))

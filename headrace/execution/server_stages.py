@@ -94,8 +94,9 @@ def _index_stats(
         }
 
     for index in collection.indexes:
-        is_of_id = index.name == "_id_"
-        yield shown(index, store.id_uses[collection.number] if is_of_id else store.index_uses[index.number])
+        if index.is_of_id and collection.clustered:
+            continue  # the collection itself
+        yield shown(index, store.id_uses[collection.number] if index.is_of_id else store.index_uses[index.number])
     for build in store.catalog.builds_on(collection):
         for index in build.indexes:
             yield shown(index, 0, building=True)

@@ -25,6 +25,8 @@ def index_sizes(context: CommandContext, collection: Collection) -> dict[str, in
     """The bytes of each index's keys, and of the records that they lead to."""
     sizes = {}
     for index in collection.indexes:
+        if index.is_clustered:
+            continue  # the documents are the index
         size, after, rows = 0, None, rows_of(collection, index)
         while rows is not None and (keys := rows.keys(context.view, after)):
             has_records = rows.table == "ids" or index.unique
@@ -75,7 +77,7 @@ def storage_stats(context: CommandContext, namespace: str, scale: Any) -> dict[s
     capped = collection.capped
     return _stats(
         namespace, size, count, int(scale), None if capped is None else (capped.count_max, capped.bytes_max),
-        indexes=index_sizes(context, collection),
+        indexes=index_sizes(context, collection), index_count=len(collection.indexes),
     )  # fmt: skip
 
 
@@ -102,7 +104,7 @@ def _oplog_stats(context: CommandContext, scale: int) -> dict[str, Any]:
 
 def _stats(
     namespace: str, size: int, count: int, scale: int, capped: tuple[int | None, int | None] | None, *,
-    indexes: dict[str, int],
+    indexes: dict[str, int], index_count: int = 0,
 ) -> dict[str, Any]:  # fmt: skip
     """`capped`: the most documents and bytes, where the collection is; 0 stands for no such bound."""
     stats = {
@@ -113,7 +115,7 @@ def _stats(
         stats |= {"max": capped[0] or 0, "maxSize": (capped[1] or 0) // scale}
     total = sum(indexes.values())
     return {
-        **stats, "nindexes": len(indexes), "indexBuilds": [], "totalIndexSize": total // scale,
+        **stats, "nindexes": index_count, "indexBuilds": [], "totalIndexSize": total // scale,
         "totalSize": (size + total) // scale, "indexSizes": {name: size // scale for name, size in indexes.items()},
         "scaleFactor": scale,
     }  # fmt: skip

@@ -1,5 +1,7 @@
 """TTL indexes: documents whose date is older than `expireAfterSeconds` are deleted, a bounded piece at a time.
 
+The index of a clustered collection is one, too, if the collection has `expireAfterSeconds`.
+
 What expires is deleted like any other document: with an oplog entry, and an event for streams.
 Source: MongoDB's TTL monitor: a round each `ttlMonitorSleepSecs`; a date, or the earliest date of an array expires;
 nothing else does.
@@ -8,6 +10,7 @@ nothing else does.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,6 +18,7 @@ from bson.datetime_ms import DatetimeMS
 
 from headrace import limits
 from headrace.cursors.index_scan import walk_keys
+from headrace.execution.planner.id_ranges import range_of
 from headrace.execution.planner.intervals import End, Interval
 from headrace.query.match import parse_filter
 from headrace.server.expiry_clock import ExpiryClock
@@ -67,8 +71,7 @@ class TimeToLive:
                 now = _current(view, collection, index)
                 if now is None:
                     return removed
-                keys = walk_keys(view, now, _expired_keys(now, now_ms), backward=False, after=after)
-                piece = list(islice(keys, limits.TTL_COUNT_MAX))
+                piece = list(islice(_keys(view, collection, now, now_ms, after), limits.TTL_COUNT_MAX))
                 old = [record for _, record in piece if _expired(view, collection, record, now, now_ms) is not None]
             if old:
                 gone: list[int] = []
@@ -89,10 +92,24 @@ def _current(view: View, collection: Collection, index: Index) -> Index | None:
     return next((item for item in indexes if item.number == index.number and is_ttl(item)), None)
 
 
-def _expired_keys(index: Index, now_ms: int) -> list[tuple[bytes, bytes]]:
-    """The range of an index's keys whose dates have passed; those of an array, too, of which another may have not."""
+def _keys(
+    view: View, collection: Collection, index: Index, now_ms: int, after: bytes | None
+) -> Iterator[tuple[bytes, bytes]]:
+    """(key, record) of the dates that have passed, of all past the key `after`."""
+    dates = _expired_dates(index, now_ms)
+    if not index.is_clustered:
+        return walk_keys(view, index, _expired_keys(index, dates), backward=False, after=after)
+    low, high = range_of(dates)
+    return view.id_keys(collection, low if after is None else after + b"\0", high)
+
+
+def _expired_dates(index: Index, now_ms: int) -> Interval:
     latest = max(now_ms - index.spec["expireAfterSeconds"] * 1000, _DATE_LEAST)
-    dates = Interval(End(_DATES, None, is_prefix=True), End(encode_value(DatetimeMS(latest)), None))
+    return Interval(End(_DATES, None, is_prefix=True), End(encode_value(DatetimeMS(latest)), None))
+
+
+def _expired_keys(index: Index, dates: Interval) -> list[tuple[bytes, bytes]]:
+    """The range of an index's keys whose dates have passed; those of an array, too, of which another may have not."""
     low, high = dates.positions(descends(next(iter(index.spec["key"].values()))))
     number = index.number.to_bytes(4, "big")
     return [(number + low, number + high)]
@@ -103,8 +120,10 @@ _DATE_LEAST: Final = -(1 << 63)
 
 
 def is_ttl(index: Index) -> bool:
-    """Whether the index expires documents: `expireAfterSeconds` on a single field."""
-    return index.has_entries and "expireAfterSeconds" in index.spec and len(index.spec["key"]) == 1
+    """Whether the index expires documents: `expireAfterSeconds` on a single field, or of a clustered collection."""
+    return (
+        (index.has_entries or index.is_clustered) and "expireAfterSeconds" in index.spec and len(index.spec["key"]) == 1
+    )
 
 
 def is_expired(index: Index, document: bytes, now_ms: int) -> bool:

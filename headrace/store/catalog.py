@@ -36,11 +36,16 @@ VIEWS_PREFIX: Final = b"views"
 _CHECKED: Final = frozenset({"capped", "validator"})
 
 
+def is_of_id(spec: dict[str, Any]) -> bool:
+    """Return whether this is the index on `_id`; that of a clustered collection may have any name."""
+    return spec["name"] == "_id_" or bool(spec.get("clustered"))
+
+
 def can_have_entries(spec: dict[str, Any]) -> bool:
     """Return whether indexes of this kind have entries: those with an order. The index on `_id` has the table `ids`,
     and entries only with a collation, which calls other values equal."""
     key = spec["key"]
-    if spec["name"] == "_id_":
+    if is_of_id(spec):
         return "collation" in spec
     return all(type(kind) is not str or kind in ("2dsphere", "hashed") for kind in key.values())
 
@@ -48,7 +53,19 @@ def can_have_entries(spec: dict[str, Any]) -> bool:
 class Index:
     """One index of a collection. `key_maker` and `fields` cache what follows from the rest."""
 
-    __slots__ = ("building", "fields", "has_entries", "key_maker", "name", "number", "spec", "traits", "unique")
+    __slots__ = (
+        "building",
+        "fields",
+        "has_entries",
+        "is_clustered",
+        "is_of_id",
+        "key_maker",
+        "name",
+        "number",
+        "spec",
+        "traits",
+        "unique",
+    )
 
     def __init__(
         self, number: int, spec: dict[str, Any], traits: Traits = NO_TRAITS, *, has_entries: bool | None = None,
@@ -58,12 +75,16 @@ class Index:
         self.number = number
         self.spec = spec
         self.name = str(spec["name"])
+        self.is_of_id = is_of_id(spec)
+        """Whether it is the index on `_id`, which every collection has."""
+        self.is_clustered = bool(spec.get("clustered"))
+        """Whether it stands for the collection itself, which is in its order."""
         self.has_entries = can_have_entries(spec) if has_entries is None else has_entries
         self.building = building
         """Its documents have not all been read yet, so that a key may be another document's."""
         self.traits = traits
         """At least the traits of the documents of all entries."""
-        self.unique = self.has_entries if self.name == "_id_" else bool(spec.get("unique"))
+        self.unique = self.has_entries if self.is_of_id else bool(spec.get("unique"))
         """Whether its entries are unique."""
         self.key_maker: Any = None  # a cache of `index_entries.key_maker`
         self.fields: Any = None  # a cache of the planner
@@ -131,8 +152,8 @@ class Collection:
     """A collection or view. `uuid` is 16 bytes, None for a view. `plan_cache` is the planner's cache."""
 
     __slots__ = (
-        "are_plain", "building", "capped", "checks_documents", "database", "delete_head", "encoded_options",
-        "images", "indexes", "insert_head", "is_view", "kind", "long_ids", "maintained", "name",
+        "are_plain", "building", "capped", "checks_documents", "clustered", "database", "delete_head",
+        "encoded_options", "images", "indexes", "insert_head", "is_view", "kind", "long_ids", "maintained", "name",
         "namespace", "number", "number_key", "options", "plan_cache", "topic", "topics", "unique_indexes",
         "update_head", "uuid",
     )  # fmt: skip
@@ -176,6 +197,8 @@ class Collection:
             self.capped = CappedLimits(int(options.get("max", 0)) or None, int(options.get("size", 0)) or None)
         self.checks_documents = not options.keys().isdisjoint(_CHECKED)
         """Whether an insert looks at the document (validator) or removes others for it (capped)."""
+        self.clustered = "clusteredIndex" in options
+        """Whether the natural order is that of `_id`."""
         self.images = bool(options.get("changeStreamPreAndPostImages", {}).get("enabled"))
 
     def _set_indexes(self, indexes: tuple[Index, ...], building: tuple[Index, ...]) -> None:

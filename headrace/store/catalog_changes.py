@@ -37,6 +37,19 @@ _GARBAGE: Final = b"garbage"
 ABORTED_BY_DROP: Final = CommandError(276, "collection dropped")
 
 
+def id_index_of(options: dict[str, Any]) -> dict[str, Any]:
+    """The specification of the index on `_id` that a collection with these options has, as listIndexes shows it."""
+    clustered = options.get("clusteredIndex")
+    spec = dict(ID_INDEX if clustered is None else clustered)
+    if "collation" in options:
+        spec["collation"] = options["collation"]
+    if clustered is not None:
+        if "expireAfterSeconds" in options:
+            spec["expireAfterSeconds"] = options["expireAfterSeconds"]
+        spec["clustered"] = True
+    return spec
+
+
 def require_room(txn: WriteTransaction, size: int) -> None:
     """Raise 146 where the catalog, which is in memory, has no room for a definition of `size` bytes of BSON."""
     if size <= limits.DEFINITION_BYTES_FREE:
@@ -54,11 +67,10 @@ def create(
     txn: WriteTransaction, namespace: str, options: dict[str, Any], uuid: bytes | None = None
 ) -> Collection:  # fmt: skip
     """Create a collection; `options` as `create` takes them and `listCollections` shows them. No `uuid`: a new one."""
-    id_index = dict(ID_INDEX)
-    if "collation" in options:
-        id_index["collation"] = options["collation"]
+    id_index = id_index_of(options)
     collection = txn.catalog.create(txn.kv, namespace, "collection", options, id_index, uuid=uuid)
-    txn.log_command(collection.database, collection.uuid, {"create": collection.name, **options, "idIndex": id_index})
+    shown = {} if collection.clustered else {"idIndex": id_index}
+    txn.log_command(collection.database, collection.uuid, {"create": collection.name, **options, **shown})
     return collection
 
 
@@ -197,7 +209,7 @@ def move(txn: WriteTransaction, source: Collection, namespace: str, target: Coll
     """Rename into another database: a copy under a temporary name, renamed there, and the source dropped."""
     temporary = f"{namespace.partition('.')[0]}.tmp{uuids.uuid4().hex[:5]}.renameCollection"
     copy = create(txn, temporary, dict(source.options))
-    indexes = [index.spec for index in source.indexes if index.name != "_id_"]
+    indexes = [index.spec for index in source.indexes if not index.is_of_id]
     if indexes:
         create_indexes(txn, copy, indexes)
     copy = txn.catalog.current(copy)

@@ -46,7 +46,7 @@ def _end(txn: WriteTransaction, transaction: ClientTransaction) -> None:
     for made in transaction.created.values():
         txn.catalog_changes.append((made.database, {"create": made.name}))
         for index in made.indexes:
-            if index.name != "_id_":
+            if not index.is_of_id:
                 txn.catalog_changes.append((made.database, {"createIndexes": made.name, **index.spec}))
     transaction.committing = txn
     txn.commits.append(transaction)

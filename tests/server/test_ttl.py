@@ -82,3 +82,17 @@ def test_the_parameter_says_how_often_there_is_a_round() -> None:
             with pytest.raises(pymongo.errors.OperationFailure) as caught:
                 client.admin.command("setParameter", 1, ttlMonitorSleepSecs=wrong)
             assert caught.value.code == 2
+
+
+def test_a_clustered_collection_expires_dates_of_its_ids(server: headrace.Server) -> None:
+    with pymongo.MongoClient(server.uri) as client:
+        client.t.create_collection("c", clusteredIndex={"key": {"_id": 1}, "unique": True}, expireAfterSeconds=3600)
+        coll = client.t.c
+        coll.insert_many([{"_id": OLD}, {"_id": "2020"}, {"_id": dt.datetime(2030, 1, 1)}, {"at": OLD}])
+        with coll.watch() as stream:
+            assert expire(server, NOW_MS) == 1
+            assert stream.next()["documentKey"] == {"_id": OLD}
+        assert coll.count_documents({}) == 3
+        client.t.command({"collMod": "c", "expireAfterSeconds": "off"})
+        coll.insert_one({"_id": OLD})
+        assert expire(server, NOW_MS) == 0

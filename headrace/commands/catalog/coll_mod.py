@@ -6,11 +6,12 @@ from typing import Any, Final
 
 from bson import Int64
 
+from headrace.commands.catalog.clustered_index import SECONDS, check_seconds
 from headrace.commands.catalog.create import OPTIONS as CREATE_OPTIONS
 from headrace.commands.catalog.create import check_view
 from headrace.commands.catalog.index_specification import can_be_unique
 from headrace.commands.requirements import writes
-from headrace.dispatch.arguments import Fields, boolean, document, number, string, unsupported
+from headrace.dispatch.arguments import Field, Fields, FieldType, boolean, document, number, string, unsupported
 from headrace.dispatch.collection_uuid import COLLECTION_UUID
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
@@ -21,13 +22,13 @@ from headrace.errors import CommandError
 from headrace.execution.duplicate_keys import duplicates
 from headrace.execution.image_options import IMAGES, OPTION, check_database_has_images
 from headrace.execution.index_builds import replace_index
+from headrace.query.expressions.numbers import to_long
 from headrace.query.match import parse_filter
 from headrace.store import catalog_changes
 from headrace.store.catalog import Collection, Index
 
-SECONDS: Final = "expireAfterSeconds"
 _SECONDS_MAX: Final = 2**31 - 1
-_CHANGEABLE: Final = frozenset({OPTION, "expireAfterSeconds", "validationAction", "validationLevel", "validator"})
+_CHANGEABLE: Final = frozenset({OPTION, "validationAction", "validationLevel", "validator"})
 
 CAPPED_MAX: Final = number("cappedMax")
 CAPPED_SIZE: Final = number("cappedSize")
@@ -40,9 +41,12 @@ INDEX: Final = document("index", Fields(
     HIDDEN, PREPARE_UNIQUE, SECONDS_AFTER, UNIQUE, document("keyPattern"), string("name"),
     unsupported("forceNonUnique", (72, "an index cannot be made non-unique: drop it and create it again")),
 ))  # fmt: skip
+SECONDS_OF_COLLECTION: Final[Field[Any]] = Field(
+    SECONDS, FieldType(("string", "long", "int", "decimal", "double")), None
+)
 CHANGES: Final = Fields(
-    CAPPED_MAX, CAPPED_SIZE, DRY_RUN, IMAGES, INDEX, *(CREATE_OPTIONS.by_name[name] for name in (
-        "expireAfterSeconds", "pipeline", "validationAction", "validationLevel", "validator", "viewOn",
+    CAPPED_MAX, CAPPED_SIZE, DRY_RUN, IMAGES, INDEX, SECONDS_OF_COLLECTION, *(CREATE_OPTIONS.by_name[name] for name in (
+        "pipeline", "validationAction", "validationLevel", "validator", "viewOn",
     )),
 )  # fmt: skip
 """The options that can be changed."""
@@ -88,6 +92,12 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
     options.update(_capped(collection, change))
     before: dict[str, Any] | None = None
     index: Index | None = None
+    if SECONDS in change:
+        change[SECONDS] = _seconds(collection, change[SECONDS])
+        options.pop(SECONDS, None)
+        if change[SECONDS] != "off":
+            options[SECONDS] = change[SECONDS]
+        index = _with_spec(collection.indexes[0], catalog_changes.id_index_of(options))
     reply: dict[str, Any] = {}
     if index_change is not None:
         index, change["index"], before, reply = _index(collection, index_change)
@@ -162,8 +172,28 @@ def _index(
     for flag in ("hidden", "prepareUnique"):
         if not spec.get(flag):
             spec.pop(flag, None)
-    changed = Index(index.number, spec, index.traits, has_entries=index.has_entries)
-    return changed, {"name": index.name, **new}, before, reply
+    return _with_spec(index, spec), {"name": index.name, **new}, before, reply
+
+
+def _with_spec(index: Index, spec: dict[str, Any]) -> Index:
+    return Index(index.number, spec, index.traits, has_entries=index.has_entries)
+
+
+def _seconds(collection: Collection, value: Any) -> Any:
+    """The new age of documents that expire, an `Int64`, or "off". Raises 72 if the collection is not clustered."""
+    if not collection.clustered:
+        raise CommandError(72, "'expireAfterSeconds' option is only supported on collections clustered by _id")
+    if type(value) is str:
+        if value != "off":
+            raise CommandError(
+                72,
+                f"Invalid string value for the 'clusteredIndex::expireAfterSeconds' option. Got: '{value}'. Accepted "
+                "value is 'off'",
+            )
+        return value
+    seconds = Int64(to_long(value))
+    check_seconds(seconds)
+    return seconds
 
 
 def _checked_index(change: dict[str, Any]) -> dict[str, Any]:
@@ -190,7 +220,9 @@ def _checked_index(change: dict[str, Any]) -> dict[str, Any]:
 
 def _check_new(index: Index, new: dict[str, Any]) -> None:
     """Raise what an index's kind stands against."""
-    if index.name == "_id_":
+    if index.is_clustered:
+        raise CommandError(6011800, "The 'hidden' option is not supported for a clusteredIndex")
+    if index.is_of_id:
         if new.get("hidden"):
             raise CommandError(2, "can't hide _id index")
         if SECONDS in new:

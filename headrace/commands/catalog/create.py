@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from bson import Int64
+
 from headrace.auth.privileges import is_system
+from headrace.commands.catalog.clustered_index import FIELD as CLUSTERED_INDEX
+from headrace.commands.catalog.clustered_index import OPTION as CLUSTERED
+from headrace.commands.catalog.clustered_index import SECONDS, check_seconds, check_with, clustered_index
 from headrace.commands.requirements import writes
 from headrace.dispatch.arguments import Fields, array, boolean, document, number, string, unsupported, without_effect
 from headrace.dispatch.command import Command
@@ -23,15 +28,14 @@ from headrace.query.pipeline import PipelineContext, parse_pipeline
 from headrace.store import catalog_changes
 
 UNSUPPORTED: Final = {
-    "clusteredIndex": (115, "clustered collections are not supported"),
     "encryptedFields": (115, "encrypted fields are not supported"),
     "recordIdsReplicated": (72, "the option 'recordIdsReplicated' is not available"),
     "temp": (72, "the option 'temp' is for the server's own collections"),
     "timeseries": TIME_SERIES_REFUSED,
 }
 OPTIONS: Final = Fields(
-    IMAGES, COLLATION, boolean("autoIndexId"), boolean("capped"), number("expireAfterSeconds"), document("idIndex"),
-    document("indexOptionDefaults"), number("max"), array("pipeline", "object"), number("size"),
+    IMAGES, CLUSTERED_INDEX, COLLATION, boolean("autoIndexId"), boolean("capped"), number("expireAfterSeconds"),
+    document("idIndex"), document("indexOptionDefaults"), number("max"), array("pipeline", "object"), number("size"),
     document("storageEngine"), string("validationAction", choices=("error", "warn")),
     string("validationLevel", choices=("moderate", "off", "strict")), document("validator"), string("viewOn"),
 )  # fmt: skip
@@ -55,6 +59,14 @@ def options_of(body: dict[str, Any]) -> dict[str, Any]:
             del options["collation"]
         else:
             options["collation"] = collation
+    if CLUSTERED in options:
+        clustered = clustered_index(options[CLUSTERED])
+        if clustered is None:
+            del options[CLUSTERED]
+        else:
+            options[CLUSTERED] = clustered
+    if SECONDS in options:
+        options[SECONDS] = Int64(options[SECONDS])
     return options
 
 
@@ -68,6 +80,14 @@ def create(context: CommandContext, request: Request, uuid: bytes | None) -> dic
     namespace = target(request)
     for_changing(namespace)
     body = request.body
+    if body.get(CLUSTERED) is not None:
+        check_with(body)
+    elif body.get(SECONDS) is not None:
+        raise CommandError(
+            72,
+            "'expireAfterSeconds' is only supported on time-series collections or when the 'clusteredIndex' option is "
+            "specified",
+        )
     options = options_of(body)
     stored_options = {name: value for name, value in options.items() if name not in ("idIndex", "autoIndexId")}
     if _is_there(context, namespace, stored_options):
@@ -109,6 +129,12 @@ def _check(namespace: str, options: dict[str, Any]) -> None:
         check_database_has_images(namespace)
     if "validator" in options:
         parse_filter(options["validator"])
+    if SECONDS in options:
+        if CLUSTERED not in options:
+            raise CommandError(
+                72, "'expireAfterSeconds' can be used only for clustered collections or timeseries collections"
+            )
+        check_seconds(options[SECONDS])
 
 
 def _create_view(context: CommandContext, request: Request, namespace: str, options: dict[str, Any]) -> None:

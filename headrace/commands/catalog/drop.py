@@ -33,7 +33,7 @@ def drop(context: CommandContext, request: Request) -> dict[str, Any]:
     collection = counted(context, namespace)
     if collection is None:
         return {}
-    count = len(collection.indexes)
+    count = sum(not index.is_clustered for index in collection.indexes)
     catalog_changes.drop(context.txn, collection)
     context.engine.usage.forget(namespace)
     return {"ns": namespace} if collection.is_view else {"nIndexesWas": count, "ns": namespace}

@@ -50,7 +50,7 @@ SPECIFICATION: Final = Fields(
     Field("expireAfterSeconds", "number", None, error=(67, "TTL index 'expireAfterSeconds' option must be numeric")),
     Field("v", "number", None, error=(14, "The field 'v' must be a number")),
     Field("weights", FieldType(("object", "string")), None),
-    *without_effect("any", "background", "clustered", "dropDups"),
+    boolean("clustered"), *without_effect("any", "background", "dropDups"),
     *without_effect(
         "number", "2dsphereIndexVersion", "bits", "bucketSize", "coarsestIndexedLevel", "finestIndexedLevel", "max",
         "min", "textIndexVersion",
@@ -77,6 +77,8 @@ def checked(spec: Any, *, ignore_unknown: bool = False) -> dict[str, Any]:
         if spec.get(name) is None:
             raise CommandError(9, f"The '{name}' field is a required property of an index specification")
     key = spec["key"]
+    if spec.get("clustered") is not None and not spec["clustered"]:
+        raise CommandError(6492800, "Index option 'clustered' cannot be false")
     _check_name(spec["name"])
     _check_version(spec)
     _check_key(key)
@@ -203,15 +205,17 @@ def _check_value(kind: Any) -> None:
 
 
 def _id_index(spec: dict[str, Any]) -> dict[str, Any]:
+    allowed = _OF_ID | {"clustered", "expireAfterSeconds", "unique"} if spec.get("clustered") else _OF_ID
     for name, value in spec.items():
-        if name not in _OF_ID and (value or name in ("expireAfterSeconds", "partialFilterExpression")):
+        if name not in allowed and (value or name in ("expireAfterSeconds", "partialFilterExpression")):
             raise CommandError(
                 197, f"The field '{name}' is not valid for an _id index specification. Specification: {to_string(spec)}"
             )
     if spec.get("hidden"):
         raise CommandError(2, "can't hide _id index")
     collation = {"collation": spec["collation"]} if "collation" in spec else {}
-    return {"v": 2, "key": spec["key"], "name": "_id_", **collation}
+    clustered = {"clustered": True} if spec.get("clustered") else {}
+    return {"v": 2, "key": spec["key"], "name": "_id_", **collation, **clustered}
 
 
 def _check_kind(spec: dict[str, Any]) -> None:

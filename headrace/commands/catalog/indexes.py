@@ -8,6 +8,7 @@ from typing import Any, Final
 from bson import Binary, Decimal128
 
 from headrace import limits
+from headrace.commands.catalog.clustered_index import check_new_indexes as check_clustered
 from headrace.commands.catalog.index_specification import checked, is_like, is_there, with_collation
 from headrace.dispatch.arguments import (
     TYPES,
@@ -65,6 +66,7 @@ def create(context: CommandContext, request: Request) -> dict[str, Any] | Wait:
         count_of(context, there)  # which may pause
         wait_until_unused(context, namespace)  # from here nothing pauses until the build has begun
     collection = writable(context, namespace)
+    check_clustered(collection, specs)
     made_now = collection is None
     wanted = _wanted(missing(namespace) if collection is None else collection, specs)
     if collection is None:
@@ -183,10 +185,10 @@ def drop(context: CommandContext, request: Request) -> dict[str, Any]:
     if collection is None:
         raise CommandError(26, f"ns not found {namespace}")
     wanted = INDEX.of(request.body)
-    count = len(collection.indexes)
+    count = sum(not index.is_clustered for index in collection.indexes)
     if wanted == "*":
         _abort_builds(context, collection, None)
-        for index in [item for item in collection.indexes if item.name != "_id_"]:
+        for index in [item for item in collection.indexes if not item.is_of_id]:
             catalog_changes.drop_index(context.txn, collection, index)
         return {"nIndexesWas": count, "msg": "non-_id indexes dropped for collection"}
     names = _distinct_names(wanted) if type(wanted) is list else [wanted]
@@ -227,7 +229,9 @@ def _named(collection: Collection, wanted: Any) -> Any:
         raise TYPES["string"].error("dropIndexes.index", wanted)
     for index in collection.indexes:
         if _is_named(index, wanted):
-            if index.name == "_id_":
+            if index.is_clustered:
+                raise CommandError(5979800, "It is illegal to drop the clusteredIndex")
+            if index.is_of_id:
                 raise CommandError(72, "cannot drop _id index")
             return index
     if type(wanted) is dict:

@@ -48,7 +48,7 @@ def _shown(collection: Collection) -> dict[str, Any]:
             "name": collection.name, "type": "view", "options": collection.options, "info": {"readOnly": True},
         }  # fmt: skip
     assert collection.uuid is not None
-    id_index = next((index.spec for index in collection.indexes if index.name == "_id_"), None)
+    id_index = next((index.spec for index in collection.indexes if index.is_of_id and not collection.clustered), None)
     shown = {
         "name": collection.name, "type": "collection", "options": collection.options,
         "info": {"readOnly": False, "uuid": Binary(collection.uuid, 4)},

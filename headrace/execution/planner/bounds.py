@@ -244,6 +244,8 @@ _INFINITE: Final = (
     End(encode_value(float("-inf")), float("-inf")),
     End(encode_value(float("inf")), float("inf")),
 )
+LOWEST_NUMBER: Final = _INFINITE[0]
+"""The low end of all numbers, where a filter does not say another."""
 _DATE_MAX: Final = (1 << 63) - 1
 
 

@@ -37,10 +37,11 @@ def id_ranges(
         return None
     if not all(condition.path == "_id" and condition.is_exact for condition in conditions):
         return None
-    return [_range(interval) for interval in reduce(intersection, known)]
+    return [range_of(interval) for interval in reduce(intersection, known)]
 
 
-def _range(interval: Interval) -> IdRange:
+def range_of(interval: Interval) -> IdRange:
+    """The keys of the values in an interval."""
     low, high = interval.low, interval.high
     if low.is_prefix:
         first = low.key if low.included else after_prefix(low.key)

@@ -45,7 +45,7 @@ def _move(context: CommandContext, source: Collection, temporary: str, goal: str
     count_of(context, source)
     target = Target(context, source)
     copy = Target(context, catalog_changes.create(context.txn, temporary, dict(source.options)))
-    indexes = [index.spec for index in source.indexes if index.name != "_id_"]
+    indexes = [index.spec for index in source.indexes if not index.is_of_id]
     if indexes:
         catalog_changes.create_indexes(context.txn, copy.collection, indexes)
     measure(context, copy)

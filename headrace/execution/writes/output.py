@@ -111,7 +111,7 @@ def _temporary(context: CommandContext, namespace: str, like: Collection | None)
     txn = context.txn
     new = catalog_changes.create(txn, namespace, {} if like is None else dict(like.options))
     if like is not None and len(like.indexes) > 1:
-        catalog_changes.create_indexes(txn, new, [index.spec for index in like.indexes if index.name != "_id_"])
+        catalog_changes.create_indexes(txn, new, [index.spec for index in like.indexes if not index.is_of_id])
     return Target(context, new)
 
 

@@ -36,7 +36,7 @@ def migrate(store: Store) -> None:
                 continue
             if can_have_entries(index.spec):
                 _give_entries(store, namespace, index)
-            elif index.name != "_id_":
+            elif not index.is_of_id:
                 LOG.warning(
                     "the index %s of %s is of a kind that is not supported: it is not used", index.name, namespace
                 )

@@ -84,7 +84,7 @@ class RecentRows:
 
 def rows_of(collection: Collection, index: Index) -> IndexRows | None:
     """The rows of an index; None for one of a kind that has none."""
-    if index.name == "_id_":
+    if index.is_of_id:
         return IndexRows(collection, index, "ids", collection.number_key)
     if not index.has_entries:
         return None
