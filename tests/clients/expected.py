@@ -12,7 +12,7 @@ from typing import Final
 
 JAVASCRIPT: Final = "`$where` and mapReduce need JavaScript, which Headrace does not run"
 NO_SECONDARY: Final = "needs a secondary, or a set of three members"
-NOT_STORED: Final = "text and geospatial indexes, time series and clustered collections are refused, as documented"
+NOT_STORED: Final = "text and geospatial indexes and time series are refused, as documented"
 ON_DEVELOPERS_DNS: Final = "asks for SRV records of the drivers' makers, which not every machine reaches"
 BUSY: Final = "counts milliseconds, which a busy machine does not keep"
 NO_RATE_LIMIT: Final = "sets a limit of the rate of connections, which Headrace does not have"
@@ -61,7 +61,6 @@ FAILURES: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
         ),
         NO_SECONDARY: ("TestRetryableReadsProse/*/overload_errors_retried_on_a_different_replicaset_server",),
         NOT_STORED: (
-            "TestIndexView/clustered_indexes",
             "TestIndexView/create_one/all_options",
             "TestIndexView/create_one/collation",
             "TestIndexView/drop_with_key/text_index",
@@ -80,7 +79,6 @@ FAILURES: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             "TestUnifiedSpec/transactions/tests/unified/*/startTransaction_overrides_readPreference",
         ),
         NOT_STORED: (
-            "TestUnifiedSpec/collection-management/tests/clustered-indexes.json/*",
             "TestUnifiedSpec/collection-management/tests/timeseries-collection.json/*",
         ),
     },
@@ -113,7 +111,6 @@ FAILURES: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
         NOT_STORED: (
             "test.test_collection.TestCollection.test_index_geo2d",
             "test.test_collection.TestCollection.test_index_text",
-            "test.test_collection_management.TestCollectionManagementClusteredIndexes.*",
             "test.test_collection_management.TestCollectionManagementTimeseriesCollection.*",
         ),
     },
@@ -142,7 +139,6 @@ FAILURES: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
         NOT_STORED: (
             "test.asynchronous.test_collection.AsyncTestCollection.test_index_geo2d",
             "test.asynchronous.test_collection.AsyncTestCollection.test_index_text",
-            "test.asynchronous.test_collection_management.TestCollectionManagementClusteredIndexes.*",
             "test.asynchronous.test_collection_management.TestCollectionManagementTimeseriesCollection.*",
         ),
     },

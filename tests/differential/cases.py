@@ -31,6 +31,8 @@ def random_case(seed: int) -> Case:
         steps += make(values, indexes, 100 * number)
     share = 0.6 if theme == "pause" else 0.3
     lowered = {name: random.choice(some) for name, (_, _, some) in LIMITS.items() if random.random() < share}
+    if Random(f"clustered {seed}").random() < 0.25:
+        steps.insert(0, {"do": {"create": "c", "clusteredIndex": {"key": {"_id": 1}, "unique": True}}})
     return Case(steps, lowered)
 
 

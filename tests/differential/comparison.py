@@ -19,7 +19,9 @@ from types import FrameType
 from typing import Any, Final
 
 from headrace.errors import CommandError
+from headrace.store.view import bounded_key
 from headrace.values.bson import decode
+from headrace.values.keystring import encode_value
 from tests.differential.documents import raw
 from tests.differential.model import Difference, changed, collation_of, order_of, test_of
 from tests.differential.paths import Paths, checked, small_limits
@@ -86,6 +88,7 @@ class _Run:
         self.paths = Paths()
         self.documents: list[Document] = []
         """All documents in natural order, as clients outside of transactions see them."""
+        self._is_clustered = False
         self.inside: list[Document] | None = None
         """As the open transaction sees them."""
         self._began: list[Document] = []
@@ -144,6 +147,8 @@ class _Run:
         if command == "commitTransaction" and inside is not None:
             checked(reply)
             self.documents = _merged(self._began, inside, self.documents)
+            if self._is_clustered:
+                self.documents.sort(key=_place)
         self._compare(self._present(), self.documents)
 
     def _present(self) -> list[Document]:
@@ -154,6 +159,8 @@ class _Run:
             raise Difference(f"the collection cannot be read: {error}") from error
 
     def _compare(self, got: list[Document], expected: list[Document]) -> None:
+        if self._is_clustered:
+            expected = sorted(expected, key=_place)
         if [raw(document) for document in got] != [raw(document) for document in expected]:
             raise Difference(f"the collection is {got}, expected {expected}")
 
@@ -182,7 +189,9 @@ class _Run:
         after = self._present()
         self.paths.last = last
         now_ms = self.paths.at.clock.now_ms()
-        if name == "insert":
+        if name == "create":
+            self._is_clustered = reply["ok"] == 1.0 and "clusteredIndex" in command
+        elif name == "insert":
             self._inserted(command, reply, before, after)
         elif name in ("createIndexes", "dropIndexes", "collMod"):
             self._compare(after, before)
@@ -305,6 +314,11 @@ def _shown(rows: Counter[bytes]) -> list[Document]:
 
 def _identity(document: Document) -> bytes:
     return raw({"": document["_id"]})
+
+
+def _place(document: Document) -> bytes:
+    """The place of a document in a clustered collection: the key of its `_id`, whose end is a digest if it is long."""
+    return bounded_key(b"", encode_value(document["_id"]))
 
 
 def _merged(began: list[Document], inside: list[Document], outside: list[Document]) -> list[Document]:
