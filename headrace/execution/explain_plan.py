@@ -178,7 +178,7 @@ def read_stage(plan: ReadPlan | None, spec: dict[str, Any]) -> Stage:
     """The stage that reads the matches; None: there is no collection."""
     if plan is None:
         return {"stage": "EOF"}
-    if plan.collection.clustered and (stage := _clustered_stage(plan, spec)) is not None:
+    if plan.collection.clustered and plan.near is None and (stage := _clustered_stage(plan, spec)) is not None:
         return stage
     if plan.kind is ReadKind.IDHACK:
         return {"stage": "IDHACK"}
