@@ -21,7 +21,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-import headrace
 from headrace import limits
 from headrace.clock import monotonic
 from headrace.log_lines import printable
@@ -89,7 +88,7 @@ class BackupProcess:
     async def _run_once(self) -> str:
         """Run the process to its end; return what its end was."""
         # With the package of this process, and without what the working directory may have of its name.
-        paths = [str(Path(headrace.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+        paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
         # A session of its own: Ctrl-C in the terminal is the server's.
         self._process = process = await asyncio.create_subprocess_exec(
