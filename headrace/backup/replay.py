@@ -21,7 +21,7 @@ from headrace.dispatch.oplog_operations import LoggedOperation, located, operati
 from headrace.dispatch.options import ServerOptions
 from headrace.dispatch.request import ClientInfo, Request
 from headrace.errors import CommandError
-from headrace.store import pre_images
+from headrace.store import pre_images, standby
 from headrace.store.change_log import NoLog
 from headrace.store.indexes import index_builds
 from headrace.store.write_transaction import StagedEntries
@@ -79,7 +79,11 @@ class Replayer:
         """The entries of a transaction whose last one has not come."""
 
     def replay(self, entries: Iterable[tuple[int, bytes]]) -> int:
-        """Apply entries, ascending and after the store's last; return how many. Raises `DivergedHistory`."""
+        """Apply entries, ascending and after the store's last; return how many. Raises `DivergedHistory`.
+
+        Of a chain whose last entry is not among them nothing is applied: it comes whole with the next ones.
+        """
+        self._chain = []
         count = done = size = 0
         txn = self._begin()
         try:
@@ -88,8 +92,10 @@ class Replayer:
                     self._store.commit(txn)
                     count = size = 0
                     txn = self._begin()
+                left = len(self._chain)
                 self._entry(txn, position, raw)
-                count, done, size = count + 1, done + 1, size + len(raw)
+                count, size = count + 1, size + len(raw)
+                done += 1 + left - len(self._chain)
         except BaseException:
             self._store.abandon(txn)
             raise
@@ -109,6 +115,8 @@ class Replayer:
             return
         chain = [*self._chain, (position, raw, operation)]
         self._chain = []
+        if operation.kind == "n" and body["o"].get("msg") == standby.PROMOTED:
+            standby.add_gap(txn, txn.clock_position, position)
         staged = txn.staged
         txn.staged = StagedEntries()  # what applying logs by itself
         for at, entry, item in chain:

@@ -16,6 +16,7 @@ from headrace.backup.archive import BackupArchive, BackupSnapshot, Entry
 from headrace.backup.pieces import DamagedArchive
 from headrace.backup.replay import DivergedHistory, Replayer
 from headrace.durable_files import sync_folder
+from headrace.store import standby
 from headrace.store.check.directory import check as check_directory
 from headrace.store.data_file import DATA_FILE
 from headrace.store.lmdb import LOCK_FILE, READERS_FILE
@@ -44,8 +45,10 @@ class Restored(NamedTuple):
     replayed: int
 
 
-def restore(archive: BackupArchive, path: Path, at: Moment | None = None) -> Restored:
+def restore(archive: BackupArchive, path: Path, at: Moment | None = None, *, standby_of: str | None = None) -> Restored:
     """Make the directory `path`, which must be empty or missing, as it was at a moment; None: the archive's end.
+
+    `standby_of`: the name of the archive, to make a standby that follows it.
 
     Raises `NotCovered`, `DamagedArchive`, `DivergedHistory` and `OSError`.
     """
@@ -57,7 +60,7 @@ def restore(archive: BackupArchive, path: Path, at: Moment | None = None) -> Res
     new = path.with_name(path.name + _UNFINISHED)
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir(mode=0o700)
-    restored = _restore_into(archive, snapshot, new, at)
+    restored = _restore_into(archive, snapshot, new, at, standby_of)
     for name in (LOCK_FILE, READERS_FILE):
         (new / name).unlink(missing_ok=True)
     if path.exists():
@@ -91,14 +94,16 @@ def shown_position(position: int) -> str:
     return f"{datetime.fromtimestamp(seconds(position), UTC):%Y-%m-%dT%H:%M:%SZ} ({position:016x})"
 
 
-def _restore_into(archive: BackupArchive, snapshot: BackupSnapshot, new: Path, at: Moment | None) -> Restored:
+def _restore_into(
+    archive: BackupArchive, snapshot: BackupSnapshot, new: Path, at: Moment | None, standby_of: str | None
+) -> Restored:
     with (new / DATA_FILE).open("wb") as file:
         (new / DATA_FILE).chmod(0o600)
         for piece in archive.snapshot_pieces(snapshot):
             file.write(piece)
         file.flush()
         os.fsync(file.fileno())
-    store = Store(new)
+    store = Store(new, standby=True)  # the snapshot may be of one
     try:
         if store.last_position != snapshot.position:
             raise DamagedArchive(
@@ -106,6 +111,9 @@ def _restore_into(archive: BackupArchive, snapshot: BackupSnapshot, new: Path, a
             )
         through = None if at is None else at.position
         replayed = Replayer(store).replay(archive.entries(snapshot.position, snapshot.checksum, through))
+        txn = store.begin()
+        standby.follow(txn, standby_of)
+        store.commit(txn)
         return Restored(store.last_position, replayed)
     finally:
         store.close()

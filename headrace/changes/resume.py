@@ -23,6 +23,7 @@ from headrace.values.position import Position
 
 if TYPE_CHECKING:
     from headrace.changes.draft import Draft
+    from headrace.values.token import ResumeToken
 
 NON_RESUMABLE: Final = ("NonResumableChangeStreamError",)
 TOKEN_VERSION: Final = 2
@@ -76,7 +77,8 @@ class ResumeGuard:
             elif self._matched:
                 yield draft, None
             else:
-                raise self._not_found()
+                assert self._spec.resume is not None
+                raise not_found(self._spec.resume)
 
     def _match(self) -> None:
         """The client's own event is here; raises 280 where it was split and this stream does not split."""
@@ -88,10 +90,10 @@ class ResumeGuard:
         self._matched = True
         self.settled = self._version == TOKEN_VERSION
 
-    def _not_found(self) -> CommandError:
-        token = self._spec.resume
-        assert token is not None
-        return fatal(f"cannot resume stream; the resume token was not found. {to_compact_string(token.document())}")
+
+def not_found(token: ResumeToken) -> CommandError:
+    """Error 280 for a token whose event is not in the stream."""
+    return fatal(f"cannot resume stream; the resume token was not found. {to_compact_string(token.document())}")
 
 
 def fatal(message: str) -> CommandError:

@@ -59,7 +59,7 @@ def add_parser(commands: Any) -> None:
         help="remove what no moment of this age or younger requires (default: remove nothing)",
     )  # fmt: skip
     backup.add_argument(WHILE_STDIN, action="store_true", dest="while_stdin", help=argparse.SUPPRESS)
-    _add_key(backup)
+    add_key(backup)
     restore = add_command(
         commands, "restore", _restore, "make a data directory from an archive of `headrace backup`",
         "Make a data directory as it was at a moment of an archive, by default its end. Documents, indexes, options "
@@ -76,10 +76,11 @@ def add_parser(commands: Any) -> None:
         help="the last event that counts, by its resume token, or a time: all that was committed up to the end of that "
         "second",
     )  # fmt: skip
-    _add_key(restore)
+    add_key(restore)
 
 
-def _add_key(parser: argparse.ArgumentParser) -> None:
+def add_key(parser: argparse.ArgumentParser) -> None:
+    """`--keyFile`, for `backup_archive`."""
     parser.add_argument(
         "--keyFile", metavar="FILE", type=Path,
         help=f"encrypt the archive with the key in this file, 64 hexadecimal digits (default: ${KEY_VARIABLE}, if set)",
@@ -94,13 +95,14 @@ def age_ms(word: str) -> int:
 
 
 @contextmanager
-def _failures() -> Iterator[None]:
+def failures() -> Iterator[None]:
     """Errors that a user can act on, as `Failed`."""
     from headrace.backup.pieces import DamagedArchive, WrongKey
     from headrace.backup.places import ArchiveInUse
     from headrace.backup.replay import DivergedHistory
     from headrace.backup.restore import NotCovered
     from headrace.backup.source import NoOplog
+    from headrace.backup.standby import NoStandby
     from headrace.backup.writer import OtherHistory
     from headrace.store.checksums.transaction import DamagedValue
     from headrace.store.checksums.upgrade import IncompatibleFormat
@@ -111,12 +113,13 @@ def _failures() -> Iterator[None]:
         yield
     except (
         ArchiveInUse, DamagedArchive, DamagedValue, DirectoryInUse, DivergedHistory, IncompatibleFormat, NoOplog,
-        NotCovered, OSError, OtherHistory, ReadersChanged, UnusableDirectory, WrongKey,
+        NoStandby, NotCovered, OSError, OtherHistory, ReadersChanged, UnusableDirectory, WrongKey,
     ) as error:  # fmt: skip
         raise Failed(str(error)) from None
 
 
-def _archive(arguments: argparse.Namespace) -> BackupArchive:
+def backup_archive(arguments: argparse.Namespace) -> BackupArchive:
+    """The archive that a command line names, with its key."""
     from headrace.backup.archive import BackupArchive
     from headrace.backup.pieces import Sealer, key_of
     from headrace.backup.places import place_of
@@ -128,8 +131,8 @@ def _archive(arguments: argparse.Namespace) -> BackupArchive:
 
 
 def _backup(arguments: argparse.Namespace, words: Sequence[str]) -> int:
-    with _failures(), terminated_by_signals():
-        archive = _archive(arguments)
+    with failures(), terminated_by_signals():
+        archive = backup_archive(arguments)
         if arguments.source == "check":
             return _check(archive)
         if arguments.while_stdin:
@@ -149,7 +152,7 @@ def _ship(archive: BackupArchive, arguments: argparse.Namespace) -> int:
     writer = ArchiveWriter(archive, Source(path), SystemClock())
     writer.begin()
     for after, through in writer.shipped.lost:
-        _say(f"the oplog had lost the entries from {after:016x} to {through:016x}: no moment between can be restored")
+        say(f"the oplog had lost the entries from {after:016x} to {through:016x}: no moment between can be restored")
     writer.shipped.lost.clear()
     writer.ship()
     if arguments.snapshot and not writer.shipped.snapshots:
@@ -164,10 +167,10 @@ def _ship(archive: BackupArchive, arguments: argparse.Namespace) -> int:
     )
     schedule = Schedule(arguments.snapshotEvery, arguments.retain)
     if arguments.while_stdin:
-        follow(writer, schedule, partial(_wait_while_stdin, writer), _say)
+        follow(writer, schedule, partial(_wait_while_stdin, writer), say)
         writer.ship()  # what the server has committed last
     elif arguments.follow:
-        follow(writer, schedule, _wait, _say)
+        follow(writer, schedule, _wait, say)
     return 0
 
 
@@ -182,7 +185,8 @@ def _wait_while_stdin(writer: ArchiveWriter, seconds: float) -> bool:
     return not select.select([0], [], [], seconds)[0]
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
+    """Print a line for people, beside the output."""
     print(f"headrace: {text}", file=sys.stderr, flush=True)
 
 
@@ -216,8 +220,8 @@ def _directory_of(uri: str) -> Path:
 def _restore(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     from headrace.backup.restore import restore, shown_position
 
-    with _failures(), terminated_by_signals():
-        restored = restore(_archive(arguments), arguments.path, _moment(arguments.at))
+    with failures(), terminated_by_signals():
+        restored = restore(backup_archive(arguments), arguments.path, _moment(arguments.at))
     print(
         f"{arguments.path}: restored to {shown_position(restored.position)}, replayed {restored.replayed} oplog entries"
     )

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import headrace
-from headrace.cli import backup, check, doctor, tls, token_command
+from headrace.cli import backup, check, doctor, standby, tls, token_command
 from headrace.cli.arguments import (
     EXIT_INTERRUPTED,
     EXIT_PIPE_CLOSED,
@@ -91,7 +91,7 @@ def build_parser() -> argparse.ArgumentParser:
     tls.add_parser(commands)
     user = commands.add_parser("user", help="create users in a data directory", allow_abbrev=False)
     add_user_actions(user)
-    for module in (tail, oplog, status, top, token_command, export_command, import_command, backup, doctor):
+    for module in (tail, oplog, status, top, token_command, export_command, import_command, backup, standby, doctor):
         module.add_parser(commands)
     add_command(commands, "version", _print_version, "print the version")
     return parser

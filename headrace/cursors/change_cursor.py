@@ -19,7 +19,7 @@ from headrace import limits
 from headrace.changes.builder import EventBuilder
 from headrace.changes.entry import DecodedEntry
 from headrace.changes.event import Event, IncompleteEvents
-from headrace.changes.resume import ResumeGuard
+from headrace.changes.resume import ResumeGuard, not_found
 from headrace.changes.scope import Scope, ScopeKind
 from headrace.changes.stream import StreamSpec
 from headrace.cursors.batch import Batch
@@ -27,9 +27,11 @@ from headrace.cursors.feed import Feed, Feeds
 from headrace.errors import CommandError
 from headrace.memory_budget import Account
 from headrace.store.checksums.transaction import DamagedValue
+from headrace.store.standby import Gaps
 from headrace.store.store import INITIATING, Store
 from headrace.store.view import View
 from headrace.values.bson import decode
+from headrace.values.token import ResumeToken
 
 HISTORY_LOST = "Resume of change stream was not possible, as the resume point may no longer be in the oplog."
 
@@ -136,6 +138,8 @@ class ChangeCursor:
         self._read_from = last + 1 if spec.start is None else spec.start
         if spec.start is not None:
             _check_history(source.newest_view, spec.start)
+            if source.store.gaps and spec.resume is not None:
+                _check_gaps(source.store.gaps, spec.resume)
         else:
             self._catch_up()
 
@@ -356,6 +360,12 @@ def _check_history(view: View, start: int) -> None:
     entry: dict[str, Any] = decode(raw)
     if entry["o"].get("msg") != INITIATING:
         raise CommandError(286, "PlanExecutor error during aggregation :: caused by :: " + HISTORY_LOST)
+
+
+def _check_gaps(gaps: Gaps, token: ResumeToken) -> None:
+    """At open: error 280 for a token of a server that this directory was a standby of, after its last event here."""
+    if any(after < token.cluster_time < until for after, until in gaps):
+        raise not_found(token)
 
 
 def check_read(view: View, read_from: int) -> None:

@@ -23,6 +23,7 @@ from headrace.store.indexes import index_builds
 from headrace.store.retention import (
     AgedScan,
     Retention,
+    default_bytes_max,
     expired_images,
     first_to_keep,
     outlived,
@@ -76,8 +77,7 @@ def retention_of(core: JobHost, reusable_bytes: int) -> Retention:
         bytes_max = int(size_mb * 1024 * 1024)
     else:
         free = shutil.disk_usage(core.store.environment.path).free + reusable_bytes
-        least = min(limits.OPLOG_BYTES_MIN, int(free * limits.OPLOG_DISK_SHARE_MAX))
-        bytes_max = max(least, int(free * limits.OPLOG_DISK_SHARE_DEFAULT))
+        bytes_max = default_bytes_max(free)
     return Retention(parameters["oplogMinRetentionHours"], bytes_max, parameters["oplogEntriesMax"])
 
 

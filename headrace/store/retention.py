@@ -30,6 +30,12 @@ class Retention:
     entries_max: int | None
 
 
+def default_bytes_max(free_bytes: int) -> int:
+    """Return the size limit of an oplog without one; `free_bytes`: on its disk, and in its file."""
+    least = min(limits.OPLOG_BYTES_MIN, int(free_bytes * limits.OPLOG_DISK_SHARE_MAX))
+    return max(least, int(free_bytes * limits.OPLOG_DISK_SHARE_DEFAULT))
+
+
 class AgedScan:
     """Looks for what is too old in an oplog whose positions are ahead of the clock, since the clock was ahead once.
 

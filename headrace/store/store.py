@@ -6,11 +6,13 @@ into the same KV transaction → `sync` commits it (the only slow step; it may r
 after a failed `sync` undoes everything, in the tables and in memory.
 
     meta   "format"         → see `checksums/upgrade.py`
+           "gaps"         → see `standby.py`
            "history-id"     → the id of this directory's history, which is the replica set's id: 12 bytes
            "history-lost"   → b"1" once changes were made without an oplog: older positions are gone
            "last-position"  → where an oplog that was dropped ended, 8 bytes big-endian: positions go on after it
            "parameters"     → cluster parameters (BSON)
            "pruned"         → the newest position that was pruned, 8 bytes big-endian
+           "standby"        → see `standby.py`
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from headrace.store.entries import noop_entry
 from headrace.store.kv import Environment, SharedRead, Transaction
 from headrace.store.lmdb import LmdbEnvironment, LmdbError
 from headrace.store.spill_file import SpillFolder
+from headrace.store.standby import Gaps, gaps, require_promoted
 from headrace.store.state import DocumentCount, StoreState
 from headrace.store.transaction_registry import Transactions
 from headrace.store.view import View
@@ -62,9 +65,9 @@ class Store:
 
     def __init__(
         self, path: str | os.PathLike[str] | None, *, clock: Clock | None = None, oplog: bool = True,
-        map_bytes: int = limits.MAP_BYTES,
+        map_bytes: int = limits.MAP_BYTES, standby: bool = False,
     ) -> None:  # fmt: skip
-        """Open `path`, made if it is not there; None is a throw-away store.
+        """Open `path`, made if it is not there; None is a throw-away store. `standby`: it may be one (`standby.py`).
 
         Raises `DirectoryInUse`, `UnusableDirectory` and `IncompatibleFormat`.
         """
@@ -103,6 +106,9 @@ class Store:
         self.index_filters: dict[bytes | None, dict[Any, Any]] = {}
         """The planner's index filters, by the UUID of the collection."""
         self._open_transaction: WriteTransaction | None = None
+        self._may_be_standby = standby
+        self.gaps: Gaps = ()
+        """Pairs of positions between which there may have been another history: see `standby.py`."""
         try:
             self._start()
         except (DamagedValue, LmdbError) as error:
@@ -120,6 +126,9 @@ class Store:
             meta = self.tables["meta"]
             parameters, pruned = kv.get(b"parameters", db=meta), kv.get(b"pruned", db=meta)
             self.history_id = kv.get(b"history-id", db=meta)
+            if not self._may_be_standby:
+                require_promoted(self.environment.path, kv, meta)
+            self.gaps = gaps(kv, meta)
             view = View(self, kv)
             newest = view.newest_position()
             wall_ms = 0 if newest is None else _wall_ms(view, newest)

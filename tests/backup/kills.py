@@ -44,6 +44,7 @@ class Lives:
 
     def __init__(self, folder: Path, seed: int, *, in_server: bool = False) -> None:
         self.in_server = in_server
+        self.retain = "5s"
         self.random = random.Random(seed)
         self.data, self.destination, self.folder = folder / "data", folder / "archive", folder
         self.archive = BackupArchive(Folder(self.destination), Sealer())
@@ -59,7 +60,7 @@ class Lives:
         flags = ["--dbpath", str(self.data), "--port", str(self.port)]
         if self.in_server:
             every = f"{self.random.randrange(1, 4)}s"
-            flags += ["--backup", str(self.destination), "--backupSnapshotEvery", every, "--backupRetain", "5s"]
+            flags += ["--backup", str(self.destination), "--backupSnapshotEvery", every, "--backupRetain", self.retain]
         self.server = _start("serve", *flags)
         client = self.client(SECONDS_MAX)
         client.admin.command("ping")
@@ -138,15 +139,20 @@ class Lives:
             until(self.archive.snapshots)
             os.kill(backup, signal.SIGKILL)
             stop.wait(self.random.uniform(0.0, 2.5))  # it is started again after a second
+        self.kill_server()
+        stop.set()
+        thread.join(SECONDS_MAX)
+        self.compare(has_all=is_alive)
+
+    def kill_server(self) -> None:
+        """Kill the server, and wait for its backup, which ships what is left and ends."""
+        assert self.server is not None
         self.server.send_signal(signal.SIGSTOP)  # so that it starts no other one
         backups = _children(self.server.pid)
         _kill(self.server)
         self.server = None
-        stop.set()
-        thread.join(SECONDS_MAX)
         for pid in backups:
-            until(partial(_is_over, pid))  # it ships what is left, and ends
-        self.compare(has_all=is_alive)
+            until(partial(_is_over, pid))
 
     def compare(self, *, has_all: bool = False) -> None:
         """Restore the archive, and compare it with the server's oplog up to where the archive ends; `has_all`: it must

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.backup.kills import Lives, run
+from tests.backup.standby_kills import run as promote_after_kills
 
 
 @pytest.mark.process
@@ -47,3 +48,9 @@ def test_a_running_server_is_backed_up_by_its_address_and_directory(tmp_path: Pa
     assert failed.returncode == 1 and "is torn" in failed.stdout
     refused = headrace("restore", archive, str(tmp_path / "again"))
     assert refused.returncode == 1 and "is torn" in refused.stderr and not (tmp_path / "again").exists()
+
+
+@pytest.mark.process
+@pytest.mark.skipif(sys.platform != "linux", reason="children of a process are found in /proc")
+def test_a_standby_that_was_killed_takes_the_place_of_a_server_that_was_killed(tmp_path: Path) -> None:
+    assert promote_after_kills(2, 3, tmp_path) == 2

@@ -1,0 +1,163 @@
+"""A standby follows an archive: what was shipped is applied to its directory, an entry at its own position.
+
+Rules:
+- Entries and their position are in one commit. So whenever the process ends, the directory is that of a moment, and the
+  next run goes on from there.
+- A transaction that is logged as a chain is applied when its last entry is there.
+- It retains as much of the oplog as a server does, counted from its newest entry.
+- A promotion applies what the archive has, and nobody may write to the archive meanwhile, where its place can tell: the
+  server that was followed would go on with another history.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from headrace import limits
+from headrace.backup.archive import BackupArchive
+from headrace.backup.pieces import DamagedArchive, checksum
+from headrace.backup.replay import Replayer
+from headrace.clock import Clock, SystemClock
+from headrace.store import catalog_changes, standby
+from headrace.store.retention import AgedScan, Retention, default_bytes_max, first_to_keep, prune
+from headrace.store.store import Store
+
+LOOK_SECONDS: Final = 1.0
+"""How long to wait between two looks at the archive."""
+RETENTION_HOURS: Final = 24.0
+
+
+class NoStandby(Exception):
+    """The directory follows no archive, or another one."""
+
+
+def followed_archive(path: Path) -> str:
+    """Return the archive that a directory follows, whoever has it open. Raises `NoStandby`, `UnusableDirectory`."""
+    from headrace.store.lmdb import Beside
+
+    with Beside(path).reading() as (kv, tables):
+        archive = standby.followed(kv, tables["meta"])
+    if archive is None:
+        raise NoStandby(f"{path} is no standby; it may have been promoted")
+    return archive
+
+
+class Promotion(NamedTuple):
+    """The last position of the history that was followed, and the first one of its own."""
+
+    last: int
+    begins: int
+
+
+class Standby:
+    """An open directory that follows an archive. No other process opens it meanwhile."""
+
+    def __init__(
+        self, archive: BackupArchive | None, path: Path, *, clock: Clock | None = None, hours: float = RETENTION_HOURS
+    ) -> None:
+        """`archive`: None where it is lost, to promote the directory as it is. `hours`: how much of the oplog stays.
+
+        Raises `NoStandby`, and what `Store` raises.
+        """
+        self._archive = archive
+        self._hours = hours
+        self.store = Store(path, clock=clock or SystemClock(), standby=True)
+        try:
+            with self.store.reading() as view:
+                if standby.followed(view.kv, view.tables["meta"]) is None:
+                    raise NoStandby(f"{path} is no standby; give a directory that is empty or missing")
+            if archive is not None and (history := archive.history()) != self.store.history_id:
+                if history is None:
+                    raise NoStandby(f"{archive.place}, which {path} follows, is not an archive of `headrace backup`")
+                raise NoStandby(f"{path} is a standby of another archive than {archive.place}")
+        except BaseException:
+            self.store.close()
+            raise
+        self._replayer = Replayer(self.store)
+        self._aged = AgedScan()
+
+    def close(self) -> None:
+        """Close the directory."""
+        self.store.close()
+
+    @property
+    def position(self) -> int:
+        """The position of the last entry that was applied."""
+        return self.store.last_position
+
+    def apply(self) -> int:
+        """Apply what was shipped since; return how many entries.
+
+        Raises `DamagedArchive`, `DivergedHistory` and `OSError`.
+        """
+        if self._archive is None:
+            return 0
+        segments = self._archive.segments()
+        if max((segment.last for segment in segments), default=0) <= self.position:
+            return 0
+        with self.store.reading() as view:
+            entry = view.entry(self.position)
+        assert entry is not None
+        try:
+            return self._replayer.replay(self._archive.entries(self.position, checksum(entry)))
+        except DamagedArchive:
+            if self._archive.segments() != segments:  # some were merged while they were read
+                return 0
+            raise
+
+    def tend(self) -> None:
+        """Do what a server does in the background: prune the oplog, and remove what drops have left."""
+        store = self.store
+        store.environment.forget_dead_readers()
+        with store.reading() as view:
+            environment, kv = store.environment, view.kv
+            reusable = environment.table_bytes(kv, "oplog") + environment.free_bytes(kv)
+            free = shutil.disk_usage(environment.path).free + reusable
+            retention = Retention(self._hours, default_bytes_max(free), None)
+            keep, oldest = first_to_keep(view, retention, store.last_wall_ms, self._aged), view.oldest_position()
+            more = catalog_changes.has_garbage(view)
+        pruned = limits.PRUNE_COUNT_MAX if oldest is not None and keep > oldest else 0
+        while pruned == limits.PRUNE_COUNT_MAX:
+            txn = store.begin()
+            pruned = prune(txn, keep, limits.PRUNE_COUNT_MAX)
+            store.commit(txn)
+        while more:
+            txn = store.begin()
+            more = catalog_changes.collect_garbage(txn, limits.PRUNE_COUNT_MAX)
+            store.commit(txn)
+
+    def follow(self, wait: Callable[[float], bool], report: Callable[[str], None]) -> None:
+        """Apply and tend until `wait`, which gets the seconds to wait, returns False.
+
+        Raises what `apply` raises, but for `OSError`: an archive that cannot be reached is reported once, and tried
+        again.
+        """
+        failed = False
+        while True:
+            try:
+                self.apply()
+                if failed:
+                    report("the standby goes on")
+                failed = False
+            except OSError as error:
+                if not failed:
+                    report(f"the standby waits: {error}")
+                failed = True
+            self.tend()
+            if not wait(LOOK_SECONDS):
+                return
+
+    def promote(self) -> Promotion:
+        """Apply the rest of the archive, and end following. Raises `ArchiveInUse`, and what `apply` raises."""
+        with self._archive.place.lock() if self._archive is not None else nullcontext():
+            while self.apply():
+                pass
+            last = self.position
+            txn = self.store.begin()
+            begins = standby.promote(txn)
+            self.store.commit(txn)
+        return Promotion(last, begins)
