@@ -78,9 +78,7 @@ FAILURES: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             "TestUnifiedSpec/transactions/tests/unified/*/readPreference_inherited_from_*",
             "TestUnifiedSpec/transactions/tests/unified/*/startTransaction_overrides_readPreference",
         ),
-        NOT_STORED: (
-            "TestUnifiedSpec/collection-management/tests/timeseries-collection.json/*",
-        ),
+        NOT_STORED: ("TestUnifiedSpec/collection-management/tests/timeseries-collection.json/*",),
     },
     "motor": {
         NO_SECONDARY: ("*test_examples.TestExamples.test_causal_consistency",),

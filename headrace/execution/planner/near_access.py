@@ -55,7 +55,7 @@ class NearAccess:
 
     @cached_property
     def prefixes(self) -> list[bytes] | None:
-        """The beginnings of the keys, where all fields before the geometry have values; None: they have ranges of them."""
+        """The beginnings of keys, where all fields before the geometry have values; None: they have ranges."""
         before = [intervals or [] for intervals in self.bounds[: self.position]]
         if not all(map(are_points, before)) or prod(map(len, before)) > RANGE_COUNT_MAX:
             return None
