@@ -7,6 +7,7 @@
     COUNT_SCAN    the keys of an index are counted
     DISTINCT_SCAN an index, from each value of a field to the next
     OR            several indexes, one after the other; SORT_MERGE: merged in their order
+    TEXT_MATCH    a search in a text index; TEXT_OR: with scores
     COLLSCAN      every document
     CLUSTERED_IXSCAN  some documents of a clustered collection, from one `_id` to another
     EOF           there is no collection
@@ -19,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace import limits
 from headrace.cursors.collection_scan import WITHOUT_KEYS, clustered_summary
@@ -37,8 +38,12 @@ from headrace.execution.planner.trial import Trial
 from headrace.execution.read_plan import ReadKind, ReadPlan
 from headrace.store.catalog import Collection, Index
 from headrace.store.indexes.index_keys import descends
+from headrace.store.indexes.text_keys import TERM, is_text
 from headrace.store.view import LEFT_OUT, Counted, Skip, View
 from headrace.values.bson.to_string import to_string
+
+if TYPE_CHECKING:
+    from headrace.text.search import TextSearch
 
 Stage = dict[str, Any]
 _LOGICAL: Final = frozenset({"$and", "$nor", "$or"})
@@ -195,7 +200,7 @@ def read_stage(plan: ReadPlan | None, spec: dict[str, Any]) -> Stage:
         projection = dict.fromkeys(plan.covered, 1) | ({} if "_id" in plan.covered else {"_id": 0})
         scan = access_stage(plan.choice.access, spec)["inputStage"]
         return {"stage": "PROJECTION_COVERED", "transformBy": projection, "inputStage": scan}
-    return access_stage(plan.choice.access, spec)
+    return access_stage(plan.choice.access, spec, scored=plan.finder.marks_scores)
 
 
 def _clustered_stage(plan: ReadPlan, spec: dict[str, Any]) -> Stage | None:
@@ -281,8 +286,11 @@ def _by_id(spec: dict[str, Any], direction: str) -> Stage:
     return {"stage": "FETCH"} | _filter(spec) | {"inputStage": scan}
 
 
-def access_stage(way: Access, spec: dict[str, Any]) -> Stage:
-    """The documents of an index's keys; without a filter where the bounds say all of it."""
+def access_stage(way: Access, spec: dict[str, Any], *, scored: bool = False) -> Stage:
+    """The documents of an index's keys; without a filter where the bounds say all of it. `scored`: with the scores of a
+    search."""
+    if isinstance(way, OrAccess) and way.text is not None:
+        return _text_stage(way, way.text, spec, scored)
     if isinstance(way, OrAccess):
         scans = [_index_scan(branch) for branch in way.branches]
         below: Stage = {"stage": "OR", "inputStages": scans}
@@ -291,6 +299,33 @@ def access_stage(way: Access, spec: dict[str, Any]) -> Stage:
             below = {"stage": "SORT_MERGE", "sortPattern": pattern, "inputStages": scans}
         return {"stage": "FETCH"} | _filter(spec) | {"inputStage": below}
     return {"stage": "FETCH"} | ({} if way.is_exact else _filter(spec)) | {"inputStage": _index_scan(way)}
+
+
+def _text_stage(way: OrAccess, text: TextSearch, spec: dict[str, Any], scored: bool) -> Stage:
+    """The search, and above it what else the filter asks for."""
+    scans = [_index_scan(branch) for branch in way.branches]
+    one = {"inputStage": scans[0]} if len(scans) == 1 else {"inputStages": scans}
+    below: Stage = {"stage": "TEXT_OR", **one}
+    if not scored:
+        below = {"stage": "FETCH", "inputStage": scans[0] if len(scans) == 1 else {"stage": "OR", **one}}
+    index = {"indexPrefix": {}, "indexName": ""}
+    if way.branches:
+        first = way.branches[0]
+        fixed = zip(first.index.spec["key"], first.bounds[: list(first.index.spec["key"]).index(TERM)])
+        prefix = {path: intervals[0].low.value for path, intervals in fixed if intervals}
+        index = {"indexPrefix": prefix, "indexName": first.index.name}
+    stage: Stage = {
+        "stage": "TEXT_MATCH", **index,
+        "parsedTextQuery": {
+            "terms": text.terms, "negatedTerms": text.negated_terms, "phrases": list(text.phrases),
+            "negatedPhrases": list(text.negated_phrases),
+        },
+        "textIndexVersion": 3, "inputStage": below,
+    }  # fmt: skip
+    rest = [item for item in _conjuncts(parsed_query(spec)) if "$text" not in item]
+    if not rest:
+        return stage
+    return {"stage": "FETCH", "filter": rest[0] if len(rest) == 1 else {"$and": rest}, "inputStage": stage}
 
 
 def _index_scan(way: IndexAccess) -> Stage:
@@ -308,6 +343,8 @@ def _index_scan(way: IndexAccess) -> Stage:
 
 
 def _all_bounds_shown(way: IndexAccess) -> dict[str, Any]:
+    if is_text(way.index.spec["key"]):
+        return {}
     if way.between is not None:
         shown = {"startKey": way.between.least, "endKey": way.between.limit}
         return {name: value for name, value in shown.items() if value} | {
@@ -380,7 +417,7 @@ class StageCounts:
         passed = sum(item["nReturned"] for item in below)
         if name in _LEAVES:
             passed = self._leaf(name, examined)
-        elif name == "FETCH":
+        elif name in ("FETCH", "TEXT_OR"):
             examined["docsExamined"] = self._examined.of_source.documents
         returned = self._returned.get("FETCH" if name in _READING else name, passed) if name not in _SILENT else 0
         works = 1 + max(passed, returned, *examined.values(), 0)
@@ -416,7 +453,9 @@ class StageCounts:
 _LEAVES: Final = _NEAR_STAGES | {
     "CLUSTERED_IXSCAN", "COLLSCAN", "COUNT_SCAN", "DISTINCT_SCAN", "EOF", "IDHACK", "IXSCAN", "RECORD_STORE_COUNT",
 }  # fmt: skip
-_READING: Final = _NEAR_STAGES | {"CLUSTERED_IXSCAN", "COLLSCAN", "FETCH", "IDHACK", "PROJECTION_COVERED"}
+_READING: Final = _NEAR_STAGES | {
+    "CLUSTERED_IXSCAN", "COLLSCAN", "FETCH", "IDHACK", "PROJECTION_COVERED", "TEXT_OR",
+}  # fmt: skip
 _SILENT: Final = frozenset({"COUNT", "DELETE", "UPDATE"})
 """Stages that return nothing: what they do is in counters of their shown."""
 

@@ -17,6 +17,7 @@ from headrace.dispatch.context import CommandContext
 from headrace.execution.read_plan import ReadKind, ReadPlan
 from headrace.execution.writes.matches import MatchedDocument, matches
 from headrace.query.stages.unwind import with_nested
+from headrace.query.text_score import MARK
 from headrace.store.catalog import Collection
 from headrace.store.indexes.index_entries import key_maker
 from headrace.values.bson import decode, encode_in_order
@@ -32,7 +33,9 @@ def marked_documents(context: CommandContext, plan: ReadPlan) -> Iterator[bytes]
     finder.is_backward = plan.kind is not ReadKind.INDEX and plan.backward
     finder.take_order(context.current_view, plan.order)
     for match in matches(context, finder):
-        marks = {_KEY: _key(plan, match), RECORD: _record(plan.collection, match)}
+        marks: dict[str, Any] = {_KEY: _key(plan, match), RECORD: _record(plan.collection, match)}
+        if finder.marks_scores and finder.text is not None:
+            marks[MARK] = finder.text.score(match.document)
         yield encode_in_order(match.document | marks)
 
 

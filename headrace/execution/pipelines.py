@@ -20,6 +20,7 @@ from headrace.execution.planner.distinct_scan import distinct_documents
 from headrace.execution.planner.index_access import IndexAccess
 from headrace.execution.planner.query import Order
 from headrace.execution.sources import documents, equal_documents, in_order, is_virtual, resolve, stored
+from headrace.execution.text_indexes import text_query
 from headrace.execution.writes.output import write_output
 from headrace.query.expansion import encoded
 from headrace.query.pipeline import PipelineContext, Stage, parse_pipeline, run_pipeline
@@ -69,7 +70,7 @@ def pipeline_context_of(
         database=database, collection=None if name == "$cmd.aggregate" else name,
         collation=collation_of(collection, body.get("collation")), variables=variables,
         read_collection=read_collection, find_equal=find_equal, describe=None if request is None else describe,
-        memory=memory_of(context, body), depth=depth,
+        memory=memory_of(context, body), depth=depth, text=text_query(collection, namespace),
     )  # fmt: skip
 
 
@@ -104,7 +105,7 @@ def run_pipeline_on(
     results, plan = in_order(
         context, base, spec, pipeline_context.collation,
         Order() if sort is None else Order(sort.order, sort.count_max),
-        variables=dict(pipeline_context.variables), hint=body.get("hint"),
+        variables=dict(pipeline_context.variables), hint=body.get("hint"), scored=is_scored(pipeline_context),
     )  # fmt: skip
     if sort is not None and plan is not None and plan.is_sorted:
         limit = sort.count_max
@@ -115,6 +116,11 @@ def run_pipeline_on(
         if not stages:
             return results
     return _finish(context, namespace, stages, map(decode, results))
+
+
+def is_scored(context: PipelineContext) -> bool:
+    """Whether a stage of the pipeline that was parsed last asks for scores."""
+    return context.text is not None and context.text.score.is_read
 
 
 def _finish(

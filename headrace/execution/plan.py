@@ -26,17 +26,20 @@ from headrace.execution.planner.near_access import NearAccess, near_access
 from headrace.execution.planner.query import ANY_ORDER, Order, Query, Shape, shape_of
 from headrace.execution.planner.several_accesses import Access
 from headrace.execution.planner.trial import RESULT_COUNT
+from headrace.execution.text_indexes import text_query
 from headrace.query.collation import Collation, parse_collation
-from headrace.query.match import parse_filter
+from headrace.query.match import Predicate, parse_filter
+from headrace.query.text_score import MARK
 from headrace.running_command import examined
 from headrace.store.catalog import Collection, Index
 from headrace.store.view import LEFT_OUT, View, id_bounds
 from headrace.turns import tick
-from headrace.values.bson import decode
+from headrace.values.bson import decode, encode_in_order
 from headrace.values.keystring import encode_value
 
 if TYPE_CHECKING:
     from headrace.geo.near import Near
+    from headrace.text.search import TextSearch
 
 _PLAIN: Final = frozenset({ObjectId, int, Int64, float, Decimal128, bool, bytes, DatetimeMS})
 
@@ -53,7 +56,8 @@ class Finder:
 
     __slots__ = (
         "_between", "_choice", "_collation", "_collection", "_hint", "_id_direction", "_id_key", "_id_keys",
-        "_id_range", "_near", "_spec", "_within", "id_intervals", "is_backward", "near", "predicate", "uses_cache",
+        "_id_range", "_near", "_spec", "_within", "id_intervals", "is_backward", "marks_scores", "near", "predicate",
+        "text", "uses_cache",
     )  # fmt: skip
 
     def __init__(
@@ -81,6 +85,10 @@ class Finder:
         self.predicate: Any = None
         self.near: Near | None = None
         self._near: NearAccess | None = None
+        self.text: TextSearch | None = None
+        """The search that the filter has."""
+        self.marks_scores = False
+        """Whether `narrowed` marks documents with their scores."""
         self._id_key: bytes | None = None
         self._between = between
         self._within: Callable[[bytes], bool] | None = None
@@ -89,17 +97,28 @@ class Finder:
             self._id_key = encode_value(spec["_id"])
             return
         if spec:
-            nears: list[Near] = []
-            self.predicate = parse_filter(spec, collation=collation, variables=variables, nears=nears)
-            self.near = nears[0] if nears else None
-            if hint not in _NATURAL:
+            self.predicate = self._parsed(variables)
+            if self.text is None and hint not in _NATURAL:
                 self._id_keys = _keys_of(self.predicate.equality("_id"), spec.get("_id"), collation)
                 self._id_range = _range_of(spec.get("_id"), collation)
-            if self.walks_ids:
+            if self.walks_ids and self.text is None:
                 self.id_intervals = None if collation is not None else clustered_intervals(self.predicate.node)
                 self._id_range = None if self.id_intervals is None else span_of(self.id_intervals)
         if between is not None:
             self._bound(between)
+
+    def _parsed(self, variables: dict[str, Any] | None) -> Predicate:
+        """The filter, parsed; notes what it searches for. Raises 2 for a search with a hint."""
+        nears: list[Near] = []
+        text = text_query(self._collection)
+        predicate = parse_filter(self._spec, collation=self._collation, variables=variables, nears=nears, text=text)
+        self.near = nears[0] if nears else None
+        self.text = text.search
+        if self.text is not None and self._hint:
+            raise CommandError(2, _NO_HINT if self._hint not in _NATURAL else _NO_NATURAL_ORDER)
+        if self.text is not None and nears:
+            raise CommandError(2, "text and geoNear not allowed in same query")
+        return predicate
 
     def _bound(self, between: IndexRange) -> None:
         """Take the range of keys; that of the ids, if the index is theirs."""
@@ -204,7 +223,9 @@ class Finder:
             return NO_INDEX
         node = None if self.predicate is None else self.predicate.node
         test = None if self.predicate is None else self.predicate.test
-        query = Query(node, test, self._collation, self._spec, self._between, self.uses_cache)
+        query = Query(
+            node, test, self._collation, self._spec, self._between, self.uses_cache, has_text=self.text is not None
+        )
         choice = choose(current, collection, query, order, hint)
         if hint is None and self._id_range is not None and not _is_narrow(current, choice.access):
             return NO_INDEX
@@ -217,7 +238,7 @@ class Finder:
     def distinct(self, view: View, path: str, order: Order = ANY_ORDER, *, with_missing: bool) -> IndexAccess | None:
         """The way from each value of a path to the next. `with_missing`: documents without one count as null."""
         hint = hinted_index(self._collection, self._hint)
-        if self._id_key is not None or (self._hint and hint is None):
+        if self._id_key is not None or (self._hint and hint is None) or self.text is not None:
             return None
         node = None if self.predicate is None else self.predicate.node
         access = distinct_access(
@@ -290,7 +311,7 @@ class Finder:
             return None
         if self._hint and not (self.walks_ids and hinted_index(collection, self._hint) is collection.indexes[0]):
             return None
-        if self._id_keys is not None or self._collation is not None or collection.long_ids:
+        if self._id_keys is not None or self._collation is not None or collection.long_ids or self.text is not None:
             return None
         return -1 if sort.paths[0][1] else 1
 
@@ -371,12 +392,29 @@ class Finder:
         if predicate is None and within is None:
             yield from documents()
             return
+        if self.marks_scores and self.text is not None and predicate is not None:
+            yield from _with_scores(documents(), predicate, self.text)
+            return
         for raw in documents():
             tick()
             if (predicate is None or predicate(decode(raw))) and (within is None or within(raw)):
                 yield raw
 
 
+def _with_scores(
+    documents: Iterator[bytes], predicate: Callable[[dict[str, Any]], bool], text: TextSearch
+) -> Iterator[bytes]:
+    """Raw documents that match, each with the mark that has its score; without one, if it matches otherwise."""
+    for raw in documents:
+        tick()
+        document = decode(raw)
+        if predicate(document):
+            score = text.score(document)
+            yield raw if score is None else encode_in_order({**document, MARK: score})
+
+
+_NO_HINT: Final = "text and hint not allowed in same query"
+_NO_NATURAL_ORDER: Final = "text expression not allowed with $natural sort order"
 _ABSENT: Final = object()
 _NATURAL: Final = ({"$natural": 1}, {"$natural": -1})
 """Hints at the collection itself."""

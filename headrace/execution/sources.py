@@ -25,6 +25,7 @@ from headrace.execution.planner.key_range import IndexRange
 from headrace.execution.planner.query import ANY_ORDER, Order
 from headrace.execution.read_plan import ReadPlan, plan_read, read
 from headrace.execution.storage_stats import count_of
+from headrace.execution.text_indexes import text_query
 from headrace.query.collation import Collation
 from headrace.query.match import parse_filter
 from headrace.query.stages.other_collections import other_collections
@@ -186,20 +187,21 @@ def documents(
 def in_order(
     context: CommandContext, namespace: str, spec: dict[str, Any], collation: Collation | None, order: Order, *,
     backward: bool = False, variables: dict[str, Any] | None = None, hint: Any = None,
-    between: IndexRange | None = None, marked: bool = False, explained: bool = False,
+    between: IndexRange | None = None, marked: bool = False, explained: bool = False, scored: bool = False,
 ) -> Opened:  # fmt: skip
     """As `documents`, in the order asked for if they can be read so; `explained`: planned without the plan cache.
 
-    `marked`: each with the number of its record and its key in the index (`marked_documents.py`).
+    `marked`: each with the number of its record and its key in the index (`marked_documents.py`). `scored`: each with
+    its score in a search (`query/text_score.py`).
     """
     if is_virtual(context, namespace):
         return Opened(virtual(context, namespace, spec, collation, backward, variables), None)
     collection = context.view.collection(namespace)
     if collection is None:
         if spec:
-            parse_filter(spec, collation=collation, variables=variables, nears=[])
+            parse_filter(spec, collation=collation, variables=variables, nears=[], text=text_query(None, namespace))
         return Opened(iter(()), None)
     finder = Finder(collection, spec, collation, variables, hint, between)
-    finder.uses_cache = not explained
+    finder.uses_cache, finder.marks_scores = not explained, scored
     plan = plan_read(context.current_view, collection, finder, order, backward=backward)
     return Opened(marked_documents(context, plan) if marked else read(context, plan), plan)

@@ -1,4 +1,4 @@
-"""The errors of text search, `$geoNear`, 2d indexes and time-series collections. They name the guide to other ways."""
+"""The errors of `$geoNear`, 2d indexes and time-series collections. They name the guide to other ways."""
 
 from __future__ import annotations
 
@@ -6,11 +6,6 @@ from typing import Final
 
 GUIDE: Final = "docs/text-geo-time-series.md"
 _UNSUPPORTED: Final = 115
-
-
-def no_text(name: str) -> tuple[int, str]:
-    """Return code and message for an operator or an index of text search."""
-    return _UNSUPPORTED, f"{name}: text search is not supported; {GUIDE} shows what to do instead"
 
 
 def no_geo(name: str) -> tuple[int, str]:
@@ -21,7 +16,6 @@ def no_geo(name: str) -> tuple[int, str]:
     )
 
 
-TEXT_REFUSED: Final = no_text("$text")
 TIME_SERIES_REFUSED: Final = (
     _UNSUPPORTED,
     f"time-series collections are not supported; {GUIDE} shows what to do instead",

@@ -15,12 +15,13 @@ from typing import Any
 
 from headrace import limits
 from headrace.errors import CommandError
-from headrace.query.guided import TEXT_REFUSED
+from headrace.query.match.filter_parser import NO_TEXT_HERE
 from headrace.query.stages.lookup import with_unwinds
 from headrace.query.stages.placement import check_placement
 from headrace.query.stages.sort_stage import ONE_BY_ONE, SortedKey, key_after, with_limits, with_sort_keys
 from headrace.query.stages.stage import Document, DocumentStage, PipelineContext, Stage
 from headrace.query.stages.stage_table import STAGES
+from headrace.query.stages.text_scores import score_after, with_text_scores
 from headrace.time_limit import limited_call
 from headrace.turns import paced
 
@@ -37,16 +38,22 @@ def parse_pipeline(pipeline: Sequence[Any], *, context: PipelineContext) -> tupl
         raise CommandError(7749501, f"Pipeline length must be no longer than {limits.PIPELINE_STAGE_COUNT_MAX} stages")
     stages: list[Stage] = []
     key: SortedKey | None = None
+    text, score = context.text, None
     for element in pipeline:
         try:
             for stage in _parse_stage(element, context, key):
                 stages.append(stage)
                 key = key_after(stage, key)
+                if text is not None:
+                    score = score_after(stage, text, score)
+                    context = replace(context, text=None, text_score=score)
         except CommandError as error:
-            if error.message == TEXT_REFUSED[1] and (stages or context.in_change_stream):
+            if error.message == NO_TEXT_HERE and (stages or context.in_change_stream):
                 raise CommandError(17313, "$match with $text is only allowed as the first pipeline stage") from error
             raise
     check_placement(stages, context)
+    if text is not None and text.search is not None:
+        stages = with_text_scores(stages, text.score)
     return with_unwinds(with_limits(list(with_sort_keys(stages))))
 
 

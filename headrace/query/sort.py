@@ -20,6 +20,7 @@ from headrace.query.collation import Collation
 from headrace.query.expressions.field_paths import checked_path
 from headrace.query.external_sort import Sorter
 from headrace.query.operation_memory import StageMemory
+from headrace.query.text_score import MARK, TextScore
 from headrace.values.bson import MISSING, decode
 from headrace.values.order import Key, number_key, sort_key
 from headrace.values.paths import array_index, split_path
@@ -225,11 +226,11 @@ def _advance(path: RemainingPath, container: Any) -> tuple[RemainingPath, Any]:
     return (), value
 
 
-def parse_sort(spec: dict[str, Any], collation: Collation | None = None) -> SortKey:
+def parse_sort(spec: dict[str, Any], collation: Collation | None = None, *, score: TextScore | None = None) -> SortKey:
     """The sort that a specification spells; an empty one sorts nothing.
 
     Raises 13103 for too many paths, 15974 and 15975 for values that are no direction, 16410, 15998, 40352 and
-    40353 for bad names, 40218 for `$meta`.
+    40353 for bad names, 31138 and 40218 for `$meta`. `score`: that of a text search; None where there is none.
     """
     if len(spec) > limits.SORT_FIELD_COUNT_MAX:
         raise CommandError(13103, f"too many compound keys: the limit is {limits.SORT_FIELD_COUNT_MAX}")
@@ -238,6 +239,9 @@ def parse_sort(spec: dict[str, Any], collation: Collation | None = None) -> Sort
     paths = []
     for path, direction in spec.items():
         checked_path(path)
+        if type(direction) is dict and set(direction) == {"$meta"}:
+            paths.append((_scored(direction["$meta"], score), True))
+            continue
         paths.append((path, _is_descending(path, direction)))
     return SortKey(tuple(paths), collation)
 
@@ -251,10 +255,18 @@ def _parse_natural(spec: dict[str, Any], collation: Collation | None) -> SortKey
     return SortKey((), collation, natural=int(number_key(direction)))
 
 
+def _scored(name: Any, score: TextScore | None) -> str:
+    """The path of a sort by score."""
+    if name != "textScore":
+        raise CommandError(31138, f"Illegal $meta sort: {name!r}")
+    if score is None:
+        raise CommandError(40218, "query requires text score metadata, but it is not available")
+    score.is_read = True
+    return MARK
+
+
 def _is_descending(path: str, direction: Any) -> bool:
     if type(direction) is dict:
-        if set(direction) == {"$meta"}:
-            raise CommandError(40218, "query requires text score metadata, but it is not available")
         raise CommandError(15974, f"Illegal key in $sort specification: {path}: {direction}")
     if type(direction) not in (int, Int64, float, Decimal128):
         raise CommandError(15974, f"Illegal key in $sort specification: {path}: {direction!r}")

@@ -1,4 +1,4 @@
-"""Text search, geospatial queries and time-series collections are refused alike, with the guide to other ways."""
+"""Geospatial queries and time-series collections are refused alike, with the guide to other ways."""
 
 from __future__ import annotations
 
@@ -12,11 +12,7 @@ from headrace.query.guided import GUIDE
 from headrace.testing.driven import DrivenServer
 
 COMMANDS: list[dict[str, Any]] = [
-    {"find": "c", "filter": {"$text": {"$search": "pen"}}},
     {"aggregate": "c", "cursor": {}, "pipeline": [{"$geoNear": {"near": [1, 2], "distanceField": "d"}}]},
-    {"aggregate": "c", "cursor": {}, "pipeline": [{"$match": {"$text": {"$search": "pen"}}}]},
-    {"count": "c", "query": {"$or": [{"$text": {"$search": "pen"}}]}},
-    {"createIndexes": "c", "indexes": [{"key": {"a": "text"}, "name": "a"}]},
     {"createIndexes": "c", "indexes": [{"key": {"a": "2d"}, "name": "a"}]},
     {"create": "c", "timeseries": {"timeField": "t"}},
 ]
@@ -28,13 +24,6 @@ def test_the_error_names_the_guide_and_no_index_that_is_refused(command: dict[st
         at.must("t", command)
     assert refused.value.code == 115 and GUIDE in refused.value.message
     assert "required" not in refused.value.message and "needs" not in refused.value.message
-
-
-def test_text_behind_another_stage_is_an_error_of_its_place() -> None:
-    pipeline = [{"$skip": 1}, {"$match": {"$text": {"$search": "pen"}}}]
-    with DrivenServer() as at, pytest.raises(CommandError) as refused:
-        at.must("t", {"aggregate": "c", "cursor": {}, "pipeline": pipeline})
-    assert refused.value.code == 17313
 
 
 def test_the_guide_exists() -> None:

@@ -15,10 +15,7 @@ _ORDER: Final = (
     "the order in which dropDatabase drops collections is unspecified (MongoDB's follows their random UUIDs)"
 )
 
-_KINDS: Final = "indexes of kinds that no query uses (hashed, text, wildcard, geospatial) are refused"
-
 KNOWN: Final[dict[str, str]] = {
-    "commands/list-indexes": _KINDS,
     "events/cluster-drop-missing": _DROP,
     "events/cluster-insert-dollar-field": _DOLLAR,
     "events/coll-drop-missing": _DROP,

@@ -10,11 +10,12 @@ import math
 from typing import Any, Final
 
 from headrace import limits
+from headrace.commands.catalog.text_specification import check_collation, text_specification
 from headrace.dispatch.arguments import Field, Fields, FieldType, boolean, document, string, without_effect
 from headrace.dispatch.generic_arguments import COLLATION
 from headrace.errors import CommandError
 from headrace.query.collation import filled_collation
-from headrace.query.guided import no_geo, no_text
+from headrace.query.guided import no_geo
 from headrace.query.match import parse_filter
 from headrace.query.match.match_expression import (
     AlwaysBoolean,
@@ -26,13 +27,13 @@ from headrace.query.match.match_expression import (
 )
 from headrace.store.catalog import Collection
 from headrace.store.indexes.geo_keys import geo_paths
+from headrace.store.indexes.text_keys import is_text
 from headrace.store.indexes.wildcard_keys import WILDCARD, wildcard_of
 from headrace.values.bson import type_name
 from headrace.values.bson.to_string import to_string
 
 UNSUPPORTED: Final = {
     "2d": no_geo("2d index"),
-    "text": no_text("text index"),
 }
 """By kind."""
 
@@ -84,6 +85,9 @@ def checked(spec: Any, *, ignore_unknown: bool = False) -> dict[str, Any]:
     _check_key(key)
     if key == {"_id": 1}:
         return _id_index(spec)
+    if is_text(key):
+        spec = text_specification(spec)
+        key = spec["key"]
     _check_kind(spec)
     _check_options(spec)
     _check_partial(spec)
@@ -105,6 +109,8 @@ def with_collation(spec: dict[str, Any], default: dict[str, Any] | None) -> dict
     if spec["key"] == {"_id": 1} and collation != default:
         raise CommandError(2, "The _id index must have the same collation as the collection.")
     rest = {name: value for name, value in spec.items() if name != "collation"}
+    if collation is not None and is_text(spec["key"]):
+        check_collation({"collation": collation})
     return rest if collation is None else {**rest, "collation": collation}
 
 
@@ -128,6 +134,15 @@ def is_like(existing: dict[str, Any], spec: dict[str, Any]) -> bool:
             "An existing index has the same name as the requested index. When index names are not specified, they "
             "are auto generated and can cause conflicts. Please refer to our documentation. Requested index: "
             f"{to_string(spec)}, existing index: {to_string(existing)}",
+        )
+    if same_key and is_text(spec["key"]):
+        raise CommandError(
+            85, "An equivalent index already exists with a different name and options. Requested index: "
+            f"{to_string(spec)}, existing index: {to_string(existing)}",
+        )  # fmt: skip
+    if is_text(existing["key"]) and is_text(spec["key"]):
+        raise CommandError(
+            67, f'only one text index per collection allowed, found existing text index "{existing["name"]}"'
         )
     if same_key and _identity(existing) == _identity(spec):
         raise CommandError(85, f"Index already exists with a different name: {existing['name']}")
@@ -193,7 +208,7 @@ def _check_value(kind: Any) -> None:
     if type(kind) is str:
         if kind in UNSUPPORTED:
             raise CommandError(*UNSUPPORTED[kind])
-        if kind not in ("2dsphere", "hashed"):
+        if kind not in ("2dsphere", "hashed", "text"):
             raise CommandError(67, f"Unknown index plugin '{kind}'")
     elif isinstance(kind, bool) or not isinstance(kind, int | float):
         raise CommandError(

@@ -43,12 +43,13 @@ from headrace.execution.explain_plan import (
     tried,
 )
 from headrace.execution.let import variables_of
-from headrace.execution.pipelines import first_of_each, pipeline_context_of
+from headrace.execution.pipelines import first_of_each, is_scored, pipeline_context_of
 from headrace.execution.plan import Finder, check_hint, collation_of
 from headrace.execution.planner.choice import NO_INDEX
 from headrace.execution.planner.query import ANY_ORDER, Order
 from headrace.execution.read_plan import ReadPlan, plan_read
 from headrace.execution.sources import in_order, resolve
+from headrace.execution.text_indexes import text_query
 from headrace.execution.writes.matches import MatchedDocument, matches
 from headrace.execution.writes.updates import parsed
 from headrace.query.match import parse_filter
@@ -57,6 +58,7 @@ from headrace.query.sort import parse_sort
 from headrace.query.stages.server_stage import ServerStage
 from headrace.query.stages.sort_stage import Sort
 from headrace.query.stages.stage import Stage as PipelineStage
+from headrace.query.stages.text_scores import HIDDEN
 from headrace.query.update import UpdateContext
 from headrace.store.catalog import Collection
 from headrace.values.bson import decode, encode
@@ -229,7 +231,7 @@ def _read(
     collation = collation_of(collection, body.get("collation"))
     if collection is None:
         if spec:
-            parse_filter(spec, collation=collation, variables=variables)
+            parse_filter(spec, collation=collation, variables=variables, text=text_query(None))
         return None
     finder = Finder(collection, spec, collation, variables, body.get("hint"))
     finder.uses_cache = False
@@ -397,7 +399,7 @@ def _pipeline(context: CommandContext, request: Request, examined: Examined, ver
 
     plan.run = run_plan
     explained = _explained(context, plan, examined, verbosity)
-    if not left:
+    if all(stage.name == HIDDEN for stage in left):
         return explained
     shown: list[dict[str, Any]] = [{"$cursor": explained}, *({stage.name: stage.spec} for stage in left)]
     if verbosity != "queryPlanner":
@@ -407,7 +409,7 @@ def _pipeline(context: CommandContext, request: Request, examined: Examined, ver
                 item |= _examined_shown(of_stages[index])
             item["nReturned"] = Int64(counts[index])
             item |= spills_of(context, name)
-    return {"stages": shown}
+    return {"stages": [item for item in shown if HIDDEN not in item]}
 
 
 def _source(
@@ -424,7 +426,7 @@ def _source(
     order = Order(stages[0].order, stages[0].count_max) if stages and isinstance(stages[0], Sort) else ANY_ORDER
     documents, read = in_order(
         context, base, spec, pipeline_context.collation, order, variables=dict(pipeline_context.variables), hint=hint,
-        explained=True,
+        explained=True, scored=is_scored(pipeline_context),
     )  # fmt: skip
     if read is not None and read.is_sorted and order.is_asked:
         stages, documents = stages[1:], islice(documents, order.limit)

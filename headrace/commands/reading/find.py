@@ -40,13 +40,17 @@ from headrace.execution.plan import Finder, check_hint, collation_of
 from headrace.execution.planner.key_range import IndexRange
 from headrace.execution.planner.query import Order
 from headrace.execution.sources import Opened, documents, in_order, is_virtual, resolve, stored
+from headrace.execution.text_indexes import text_query
 from headrace.query.collation import Collation
 from headrace.query.expansion import encoded
+from headrace.query.expressions.expression import Evaluate
 from headrace.query.expressions.numbers import to_long
 from headrace.query.match import parse_filter
+from headrace.query.match.text_match import has_text
 from headrace.query.projection import Projection, parse_projection
 from headrace.query.sort import SortKey, parse_sort
 from headrace.query.stages.sort_stage import Sort
+from headrace.query.text_score import MARK, TextScore
 from headrace.store.catalog import Collection
 from headrace.values.bson import decode
 
@@ -140,6 +144,7 @@ def check(body: dict[str, Any]) -> None:
         raise CommandError(2, "cannot use tailable option with a sort other than {$natural: 1}")
 
 
+Project = Callable[[dict[str, Any]], dict[str, Any]]
 Count = Callable[[str, Iterator[bytes]], Iterator[bytes]]
 """Counts the documents that leave a stage, by its name."""
 
@@ -159,18 +164,25 @@ def selected(
     wanted = None if limit is None else skip + limit
     marked = RETURN_KEY.of(body) or SHOW_RECORD_ID.of(body)
     covered = covering(projection) if projection and not marked else None
-    order = Order(parse_sort(sort, collation) if sort else None, wanted, covered)
+    score = TextScore() if has_text(spec) else None
+    order = Order(parse_sort(sort, collation, score=score) if sort else None, wanted, covered)
+
+    def parsed() -> Project | None:
+        return _projection(projection, spec, collection, collation, let, order.sort, score) if projection else None
+
+    project = None if score is None else parsed()  # which says whether scores are asked for
     between = IndexRange(MIN.of(body), MAX.of(body)) if body.get("min") or body.get("max") else None
     if between is not None:
         between.check()
     matches, plan = in_order(
         context, namespace, spec, collation, order, backward=backward, variables=let, hint=hint,
-        between=between, marked=marked, explained=count is not None,
+        between=between, marked=marked, explained=count is not None, scored=score is not None and score.is_read,
     )  # fmt: skip
     if count is not None:
         matches = count("FETCH", matches)
     if order.is_asked and (plan is None or not plan.is_sorted):
-        matches = Sort("$sort", sort, parse_sort(sort, collation), wanted, memory_of(context, body)).apply_raw(matches)
+        assert order.sort is not None
+        matches = Sort("$sort", sort, order.sort, wanted, memory_of(context, body)).apply_raw(matches)
         if count is not None:
             matches = count("SORT", matches)
     if skip:
@@ -181,7 +193,10 @@ def selected(
         matches = islice(matches, limit)
     if plan is not None and plan.covered is not None:
         return Opened(matches, plan)
-    project = _projection(projection, spec, collation, let, order.sort) if projection else None
+    if score is None:
+        project = parsed()
+    elif score.is_read:
+        project = _of_scored(project, score)
     if plan is not None and marked:
         show = shown(project, projection or {}, with_record=SHOW_RECORD_ID.of(body), with_key=RETURN_KEY.of(body))
         return Opened(map(show, matches), plan)
@@ -205,14 +220,32 @@ def covering(projection: dict[str, Any]) -> tuple[str, ...] | None:
 
 
 def _projection(
-    projection: dict[str, Any], spec: dict[str, Any], collation: Collation | None, variables: dict[str, Any] | None,
-    sort: SortKey | None = None,
+    projection: dict[str, Any], spec: dict[str, Any], collection: Collection | None, collation: Collation | None,
+    variables: dict[str, Any] | None, sort: SortKey | None = None, score: TextScore | None = None,
 ) -> Projection:  # fmt: skip
     return parse_projection(
         projection, kind="find", collation=collation, variables=variables or {},
-        predicate=parse_filter(spec, collation=collation, variables=variables, nears=[]) if spec else None,
-        sort_key=None if sort is None or not sort.paths else sort.reader,
+        predicate=(
+            parse_filter(spec, collation=collation, variables=variables, nears=[], text=text_query(collection))
+            if spec else None
+        ),
+        sort_key=None if sort is None or not sort.paths else _sort_key(sort, score),
+        text_score=None if score is None else score.reader,
     )  # fmt: skip
+
+
+def _sort_key(sort: SortKey, score: TextScore | None) -> Callable[[], Evaluate]:
+    """Return what evaluates `{$meta: "sortKey"}`: the documents have lost the marks of their scores."""
+    if score is None:
+        return sort.reader
+    return lambda: lambda env: sort.values({**env.root, MARK: score.value})
+
+
+def _of_scored(project: Project | None, score: TextScore) -> Project:
+    """The projection of documents that are marked with their scores."""
+    if project is None:
+        return score.note
+    return lambda document: project(score.note(document))
 
 
 def as_pipeline(body: dict[str, Any]) -> list[dict[str, Any]]:
@@ -290,7 +323,7 @@ def _tailable(
         matches = Skipping(matches, skip)
     projection = body.get("projection")
     if projection:
-        matches = Projected(matches, _projection(projection, spec, collation, variables))
+        matches = Projected(matches, _projection(projection, spec, collection, collation, variables))
     return matches
 
 

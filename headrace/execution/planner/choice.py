@@ -35,6 +35,7 @@ from headrace.execution.planner.skip_scan import skip_access
 from headrace.execution.planner.trial import Trial, run_trials
 from headrace.query.collation import Collation
 from headrace.query.match.match_expression import And, LeafMatchExpression, MatchExpression, Not, Or
+from headrace.query.match.text_match import has_search, is_within_or
 from headrace.query.sort import SortKey
 from headrace.store.catalog import Collection, Index
 from headrace.store.indexes.index_entries import key_maker
@@ -76,6 +77,8 @@ def choose(
     is_complete = _is_complete(node, conditions)
     if query.between is not None and hint is not None:
         return Choice(range_access(hint, query.between, collation, order.sort))
+    if query.has_text:
+        return _text_choice(collection, query, conditions)
     allowed = allowed_indexes(current(), collection, query, order)
     if hint is not None and allowed is None:
         if not hint.has_entries:
@@ -94,6 +97,22 @@ def choose(
             or skip_access(current(), collection, indexes, conditions, collation, order.sort, is_complete)
         )
     return choice if allowed is None else replace(choice, is_filtered=True)
+
+
+def _text_choice(collection: Collection, query: Query, conditions: list[PathCondition]) -> Choice:
+    """The way through the text index. Raises 291 where there is none, 2 for a search that is negated."""
+    from headrace.execution.planner.text_bounds import no_way, text_access, text_search_of
+
+    assert query.node is not None
+    within_or, search = is_within_or(query.node), text_search_of(query.node)
+    access: Access | None
+    if search is None:
+        access = _branches(collection.indexes, query, ANY_ORDER)
+    else:
+        access = text_access(collection.indexes, conditions, search, query.collation)
+    if access is None:
+        raise no_way(within_or=within_or)
+    return Choice(access)
 
 
 def _tried(
@@ -194,6 +213,12 @@ def _each_branch(
     made: list[IndexAccess] = []
     for child in node.children:
         conditions = conditions_of(child)
+        if has_search(child):
+            branches = _text_branches(indexes, child, conditions, collation)
+            if branches is None or sort is not None:
+                return None
+            made += branches
+            continue
         ways = [
             way
             for way in _ways(indexes, conditions, collation, sort, _is_complete(child, conditions))
@@ -203,6 +228,17 @@ def _each_branch(
             return None
         made += min(ways, key=_promise).branches
     return made
+
+
+def _text_branches(
+    indexes: Sequence[Index], node: MatchExpression, conditions: list[PathCondition], collation: Collation | None
+) -> tuple[IndexAccess, ...] | None:
+    """The ways to the terms of a search that is one of alternatives."""
+    from headrace.execution.planner.text_bounds import text_access, text_search_of
+
+    search = text_search_of(node)
+    access = None if search is None else text_access(indexes, conditions, search, collation)
+    return None if access is None else access.branches
 
 
 def _promise(way: Access) -> tuple[bool, int, int, int]:

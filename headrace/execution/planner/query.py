@@ -30,6 +30,8 @@ class Query:
     """A range of the hinted index's keys."""
     uses_cache: bool = True
     """Whether the plan cache may decide, and learns."""
+    has_text: bool = False
+    """Whether the filter has a search."""
 
 
 @dataclass(frozen=True, slots=True)

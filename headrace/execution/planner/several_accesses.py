@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from headrace.execution.planner.bounds import PathCondition
 from headrace.execution.planner.index_access import IndexAccess, are_points, direction_of, ranges_of, skip_of
 from headrace.query.sort import SortKey
+
+if TYPE_CHECKING:
+    from headrace.text.search import TextSearch
 
 SCAN_COUNT_MAX: Final = 200
 """Ways that one is cut into, for an order: MongoDB's `internalQueryMaxScansToExplode`."""
@@ -26,6 +29,8 @@ class OrAccess:
     branches: tuple[IndexAccess, ...]
     sort: SortKey | None = None
     """The order that all branches give, in which they are merged; None: one after the other."""
+    text: TextSearch | None = None
+    """The search of which each branch has a term."""
 
     @property
     def is_sorted(self) -> bool:

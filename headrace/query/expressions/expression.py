@@ -47,7 +47,7 @@ class ParseContext:
     `constants` are variables with the same value for the complete command (`let`, NOW, CLUSTER_TIME, $redact's KEEP,
     ...): they are folded. `defined` are names bound at evaluation time through `Env.variables`. `rebound_current` means
     that CURRENT is one of these, so that "$a" is not a field of the root. `random_source` gives the numbers of $rand.
-    `sort_key` returns the evaluator of `{$meta: "sortKey"}`; None where no sort comes before.
+    `sort_key` returns the evaluator of `{$meta: "sortKey"}`; None where no sort comes before. `text_score` likewise.
     """
 
     constants: Mapping[str, Any] = field(default_factory=dict)
@@ -56,6 +56,7 @@ class ParseContext:
     rebound_current: bool = False
     random_source: Callable[[], float] = random.random
     sort_key: Callable[[], Evaluate] | None = None
+    text_score: Callable[[], Evaluate] | None = None
 
     def binding(self, *names: str) -> ParseContext:
         """The context of an expression inside one that binds `names`."""

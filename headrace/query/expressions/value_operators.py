@@ -68,6 +68,8 @@ def _parse_meta(argument: Any, context: ParseContext) -> Expression:
         raise CommandError(17308, f"Unsupported argument to $meta: {argument}")
     if argument == "sortKey" and context.sort_key is not None:
         return Call(Operator("$meta", context.sort_key, folds=False), [])
+    if argument == "textScore" and context.text_score is not None:
+        return Call(Operator("$meta", context.text_score, folds=False), [])
     if _METADATA[argument]:
         raise CommandError(40218, f"query requires {_METADATA[argument]} metadata, but it is not available")
     return Constant(MISSING)

@@ -10,7 +10,6 @@ from bson import Decimal128, Int64, Regex
 
 from headrace.errors import CommandError
 from headrace.query.collation import Collation
-from headrace.query.guided import TEXT_REFUSED
 from headrace.query.match.match_expression import (
     AlwaysBoolean,
     And,
@@ -29,13 +28,14 @@ from headrace.values.order import number_key, regex_options
 
 if TYPE_CHECKING:
     from headrace.geo.near import Near
+    from headrace.query.match.text_match import TextQuery
 
 
 @dataclass(frozen=True, slots=True)
 class FilterContext:
     """The names that a filter may refer to; `top` is False inside `$elemMatch`, where `$expr` is not allowed.
 
-    `nears` takes each `$near` that is parsed; None where none is allowed.
+    `nears` takes each `$near` that is parsed, `text` parses `$text`; None where that is not allowed.
     """
 
     collation: Collation | None = None
@@ -43,6 +43,7 @@ class FilterContext:
     bound: Mapping[str, Any] | None = None
     top: bool = True
     nears: list[Near] | None = None
+    text: TextQuery | None = None
 
     def nested(self) -> FilterContext:
         """The context inside `$elemMatch`."""
@@ -57,14 +58,16 @@ def parse_filter(
     variables: Mapping[str, Any] | None = None,
     bound: Mapping[str, Any] | None = None,
     nears: list[Near] | None = None,
+    text: TextQuery | None = None,
 ) -> Predicate:
     """The predicate of a filter document. Raises the `CommandError` of an invalid filter, mostly 2 (BadValue).
 
     `variables` are the variables that `$expr` may refer to (`let`, NOW, ...) with their values. `bound` are more of
     them, whose values are read again for each document: the owner of the mapping may change them (as `$lookup` does).
-    `nears` takes the `$near` of the filter; None where that is not allowed.
+    `nears` takes the `$near` of the filter, `text` parses `$text`; None where that is not allowed.
     """
-    node = parse_filter_tree(document, FilterContext(collation, variables, bound, nears=nears)).optimized()
+    context = FilterContext(collation, variables, bound, nears=nears, text=text)
+    node = parse_filter_tree(document, context).optimized()
     if nears:
         from headrace.query.match.geo_near import check_nears
 
@@ -201,6 +204,17 @@ def _parse_schema(name: str, value: Any, context: FilterContext) -> MatchExpress
     return DocumentMatchExpression(MatchType.JSON_SCHEMA, parse_schema(value))
 
 
+NO_TEXT_HERE: Final = "$text is not allowed in this context"
+
+
+def _parse_text(name: str, value: Any, context: FilterContext) -> MatchExpression:
+    if not context.top:
+        raise CommandError(2, "$text can only be applied to the top-level document")
+    if context.text is None:
+        raise CommandError(2, NO_TEXT_HERE)
+    return context.text.parse(value)
+
+
 TOP_LEVEL: Final[dict[str, Callable[[str, Any, FilterContext], MatchExpression | None]]] = {
     "$alwaysFalse": _parse_always,
     "$alwaysTrue": _parse_always,
@@ -211,9 +225,9 @@ TOP_LEVEL: Final[dict[str, Callable[[str, Any, FilterContext], MatchExpression |
     "$nor": _logical(Nor),
     "$or": _logical(Or),
     "$sampleRate": _parse_sample_rate,
+    "$text": _parse_text,
 }
 
 UNSUPPORTED: Final[dict[str, tuple[int, str]]] = {
-    "$text": TEXT_REFUSED,
     "$where": (115, "$where needs JavaScript, which Headrace does not run; use $expr"),
 }

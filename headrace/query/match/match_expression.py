@@ -51,6 +51,7 @@ class MatchType(IntEnum):
     ALWAYS_FALSE = 24
     ALWAYS_TRUE = 25
     JSON_SCHEMA = 26
+    TEXT = 27
 
 
 class MatchExpression:

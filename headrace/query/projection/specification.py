@@ -98,13 +98,14 @@ class ProjectionSpec:
 
 @dataclass(frozen=True, slots=True)
 class ProjectionScope:
-    """The names that computed fields may refer to: constant variables, names bound at evaluation time, and the key
-    by which a document was sorted."""
+    """The names that computed fields may refer to: constant variables, names bound at evaluation time, the key
+    by which a document was sorted, and its score in a text search."""
 
     collation: Collation | None
     constants: Mapping[str, Any]
     bound: frozenset[str]
     sort_key: Callable[[], Evaluate] | None
+    text_score: Callable[[], Evaluate] | None = None
 
 
 def read_specification(spec: dict[str, Any], *, is_find: bool, scope: ProjectionScope) -> ProjectionSpec:
@@ -242,6 +243,9 @@ class _SpecificationReader:
         if argument == "sortKey" and self.scope.sort_key is not None:
             self._add_computed(checked_path(path), value)
             return
+        if argument == "textScore" and self.scope.text_score is not None:
+            self._add_computed(checked_path(path), value)
+            return
         if argument == "sortKey" and self.is_find:
             raise CommandError(2, "cannot use sortKey $meta projection without a sort")
         if argument in META:
@@ -265,7 +269,9 @@ class _SpecificationReader:
         from headrace.query.expressions import ParseContext, parse_expression
 
         scope = self.scope
-        context = ParseContext(scope.constants, scope.bound, scope.collation, sort_key=scope.sort_key)
+        context = ParseContext(
+            scope.constants, scope.bound, scope.collation, sort_key=scope.sort_key, text_score=scope.text_score
+        )
         self._add(field_path, ComputedField(parse_expression(value, context)))
 
     def _add(self, field_path: tuple[str, ...], leaf: ProjectionLeaf) -> None:

@@ -23,6 +23,8 @@ from headrace.time_limit import limited
 if TYPE_CHECKING:
     from headrace.query.collation import Collation
     from headrace.query.match import Predicate
+    from headrace.query.match.text_match import TextQuery
+    from headrace.query.text_score import TextScore
 
 Document: TypeAlias = dict[str, Any]
 DocumentFunction: TypeAlias = Callable[[Document], Any]
@@ -57,6 +59,7 @@ class PipelineContext:
     sub-pipeline, or empty; `depth` counts the stages around it that read another collection. `generator` is the
     source of random numbers of `$sample`. `memory` limits what blocking stages hold. `sort_key` returns
     the evaluator of `{$meta: "sortKey"}`; None where no `$sort` comes before, and after a stage that reads ahead.
+    `text` parses the `$text` of the first stage, and `text_score` is the score after it; None elsewhere.
     """
 
     database: str = ""
@@ -73,11 +76,16 @@ class PipelineContext:
     generator: random.Random = _GENERATOR
     memory: OperationMemory = UNBOUNDED
     sort_key: Callable[[], Evaluate] | None = None
+    text: TextQuery | None = None
+    text_score: TextScore | None = None
 
     def parse_context(self) -> ParseContext:
         """The names that an expression in a stage may refer to."""
         constants = less_bound(self.variables, self.bound)
-        return ParseContext(constants, frozenset(self.bound), self.collation, sort_key=self.sort_key)
+        return ParseContext(
+            constants, frozenset(self.bound), self.collation, sort_key=self.sort_key,
+            text_score=None if self.text_score is None else self.text_score.reader,
+        )  # fmt: skip
 
     def expression(self, value: Any) -> Callable[[Document], Any]:
         """The expression of a value, as a function of a document that returns a value or MISSING."""
@@ -93,7 +101,7 @@ class PipelineContext:
         """The predicate of a filter."""
         from headrace.query.match import parse_filter
 
-        return parse_filter(value, collation=self.collation, variables=self.variables, bound=self.bound)
+        return parse_filter(value, collation=self.collation, variables=self.variables, bound=self.bound, text=self.text)
 
     def projection(self, value: Document) -> Callable[[Document], Document]:
         """The projection of a specification, as a function of a document."""
@@ -101,14 +109,15 @@ class PipelineContext:
 
         return parse_projection(
             value, kind="aggregate", collation=self.collation, variables=self.variables, bound=self.bound,
-            sort_key=self.sort_key,
+            sort_key=self.sort_key, text_score=None if self.text_score is None else self.text_score.reader,
         )  # fmt: skip
 
     def subpipeline(self, value: Any, inside: str, **changes: Any) -> tuple[Stage, ...]:
         """The stages of a pipeline inside the stage `inside`; `changes` are fields of the context."""
         from headrace.query.pipeline import parse_pipeline  # the table of stages lies between
 
-        return parse_pipeline(value, context=replace(self, inside=inside, sort_key=None, **changes))
+        inner = replace(self, inside=inside, sort_key=None, text=None, text_score=None, **changes)
+        return parse_pipeline(value, context=inner)
 
     def joining(self) -> PipelineContext:
         """The context of the sub-pipeline of a stage that reads another collection. Raises 232 at too great a depth."""

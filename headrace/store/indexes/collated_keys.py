@@ -3,7 +3,8 @@
     string                        3C | sort key | 00
     string in an object or array  the keystring of the sort key's bytes as Latin-1, which sorts as they do
 
-Such keys are valid for one version of ICU (`key_format`); an index with keys of another one is built again at start.
+Such keys are valid for one version of ICU (`key_format`), those of a text index for one of the stemmers; an index with
+keys of another one is built again at start.
 Source: MongoDB's collation comparison keys.
 """
 
@@ -21,6 +22,10 @@ SortKey = Callable[[str], bytes]
 
 def key_format(spec: dict[str, Any]) -> str:
     """Return what the keys of an index with this specification depend on, beside the specification."""
+    if "text" in spec["key"].values():
+        from headrace.store.indexes.text_keys import text_format  # imported where there is such an index
+
+        return text_format()
     return f"icu {version()}" if "collation" in spec else ""
 
 

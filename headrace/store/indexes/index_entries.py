@@ -21,6 +21,7 @@ from headrace.errors import CommandError
 from headrace.store.catalog import Collection, Index
 from headrace.store.indexes.geo_keys import GeoKeyMaker, geo_paths
 from headrace.store.indexes.index_keys import CUT_BYTES, NO_TRAITS, UNBOUNDED, KeyMaker, Traits
+from headrace.store.indexes.text_keys import TextKeyMaker, is_text
 from headrace.store.indexes.wildcard_keys import WildcardKeyMaker, wildcard_of
 from headrace.values.bson import decode
 from headrace.values.bson.to_string import to_string
@@ -53,14 +54,16 @@ def _duplicate(collection: Collection, spec: dict[str, Any], value: dict[str, An
     return CommandError(11000, message, extra={"keyPattern": spec["key"], "keyValue": value, **collation})
 
 
-def key_maker(index: Index) -> KeyMaker | WildcardKeyMaker | GeoKeyMaker:
+def key_maker(index: Index) -> KeyMaker | WildcardKeyMaker | GeoKeyMaker | TextKeyMaker:
     """Return the maker of an index's keys."""
-    maker: KeyMaker | WildcardKeyMaker | GeoKeyMaker | None = index.key_maker
+    maker: KeyMaker | WildcardKeyMaker | GeoKeyMaker | TextKeyMaker | None = index.key_maker
     if maker is None:
         collation = collation_of_index(index)
         sort_key = None if collation is None else collation.key
         covers = _filter_of(index, collation)
-        if wildcard_of(index.spec["key"]) is not None:
+        if is_text(index.spec["key"]):
+            maker = TextKeyMaker(index.number, index.spec, covers)
+        elif wildcard_of(index.spec["key"]) is not None:
             maker = WildcardKeyMaker(index.number, index.spec, covers, sort_key, lambda: index.traits)
         elif geo_paths(index.spec["key"]):
             maker = GeoKeyMaker(index.number, index.spec, covers, sort_key)

@@ -148,7 +148,7 @@ ERRORS: list[tuple[dict[str, Any], int]] = [
     ({"$sampleRate": math.nan}, 2),
     ({"a": {"$elemMatch": {"$sampleRate": 0.5}}}, 2),
     ({"$where": "1"}, 115),
-    ({"$text": {"$search": "x"}}, 115),
+    ({"$text": {"$search": "x"}}, 2),
     ({"a": {"$near": [0, 0]}}, 2),
     ({"$jsonSchema": 1}, 14),
     ({"$jsonSchema": {"nope": 1}}, 9),

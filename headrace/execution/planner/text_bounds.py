@@ -1,0 +1,80 @@
+"""A text index to the planner: the keys of each term that is searched for, those with high scores first.
+
+    {$text: {$search: "oil lamps"}, a: 1}  on  {a: 1, _fts: "text", _ftsx: 1}   →   (1, "lamp"), then (1, "oil")
+
+A search is answered by the text index or not at all: the fields before the text need one value each, the documents
+that a partial index lacks may not match, and all alternatives of an `$or` around the search need an index.
+Source: MongoDB's documentation of `$text`; its codes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from headrace.errors import CommandError
+from headrace.execution.planner.bounds import PathCondition
+from headrace.execution.planner.collated_bounds import conditions_for
+from headrace.execution.planner.eligibility import holds
+from headrace.execution.planner.index_access import IndexAccess, index_access
+from headrace.execution.planner.intervals import point
+from headrace.execution.planner.several_accesses import OrAccess
+from headrace.query.collation import Collation
+from headrace.query.match.match_expression import AlwaysBoolean, And, MatchExpression
+from headrace.query.match.text_match import TextMatchExpression
+from headrace.store.catalog import Index
+from headrace.store.indexes.text_keys import SCORE, TERM, is_text, term_in_index
+from headrace.text.search import TextSearch
+from headrace.turns import paced
+
+_FAILED = "error processing query: planner returned error :: caused by :: "
+
+
+def text_search_of(node: MatchExpression) -> TextSearch | None:
+    """Return the search that every match of a filter fulfils; None: there is none, or it is within an `$or`."""
+    for child in node.children if isinstance(node, And) else (node,):
+        if isinstance(child, TextMatchExpression):
+            return child.search
+    return None
+
+
+def text_access(
+    indexes: Sequence[Index], conditions: Sequence[PathCondition], search: TextSearch, collation: Collation | None
+) -> OrAccess | None:
+    """Return the way through the text index, a branch for each term; None where it cannot be taken."""
+    index = next((item for item in indexes if is_text(item.spec["key"]) and item.has_entries), None)
+    if index is None or index.spec.get("hidden"):
+        return None
+    others = [item for item in conditions_for(index, conditions, collation) if item.path not in (TERM, SCORE)]
+    if not holds(index, others, hinted=True):
+        return None
+    branches: list[IndexAccess] = []
+    for term in paced(search.terms or [""]):
+        at_term = PathCondition(TERM, [point(term_in_index(term))], False, True, None, AlwaysBoolean(True))
+        way = index_access(index, [*others, at_term], None, is_complete=False)
+        if way is None or not _has_whole_prefix(way):
+            return None
+        if search.terms:
+            branches.append(replace(way, backward=True, ranges=tuple(reversed(way.ranges))))
+    return OrAccess(tuple(branches), text=search)
+
+
+def _has_whole_prefix(way: IndexAccess) -> bool:
+    """Whether each field before the text has one value."""
+    before = list(way.index.spec["key"]).index(TERM)
+    return all(
+        intervals is not None and len(intervals) == 1 and intervals[0].is_point for intervals in way.bounds[:before]
+    )
+
+
+def no_way(*, within_or: bool) -> CommandError:
+    """Error 291 for a search that the text index cannot answer."""
+    if within_or:
+        return CommandError(
+            291, _FAILED + "Failed to produce a solution for TEXT under OR - other non-TEXT clauses under OR have to "
+            "be indexed as well.",
+        )  # fmt: skip
+    return CommandError(
+        291, _FAILED + "failed to use text index to satisfy $text query (if text index is compound, are equality "
+        "predicates given for all prefix fields?)",
+    )  # fmt: skip

@@ -1,0 +1,109 @@
+"""`$text`: a search in the documents of a collection's text index."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import CommandError
+from headrace.query.match.match_expression import And, DocumentTest, MatchExpression, MatchType, Nor, Not, Or
+from headrace.query.text_score import TextScore
+from headrace.text.languages import language_of
+from headrace.text.text_spec import TextSpec
+from headrace.values.bson import type_name
+from headrace.values.paths import ValueTest
+
+if TYPE_CHECKING:
+    from headrace.text.search import TextSearch
+
+_FIELDS = {"$caseSensitive": bool, "$diacriticSensitive": bool, "$language": str, "$search": str}
+_TYPES = {bool: "bool", str: "string"}
+
+
+@dataclass(frozen=True, slots=True)
+class TextMatchExpression(MatchExpression):
+    """Whether a document has what is searched for."""
+
+    search: TextSearch
+
+    @property
+    def order(self) -> tuple[Any, ...]:
+        return (MatchType.TEXT, "", ())
+
+    def compiled(self) -> DocumentTest:
+        score = self.search.score
+        return lambda document: score(document) is not None
+
+    def single(self) -> ValueTest:
+        raise CommandError(2, "$text can only be applied to the top-level document")
+
+    def fields(self) -> set[str] | None:
+        return None
+
+
+class TextQuery:
+    """The one search that a filter may have. `spec` returns what the collection's text index says; raises 27."""
+
+    __slots__ = ("_spec", "score", "search")
+
+    def __init__(self, spec: Callable[[], TextSpec]) -> None:
+        self._spec = spec
+        self.search: TextSearch | None = None
+        """None before the filter is parsed, and where it has none."""
+        self.score = TextScore()
+        """The score that is asked for."""
+
+    def parse(self, argument: Any) -> TextMatchExpression:
+        """Return the condition `{$text: argument}`. Raises 2, 4, 14, 27."""
+        from headrace.text.search import TextSearch  # imported where a filter searches
+
+        if self.search is not None:
+            raise CommandError(2, "Too many text expressions")
+        if type(argument) is not dict:
+            raise CommandError(2, "$text expects an object")
+        if "$search" not in argument:
+            raise CommandError(4, 'Missing expected field "$search"')
+        for name, kind in _FIELDS.items():
+            if name in argument and type(argument[name]) is not kind:
+                raise CommandError(
+                    14, f'"{name}" had the wrong type. Expected {_TYPES[kind]}, found {type_name(argument[name])}'
+                )
+        if argument.keys() - _FIELDS.keys():
+            raise CommandError(2, "extra fields in $text")
+        spec = self._spec()
+        given = argument.get("$language")
+        language = spec.default_language if given is None else language_of(given)
+        if language is None:
+            raise CommandError(2, f'unsupported language: "{given}" for text index version 3')
+        self.search = TextSearch(
+            spec, argument["$search"], language, with_case=argument.get("$caseSensitive", False),
+            with_marks=argument.get("$diacriticSensitive", False),
+        )  # fmt: skip
+        return TextMatchExpression(self.search)
+
+
+def has_text(spec: Any) -> bool:
+    """Whether a filter that was not parsed yet has a `$text`."""
+    if "$text" in spec:
+        return True
+    return any(
+        type(item) is dict and has_text(item)
+        for name in ("$and", "$nor", "$or") if type(spec.get(name)) is list for item in spec[name]
+    )  # fmt: skip
+
+
+def is_within_or(node: MatchExpression) -> bool:
+    """Whether the search of a filter is one of alternatives. Raises 2 for a search that is negated."""
+    if isinstance(node, And):
+        return any(is_within_or(child) for child in node.children)
+    if isinstance(node, Nor | Not) and has_search(node):
+        raise CommandError(2, "text expression not allowed in nor")
+    return isinstance(node, Or) and has_search(node)
+
+
+def has_search(node: MatchExpression) -> bool:
+    """Whether there is a search in a filter."""
+    if isinstance(node, And | Nor | Or):
+        return any(has_search(child) for child in node.children)
+    return isinstance(node, TextMatchExpression) or (isinstance(node, Not) and has_search(node.inner))

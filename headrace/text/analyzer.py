@@ -1,0 +1,160 @@
+"""Texts as terms: divided at delimiters, without stop words, stemmed, in lower case and without diacritical marks.
+
+    "The Cafés' waiters"   →   cafe, waiter
+
+The order is MongoDB's: a word is a stop word in lower case with its marks; the stemmer sees the marks; then these go.
+Case is folded character by character (Unicode's common and simple foldings, the special ones in Turkish), so that no
+text becomes longer. In English, an apostrophe is part of a word: the stemmer and the stop words know "don't".
+
+Source: MongoDB's documentation of text indexes of version 3.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from functools import cache
+from typing import Final
+from unicodedata import normalize
+
+from headrace.text.characters import DELIMITERS, DIACRITICS, character_class
+from headrace.text.languages import NONE
+from headrace.text.stop_words import stop_words
+
+_FOLDED_COUNT_MAX: Final = 10_000
+"""Characters whose folding is remembered."""
+_KNOWN_COUNT_MAX: Final = 20_000
+_KNOWN_LENGTH_MAX: Final = 40
+"""Words whose terms are remembered, and the length of the longest: texts mostly have the same ones."""
+
+
+@cache
+def analyzer(language: str) -> Analyzer:
+    """Return the analyzer of a language, as `language_of` names it."""
+    return Analyzer(language)
+
+
+class Analyzer:
+    """Divides texts of one language into terms."""
+
+    __slots__ = ("_known", "_stem", "_stop_words", "_word", "is_turkish")
+
+    def __init__(self, language: str) -> None:
+        self.is_turkish = language == "turkish"
+        self._stop_words = stop_words(language)
+        self._stem = _stemmer(language)
+        self._word = _word_pattern(with_apostrophe=language == "english")
+        self._known: dict[str, str] = {}
+
+    def counts(self, text: str) -> Counter[str]:
+        """Return how often a text has each term."""
+        counted: Counter[str] = Counter()
+        known = self._known
+        for word, count in Counter(self._word.findall(folded(text, turkish=self.is_turkish))).items():
+            term = known.get(word)
+            if term is None:
+                term = self._remembered(word)
+            if term:
+                counted[term] += count
+        return counted
+
+    def terms(self, text: str, *, with_case: bool, with_marks: bool) -> set[str]:
+        """Return the terms of a text, in its case and with its marks if they count."""
+        if not with_case and not with_marks:
+            return set(self.counts(text))
+        if not with_case:
+            text = folded(text, turkish=self.is_turkish)
+        made = set()
+        for word in set(self._word.findall(text)):
+            if folded(word, turkish=self.is_turkish) not in self._stop_words:
+                stem = self._stem(word)
+                made.add(stem if with_marks else without_marks(stem))
+        return made - {""}
+
+    def _remembered(self, word: str) -> str:
+        """The term of a word in lower case; empty for a stop word."""
+        term = "" if word in self._stop_words else without_marks(self._stem(word))
+        if len(word) <= _KNOWN_LENGTH_MAX:
+            if len(self._known) >= _KNOWN_COUNT_MAX:
+                self._known.clear()
+            self._known[word] = term
+        return term
+
+
+def stemmer_version() -> str:
+    """Return the version of the stemmers, on which the terms in an index depend."""
+    from Stemmer import version
+
+    return str(version())
+
+
+def _stemmer(language: str) -> Callable[[str], str]:
+    if language == NONE:
+        return lambda word: word
+    from Stemmer import Stemmer
+
+    stem: Callable[[str], str] = Stemmer(language, 0).stemWord
+    return stem
+
+
+@cache
+def _word_pattern(*, with_apostrophe: bool) -> re.Pattern[str]:
+    delimiters = character_class(DELIMITERS)
+    return re.compile(f"(?:'|[^{delimiters}])+" if with_apostrophe else f"[^{delimiters}]+")
+
+
+def folded(text: str, *, turkish: bool = False) -> str:
+    """Return a text in lower case."""
+    if turkish:
+        return text.translate(_TURKISH)
+    return text.lower() if text.isascii() else text.translate(_LOWER)
+
+
+def without_marks(text: str) -> str:
+    """Return a text without diacritical marks."""
+    if text.isascii() and "^" not in text and "`" not in text:
+        return text
+    return text.translate(_UNMARKED)
+
+
+class _Table(dict[int, str]):
+    """A table for `str.translate` that is filled as characters come."""
+
+    __slots__ = ("_make",)
+
+    def __init__(self, make: Callable[[str], str]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, code: int) -> str:
+        if len(self) >= _FOLDED_COUNT_MAX:
+            self.clear()
+        made = self[code] = self._make(chr(code))
+        return made
+
+
+def _lower(character: str) -> str:
+    for made in (character.casefold(), character.lower()):
+        if len(made) == 1:
+            return made
+    return character
+
+
+def _turkish_lower(character: str) -> str:
+    return {"I": "ı", "İ": "i"}.get(character) or _lower(character)
+
+
+def _unmarked(character: str) -> str:
+    pieces = normalize("NFD", character)
+    return normalize("NFC", "".join([piece for piece in pieces if not _mark().match(piece)]))
+
+
+@cache
+def _mark() -> re.Pattern[str]:
+    return re.compile(f"[{character_class(DIACRITICS)}]")
+
+
+_LOWER: Final = _Table(_lower)
+_TURKISH: Final = _Table(_turkish_lower)
+_UNMARKED: Final = _Table(_unmarked)

@@ -1,0 +1,126 @@
+"""A parsed `$text`: the terms and phrases that a document must have, and those that it must not have.
+
+    desk "oil lamp" -red -"two lamps"     some of desk, oil, lamp; the phrase; not red; not the other phrase
+
+A hyphen negates what follows it up to the next white space, if it stands at the beginning or after white space. A
+phrase is a piece of a text, wherever words begin in it. Terms of phrases that are not negated are searched for as
+others are.
+
+Source: MongoDB's documentation of `$text`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headrace.text.analyzer import analyzer, folded, without_marks
+from headrace.text.text_spec import TextSpec
+
+_PIECE: Final = re.compile(r'[-"]|[^-" \n\v\f\r\t]+')
+
+
+@dataclass(frozen=True, slots=True)
+class _Pieces:
+    words: str
+    negated_words: str
+    phrases: tuple[str, ...]
+    negated_phrases: tuple[str, ...]
+
+
+def _divided(search: str) -> _Pieces:
+    """Words and phrases of a search, as they are written."""
+    words: list[str] = []
+    negated_words: list[str] = []
+    phrases: list[str] = []
+    negated_phrases: list[str] = []
+    is_negated = False
+    phrase_start: int | None = None
+    end = -1
+    for match in _PIECE.finditer(search):
+        piece, follows_space = match[0], match.start() != end
+        end = match.end()
+        if piece == '"' and phrase_start is not None:
+            (negated_phrases if is_negated else phrases).append(search[phrase_start : match.start()])
+            phrase_start = None
+        elif piece == '"':
+            is_negated = is_negated and not follows_space
+            phrase_start = end
+        elif piece == "-":
+            is_negated = is_negated or (phrase_start is None and follows_space)
+        elif phrase_start is not None:
+            if not is_negated:
+                words.append(piece)
+        else:
+            is_negated = is_negated and not follows_space
+            (negated_words if is_negated else words).append(piece)
+    return _Pieces(" ".join(words), " ".join(negated_words), tuple(phrases), tuple(negated_phrases))
+
+
+class TextSearch:
+    """A search in the documents of one text index."""
+
+    __slots__ = (
+        "_is_turkish", "_last", "_negated", "_positive", "_spec", "_with_case", "_with_marks", "negated_phrases",
+        "negated_terms", "phrases", "terms",
+    )  # fmt: skip
+
+    def __init__(self, spec: TextSpec, search: str, language: str, *, with_case: bool, with_marks: bool) -> None:
+        """`language` as `language_of` names it; `with_case`, `with_marks`: whether these count."""
+        pieces, analyze = _divided(search), analyzer(language)
+        self._spec = spec
+        self._with_case = with_case
+        self._with_marks = with_marks
+        self._is_turkish = analyze.is_turkish
+        self.terms = sorted(analyze.counts(pieces.words))
+        """The terms in the index of which a match has one."""
+        self._positive = analyze.terms(pieces.words, with_case=with_case, with_marks=with_marks)
+        self._negated = analyze.terms(pieces.negated_words, with_case=with_case, with_marks=with_marks)
+        self.negated_terms = sorted(self._negated)
+        self.phrases = pieces.phrases
+        self.negated_phrases = pieces.negated_phrases
+        self._last: tuple[dict[str, Any], float | None] | None = None
+
+    def score(self, document: dict[str, Any]) -> float | None:
+        """Return the score of a document; None for one that does not match. Raises 17261 and 17262."""
+        if self._last is None or self._last[0] is not document:
+            self._last = document, self._scored(document)
+        return self._last[1]
+
+    def _scored(self, document: dict[str, Any]) -> float | None:
+        scores = self._spec.scores(document)
+        found = [scores[term] for term in self.terms if term in scores]
+        if not found or not self._is_accepted(document):
+            return None
+        return sum(found)
+
+    def _is_accepted(self, document: dict[str, Any]) -> bool:
+        """Whether a document that has a term fulfils the rest."""
+        is_sensitive = self._with_case or self._with_marks
+        if is_sensitive and not self._has_one(document, self._positive):
+            return False
+        if self._negated and self._has_one(document, self._negated):
+            return False
+        if not self.phrases and not self.negated_phrases:
+            return True
+        texts = [self._shown(text) for text, _, _ in self._spec.texts(document)]
+        return all(_is_in(texts, self._shown(phrase)) for phrase in self.phrases) and not any(
+            _is_in(texts, self._shown(phrase)) for phrase in self.negated_phrases
+        )
+
+    def _has_one(self, document: dict[str, Any], wanted: set[str]) -> bool:
+        return any(
+            not wanted.isdisjoint(analyze.terms(text, with_case=self._with_case, with_marks=self._with_marks))
+            for text, _, analyze in self._spec.texts(document)
+        )
+
+    def _shown(self, text: str) -> str:
+        """A text as phrases are compared."""
+        if not self._with_case:
+            text = folded(text, turkish=self._is_turkish)
+        return text if self._with_marks else without_marks(text)
+
+
+def _is_in(texts: list[str], phrase: str) -> bool:
+    return any(phrase in text for text in texts)

@@ -1,0 +1,109 @@
+"""Statements of a text index about documents: which of their texts it has, in which language, and the scores of their terms.
+
+    the score of a term in one text   weight * (1 + 1/2 + 1/4 ... , one for each time) * (1/2 + 1/2 * share of terms)
+                                      and a tenth more where the text is nothing but the term
+    in a document                     the sum of all its texts'
+
+An array stands for its elements. A document, also one within another, may name the language of its texts in the field
+`language_override`; it is that of the document around it otherwise. A wildcard index has all texts but these names.
+Source: MongoDB's documentation of text indexes, and the scores that its server answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, NamedTuple
+
+from headrace.errors import CommandError
+from headrace.text.analyzer import Analyzer, analyzer
+from headrace.text.languages import language_of
+
+WILDCARD: Final = "$**"
+_HALVINGS_MAX: Final = 54
+"""Times from which on another one changes no score."""
+
+
+class IndexedText(NamedTuple):
+    """One text of a document."""
+
+    text: str
+    weight: float
+    analyzer: Analyzer
+
+
+@dataclass(frozen=True)
+class TextSpec:
+    """A text index. `default_language` is a name that `language_of` knows."""
+
+    weights: Mapping[str, float]
+    default_language: str
+    language_override: str
+
+    @classmethod
+    def of(cls, spec: Mapping[str, Any]) -> TextSpec:
+        """Return that of an index specification as it is stored."""
+        weights = {path: float(weight) for path, weight in spec["weights"].items()}
+        return cls(weights, language_of(spec["default_language"]) or "none", spec["language_override"])
+
+    @cached_property
+    def _inner(self) -> frozenset[str]:
+        """The paths of documents that have fields in the index."""
+        pieces = [path.split(".") for path in self.weights]
+        return frozenset(".".join(names[:count]) for names in pieces for count in range(1, len(names)))
+
+    def texts(self, document: dict[str, Any]) -> Iterator[IndexedText]:
+        """Yield the texts of a document. Raises 17261 and 17262 for a language that is none."""
+        return self._of_document(document, "", self.default_language)
+
+    def scores(self, document: dict[str, Any]) -> dict[str, float]:
+        """Return the score of each term of a document. Raises as `texts`."""
+        scores: dict[str, float] = {}
+        for text, weight, analyze in self.texts(document):
+            counts = analyze.counts(text)
+            total = counts.total()
+            for term, count in counts.items():
+                times = 2 - 2.0 ** (1 - min(count, _HALVINGS_MAX))
+                share = 0.5 * count / total + 0.5
+                whole = 1.1 if len(term) == len(text) and _is_equal(term, text) else 1.0
+                scores[term] = scores.get(term, 0.0) + weight * times * share * whole
+        return scores
+
+    def _language(self, document: dict[str, Any], around: str) -> str:
+        name = document.get(self.language_override)
+        if name is None and self.language_override not in document:
+            return around
+        if type(name) is not str:
+            raise CommandError(17261, "found language override field in document with non-string type")
+        language = language_of(name)
+        if language is None:
+            raise CommandError(17262, f"language override unsupported: {name}")
+        return language
+
+    def _of_document(self, document: dict[str, Any], prefix: str, around: str) -> Iterator[IndexedText]:
+        language = self._language(document, around)
+        for name, value in document.items():
+            if type(value) in _KINDS and not (WILDCARD in self.weights and name == self.language_override):
+                yield from self._of_value(value, prefix + name, language)
+
+    def _of_value(self, value: Any, path: str, language: str) -> Iterator[IndexedText]:
+        kind = type(value)
+        if kind is str:
+            weight = self.weights.get(path, self.weights.get(WILDCARD))
+            if weight is not None:
+                yield IndexedText(value, weight, analyzer(language))
+        elif kind is dict:
+            if WILDCARD in self.weights or path in self._inner:
+                yield from self._of_document(value, path + ".", language)
+        elif kind is list and (WILDCARD in self.weights or path in self._inner or path in self.weights):
+            for item in value:
+                yield from self._of_value(item, path, language)
+
+
+_KINDS: Final = frozenset({dict, list, str})
+
+
+def _is_equal(term: str, text: str) -> bool:
+    """Whether a text is the term, whatever the case of its ASCII letters."""
+    return term.encode().lower() == text.encode().lower()

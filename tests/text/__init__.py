@@ -1,0 +1,1 @@
+"""Tests of text search: words and scores, indexes, queries, and a comparison with an evaluation of its own."""
