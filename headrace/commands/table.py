@@ -7,7 +7,13 @@ from typing import Final
 from headrace.commands.catalog import coll_mod, create, drop, indexes, listing
 from headrace.commands.maintenance import capping, plan_cache, profiling, sizes, validate
 from headrace.commands.reading import aggregate, arrow_changes, count, explain, find, get_more, kill_cursors
-from headrace.commands.server_info import api_commands, cluster_parameters, configure_fail_point, current_op
+from headrace.commands.server_info import (
+    api_commands,
+    cluster_parameters,
+    configure_fail_point,
+    current_op,
+    default_concerns,
+)
 from headrace.commands.table_static import STATIC_COMMANDS
 from headrace.commands.writing import apply_ops, bulk_write, delete, end_transaction, find_and_modify, insert, update
 from headrace.dispatch.command import Command
@@ -18,8 +24,8 @@ _ONE: Final = (
     insert, kill_cursors, update,
 )  # fmt: skip
 _MANY: Final = (
-    capping, cluster_parameters, count, current_op, drop, end_transaction, indexes, listing, plan_cache, profiling,
-    sizes, validate,
+    capping, cluster_parameters, count, current_op, default_concerns, drop, end_transaction, indexes, listing,
+    plan_cache, profiling, sizes, validate,
 )  # fmt: skip
 
 DATA_COMMANDS: Final = sorted(

@@ -19,6 +19,7 @@ from headrace.dispatch.profiling.usage import KINDS
 from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import Requirement
 from headrace.dispatch.wait import Wait
+from headrace.dispatch.write_concern import write_concern_of
 
 if TYPE_CHECKING:
     from headrace.dispatch.engine import Engine
@@ -69,4 +70,5 @@ class Command:
 
 @cache
 def _arguments(name: str, aliases: tuple[str, ...], fields: Fields) -> Arguments:
-    return Arguments(name, aliases, fields, GENERIC)
+    generic = GENERIC.by_name | {"writeConcern": write_concern_of(name)}
+    return Arguments(name, aliases, fields, Fields(*generic.values()))

@@ -38,6 +38,7 @@ from headrace.dispatch import (
     retryable_writes,
     snapshots,
     transactions,
+    write_concern,
 )
 from headrace.dispatch.access import Access
 from headrace.dispatch.collection_uuid import COLLECTION_UUID, with_expected_uuid
@@ -182,6 +183,8 @@ class Engine:
             api_version.check_name(request)
         if not request.is_repeated:
             command.arguments.check(command.name, body)
+        if "writeConcern" in body and not self.store.oplog_enabled:
+            write_concern.require_members(body["writeConcern"] or {})
         if restricts:
             self.access.require_privileges(self, command, request)
         if self.primacy.ends_ms is not None:
@@ -192,6 +195,15 @@ class Engine:
         if profiler.stored_count < profiler.recorded_count:
             command = profiler.reading(command, request)
         return profiler.profiled(command, request) if profiler.active else command
+
+    def _unsatisfied(self, request: Request) -> bytes:
+        """The raw `writeConcernError` of a write that was done, where its write concern, or the default, has one."""
+        if concern := request.body.get("writeConcern"):
+            return write_concern.unsatisfied(concern)
+        if (defaults := self.store.cluster_parameters.get(write_concern.DEFAULTS)) is None:
+            return b""
+        concern = defaults.get("defaultWriteConcern")
+        return b"" if concern is None else write_concern.unsatisfied(concern, "customDefault")
 
     def _as_asked(self, command: Command, request: Request, body: dict[str, Any]) -> Command:
         """The command as it runs for a request with generic fields."""
@@ -244,7 +256,7 @@ class Engine:
                 turn.answer = answer
             if txn is None:
                 return self._close(answer)
-            if "writeConcern" in request.body and (error := generic_arguments.unsatisfied(request.body)):
+            if error := self._unsatisfied(request):
                 answer = (answer if isinstance(answer, bytes) else encode(answer)[4:-1]) + error
             return self._close(answer, max(context.txn.clock_position, self.store.state.last_position))
         except AnsweredError as error:
@@ -300,6 +312,6 @@ class Engine:
         if labels is None:
             all_labels = (*error.labels, *retryable_writes.labels_of(self, request, error))
             labels = tuple(dict.fromkeys(all_labels))
-        element = generic_arguments.unsatisfied(request.body) if concern else b""
+        element = self._unsatisfied(request) if concern else b""
         position = self.store.last_position if self.store.oplog_enabled else None
         return reply.error_reply(error, labels, position, element)

@@ -1,6 +1,6 @@
-"""The fields that every command takes, those that several share, and the error of a `writeConcern` that cannot be met.
+"""The fields that every command takes, and those that several share.
 
-Source: MongoDB's generic command arguments; its codes for values that a set of one member cannot satisfy.
+Source: MongoDB's generic command arguments.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from headrace.dispatch.arguments import (
     string,
     without_effect,
 )
-from headrace.errors import CommandError, code_name
+from headrace.dispatch.write_concern import WRITE_CONCERN, check_source
+from headrace.errors import CommandError
 from headrace.query.expressions.numbers import integral, to_long
-from headrace.values.bson import encode
 
 
 def _check_time(path: str, value: Any) -> None:
@@ -36,7 +36,7 @@ def _check_time(path: str, value: Any) -> None:
 MAX_TIME_MS: Final = number("maxTimeMS", check=_check_time)
 TXN_NUMBER: Final = Field("txnNumber", "long", None)
 READ_CONCERN: Final = document("readConcern", Fields(
-    *without_effect("string", "provenance"),
+    Field("provenance", "string", None, check=check_source),
     Field("afterClusterTime", "timestamp", None),
     Field("atClusterTime", "timestamp", None),
     string("level"),
@@ -57,7 +57,7 @@ GENERIC: Final = Fields(
     Field("stmtId", "int", None),
     array("stmtIds", "int"),
     TXN_NUMBER,
-    document("writeConcern"),
+    WRITE_CONCERN,
     *without_effect("any", "comment", "help"),
     *without_effect("array", "requestGossipRoutingCache"),
     *without_effect("binData", "clientOperationKey"),
@@ -99,17 +99,3 @@ QUERY_STATS: Final = without_effect("bool", "includeQueryStatsMetrics")
 SAMPLE: Final = without_effect("binData", "sampleId")
 SAMPLED_READ: Final = [*without_effect("bool", "mirrored"), *SAMPLE]
 TIME_SERIES: Final = without_effect("bool", "isTimeseriesNamespace")
-
-
-def unsatisfied(body: dict[str, Any]) -> bytes:
-    """The raw `writeConcernError` element of a write that was done, but not on as many members as requested."""
-    concern = body.get("writeConcern") or {}
-    wanted = concern.get("w", 1)
-    if type(wanted) is str and wanted != "majority":
-        code, message = 79, f"No write concern mode named '{wanted}' found in replica set configuration"
-    elif isinstance(wanted, int | float) and wanted > 1:
-        code, message = 100, "Not enough data-bearing nodes"
-    else:
-        return b""
-    error = {"code": code, "codeName": code_name(code), "errmsg": message}
-    return encode({"writeConcernError": error})[4:-1]

@@ -344,8 +344,6 @@ def test_the_small_ones_answer_in_mongodbs_form() -> None:
     assert ask({"getCmdLineOpts": 1})["parsed"]["storage"] == {"dbPath": "data"}
     assert ask({"hostInfo": 1})["system"]["numCores"] >= 1
     assert ask({"fsync": 1}) == {"numFiles": 1} and refused({"fsync": 1, "lock": True}) == 115
-    assert ask({"getDefaultRWConcern": 1})["defaultWriteConcern"]["w"] == "majority"
-    assert refused({"getDefaultRWConcern": 1}, FakeServer(options=replace(OPTIONS, oplog=False))) == 51300
     assert ask({"setFeatureCompatibilityVersion": "8.2", "confirm": True}) == {}
     assert refused({"setFeatureCompatibilityVersion": "7.0"}) == 2
     assert "hello" in ask({"listCommands": 1})["commands"]

@@ -195,18 +195,6 @@ def resize_oplog(context: CommandContext, request: Request) -> dict[str, Any]:
     return {}
 
 
-def get_default_rw_concern(context: CommandContext, request: Request) -> dict[str, Any]:
-    """getDefaultRWConcern: MongoDB's implicit defaults. Raises 51300 on a standalone."""
-    if not context.engine.options.oplog:
-        raise CommandError(51300, "'getDefaultRWConcern' is not supported on standalone nodes.")
-    return {
-        "defaultReadConcern": {"level": "local"},
-        "defaultWriteConcern": {"w": "majority", "wtimeout": 0},
-        "defaultWriteConcernSource": "implicit",
-        "defaultReadConcernSource": "implicit",
-    }
-
-
 def set_feature_version(context: CommandContext, request: Request) -> dict[str, Any]:
     """There is one version, so setting that one changes nothing; any other raises 2."""
     wanted = request.body["setFeatureCompatibilityVersion"]
@@ -221,13 +209,6 @@ def set_feature_version(context: CommandContext, request: Request) -> dict[str, 
 _RESIZE: Final = Fields(*without_effect("number", "size", "minRetentionHours"), strict=False)
 
 COMMANDS: Final = (
-    Command(
-        "getDefaultRWConcern",
-        get_default_rw_concern,
-        Fields(strict=False),
-        admin_only=True,
-        requires=on_cluster("getDefaultRWConcern"),
-    ),
     Command("getParameter", get_parameter, Fields(strict=False), admin_only=True, requires=on_cluster("getParameter")),
     Command(
         "replSetResizeOplog",

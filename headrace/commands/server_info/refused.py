@@ -27,7 +27,6 @@ REFUSED: Final[dict[str, tuple[int, str]]] = {
     "replSetRequestVotes": (115, _ONE_MEMBER),
     "replSetStepUp": (125, "Election failed."),
     "replSetUpdatePosition": (115, _ONE_MEMBER),
-    "setDefaultRWConcern": (115, "The default read and write concerns cannot be changed"),
     "updateSearchIndex": _NO_SEARCH,
 }
 
@@ -49,7 +48,6 @@ _REQUIRES: Final = {
     "replSetRequestVotes": on_cluster("internal"),
     "replSetStepUp": on_cluster("replSetStateChange"),
     "replSetUpdatePosition": on_cluster("internal"),
-    "setDefaultRWConcern": on_cluster("setDefaultRWConcern"),
     "updateSearchIndex": on_collection("updateSearchIndex"),
 }
 

@@ -78,6 +78,7 @@ FIELDS: Final[dict[str, str]] = {
         arrayFilters batchSize bypassDocumentValidation bypassEmptyTsReplacement collation encryptionInformation fields
         hint isTimeseriesNamespace let new query remove runtimeConstants sampleId singleBatch sort update upsert
     """,
+    "getDefaultRWConcern": "inMemory",
     "getMore": "batchSize collection includeQueryStatsMetrics lastKnownCommittedOpTime term",
     "grantPrivilegesToRole": "privileges",
     "grantRolesToRole": "roles",
@@ -95,6 +96,7 @@ FIELDS: Final[dict[str, str]] = {
     "revokeRolesFromRole": "roles",
     "revokeRolesFromUser": "roles",
     "rolesInfo": "showAuthenticationRestrictions showBuiltinRoles showPrivileges",
+    "setDefaultRWConcern": "defaultReadConcern defaultWriteConcern",
     "update": f"{WRITING} let runtimeConstants updates",
     "updateRole": "authenticationRestrictions privileges roles",
     "updateUser": "authenticationRestrictions customData digestPassword mechanisms pwd roles",
