@@ -13,13 +13,13 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from headrace.dispatch.arguments import Arguments, Fields
+from headrace.dispatch.concerns.write_concern import write_concern_of
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import GENERIC
 from headrace.dispatch.profiling.usage import KINDS
 from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import Requirement
 from headrace.dispatch.wait import Wait
-from headrace.dispatch.write_concern import write_concern_of
 
 if TYPE_CHECKING:
     from headrace.dispatch.engine import Engine

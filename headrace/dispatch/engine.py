@@ -32,17 +32,16 @@ from headrace.dispatch import (
     generic_arguments,
     lock_waits,
     primacy,
-    read_concern,
     repeated_getmore,
     reply,
     retryable_writes,
     snapshots,
     transactions,
-    write_concern,
 )
 from headrace.dispatch.access import Access
 from headrace.dispatch.collection_uuid import COLLECTION_UUID, with_expected_uuid
 from headrace.dispatch.command import Command
+from headrace.dispatch.concerns import read_concern, write_concern
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.options import ServerOptions
 from headrace.dispatch.profiling.profiler import Profiler

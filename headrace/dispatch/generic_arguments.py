@@ -19,7 +19,7 @@ from headrace.dispatch.arguments import (
     string,
     without_effect,
 )
-from headrace.dispatch.write_concern import WRITE_CONCERN, check_source
+from headrace.dispatch.concerns.write_concern import WRITE_CONCERN, check_source
 from headrace.errors import CommandError
 from headrace.query.expressions.numbers import integral, to_long
 

@@ -12,7 +12,7 @@ from pymongo.errors import OperationFailure
 from pymongo.read_concern import ReadConcern
 
 import headrace
-from headrace.dispatch.read_concern import LEVELS
+from headrace.dispatch.concerns.read_concern import LEVELS
 from headrace.dispatch.transactions import retire
 from headrace.testing.clock import FakeClock
 from headrace.testing.driven import DrivenServer

@@ -12,12 +12,12 @@ from bson.datetime_ms import DatetimeMS
 
 from headrace.dispatch.arguments import Fields, boolean, document
 from headrace.dispatch.command import Command
+from headrace.dispatch.concerns.read_concern import LEVELS
+from headrace.dispatch.concerns.write_concern import DEFAULTS, WRITE_CONCERN, W, shown, unsatisfied
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import READ_CONCERN
-from headrace.dispatch.read_concern import LEVELS
 from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import on_cluster
-from headrace.dispatch.write_concern import DEFAULTS, WRITE_CONCERN, W, shown, unsatisfied
 from headrace.errors import CommandError
 from headrace.query.expressions.numbers import to_long
 from headrace.values.position import to_timestamp

@@ -11,7 +11,7 @@ import pytest
 from bson import Decimal128, Int64, ObjectId, Timestamp
 
 from headrace.commands.table import COMMANDS
-from headrace.dispatch.write_concern import TAKEN_BY
+from headrace.dispatch.concerns.write_concern import TAKEN_BY
 from headrace.testing.driven import DrivenServer
 
 Document = dict[str, Any]
