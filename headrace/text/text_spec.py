@@ -1,4 +1,4 @@
-"""Statements of a text index about documents: which of their texts it has, in which language, and the scores of their terms.
+"""The texts of a document that a text index has, in which language they are, and the scores of their terms.
 
     the score of a term in one text   weight * (1 + 1/2 + 1/4 ... , one for each time) * (1/2 + 1/2 * share of terms)
                                       and a tenth more where the text is nothing but the term
