@@ -27,6 +27,10 @@ _HASHED: Final[list[dict[str, Any]]] = [
     {"key": {"a": "hashed"}}, {"key": {"a.b": "hashed"}}, {"key": {"a": "hashed", "b": 1}},
     {"key": {"b": -1, "a": "hashed"}}, {"key": {"c": 1, "b": "hashed", "a": 1}},
 ]  # fmt: skip
+_TEXT: Final[list[dict[str, Any]]] = [
+    {"key": {"a": "text"}}, {"key": {"$**": "text"}}, {"key": {"b": 1, "a": "text"}},
+    {"key": {"c": -1, "a.b": "text", "b": 1}, "weights": {"a": 5}}, {"key": {"b": "text"}, "default_language": "none"},
+]  # fmt: skip
 
 
 def random_index(values: Values, number: int) -> dict[str, Any]:
@@ -37,6 +41,8 @@ def random_index(values: Values, number: int) -> dict[str, Any]:
         spec = dict(random.choice(_WILDCARD))
     elif dice < 0.3:
         spec = dict(random.choice(_HASHED))
+    elif dice < 0.35:
+        spec = dict(random.choice(_TEXT))
     else:
         spec = _ordered(values)
     if random.random() < 0.2:
@@ -44,7 +50,7 @@ def random_index(values: Values, number: int) -> dict[str, Any]:
         if random.random() < 0.2:
             covered = {"$or": [covered, {random.choice(values.paths): random.choice(_PARTIAL)}]}
         spec["partialFilterExpression"] = covered
-    if random.random() < values.collated:
+    if random.random() < values.collated and "text" not in spec["key"].values():
         spec["collation"] = random.choice(COLLATIONS)
     if random.random() < 0.06:
         spec["hidden"] = True
@@ -68,7 +74,7 @@ def _ordered(values: Values) -> dict[str, Any]:
 
 def holds_all(spec: dict[str, Any]) -> bool:
     """Whether a hint at an index is never refused."""
-    return not ("partialFilterExpression" in spec or "$**" in str(spec["key"]))
+    return not ("partialFilterExpression" in spec or "$**" in str(spec["key"]) or "text" in spec["key"].values())
 
 
 def in_sparse(spec: dict[str, Any], document: dict[str, Any]) -> bool:

@@ -183,6 +183,25 @@ def test_fields_before_the_text_need_one_value_each(at: DrivenServer) -> None:
         assert refused(at, {"insert": "c", "documents": [document]}) == 16675
 
 
+def test_only_searches_use_a_text_index(at: DrivenServer) -> None:
+    create(at, {"a": 1, "t": "text", "z": 1})
+    insert(at, {"_id": 1, "a": 5, "t": "lamp", "z": 1}, {"_id": 2, "a": 5}, {"_id": 3, "_fts": "lamp", "_ftsx": 1})
+    for spec, count in (({"a": 5}, 2), ({"_fts": "lamp"}, 1), ({}, 3), ({"a": {"$gt": 1}, "z": None}, 1)):
+        assert len(at.must("t", {"find": "c", "filter": spec})["cursor"]["firstBatch"]) == count
+        assert at.must("t", {"count": "c", "query": spec})["n"] == count
+        assert refused(at, {"find": "c", "filter": spec, "hint": "i"}) == 291
+    assert at.must("t", {"distinct": "c", "key": "a"})["values"] == [5]
+    assert [d["_id"] for d in at.must("t", {"find": "c", "sort": {"a": 1, "_id": 1}})["cursor"]["firstBatch"]] == [
+        3,
+        1,
+        2,
+    ]
+    spec = {"a": 5, "_fts": "x", "$text": {"$search": "lamp"}}
+    assert at.must("t", {"count": "c", "query": spec})["n"] == 0
+    group = {"aggregate": "c", "pipeline": [{"$group": {"_id": "$a"}}, {"$sort": {"_id": 1}}], "cursor": {}}
+    assert at.must("t", group)["cursor"]["firstBatch"] == [{"_id": None}, {"_id": 5}]
+
+
 def test_a_partial_index_answers_what_it_has(at: DrivenServer) -> None:
     create(at, {"t": "text"}, partialFilterExpression={"a": {"$gt": 5}})
     insert(at, {"_id": 1, "a": 3, "t": "lamp"}, {"_id": 2, "a": 7, "t": "lamp"})

@@ -31,6 +31,7 @@ from headrace.store.indexes.field_keys import hash_in_index
 from headrace.store.indexes.geo_keys import geo_paths
 from headrace.store.indexes.index_entries import collation_of_index
 from headrace.store.indexes.index_keys import CUT_KEY
+from headrace.store.indexes.text_keys import is_text
 from headrace.store.indexes.wildcard_keys import ANY_ARRAY, WildcardPaths, wildcard_of
 
 _OBJECTS: Final = b"\x46", b"\x51"
@@ -44,6 +45,8 @@ def variants(index: Index, conditions: Sequence[PathCondition]) -> list[Variant]
     """Return the ordered indexes that an index is. Each has all conditions of the filter, so that an access can find
     whether its bounds say all of the filter. Those on other paths bound nothing."""
     pattern = index.spec["key"]
+    if is_text(pattern):
+        return []  # it lacks documents without terms; `text_bounds.py` leads searches through it
     if wildcard_of(pattern) is not None:
         return list(_wildcard(index, conditions))
     if geo_paths(pattern):
