@@ -33,9 +33,9 @@ from headrace.turns import tick
 from headrace.values.bson import decode
 from headrace.values.keystring import encode_value
 
-_KEY_COUNT: Final = 32
+_KEY_COUNT: Final = 12
 """The most keys of a cell that is read at once, unless it can have no parts."""
-_START_COUNT: Final = 8
+_START_COUNT: Final = 3
 """The keys on one side of the place that the first cell has."""
 
 

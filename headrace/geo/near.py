@@ -85,14 +85,20 @@ class NearestFinder:
 
     def __call__(self, document: dict[str, Any]) -> Nearest | None:
         """Return the nearest geometry."""
+        if len(self._names) == 1 and self._near.is_sphere:
+            value = document.get(self._names[0])
+            point = plain_point(value) if type(value) is dict else None
+            if point is not None:
+                return self._in_range(Nearest(angle(self._centre, point) * self._unit, value))
         best: Nearest | None = None
         for value, _ in located_values(document, self._names, enter_last=False):
             for distance, geometry in self._distances(value):
                 if best is None or distance < best.distance:
                     best = Nearest(distance, geometry)
-        if best is None or not self._near.least <= best.distance <= self._near.most:
-            return None
-        return best
+        return None if best is None else self._in_range(best)
+
+    def _in_range(self, found: Nearest) -> Nearest | None:
+        return found if self._near.least <= found.distance <= self._near.most else None
 
     def _distances(self, value: Any) -> Iterator[tuple[float, Any]]:
         """The distances of a value that is a geometry, or of the geometries in an array."""
@@ -106,12 +112,7 @@ class NearestFinder:
                     yield distance, item
 
     def _distance(self, value: Any) -> float | None:
-        if type(value) is dict:
-            if self._near.is_sphere:
-                point = plain_point(value)
-                if point is not None:
-                    return angle(self._centre, point) * self._unit
-        elif type(value) is not list:
+        if type(value) not in (dict, list):
             return None
         try:
             shape = stored_shape(value)
