@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from itertools import count, islice
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from bson import Int64
 
@@ -30,8 +30,13 @@ from headrace.running_command import examined
 from headrace.store.catalog import Collection
 from headrace.store.view import LEFT_OUT, View
 from headrace.turns import tick
-from headrace.values.bson import decode
+from headrace.values.bson import MISSING, decode
 from headrace.values.keystring import encode_value
+
+if TYPE_CHECKING:
+    from headrace.geo.near import Near
+    from headrace.query.expressions import Env
+    from headrace.query.expressions.expression import Evaluate
 
 _KEY_COUNT: Final = 12
 """The most keys of a cell that is read at once, unless it can have no parts."""
@@ -63,6 +68,21 @@ def near_documents(context: CommandContext, finder: Finder) -> Iterator[NearDocu
     test = None if rest == AlwaysBoolean(True) else Predicate(rest).test
     seen = SeenRecords(memory_of(context, {}).add) if access.has_shapes else None
     return iter(NearSearch(context.current_view, finder.collection, access, test, seen))
+
+
+def near_metadata(near: Near) -> dict[str, Evaluate]:
+    """Return what evaluates `{$meta: "geoNearDistance"}` and `{$meta: "geoNearPoint"}` for a document that matches."""
+    find = near.finder()
+
+    def distance(env: Env) -> Any:
+        found = find(env.root)
+        return MISSING if found is None else found.distance
+
+    def point(env: Env) -> Any:
+        found = find(env.root)
+        return MISSING if found is None else found.value
+
+    return {"geoNearDistance": distance, "geoNearPoint": point}
 
 
 class NearSearch:

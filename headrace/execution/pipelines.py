@@ -64,7 +64,8 @@ def pipeline_context_of(
         target, pipeline = resolve(context, f"{database}.{coll}")
         if pipeline:
             raise CommandError(40602, f"{stage} is only valid as the first stage in a pipeline")
-        return server_stages.documents(context, request, target, ServerStage(stage, spec))
+        of_server = spec if isinstance(spec, ServerStage) else ServerStage(stage, spec)
+        return server_stages.documents(context, request, target, of_server)
 
     return PipelineContext(
         database=database, collection=None if name == "$cmd.aggregate" else name,

@@ -1,4 +1,4 @@
-"""The documents of stages whose source is the server: `$collStats`, `$currentOp`, `$indexStats`, sessions.
+"""The documents of stages that have their own: `$collStats`, `$currentOp`, `$geoNear`, `$indexStats`, sessions.
 
 Rule: what the server does not count is refused or omitted, never estimated.
 """
@@ -18,8 +18,10 @@ from headrace.dispatch.server_info import host_of
 from headrace.errors import CommandError
 from headrace.execution.current_operations import operations, sessions
 from headrace.execution.explain_plan import access_stage, tried
+from headrace.execution.geo_near_stage import geo_near_documents
 from headrace.execution.planner.plan_cache import plan_cache_of
 from headrace.execution.storage_stats import count_of, oplog_size, storage_stats
+from headrace.query.stages.geo_near import GeoNear
 from headrace.query.stages.server_stage import ServerStage
 from headrace.store.catalog import Index
 
@@ -32,6 +34,8 @@ def documents(
     context: CommandContext, request: Request, namespace: str, stage: ServerStage
 ) -> Iterator[dict[str, Any]]:
     """The documents of the stage for a namespace. Raises its error where there is nothing of that name."""
+    if isinstance(stage, GeoNear):
+        return geo_near_documents(context, namespace, stage, request.body.get("hint"))
     return _SOURCES[stage.name](context, request, namespace, stage.spec)
 
 

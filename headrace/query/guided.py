@@ -1,4 +1,4 @@
-"""The errors of `$geoNear`, 2d indexes and time-series collections. They name the guide to other ways."""
+"""The errors of 2d indexes and time-series collections. They name the guide to other ways."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def no_geo(name: str) -> tuple[int, str]:
     """Return code and message for a geospatial operator, stage or index that is not there."""
     return (
         _UNSUPPORTED,
-        f"{name}: $geoNear and 2d indexes are not supported; {GUIDE} shows what to do instead",
+        f"{name}: 2d indexes are not supported; {GUIDE} shows what to do instead",
     )
 
 

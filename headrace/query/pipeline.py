@@ -16,6 +16,7 @@ from typing import Any
 from headrace import limits
 from headrace.errors import CommandError
 from headrace.query.match.filter_parser import NO_TEXT_HERE
+from headrace.query.stages.geo_near import GeoNear
 from headrace.query.stages.lookup import with_unwinds
 from headrace.query.stages.placement import check_placement
 from headrace.query.stages.sort_stage import ONE_BY_ONE, SortedKey, key_after, with_limits, with_sort_keys
@@ -47,6 +48,10 @@ def parse_pipeline(pipeline: Sequence[Any], *, context: PipelineContext) -> tupl
                 if text is not None:
                     score = score_after(stage, text, score)
                     context = replace(context, text=None, text_score=score)
+                if isinstance(stage, GeoNear):
+                    context = replace(context, metadata=stage.metadata)
+                elif context.metadata and stage.name not in ONE_BY_ONE:
+                    context = replace(context, metadata={})
         except CommandError as error:
             if error.message == NO_TEXT_HERE and (stages or context.in_change_stream):
                 raise CommandError(17313, "$match with $text is only allowed as the first pipeline stage") from error

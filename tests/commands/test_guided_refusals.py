@@ -12,7 +12,6 @@ from headrace.query.guided import GUIDE
 from headrace.testing.driven import DrivenServer
 
 COMMANDS: list[dict[str, Any]] = [
-    {"aggregate": "c", "cursor": {}, "pipeline": [{"$geoNear": {"near": [1, 2], "distanceField": "d"}}]},
     {"createIndexes": "c", "indexes": [{"key": {"a": "2d"}, "name": "a"}]},
     {"create": "c", "timeseries": {"timeField": "t"}},
 ]

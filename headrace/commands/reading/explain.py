@@ -42,6 +42,7 @@ from headrace.execution.explain_plan import (
     rejected_stages,
     tried,
 )
+from headrace.execution.geo_near_stage import geo_near_documents, geo_near_filter
 from headrace.execution.let import variables_of
 from headrace.execution.pipelines import first_of_each, is_scored, pipeline_context_of
 from headrace.execution.plan import Finder, check_hint, collation_of
@@ -52,9 +53,11 @@ from headrace.execution.sources import in_order, resolve
 from headrace.execution.text_indexes import text_query
 from headrace.execution.writes.matches import MatchedDocument, matches
 from headrace.execution.writes.updates import parsed
+from headrace.query.expansion import encoded
 from headrace.query.match import parse_filter
 from headrace.query.pipeline import PipelineContext, parse_pipeline
 from headrace.query.sort import parse_sort
+from headrace.query.stages.geo_near import GeoNear
 from headrace.query.stages.server_stage import ServerStage
 from headrace.query.stages.sort_stage import Sort
 from headrace.query.stages.stage import Stage as PipelineStage
@@ -379,12 +382,17 @@ def _pipeline(context: CommandContext, request: Request, examined: Examined, ver
     stages = parse_pipeline(pipeline, context=pipeline_context)
     if any(stage.name == "$changeStream" for stage in stages):
         raise CommandError(115, "explain of a change stream is not supported")
-    if stages and isinstance(stages[0], ServerStage):
+    if stages and isinstance(stages[0], ServerStage) and not isinstance(stages[0], GeoNear):
         return {"stages": [{stage.name: stage.spec} for stage in stages]}
     spec: dict[str, Any] = {}
     if pipeline and type(pipeline[0].get("$match")) is dict:
         spec, stages = pipeline[0]["$match"], stages[1:]
-    plan, documents, left = _source(context, base, spec, pipeline_context, stages, body.get("hint"))
+    cursor = "$cursor"
+    if stages and isinstance(stages[0], GeoNear):
+        cursor = "$geoNearCursor"
+        plan, documents, left = _near_source(context, base, stages[0], stages[1:], body.get("hint"))
+    else:
+        plan, documents, left = _source(context, base, spec, pipeline_context, stages, body.get("hint"))
     counts = [0] * (len(left) + 1)
     of_stages = [examined.of_source, *(Counts() for _ in left)]
 
@@ -399,9 +407,9 @@ def _pipeline(context: CommandContext, request: Request, examined: Examined, ver
 
     plan.run = run_plan
     explained = _explained(context, plan, examined, verbosity)
-    if all(stage.name == HIDDEN for stage in left):
+    if cursor == "$cursor" and all(stage.name == HIDDEN for stage in left):
         return explained
-    shown: list[dict[str, Any]] = [{"$cursor": explained}, *({stage.name: stage.spec} for stage in left)]
+    shown: list[dict[str, Any]] = [{cursor: explained}, *({stage.name: stage.spec} for stage in left)]
     if verbosity != "queryPlanner":
         for index, item in enumerate(shown):
             name = next(iter(item))
@@ -431,6 +439,17 @@ def _source(
     if read is not None and read.is_sorted and order.is_asked:
         stages, documents = stages[1:], islice(documents, order.limit)
     return Plan(base, spec, read_stage(read, spec), read, never), documents, stages
+
+
+def _near_source(
+    context: CommandContext, base: str, stage: GeoNear, stages: Sequence[PipelineStage], hint: Any
+) -> tuple[Plan, Iterator[bytes], Sequence[PipelineStage]]:
+    """As `_source`, of a pipeline that begins with `$geoNear`."""
+    collection = context.view.collection(base)
+    spec = geo_near_filter(collection, base, stage)
+    documents = map(encoded, geo_near_documents(context, base, stage, hint))
+    _, read = in_order(context, base, spec, stage.context.collation, ANY_ORDER, hint=hint, explained=True)
+    return Plan(base, spec, read_stage(read, spec), read, lambda counts: (0, {})), documents, stages
 
 
 def _examined_shown(counts: Counts) -> dict[str, Any]:

@@ -36,6 +36,7 @@ from headrace.execution.batches import open_cursor, register
 from headrace.execution.command_memory import ALLOW_DISK_USE, memory_of
 from headrace.execution.let import variables_of
 from headrace.execution.marked_documents import shown
+from headrace.execution.near_documents import near_metadata
 from headrace.execution.plan import Finder, check_hint, collation_of
 from headrace.execution.planner.key_range import IndexRange
 from headrace.execution.planner.query import Order
@@ -56,6 +57,7 @@ from headrace.values.bson import decode
 
 if TYPE_CHECKING:
     from headrace.dispatch.engine import Engine
+    from headrace.geo.near import Near
 
 
 def negative(path: str, value: Any) -> None:
@@ -223,12 +225,14 @@ def _projection(
     projection: dict[str, Any], spec: dict[str, Any], collection: Collection | None, collation: Collation | None,
     variables: dict[str, Any] | None, sort: SortKey | None = None, score: TextScore | None = None,
 ) -> Projection:  # fmt: skip
+    nears: list[Near] = []
+    predicate = None
+    if spec:
+        text = text_query(collection)
+        predicate = parse_filter(spec, collation=collation, variables=variables, nears=nears, text=text)
     return parse_projection(
-        projection, kind="find", collation=collation, variables=variables or {},
-        predicate=(
-            parse_filter(spec, collation=collation, variables=variables, nears=[], text=text_query(collection))
-            if spec else None
-        ),
+        projection, kind="find", collation=collation, variables=variables or {}, predicate=predicate,
+        metadata=near_metadata(nears[0]) if nears else None,
         sort_key=None if sort is None or not sort.paths else _sort_key(sort, score),
         text_score=None if score is None else score.reader,
     )  # fmt: skip

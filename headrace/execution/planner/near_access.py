@@ -30,7 +30,7 @@ from headrace.execution.planner.intervals import End, Interval, Intervals
 from headrace.query.collation import Collation
 from headrace.query.match.match_expression import AlwaysBoolean, MatchExpression
 from headrace.store.catalog import Collection, Index
-from headrace.store.indexes.geo_keys import SPHERE
+from headrace.store.indexes.geo_keys import GEO_KINDS, SPHERE
 from headrace.store.indexes.index_keys import CUT_BYTES, CUT_KEY
 from headrace.store.view import Skip
 from headrace.values.keystring import encode_value
@@ -106,6 +106,22 @@ def near_access(
         if covers_all and access is not None and None not in access.bounds[:before]:
             return NearAccess(index, near, access.bounds, of_index)
     raise no_index(collection, near)
+
+
+def field_of_only_index(collection: Collection) -> str:
+    """The field of the geospatial index of a `$geoNear` without a `key`. Raises 27 for none, or several of a kind."""
+    for kind in GEO_KINDS:
+        paths: list[str] = [
+            next(path for path, of in index.spec["key"].items() if of == kind)
+            for index in collection.indexes if kind in index.spec["key"].values()
+        ]  # fmt: skip
+        if len(paths) > 1:
+            raise CommandError(
+                27, f"There is more than one {kind} index on {collection.namespace}; unsure which to use for $geoNear"
+            )
+        for path in paths:
+            return path
+    raise CommandError(27, "$geoNear requires a 2d or 2dsphere index, but none were found")
 
 
 def no_index(collection: Collection, near: Near) -> CommandError:

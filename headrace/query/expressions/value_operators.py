@@ -70,6 +70,9 @@ def _parse_meta(argument: Any, context: ParseContext) -> Expression:
         return Call(Operator("$meta", context.sort_key, folds=False), [])
     if argument == "textScore" and context.text_score is not None:
         return Call(Operator("$meta", context.text_score, folds=False), [])
+    if argument in context.metadata:
+        evaluate = context.metadata[argument]
+        return Call(Operator("$meta", lambda: evaluate, folds=False), [])
     if _METADATA[argument]:
         raise CommandError(40218, f"query requires {_METADATA[argument]} metadata, but it is not available")
     return Constant(MISSING)

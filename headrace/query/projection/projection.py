@@ -53,6 +53,7 @@ def parse_projection(
     bound: Mapping[str, Any] | None = None,
     sort_key: Callable[[], Evaluate] | None = None,
     text_score: Callable[[], Evaluate] | None = None,
+    metadata: Mapping[str, Evaluate] | None = None,
 ) -> Projection:
     """The projection of a specification.
 
@@ -60,12 +61,12 @@ def parse_projection(
     filter of a find, for `a.$`. An empty specification returns the documents unchanged (raises 51272 for `aggregate`).
     `variables` are those that expressions may refer to, with their values; `bound` are more of them, read again for
     each document. `sort_key` and `text_score` return what evaluates `{$meta: "sortKey"}` and
-    `{$meta: "textScore"}`. Raises 31249 and 31250 for path collisions,
+    `{$meta: "textScore"}`, `metadata` has that of other arguments. Raises 31249 and 31250 for path collisions,
     31253 and 31254 for mixed inclusion and exclusion, and what expressions raise.
     """
     bound = {} if bound is None else bound
     constants = {name: value for name, value in (variables or {}).items() if name not in bound}
-    scope = ProjectionScope(collation, constants, frozenset(bound), sort_key, text_score)
+    scope = ProjectionScope(collation, constants, frozenset(bound), sort_key, text_score, metadata or {})
     specification = read_specification(spec, is_find=kind == "find", scope=scope)
     return Projection(specification.mode, _steps(specification, predicate, collation, bound))
 

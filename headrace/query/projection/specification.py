@@ -106,6 +106,7 @@ class ProjectionScope:
     bound: frozenset[str]
     sort_key: Callable[[], Evaluate] | None
     text_score: Callable[[], Evaluate] | None = None
+    metadata: Mapping[str, Evaluate] = field(default_factory=dict)
 
 
 def read_specification(spec: dict[str, Any], *, is_find: bool, scope: ProjectionScope) -> ProjectionSpec:
@@ -246,6 +247,9 @@ class _SpecificationReader:
         if argument == "textScore" and self.scope.text_score is not None:
             self._add_computed(checked_path(path), value)
             return
+        if argument in self.scope.metadata:
+            self._add_computed(checked_path(path), value)
+            return
         if argument == "sortKey" and self.is_find:
             raise CommandError(2, "cannot use sortKey $meta projection without a sort")
         if argument in META:
@@ -270,7 +274,12 @@ class _SpecificationReader:
 
         scope = self.scope
         context = ParseContext(
-            scope.constants, scope.bound, scope.collation, sort_key=scope.sort_key, text_score=scope.text_score
+            scope.constants,
+            scope.bound,
+            scope.collation,
+            sort_key=scope.sort_key,
+            text_score=scope.text_score,
+            metadata=scope.metadata,
         )
         self._add(field_path, ComputedField(parse_expression(value, context)))
 

@@ -33,7 +33,7 @@ class ServerStage(Stage):
         yield from self.made()
 
 
-_JOINING: Final = frozenset({"$lookup", "$unionWith"})
+JOINING: Final = frozenset({"$lookup", "$unionWith"})
 
 
 def parse_server_stage(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
@@ -43,7 +43,7 @@ def parse_server_stage(name: str, spec: Any, context: PipelineContext) -> tuple[
         raise CommandError(code, f"{name} must take a nested object but found: {type_name(spec)}")
     if name == "$indexStats" and spec:
         raise CommandError(28803, "The $indexStats stage specification must be an empty object")
-    if context.describe is None or context.inside not in _JOINING or context.collection is None:
+    if context.describe is None or context.inside not in JOINING or context.collection is None:
         return (ServerStage(name, spec),)
     return (ServerStage(name, spec, partial(context.describe, context.collection, name, spec)),)
 

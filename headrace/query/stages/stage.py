@@ -60,6 +60,7 @@ class PipelineContext:
     source of random numbers of `$sample`. `memory` limits what blocking stages hold. `sort_key` returns
     the evaluator of `{$meta: "sortKey"}`; None where no `$sort` comes before, and after a stage that reads ahead.
     `text` parses the `$text` of the first stage, and `text_score` is the score after it; None elsewhere.
+    `metadata` has those of a `$geoNear`.
     """
 
     database: str = ""
@@ -78,13 +79,14 @@ class PipelineContext:
     sort_key: Callable[[], Evaluate] | None = None
     text: TextQuery | None = None
     text_score: TextScore | None = None
+    metadata: Mapping[str, Evaluate] = field(default_factory=dict)
 
     def parse_context(self) -> ParseContext:
         """The names that an expression in a stage may refer to."""
         constants = less_bound(self.variables, self.bound)
         return ParseContext(
             constants, frozenset(self.bound), self.collation, sort_key=self.sort_key,
-            text_score=None if self.text_score is None else self.text_score.reader,
+            text_score=None if self.text_score is None else self.text_score.reader, metadata=self.metadata,
         )  # fmt: skip
 
     def expression(self, value: Any) -> Callable[[Document], Any]:
@@ -110,13 +112,14 @@ class PipelineContext:
         return parse_projection(
             value, kind="aggregate", collation=self.collation, variables=self.variables, bound=self.bound,
             sort_key=self.sort_key, text_score=None if self.text_score is None else self.text_score.reader,
+            metadata=self.metadata,
         )  # fmt: skip
 
     def subpipeline(self, value: Any, inside: str, **changes: Any) -> tuple[Stage, ...]:
         """The stages of a pipeline inside the stage `inside`; `changes` are fields of the context."""
         from headrace.query.pipeline import parse_pipeline  # the table of stages lies between
 
-        inner = replace(self, inside=inside, sort_key=None, text=None, text_score=None, **changes)
+        inner = replace(self, inside=inside, sort_key=None, text=None, text_score=None, metadata={}, **changes)
         return parse_pipeline(value, context=inner)
 
     def joining(self) -> PipelineContext:

@@ -12,6 +12,7 @@ from headrace.query.stages.densify import parse_densify
 from headrace.query.stages.documents_stage import parse_documents
 from headrace.query.stages.facet import parse_facet
 from headrace.query.stages.fill import parse_fill
+from headrace.query.stages.geo_near import parse_geo_near
 from headrace.query.stages.graph_lookup import parse_graph_lookup
 from headrace.query.stages.group import parse_count, parse_group, parse_sort_by_count
 from headrace.query.stages.limit import parse_limit, parse_skip
@@ -48,6 +49,7 @@ STAGES: Final[dict[str, Parser]] = {
     "$documents": parse_documents,
     "$facet": parse_facet,
     "$fill": parse_fill,
+    "$geoNear": parse_geo_near,
     "$graphLookup": parse_graph_lookup,
     "$group": parse_group,
     "$indexStats": parse_server_stage,

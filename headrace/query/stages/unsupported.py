@@ -10,13 +10,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace.errors import CommandError
-from headrace.query.guided import no_geo
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 
 _NO_SEARCH = "{} needs Atlas Search, which Headrace does not have; match with $regex, or export to a search engine"
 _NOT_HERE = "{} is not available on this server"
 UNSUPPORTED: Final[dict[str, tuple[int, str]]] = {
-    "$geoNear": no_geo("$geoNear"),
     "$listSampledQueries": (6876000, _NOT_HERE),
     "$listSearchIndexes": (31082, _NO_SEARCH),
     "$queryStats": (238, _NOT_HERE),

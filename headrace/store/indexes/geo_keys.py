@@ -36,6 +36,8 @@ from headrace.values.bson.to_string import to_string
 from headrace.values.keystring import END, encode_value
 
 SPHERE: Final = "2dsphere"
+FLAT: Final = "2d"
+GEO_KINDS: Final = (FLAT, SPHERE)
 _UNDEFINED_KEY: Final = b"\x0f"
 
 Piece = tuple[bytes, Any]
