@@ -58,7 +58,7 @@ class GeoNear(ServerStage):
 
     @property
     def metadata(self) -> Mapping[str, Evaluate]:
-        """What evaluates `$meta` in later stages."""
+        """The functions that evaluate `$meta` in later stages."""
         live = self.live
         return {_DISTANCE: lambda env: live[_DISTANCE], _POINT: lambda env: live[_POINT]}
 
