@@ -44,6 +44,8 @@ NEW_FILE: Final = "data.mdb.new"
 """A data file that is being made."""
 _NEW_FILE_BYTES: Final = 1 << 20
 _READER_BYTES: Final = 64
+_GROWTH_BYTES: Final = 1 << 30
+"""Address space beyond twice the file, where it is read beside a process that writes to it."""
 _DISK_ERRORS: Final = frozenset({errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC})
 
 
@@ -308,9 +310,12 @@ class Beside:
         before = _identity(readers)
         environment = None
         try:
+            # Room for what the other process adds before the transaction begins.
+            map_bytes = 2 * (self.path / DATA_FILE).stat().st_size + _GROWTH_BYTES
             environment = lmdb.open(
-                str(self.path), max_dbs=len(TABLES), readonly=True, create=False, readahead=False, mode=0o600
-            )
+                str(self.path), map_size=map_bytes, max_dbs=len(TABLES), readonly=True, create=False, readahead=False,
+                mode=0o600,
+            )  # fmt: skip
             before = before or _identity(readers)
             yield environment
         except Exception as error:

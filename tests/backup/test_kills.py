@@ -5,11 +5,20 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import lmdb
 import pytest
 
+from headrace.backup.source import Source
 from tests.backup.kills import Lives, run
+from tests.backup.moments import run as restore_moments
 from tests.backup.standby_kills import run as promote_after_kills
+
+
+@pytest.mark.process
+def test_a_hundred_random_moments_are_restored_as_they_were(tmp_path: Path) -> None:
+    assert restore_moments(100, 7, tmp_path) == 100
 
 
 @pytest.mark.process
@@ -54,3 +63,29 @@ def test_a_running_server_is_backed_up_by_its_address_and_directory(tmp_path: Pa
 @pytest.mark.skipif(sys.platform != "linux", reason="children of a process are found in /proc")
 def test_a_standby_that_was_killed_takes_the_place_of_a_server_that_was_killed(tmp_path: Path) -> None:
     assert promote_after_kills(2, 3, tmp_path) == 2
+
+
+@pytest.mark.process
+def test_a_directory_that_grows_while_it_is_read_is_backed_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lives, opened = Lives(tmp_path, 1), lmdb.open
+    try:
+        lives.start_server()
+        client = lives.client(60)
+
+        def grow(count: int = 16) -> None:
+            client.shop.c.insert_many([{"text": "x" * 1_000_000} for _ in range(count)])
+
+        def open_and_grow(*args: Any, **options: Any) -> Any:
+            environment = opened(*args, **options)
+            grow()
+            return environment
+
+        grow()
+        monkeypatch.setattr(lmdb, "open", open_and_grow)
+        source = Source(lives.data)
+        before = source.look(0).newest[0]
+        with source.copied() as copy:
+            assert copy.newest[0] > before
+        client.close()
+    finally:
+        lives.close()
