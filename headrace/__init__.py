@@ -1,7 +1,7 @@
 """Headrace: a MongoDB-compatible document store with complete change streams, and a Spark pipeline over them.
 
     with headrace.open("data") as store:   # a store in this process; see `headrace.embedded.open_store`
-    with headrace.Server() as server:      # a server in this process; see `headrace.server.embedded`
+    with headrace.Server() as server:      # a server in this process; see `headrace.server.server`
         ...
 
 `import headrace` imports neither the engine nor the server nor Spark; each comes when it is first used.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from headrace.embedded.connected import connect
     from headrace.embedded.error_types import Closed, HistoryLost, StreamInvalidated, Timeout
     from headrace.embedded.open_store import open_store as open
-    from headrace.server.embedded import Server
+    from headrace.server.server import Server
     from headrace.store.data_file import UnusableDirectory
     from headrace.store.lmdb import DirectoryInUse
 
@@ -29,7 +29,7 @@ _LATE: Final = {
     "Closed": ("headrace.embedded.error_types", "Closed"),
     "DirectoryInUse": ("headrace.store.lmdb", "DirectoryInUse"),
     "HistoryLost": ("headrace.embedded.error_types", "HistoryLost"),
-    "Server": ("headrace.server.embedded", "Server"),
+    "Server": ("headrace.server.server", "Server"),
     "StreamInvalidated": ("headrace.embedded.error_types", "StreamInvalidated"),
     "Timeout": ("headrace.embedded.error_types", "Timeout"),
     "UnusableDirectory": ("headrace.store.data_file", "UnusableDirectory"),

@@ -385,8 +385,8 @@ def shut_down(path: Path) -> int:
 def _run(options: ServerOptions, backup: list[str] | None, announce: Announce) -> int:
     from headrace.server import daemon
     from headrace.server.audit import AuditError
-    from headrace.server.exposure import UnprotectedAddress
     from headrace.server.listener import raise_descriptor_limit
+    from headrace.server.protection import UnprotectedAddress
     from headrace.server.tls.context import TlsError
     from headrace.store.data_file import UnusableDirectory
     from headrace.store.lmdb import DirectoryInUse

@@ -15,7 +15,7 @@ from urllib.parse import quote_plus
 from pymongo import MongoClient
 
 from headrace.clock import Clock
-from headrace.server.embedded import Server
+from headrace.server.server import Server
 
 
 class ConnectedClient(MongoClient[dict[str, Any]]):

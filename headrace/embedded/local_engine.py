@@ -19,7 +19,6 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.aside_calls import AsideCall
 from headrace.clock import Clock, SystemClock, monotonic
 from headrace.commands.server_info.parameters import first_parameters
 from headrace.commands.table import commands_for
@@ -32,9 +31,10 @@ from headrace.embedded.local_writes import LocalWrites
 from headrace.embedded.locks import Released
 from headrace.embedded.parked_threads import ParkedThreads
 from headrace.errors import AnsweredError, Interrupted
+from headrace.server.clocks import RunningClock
 from headrace.server.failures import log_failure, read_error
-from headrace.server.running_clock import RunningClock
 from headrace.store.store import Store
+from headrace.thread_calls import ThreadCall
 from headrace.turns import Turn, Turns
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class LocalEngine:
                 if self.engine.fail_points.active:
                     self._before(command, request)
                 if command.prepare is not None and (work := command.prepare(request)) is not None:
-                    request.prepared = self._aside(request, work)
+                    request.prepared = self._in_thread(request, work)
             except AnsweredError as error:
                 return self.engine.failure(error, request)
             if not (command.writes and (command.writes is True or command.writes(request))):
@@ -192,11 +192,11 @@ class LocalEngine:
         if failure is None:
             return
         if failure.block_ms:
-            self._aside(request, lambda: time.sleep(failure.block_ms / 1000))
+            self._in_thread(request, lambda: time.sleep(failure.block_ms / 1000))
         if failure.error is not None:
             raise failure.error
 
-    def _aside(self, request: Request, work: Any) -> Any:
+    def _in_thread(self, request: Request, work: Any) -> Any:
         """Return the result of `work`, which runs without the lock. Raises the error that has ended the command
         meanwhile."""
         interruptions = self.held[request] = []
@@ -237,7 +237,7 @@ class LocalEngine:
         self.paused[request] = turn
         try:
             with Released(self.lock):
-                if type(turn.waits_for) is AsideCall:
+                if type(turn.waits_for) is ThreadCall:
                     turn.waits_for.run()
                 self.give_way()
         except BaseException:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from headrace import limits
 from headrace.dispatch import transactions
 from headrace.execution.writes import output
+from headrace.server.clocks import RetentionClock
 from headrace.server.failures import log_failure
 from headrace.server.job_steps import let_others_run
-from headrace.server.retention_clock import RetentionClock
 from headrace.server.ttl import TimeToLive
 from headrace.store import catalog_changes, session_records
 from headrace.store.indexes import index_builds

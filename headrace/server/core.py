@@ -25,7 +25,7 @@ from headrace.running_command import TURN_SECONDS, RunningCommand, Work
 from headrace.server import logs
 from headrace.server.audit import Audit
 from headrace.server.background import Background
-from headrace.server.exposure import UnprotectedAddress, exposure_warning, make_directory_private, require_consent
+from headrace.server.clocks import RunningClock
 from headrace.server.failures import log_failure, log_of_loop, shown
 from headrace.server.listener import Listener, bound_sockets, bound_unix_socket, set_socket_options
 from headrace.server.log.rate import LogRates
@@ -33,7 +33,7 @@ from headrace.server.log.tail import LogTail
 from headrace.server.notifier import Notifier
 from headrace.server.peer import Peer
 from headrace.server.profile_writer import ProfileWriter
-from headrace.server.running_clock import RunningClock
+from headrace.server.protection import UnprotectedAddress, exposure_warning, make_directory_private, require_consent
 from headrace.server.scheduler import Scheduler
 from headrace.server.tls.context import TlsError, new_context, server_certificate
 from headrace.server.tls.handshakes import Handshakes

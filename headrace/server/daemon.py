@@ -14,8 +14,8 @@ from typing import Final
 from headrace.dispatch.options import ServerOptions
 from headrace.errors import CommandError
 from headrace.server.core import Core
-from headrace.server.embedded import new_loop
 from headrace.server.process import tend
+from headrace.server.server import new_loop
 
 EXIT_ABRUPT: Final = 14
 """mongod's exit status for a server that aborts because it cannot continue."""

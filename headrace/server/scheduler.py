@@ -23,7 +23,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace import limits
-from headrace.aside_calls import AsideCall
 from headrace.clock import monotonic
 from headrace.dispatch.command import Command
 from headrace.dispatch.request import Request
@@ -31,6 +30,7 @@ from headrace.errors import CommandError, Interrupted
 from headrace.memory_budget import exceeded
 from headrace.running_command import TURN_SECONDS, RunningCommand
 from headrace.server.measured_memory import MeasuredMemory, Paused, expendable, is_ending, oldest
+from headrace.thread_calls import ThreadCall
 from headrace.turns import Turn, Turns
 
 if TYPE_CHECKING:
@@ -69,8 +69,8 @@ class Scheduler:
         self._core = core
         self.measured = MeasuredMemory(core.store.memory)
         self._paused: deque[_Paused] = deque()
-        self._aside: dict[_Paused, None] = {}  # whose calls run in the thread
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-aside")
+        self._in_thread: dict[_Paused, None] = {}  # whose calls run in the thread
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-thread-call")
         self._by_connection: dict[int, _Paused] = {}
         self._scheduled = False
         self._message_since = 0.0  # `since` of the message whose command begins now; 0: it has not paused
@@ -218,8 +218,8 @@ class Scheduler:
         """End all commands, at once: as the server stops."""
         self._queued.clear()
         self._thread.shutdown()
-        self._paused += self._aside
-        self._aside.clear()
+        self._paused += self._in_thread
+        self._in_thread.clear()
         while self._paused:
             self._paused[0].turn.interruption = error
             self._resume()
@@ -233,19 +233,19 @@ class Scheduler:
     def _append(self, paused: _Paused) -> None:
         """Resume it when it is its turn; not before the call has ended that it waits for, which runs in the thread."""
         call = paused.turn.waits_for
-        if type(call) is not AsideCall or self._core.ending:
+        if type(call) is not ThreadCall or self._core.ending:
             if paused.turn.goes_first:
                 self._paused.appendleft(paused)
             else:
                 self._paused.append(paused)
             self._schedule()
             return
-        self._aside[paused] = None
+        self._in_thread[paused] = None
         self._core.loop.run_in_executor(self._thread, call.run).add_done_callback(partial(self._called, paused))
 
     def _called(self, paused: _Paused, done: asyncio.Future[None]) -> None:
-        if paused in self._aside:
-            del self._aside[paused]
+        if paused in self._in_thread:
+            del self._in_thread[paused]
             self._paused.append(paused)
             self._schedule()
 

@@ -21,7 +21,7 @@ from headrace.cursors.index_scan import walk_keys
 from headrace.execution.planner.id_ranges import range_of
 from headrace.execution.planner.intervals import End, Interval
 from headrace.query.match import parse_filter
-from headrace.server.expiry_clock import ExpiryClock
+from headrace.server.clocks import ExpiryClock
 from headrace.server.job_steps import let_others_run
 from headrace.store.catalog import Collection, Index
 from headrace.store.checksums.transaction import DamagedValue

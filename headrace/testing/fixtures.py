@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from headrace.embedded.asynchronous import AsyncEmbeddedStore
     from headrace.embedded.open_store import EmbeddedStore
-    from headrace.server.embedded import Server
+    from headrace.server.server import Server
 
 
 try:

@@ -5,7 +5,7 @@ Every fault of the bytes is a `ProtocolError`.
 
 Client and server agree upon the compressors in hello; the client decides which requests are compressed. A reply has the
 compressor of its request, but is plain for the commands of `NEVER_COMPRESSED`.
-Long messages are compressed and decompressed in another thread, while others run (`aside_calls`).
+Long messages are compressed and decompressed in another thread, while others run (`thread_calls`).
 No compressor outlives a call: servers in several threads may call at the same time.
 """
 
@@ -18,7 +18,7 @@ from typing import Final
 import cramjam
 import zstandard
 
-from headrace.aside_calls import call_aside
+from headrace.thread_calls import call_in_thread
 from headrace.wire.message import ProtocolError
 
 LONG_BYTES: Final = 256 * 1024
@@ -44,7 +44,7 @@ def decompress(compressor: int, data: bytes | memoryview, size: int, head: bytes
     if decompressor is None:
         raise ProtocolError(f"unknown compressor {compressor}")
     try:
-        plain = call_aside(decompressor, data, size) if size > LONG_BYTES else decompressor(data, size)
+        plain = call_in_thread(decompressor, data, size) if size > LONG_BYTES else decompressor(data, size)
     except (zlib.error, zstandard.ZstdError, cramjam.DecompressionError) as error:
         raise ProtocolError(f"compressed message cannot be read: {error}") from error
     if len(plain) != size:
@@ -55,7 +55,7 @@ def decompress(compressor: int, data: bytes | memoryview, size: int, head: bytes
 def compress(compressor: int, data: bytes) -> bytes:
     """`data` compressed; `compressor` is one of the ids above."""
     compressed: bytes = (
-        call_aside(_COMPRESSORS[compressor], data) if len(data) > LONG_BYTES else _COMPRESSORS[compressor](data)
+        call_in_thread(_COMPRESSORS[compressor], data) if len(data) > LONG_BYTES else _COMPRESSORS[compressor](data)
     )
     return compressed
 

@@ -42,8 +42,8 @@ def test_an_open_store_takes_less_than_25_mb_above_what_python_takes(tmp_path: P
     assert of_the_server <= {
         "headrace.server.failures",
         "headrace.server.group_commit",
-        "headrace.server.running_clock",
-        *(f"headrace.server.{name}" for name in ("background", "expiry_clock", "job_steps", "retention_clock", "ttl")),
+        "headrace.server.clocks",
+        *(f"headrace.server.{name}" for name in ("background", "job_steps", "ttl")),
     }  # fmt: skip  (the jobs, which a thread begins a second after the start)
     assert not [name for name in modules if name.split(".")[:2] in (["headrace", "wire"], ["headrace", "spark"])]
 

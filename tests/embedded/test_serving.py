@@ -14,7 +14,7 @@ from pymongo.errors import OperationFailure, ServerSelectionTimeoutError
 import headrace
 from headrace.cli.tls_dev import make_certificates
 from headrace.embedded.open_store import EmbeddedStore
-from headrace.server.exposure import UnprotectedAddress
+from headrace.server.protection import UnprotectedAddress
 
 READER = {"pwd": "r", "roles": [{"role": "read", "db": "shop"}]}
 USERS = {"ann": {"pwd": "a", "roles": ["root"]}, "rob": READER}

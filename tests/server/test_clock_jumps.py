@@ -14,9 +14,7 @@ import pytest
 import headrace
 from headrace import limits
 from headrace.server.background import retention_of
-from headrace.server.expiry_clock import ExpiryClock
-from headrace.server.retention_clock import RetentionClock
-from headrace.server.running_clock import RunningClock
+from headrace.server.clocks import ExpiryClock, RetentionClock, RunningClock
 from headrace.store.retention import HOUR_MS
 from headrace.testing.clock import FakeClock
 

@@ -16,7 +16,7 @@ from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import on_collection, on_database
 from headrace.errors import CommandError
 from headrace.execution.storage_stats import count_of
-from headrace.execution.writes.moves import move
+from headrace.execution.writes.rename_across_databases import move
 from headrace.store import catalog_changes
 from headrace.store.catalog import Collection
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from headrace.dispatch.options import TlsOptions
-from headrace.server.exposure import OpenKeyFile, require_private_key_file
+from headrace.server.protection import OpenKeyFile, require_private_key_file
 from headrace.server.tls.validity import OutOfDate, own_certificate
 
 _VERSIONS: Final = {"TLS1_2": ssl.TLSVersion.TLSv1_2, "TLS1_3": ssl.TLSVersion.TLSv1_3}

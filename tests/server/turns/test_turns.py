@@ -230,7 +230,7 @@ def test_long_messages_are_read_in_turns(server: headrace.Server) -> None:
         assert client.ask({"find": "c", "filter": {"$or": [{"x": -n} for n in range(2000)]}})["cursor"]["id"] == 0
 
 
-def test_others_are_served_while_a_message_is_decompressed_aside(
+def test_others_are_served_while_a_message_is_decompressed_in_thread(
     server: headrace.Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The decompressor holds its thread until another client has been answered."""
@@ -255,11 +255,11 @@ def test_others_are_served_while_a_message_is_decompressed_aside(
         assert other.ask({"ping": 1})["ok"] == 1.0
         go_on.set()
         assert struct.unpack_from("<i", long.socket.recv(4096), 12) == (2012,)
-        until(lambda: not server._running.scheduler._aside)
+        until(lambda: not server._running.scheduler._in_thread)
         assert other.ask({"count": "c"})["n"] == 1
 
 
-def test_a_server_that_stops_does_not_go_on_with_what_runs_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_stops_does_not_go_on_with_what_runs_in_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     begun = threading.Event()
 
     def decompress_raw(data: Any) -> bytes:

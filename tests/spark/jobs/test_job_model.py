@@ -148,7 +148,7 @@ def test_editors_get_the_schema_of_a_file(capsys: pytest.CaptureFixture[str]) ->
 
 def test_only_the_pipeline_imports_pydantic() -> None:
     program = (
-        "import sys, headrace, headrace.cli.main, headrace.cli.serve, headrace.server.embedded, "
+        "import sys, headrace, headrace.cli.main, headrace.cli.serve, headrace.server.server, "
         "headrace.spark.source.data_source; print('pydantic' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -18,7 +18,7 @@ class _Failed:
         self.error = error
 
 
-class AsideCall:
+class ThreadCall:
     """A long call of C code that lets other threads run. The shell may run it in a thread, and the command continues
     when it has ended. Without a shell the command runs it itself."""
 
@@ -48,9 +48,9 @@ class AsideCall:
         return outcome
 
 
-def call_aside(function: Callable[..., Any], *args: Any) -> Any:
+def call_in_thread(function: Callable[..., Any], *args: Any) -> Any:
     """Return the result of `function`, which uses only its arguments; other commands run meanwhile."""
-    call = AsideCall(function, *args)
+    call = ThreadCall(function, *args)
     command = running_command()
     if command is not None:
         command.pause(call)

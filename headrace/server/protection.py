@@ -1,4 +1,4 @@
-"""Exposure of a server: addresses of other machines need users or consent, and only the owner can open its files.
+"""Protection of a server: addresses of other machines need users or consent, and only the owner can open its files.
 
 Rule: a server that lets every client read and write never listens on an address that other machines reach unless its
 operator has said so (`--allowUnauthenticated`).

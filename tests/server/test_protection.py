@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import headrace
-from headrace.server.exposure import OpenKeyFile, UnprotectedAddress, make_directory_private, require_private_key_file
+from headrace.server.protection import OpenKeyFile, UnprotectedAddress, make_directory_private, require_private_key_file
 from tests.server.raw import RawClient
 
 
