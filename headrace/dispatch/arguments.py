@@ -227,6 +227,16 @@ def array(
     return Field(name, "array", [], items=items, required=required, error=error, items_error=items_error, check=check)
 
 
+def documents(name: str, fields: Fields, *, required: bool = False) -> Field[list[Any]]:
+    """An array of documents, each with declared fields; absent, it is empty."""
+
+    def check(path: str, value: list[Any]) -> None:
+        for index, item in enumerate(value):
+            fields.check(f"{path}.{index}", item)
+
+    return array(name, "object", required=required, check=check)
+
+
 def boolean(name: str, default: bool = False, *, strict: bool = False, required: bool = False) -> Field[bool]:
     """A boolean; a number counts as one, unless `strict`."""
     return Field(name, "strictBool" if strict else "bool", default, required=required)

@@ -19,12 +19,13 @@ from headrace.values.bson import type_name
 R = TypeVar("R")
 
 
-def _check_subtype(path: str, value: Any) -> None:
+def check_uuid(path: str, value: Any) -> None:
+    """Raise 14 for what is no UUID."""
     if type(value) is not Binary or value.subtype != 4 or len(value) != 16:
         raise CommandError(14, f"BSON field '{path}' is the wrong type '{type_name(value)}', expected type 'UUID'")
 
 
-COLLECTION_UUID: Final[Field[Any]] = Field("collectionUUID", FieldType(("binData",)), None, check=_check_subtype)
+COLLECTION_UUID: Final[Field[Any]] = Field("collectionUUID", FieldType(("binData",)), None, check=check_uuid)
 
 
 def with_expected_uuid(run: Callable[[CommandContext, Request], R]) -> Callable[[CommandContext, Request], R]:

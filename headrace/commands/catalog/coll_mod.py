@@ -8,7 +8,7 @@ from bson import Int64
 
 from headrace.commands.catalog.clustered_index import SECONDS, check_seconds
 from headrace.commands.catalog.create import OPTIONS as CREATE_OPTIONS
-from headrace.commands.catalog.create import check_view
+from headrace.commands.catalog.create import check_limits, check_view
 from headrace.commands.catalog.index_specification import can_be_unique
 from headrace.commands.requirements import writes
 from headrace.dispatch.arguments import Field, Fields, FieldType, boolean, document, number, string, unsupported
@@ -117,17 +117,14 @@ def _capped(collection: Collection, change: dict[str, Any]) -> dict[str, Any]:
     """The new limits of a capped collection, kept from the next insert on. Raises 2; 72 for another one."""
     limits = {_LIMITS[name]: value for name, value in change.items() if name in _LIMITS}
     if limits and not collection.options.get("capped"):
-        raise CommandError(72, f"Collection {collection.namespace} is not capped")
-    if not 1 <= limits.get("size", 1) <= _CAPPED_BYTES_MAX:
-        raise CommandError(2, f"BSON field 'cappedSize' value must be between 1 and {_CAPPED_BYTES_MAX}")
-    if limits.get("max", 0) > _CAPPED_COUNT_MAX:
-        raise CommandError(2, f"BSON field 'cappedMax' value must be at most {_CAPPED_COUNT_MAX}")
+        raise CommandError(72, "Collection must be capped.")
+    if limits.get("size", 1) == 0:
+        raise CommandError(2, "BSON field 'cappedSize' value must be greater than 0")
+    check_limits(limits.get("size"), limits.get("max"))
     return limits
 
 
 _LIMITS: Final = {"cappedMax": "max", "cappedSize": "size"}
-_CAPPED_BYTES_MAX: Final = 2**50
-_CAPPED_COUNT_MAX: Final = 2**31 - 1
 
 
 def _view(context: CommandContext, view: Collection, change: dict[str, Any]) -> dict[str, Any]:

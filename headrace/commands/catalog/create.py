@@ -10,6 +10,7 @@ from headrace.auth.privileges import is_system
 from headrace.commands.catalog.clustered_index import FIELD as CLUSTERED_INDEX
 from headrace.commands.catalog.clustered_index import OPTION as CLUSTERED
 from headrace.commands.catalog.clustered_index import SECONDS, check_seconds, check_with, clustered_index
+from headrace.commands.catalog.index_specification import checked
 from headrace.commands.requirements import writes
 from headrace.dispatch.arguments import Fields, array, boolean, document, number, string, unsupported, without_effect
 from headrace.dispatch.command import Command
@@ -26,7 +27,9 @@ from headrace.query.guided import TIME_SERIES_REFUSED
 from headrace.query.match import parse_filter
 from headrace.query.pipeline import PipelineContext, parse_pipeline
 from headrace.store import catalog_changes
+from headrace.values.bson.to_string import to_string
 
+_CAPPED_BYTES_MAX: Final = 2**50
 UNSUPPORTED: Final = {
     "encryptedFields": (115, "encrypted fields are not supported"),
     "recordIdsReplicated": (72, "the option 'recordIdsReplicated' is not available"),
@@ -80,6 +83,11 @@ def create(context: CommandContext, request: Request, uuid: bytes | None) -> dic
     namespace = target(request)
     for_changing(namespace)
     body = request.body
+    _check_capped(body)
+    if body.get("pipeline") is not None and body.get("viewOn") is None:
+        raise CommandError(72, "'pipeline' requires 'viewOn' to also be specified")
+    if body.get("idIndex") is not None and CLUSTERED not in body:
+        _check_id_index(body)
     if body.get(CLUSTERED) is not None:
         check_with(body)
     elif body.get(SECONDS) is not None:
@@ -120,11 +128,48 @@ def _is_there(context: CommandContext, namespace: str, options: dict[str, Any]) 
     raise CommandError(48, f"Collection {namespace} already exists as a {kind} with other options")
 
 
-def _check(namespace: str, options: dict[str, Any]) -> None:
-    if "pipeline" in options:
-        raise CommandError(72, "'pipeline' requires 'viewOn' to also be specified")
-    if options.get("capped") and not options.get("size"):
+def _check_capped(body: dict[str, Any]) -> None:
+    """Raise 72 for limits of a collection that is not capped, and the other way round; 2 for limits that are none."""
+    if body.get(CLUSTERED) is not None:
+        return
+    is_capped = OPTIONS.by_name["capped"].of(body)
+    if is_capped and body.get("size") is None:
         raise CommandError(72, "the 'size' field is required when 'capped' is true")
+    if not is_capped and (body.get("size") is not None or body.get("max") is not None):
+        raise CommandError(72, "the 'capped' field needs to be true when either the 'size' or 'max' fields are present")
+    check_limits(OPTIONS.by_name["size"].of(body), OPTIONS.by_name["max"].of(body))
+
+
+def check_limits(size: int | None, count_max: int | None) -> None:
+    """Raise 2 for limits that a capped collection cannot have."""
+    if size is not None and size < 0:
+        raise CommandError(2, "size has to be >= 0")
+    if size is not None and size > _CAPPED_BYTES_MAX:
+        raise CommandError(2, "size cannot exceed 1 PB")
+    if count_max is not None and count_max >= 1 << 31:
+        raise CommandError(2, "max in a capped collection has to be < 2^31 or not set")
+
+
+def _check_id_index(body: dict[str, Any]) -> None:
+    """Raise what is wrong with the index on `_id`: it must be that which every collection has. 2, 9, 72, 197."""
+    spec = body["idIndex"]
+    if body.get("viewOn") is not None:
+        raise CommandError(72, f"'idIndex' is not allowed with 'viewOn': {to_string(spec)}")
+    if body.get("autoIndexId"):
+        raise CommandError(72, f"'idIndex' is not allowed with 'autoIndexId': {to_string(spec)}")
+    stored = checked(spec)
+    if stored["key"] != {"_id": 1}:
+        raise CommandError(
+            2, f"The field 'key' for an _id index must be {{_id: 1}}, but got {to_string(stored['key'])}"
+        )
+    collation = body.get("collation")
+    default = filled_collation(collation) if collation else None
+    own = filled_collation(stored["collation"]) if "collation" in stored else default
+    if own != default:
+        raise CommandError(2, "'idIndex' must have the same collation as the collection.")
+
+
+def _check(namespace: str, options: dict[str, Any]) -> None:
     if options.get(OPTION, {}).get("enabled"):
         check_database_has_images(namespace)
     if "validator" in options:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.auth.privileges import Privilege
+from headrace.commands.catalog.create import check_limits
 from headrace.dispatch.access import Grants
 from headrace.dispatch.arguments import Fields, number, string, without_effect
 from headrace.dispatch.command import Command
@@ -49,6 +50,7 @@ def _size(request: Request) -> int:
     size = SIZE.of(request.body) or 0
     if size <= 0:
         raise CommandError(72, "Capped collection size must be greater than zero")
+    check_limits(size, None)
     return size
 
 

@@ -14,7 +14,8 @@ from bson.binary import UUID_SUBTYPE, Binary
 from headrace import limits
 from headrace.auth.names import UserName
 from headrace.auth.privileges import CLUSTER
-from headrace.dispatch.arguments import Fields, array
+from headrace.dispatch.arguments import Field, Fields, document, documents, string, without_effect
+from headrace.dispatch.collection_uuid import check_uuid
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
@@ -35,8 +36,20 @@ def _listed(request: Request) -> list[dict[str, Any]]:
     return documents
 
 
-def _listing(name: str, *, strict: bool = False) -> Fields:
-    return Fields(array(name, "object", required=True), strict=strict)
+_ID: Final[Field[Any]] = Field("id", "binData", None, required=True, check=check_uuid)
+_UID: Final = without_effect("binData", "uid")
+_SESSION: Final = Fields(
+    _ID, *_UID, Field("txnNumber", "long", None), Field("txnUUID", "binData", None, check=check_uuid)
+)
+_USER: Final = Fields(string("db", required=True), string("user", required=True))
+_ROLE: Final = Fields(string("db", required=True), string("role", required=True))
+_PATTERN: Final = Fields(
+    document("lsid", Fields(_ID, *_UID)), *_UID, documents("roles", _ROLE), documents("users", _USER)
+)
+
+
+def _listing(name: str, fields: Fields, *, strict: bool = False) -> Fields:
+    return Fields(documents(name, fields, required=True), strict=strict)
 
 
 def refresh(context: CommandContext, request: Request) -> dict[str, Any]:
@@ -63,10 +76,12 @@ def _may_kill_any(request: Request) -> bool:
 
 def end_all(context: CommandContext, request: Request) -> dict[str, Any]:
     """killAllSessions and ...ByPattern: the sessions, or those of the users, that patterns name; without patterns
-    all."""
+    all. A pattern names a user by the digest `uid`, or by `users`."""
     patterns = _listed(request)
-    named = [pattern["lsid"] for pattern in patterns if type(pattern.get("lsid")) is dict]
-    users = [user_digest(UserName(item["user"], item["db"])) for item in patterns if _is_user(item)]
+    named = [pattern["lsid"] for pattern in patterns if pattern.get("lsid") is not None]
+    listed = [item for pattern in patterns for item in pattern.get("users") or [pattern] if "user" in item]
+    users = [user_digest(UserName(item["user"], item["db"])) for item in listed]
+    users += [bytes(pattern["uid"]) for pattern in patterns if pattern.get("uid") is not None]
     if not named and not users:
         context.engine.end_sessions(None)
         return {}
@@ -82,17 +97,11 @@ def end_all(context: CommandContext, request: Request) -> dict[str, Any]:
     return {}
 
 
-def _is_user(item: dict[str, Any]) -> bool:
-    return type(item.get("user")) is str and type(item.get("db")) is str
-
-
 def _ids(request: Request, sessions: list[dict[str, Any]], *, any_user: bool) -> list[bytes]:
     """The sessions as they are known here, see `session_id`."""
     ids = []
     for session in sessions:
-        identity, uid = session.get("id"), session.get("uid")
-        if type(identity) is not Binary or identity.subtype != UUID_SUBTYPE:
-            continue
+        identity, uid = session["id"], session.get("uid")
         user = request.client.uid
         if user is not None and isinstance(uid, bytes) and uid != user:
             if not any_user:
@@ -105,18 +114,22 @@ def _ids(request: Request, sessions: list[dict[str, Any]], *, any_user: bool) ->
 _KILL_ANY_SESSION: Final = frozenset({"killAnySession"})
 
 COMMANDS: Final = (
-    Command("endSessions", end, _listing("endSessions", strict=True), pauses=True, requires=ANYONE),
+    Command("endSessions", end, _listing("endSessions", _SESSION, strict=True), pauses=True, requires=ANYONE),
     Command(
-        "killAllSessions", end_all, _listing("killAllSessions"), pauses=True, requires=on_cluster("killAnySession")
+        "killAllSessions",
+        end_all,
+        _listing("killAllSessions", _USER),
+        pauses=True,
+        requires=on_cluster("killAnySession"),
     ),
     Command(
         "killAllSessionsByPattern",
         end_all,
-        _listing("killAllSessionsByPattern"),
+        _listing("killAllSessionsByPattern", _PATTERN),
         pauses=True,
         requires=on_cluster("killAnySession"),
     ),
-    Command("killSessions", end, _listing("killSessions"), pauses=True, requires=LOGGED_IN),
-    Command("refreshSessions", refresh, _listing("refreshSessions", strict=True), requires=LOGGED_IN),
+    Command("killSessions", end, _listing("killSessions", _SESSION), pauses=True, requires=LOGGED_IN),
+    Command("refreshSessions", refresh, _listing("refreshSessions", _SESSION, strict=True), requires=LOGGED_IN),
     Command("startSession", start_session, Fields(strict=False), requires=LOGGED_IN),
 )
