@@ -356,7 +356,7 @@ def staging_options(job: Job, sinks: Sequence[Sink], session: SparkSession) -> d
     Empty if the rows are for more than that.
     """
     from headrace.spark.sinks.fold_tasks import is_cluster, slot_count
-    from headrace.spark.sinks.mirror_sink import MirrorSink
+    from headrace.spark.sinks.folding_sink import FoldingSink
 
     (sink,) = sinks if len(sinks) == 1 else (None,)
     if job.stages or job.deadletter or job.options.others:
@@ -365,7 +365,7 @@ def staging_options(job: Job, sinks: Sequence[Sink], session: SparkSession) -> d
         assert isinstance(sink.log, SharedLog)
         sink.staged_by_source = True
         return {"stageinto": sink.log.location.url}
-    if isinstance(sink, MirrorSink) and (table := sink.folded_by_tasks) and is_cluster(session):
+    if isinstance(sink, FoldingSink) and (table := sink.folded_by_tasks) and is_cluster(session):
         sink.staged_by_source = True
         return {"stageinto": table.location.url, "stageslots": table.slots(slot_count(session)).text()}
     return {}

@@ -1,8 +1,11 @@
-"""A large batch of a mirror, folded by Spark's tasks: the driver commits the files that they wrote, and sees no row.
+"""A large batch of a mirror or a history, folded by Spark's tasks: the driver commits the files that they wrote.
 
 The rows come in files, divided into slots by the document's key (`tables/slots.py`). The task of a slot reads its rows
-and what the table has of their documents, folds them as the driver would (`tables/fold.py`), and writes each file of
-the table anew that has one of them. Files of several slots are written anew by all of them, each its own rows.
+and what the table has of their documents, folds them as the driver would, and writes each file of the table anew that
+has one of them. Files of several slots are written anew by all of them, each its own rows.
+
+Where documents need columns that a typed table has not yet, tasks say which, the driver adds all of them, and these
+tasks run again. So the driver sees no row, and its work does not grow with them.
 
 Rule: what a task returns says nothing of another slot. So a batch with a row that is about more than one document (a
 drop, the beginning or the end of a snapshot) is folded in the driver, and so is one of which a task cannot be sure: an
@@ -12,22 +15,20 @@ event that does not fit, or a document that comes to another slot by a key of an
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.spark.masks.mask import Mask
 from headrace.spark.rows.events import Row
 from headrace.spark.sinks.contract import MicroBatch
-from headrace.spark.tables.delta_files import WrittenFile, read_files, write_file
-from headrace.spark.tables.delta_mirror import MirrorFiles
+from headrace.spark.tables.delta_documents import DeltaDocuments
+from headrace.spark.tables.delta_files import WrittenFile
 from headrace.spark.tables.fold import (
     DOCUMENT_OPERATIONS,
-    MirrorChanges,
     MirrorDiverged,
     MirrorState,
     document_keys,
@@ -35,63 +36,161 @@ from headrace.spark.tables.fold import (
     key_of,
     keys_to_read,
 )  # fmt: skip
+from headrace.spark.tables.history_table import stored_versions, table_of, versions_by_key
 from headrace.spark.tables.mirror_table import stored_rows, upserted
+from headrace.spark.tables.progress import Progress
 from headrace.spark.tables.staged_files import StagedFile
+from headrace.spark.tables.table_files import TableFiles
+from headrace.spark.tables.typed.table_schema import SchemaChange
+from headrace.spark.tables.versions import VersionChanges
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True, slots=True)
+class FoldedRows:
+    """The new and changed rows of a slot, and how far its events go."""
+
+    token: str
+    event_count: int
+    rows: pa.Table
+    remaining: Callable[[pa.Table], pa.Table]
+    """Gives those of the stored rows that stay as they are."""
+
+
+class Fold(Protocol):
+    """What rows of some documents make of a table's rows."""
+
+    def keys(self, rows: list[Row]) -> set[str]:
+        """The keys whose rows it needs."""
+
+    def folded(self, rows: list[Row], existing: pa.Table, prefix: str) -> FoldedRows:
+        """The rows folded into those that exist. Raises MirrorDiverged. Stored columns' names begin with `prefix`."""
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorFold:
+    """See `Fold`; as `tables/fold.py` does it."""
+
+    state: MirrorState
+
+    def keys(self, rows: list[Row]) -> set[str]:
+        return keys_to_read(rows)
+
+    def folded(self, rows: list[Row], existing: pa.Table, prefix: str) -> FoldedRows:
+        changes = fold(rows, self.state, stored_rows(existing))
+        return FoldedRows(
+            changes.state.token, changes.event_count, upserted(changes), lambda old: changes.remaining(old, prefix)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryFold:
+    """See `Fold`; as `tables/versions.py` does it."""
+
+    progress: Progress
+    policy: str
+
+    def keys(self, rows: list[Row]) -> set[str]:
+        return document_keys(rows)
+
+    def folded(self, rows: list[Row], existing: pa.Table, prefix: str) -> FoldedRows:
+        changes = VersionChanges(self.progress, versions_by_key(existing, None), dict, self.policy)
+        for row in rows:
+            changes.take(row)
+        new = table_of(changes.changed.values())
+        changed = set(stored_versions(new, ""))
+
+        def remaining(old: pa.Table) -> pa.Table:
+            return old.filter(pa.array([each not in changed for each in stored_versions(old, prefix)], pa.bool_()))
+
+        return FoldedRows(changes.progress.token, changes.event_count, new, remaining)
+
+
+@dataclass(frozen=True, slots=True)
 class FoldedSlot:
     """The files that a slot's task has written, those of the table that they replace, and how far its events go."""
 
+    slot: int
     token: str = ""
     event_count: int = 0
+    rest_count: int = 0
     added: tuple[WrittenFile, ...] = ()
     removed: tuple[str, ...] = ()
+    wanted: tuple[str, ...] = ()
+    """Schemas that typed documents need; then there are no files."""
+
+    def with_bucket(self, other: FoldedSlot) -> FoldedSlot:
+        """The slot with another of its buckets."""
+        return FoldedSlot(
+            self.slot, max(self.token, other.token), self.event_count + other.event_count,
+            self.rest_count + other.rest_count, self.added + other.added, self.removed + other.removed,
+            self.wanted + other.wanted,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class FoldTask:
-    """The input of a batch's tasks: the files of the rows, the table's, its state, and the fields that it omits."""
+    """The input of a batch's tasks: the files of the rows, the table's, how to fold, and the fields that it omits."""
 
-    table: MirrorFiles
+    table: TableFiles
     staged: Sequence[StagedFile]
-    state: MirrorState
+    fold: Fold
     omit: Mask | None
 
-    def run(self, spark: SparkSession) -> list[FoldedSlot] | None:
-        """Return the result of each slot's task; None if the driver is to fold the batch."""
-        count = self.table.slots.count
-        answers = spark.range(0, count, 1, count).mapInArrow(self._answers, "folded BINARY").collect()
-        folded: list[FoldedSlot | None] = [pickle.loads(answer.folded) for answer in answers]
+    def run(self, spark: SparkSession, table: DeltaDocuments) -> list[FoldedSlot] | None:
+        """Return the result of each slot's task; None if the driver is to fold the batch.
+
+        The table may have new columns in either case.
+        """
+        folded = self._run(spark, range(self.table.slots.count))
+        if folded and (wanted := [text for each in folded for text in each.wanted]):
+            files, done = table.grown(self.table, wanted), [each for each in folded if not each.wanted]
+            slots = [each.slot for each in folded if each.wanted]
+            again = replace(self, table=files)._run(spark, slots) if files else None
+            folded = done + again if again and not any(each.wanted for each in again) else None
+            if folded is None:
+                self._remove(done + (again or []))
+        return folded
+
+    def _run(self, spark: SparkSession, slots: Sequence[int]) -> list[FoldedSlot] | None:
+        """Return the result of each of these slots; None, without any files, if the driver is to fold them."""
+        numbers = list(slots)
+
+        def answers(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                for number in batch.column(0).to_pylist():
+                    answer = pickle.dumps(self.folded(numbers[number]))
+                    yield pa.record_batch({"folded": pa.array([answer], pa.binary())})
+
+        tasks = spark.range(0, len(numbers), 1, len(numbers)).mapInArrow(answers, "folded BINARY")
+        folded: list[FoldedSlot | None] = [pickle.loads(answer.folded) for answer in tasks.collect()]
         done = [each for each in folded if each is not None]
         if len(done) == len(folded):
             return done
-        for file in (file for each in done for file in each.added):
-            self.table.location.remove_file(file.name)
+        self._remove(done)
         return None
 
-    def _answers(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for slot in batch.column(0).to_pylist():
-                yield pa.record_batch({"folded": pa.array([pickle.dumps(self.folded(slot))], pa.binary())})
+    def _remove(self, folded: Iterable[FoldedSlot]) -> None:
+        for file in (file for each in folded for file in each.added):
+            self.table.location.remove_file(file.name)
 
     def folded(self, slot: int) -> FoldedSlot | None:
         """Folds the rows of the slot; None if the driver is to do that."""
-        result = FoldedSlot()
+        result = FoldedSlot(slot)
         for bucket, rows in self._rows(slot).items():
             try:
                 one = self._folded(slot, bucket, rows)
             except MirrorDiverged:
-                return None
+                one = None
             if one is None:
+                self._remove([result])
                 return None
-            result = FoldedSlot(
-                max(result.token, one.token), result.event_count + one.event_count, result.added + one.added,
-                result.removed + one.removed,
-            )  # fmt: skip
+            result = result.with_bucket(one)
+        if result.wanted:
+            self._remove([result])
+            return FoldedSlot(slot, wanted=result.wanted)
         return result
 
     def _rows(self, slot: int) -> dict[int, list[Row]]:
@@ -112,38 +211,18 @@ class FoldTask:
     def _folded(self, slot: int, bucket: int, rows: list[Row]) -> FoldedSlot | None:
         table = self.table
         wanted = pa.array(document_keys(rows), pa.string())
-        touched: dict[str, pa.Table] = {}
-        for file in table.files_of(slot, bucket):
-            keys = read_files(table.location, [file.name], table.keys)
-            if file.shared or pc.any(pc.is_in(keys.column(0), wanted)).as_py():
-                touched[file.name] = self._own(slot, read_files(table.location, [file.name], table.schema), file.shared)
-        old = pa.concat_tables([table.schema.empty_table(), *touched.values()])
-        existing = stored_rows(old.filter(pc.is_in(old.column("_id"), wanted)))
-        read = keys_to_read(rows)
-        changes = fold(rows, self.state, {key: row for key, row in existing.items() if key in read})
-        if any(table.slots.bucket(key) != bucket for key in changes.upserts):
+        touched = [file for file in table.files_of(slot, bucket) if file.shared or table.has(file, wanted)]
+        old = pa.concat_tables([table.stored.empty_table(), *(table.read(file, slot) for file in touched)])
+        result = self.fold.folded(rows, table.decoded(old, self.fold.keys(rows)), table.codec.prefix)
+        if any(table.slots.bucket(key) != bucket for key in result.rows.column("_id").to_pylist()):
             return None
-        return self._written(slot, bucket, changes, old, tuple(touched))
-
-    def _own(self, slot: int, rows: pa.Table, shared: bool) -> pa.Table:
-        if not shared:
-            return rows
-        slots = [self.table.slots.slot(key) for key in rows.column("_id").to_pylist()]
-        return rows.filter(pc.equal(pa.array(slots, pa.int32()), slot))
-
-    def _written(
-        self, slot: int, bucket: int, changes: MirrorChanges, old: pa.Table, removed: tuple[str, ...]
-    ) -> FoldedSlot:
-        rows = pa.concat_tables([changes.remaining(old), upserted(changes)])
-        values: dict[str, str | None] = {"bucket": str(bucket)} if self.table.slots.buckets else {}
-        name = self.table.slots.file_name(slot, bucket)
-        added = (write_file(self.table.location, name, rows, values),) if rows.num_rows else ()
-        return FoldedSlot(changes.state.token, changes.event_count, added, removed)
-
-
-def state_after(state: MirrorState, folded: Sequence[FoldedSlot]) -> MirrorState:
-    """The state after the rows of all slots."""
-    return replace(state, token=max([state.token, *(each.token for each in folded)]))
+        encoded = table.codec.encoded(table.slots.bucketed(result.rows), table.columns)
+        if encoded.change is not SchemaChange.NONE:
+            return FoldedSlot(slot, wanted=tuple(encoded.metadata.values()))
+        new = encoded.table.select(old.column_names).cast(old.schema)
+        written = table.write(slot, pa.concat_tables([result.remaining(old), new]))
+        rest = encoded.typed.rest_count if encoded.typed else 0
+        return FoldedSlot(slot, result.token, result.event_count, rest, written, tuple(file.name for file in touched))
 
 
 def is_cluster(spark: Any) -> bool:

@@ -11,58 +11,43 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from headrace.clock import SystemClock
-from headrace.spark.masks.mask import Mask
-from headrace.spark.rows.events import SERVER, Row
+from headrace.spark.rows.events import Row
 from headrace.spark.rows.server_keys import of_server, rows_by_server, server_key
-from headrace.spark.sinks.contract import BatchReport, MicroBatch
-from headrace.spark.tables.drop_policy import checked_policy
+from headrace.spark.sinks.fold_tasks import HistoryFold
+from headrace.spark.sinks.folding_sink import FoldingSink
+from headrace.spark.sinks.log_sink import checked_writers
 from headrace.spark.tables.fold import document_keys
 from headrace.spark.tables.history_table import HistoryTable, VersionTable
-from headrace.spark.tables.leftover_keys import LeftoverKeys
 from headrace.spark.tables.progress import Progress
-from headrace.spark.tables.table_owner import TableOwner, check_owner, check_servers
-from headrace.spark.tables.typed.table_schema import TypedOptions, rest_count_of
-from headrace.spark.tables.typed.typed_history import TypedHistory
+from headrace.spark.tables.typed.table_schema import TypedOptions
 from headrace.spark.tables.versions import DocumentVersion, OpenVersions, VersionChanges
 
 
-class HistorySink:
-    """See `contract.Sink`. Of a `table` in one of Spark's catalogs, made `using` a format, the path is empty."""
+class HistorySink(FoldingSink):
+    """See `FoldingSink`. Of a `table` in one of Spark's catalogs, made `using` a format, the path is empty.
+
+    For `writers` see `log_sink.checked_writers`.
+    """
 
     def __init__(
         self, path: str | Path, *, policy: str = "follow", typed: TypedOptions | None = None, table: str = "",
-        using: str = "",
+        using: str = "", writers: str = "tasks",
     ) -> None:  # fmt: skip
         self.table = _opened(path, typed, table, using)
-        self._policy = checked_policy(policy)
-        self._leftover_keys = LeftoverKeys(self.table, policy)
-        self.owner: TableOwner | None = None
-        self.omit: Mask | None = None
-        """The fields that the table does not have."""
+        super().__init__(self.table, policy, several=True, shared=checked_writers(writers) == "tasks")
 
     def position(self) -> Progress:
         return self.table.progress()
 
-    def apply(self, batch: MicroBatch) -> BatchReport | None:
-        before = self.table.progress()
-        check_owner(before.owner, self.owner, self.table)
-        if before.has(batch.query, batch.number) or not batch.table.num_rows:
-            return None
-        rows = batch.masked(self.omit).rows()
-        check_servers(
-            has_several=bool(before.servers), has_rows=bool(before.token),
-            reads_several=SERVER in batch.table.column_names, table=self.table,
-        )  # fmt: skip
-        rest_before = rest_count_of(self.table)
-        after, changed, count = self._changes(rows, before)
-        after = replace(after, query=batch.query, batch=batch.number)
-        after = replace(after, owner=self.owner.text() if self.owner else after.owner)
+    def _fold(self, state: Progress) -> HistoryFold:
+        return HistoryFold(state, self._policy)
+
+    def _apply_rows(self, rows: list[Row], query: str, batch: int, state: Progress) -> tuple[Progress, int]:
+        after, changed, count = self._changes(rows, state)
+        owner = self.owner.text() if self.owner else after.owner
+        after = replace(after, query=query, batch=batch, owner=owner)
         self.table.commit(changed, after)
-        return BatchReport(
-            batch.number, len(rows), count, after.token, batch.first_event_ms(), SystemClock().now_ms(),
-            rest_count_of(self.table) - rest_before,
-        )  # fmt: skip
+        return after, count
 
     def _changes(self, rows: list[Row], before: Progress) -> tuple[Progress, list[DocumentVersion], int]:
         """The progress after the rows, the versions that they change, and how many of them are new events."""
@@ -91,7 +76,7 @@ class HistorySink:
 
 def _opened(path: str | Path, typed: TypedOptions | None, table: str, using: str) -> VersionTable:
     if "." not in table:
-        return HistoryTable(path) if typed is None else TypedHistory(path, typed)
+        return HistoryTable(path, typed)
     from headrace.spark.session import get_session
     from headrace.spark.tables.catalog.catalog_history import CatalogHistory
 

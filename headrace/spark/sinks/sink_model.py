@@ -111,7 +111,7 @@ class Documents(_Folder, _WithUpkeep):
     table: Literal["delta", "parquet"] = entry("delta", "`delta`, or `parquet` (in a folder only)", example="parquet")
 
 
-class History(_Typed):
+class History(_Typed, _WithWriters):
     """A table of all versions of each document."""
 
     kind: Literal["history"]

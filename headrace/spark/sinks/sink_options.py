@@ -68,12 +68,13 @@ def _documents(path: str, table: str = "delta") -> Sink:
 
 
 def _history(
-    path: str = "", table: str = "delta", policy: str = "follow", omit: Any = (), using: str = "", **typed: Any
-) -> Sink:
+    path: str = "", table: str = "delta", policy: str = "follow", omit: Any = (), using: str = "",
+    writers: str = "tasks", **typed: Any,
+) -> Sink:  # fmt: skip
     from headrace.spark.sinks.history_sink import HistorySink
     from headrace.spark.sinks.typed_options import typed_options
 
-    sink = HistorySink(path, policy=policy, typed=typed_options(typed, path), table=table, using=using)
+    sink = HistorySink(path, policy=policy, typed=typed_options(typed, path), table=table, using=using, writers=writers)
     sink.omit = omitting(list(omit))
     return sink
 

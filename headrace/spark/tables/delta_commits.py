@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,10 +20,20 @@ COMPACT_COMMITS: Final = 100
 _COMPACT_ALL_COMMITS: Final = 2500
 
 
-def compact_small_files(table: DeltaTable, properties: CommitProperties) -> None:
-    """Joins small files in a commit with these properties, each hundredth commit."""
+def compact_small_files(
+    table: DeltaTable, properties: CommitProperties, commits: int = COMPACT_COMMITS, cluster: Sequence[str] = ()
+) -> None:
+    """Joins small files in a commit with these properties after each so many commits, sorted by the columns `cluster`.
+
+    A table that is large is not sorted.
+    """
     following = table.version() + 1
-    if following % COMPACT_COMMITS == 0:
+    if following % commits:
+        return
+    columns = cluster_columns(table, cluster) if cluster else []
+    if columns and byte_count(table) <= limits.COMPACT_BYTES:
+        table.optimize.z_order(columns, commit_properties=properties)
+    else:
         target = None if following % _COMPACT_ALL_COMMITS == 0 else limits.COMPACT_BYTES
         table.optimize.compact(target_size=target, commit_properties=properties)
 

@@ -13,24 +13,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable
 
 from headrace.spark.rows.events import SERVER
 from headrace.spark.rows.server_keys import server_key, split_server_key
 from headrace.spark.rows.tokens import Token
-from headrace.spark.tables.delta_commits import commit_properties, compact_small_files, progress_of
-from headrace.spark.tables.delta_files import Partition, note, read_files, replace_rows, small_files
-from headrace.spark.tables.mirror_table import key_texts
-from headrace.spark.tables.open_table import OpenDeltaTable
+from headrace.spark.tables.delta_commits import commit_properties
+from headrace.spark.tables.delta_documents import DeltaDocuments
+from headrace.spark.tables.delta_files import Partition, note
+from headrace.spark.tables.document_codec import DocumentCodec
+from headrace.spark.tables.mirror_table import STATE_KEY, keys_condition
 from headrace.spark.tables.progress import Progress
+from headrace.spark.tables.slots import Slots
+from headrace.spark.tables.table_files import TableFiles
 from headrace.spark.tables.table_location import location_of
+from headrace.spark.tables.typed.table_schema import SchemaChange, TypedOptions
+from headrace.spark.tables.typed.typed_codec import TypedCodec
 from headrace.spark.tables.versions import DocumentVersion
 
 SCHEMA: Final = pa.schema(
@@ -48,10 +53,7 @@ SCHEMA: Final = pa.schema(
     ]
 )
 SCHEMA_OF_SERVERS: Final = pa.schema([*SCHEMA, pa.field(SERVER, pa.string(), nullable=False)])
-_CURRENT: Final = [("current", "=", "true")]
-_PARTITION: Final = ("current", "true")
-_SAME: Final = "target.current = true and target._id = new._id and target.token = new.token"
-_SAME_OF_SERVERS: Final = f"{_SAME} and target.{SERVER} = new.{SERVER}"
+CURRENT: Final = "current"
 
 
 class VersionTable(Protocol):
@@ -76,88 +78,94 @@ class VersionTable(Protocol):
         """All versions, in no order."""
 
 
-class HistoryTable:
-    """See `VersionTable`."""
+class HistoryTable(DeltaDocuments):
+    """See `VersionTable`. `typed`: of typed columns, all others with `_` before their names, and `_key`."""
 
-    def __init__(self, path: str | Path) -> None:
-        self._location = location_of(path)
-        self._open_table = OpenDeltaTable(self._location)
-
-    def __str__(self) -> str:
-        return str(self._location)
+    def __init__(self, path: str | Path, typed: TypedOptions | None = None) -> None:
+        location = location_of(path)
+        super().__init__(location, TypedCodec(typed, f"history {location}") if typed else DocumentCodec(), CURRENT)
 
     def progress(self) -> Progress:
-        return progress_of(self._open_table)
+        table = self._open_table.now()
+        if table is None:
+            return Progress()
+        commit = self.commit_of(table)
+        self.codec.columns(commit)
+        return Progress.of(str(commit[STATE_KEY]))
 
     def current(self, keys: Iterable[str] | None = None) -> dict[str, DocumentVersion]:
         wanted = None if keys is None else set(keys)
         table = None if wanted is not None and not wanted else self._open_table.now()
-        files = table.file_uris(file_pruning_predicate=_CURRENT) if table is not None else []
+        files = self._files(table, "true") if table is not None else []
         if table is None or not files:
             return {}
-        names = VERSION_NAMES + ([SERVER] if any(field.name == SERVER for field in table.schema().fields) else [])
+        names = VERSION_NAMES + ([SERVER] if self.of_servers(table) else [])
         schema = pa.schema([SCHEMA_OF_SERVERS.field(name) for name in names])
-        rows = self._location.dataset(table, files, schema).to_table(filter=keys_condition("_id", wanted))
+        rows = self.read_rows(table, files, schema, keys_condition(self.codec.name("_id"), wanted))
         return versions_by_key(rows, wanted)
 
     def read_keys(self) -> Iterator[str]:
         table = self._open_table.now()
-        if table is not None and (files := table.file_uris(file_pruning_predicate=_CURRENT)):
-            names = [name for name in (SERVER, "_id") if name in {field.name for field in table.schema().fields}]
-            schema = pa.schema([pa.field(name, pa.string()) for name in names])
-            for batch in self._location.dataset(table, files, schema).to_batches():
-                yield from key_texts(batch)
+        if table is not None:
+            yield from self.keys_in(table, self._files(table, "true"))
 
     def commit(self, changed: list[DocumentVersion], progress: Progress) -> None:
-        properties = commit_properties(progress.text(), progress.query, progress.batch)
-        rows = table_of(changed, servers=bool(progress.servers))
-        table = self._open_table.now()
+        table, servers = self._open_table.now(), bool(progress.servers)
+        rows = self.codec.encoded(table_of(changed, servers=servers), self.columns(table))
+        properties = self.properties(progress, rows.metadata)
+        current, partition = self.codec.name(CURRENT), (self.codec.name(CURRENT), "true")
         if table is None:
-            self._location.create()
-            write_deltalake(
-                self._location.url, rows, mode="append", partition_by=["current"], commit_properties=properties
-            )
-            return
-        if not changed:
+            self.write(rows.table, properties)
+        elif rows.change is SchemaChange.REWRITTEN:
+            schema = SCHEMA_OF_SERVERS if servers else SCHEMA
+            self.rewrite(table, rows, _in_files(schema), lambda old: self._remaining(old, rows.table), properties)
+        elif not changed:
             note(table, properties)
-            return
-        if self._rewrite(table, rows, properties):
-            compact_small_files(table, properties)
-            return
-        merging = table.merge(
-            rows, _SAME_OF_SERVERS if progress.servers else _SAME, "new", "target", commit_properties=properties
-        )
-        merging.when_matched_update_all().when_not_matched_insert_all().execute()
-        compact_small_files(table, properties)
-
-    def _rewrite(self, table: DeltaTable, rows: pa.Table, properties: CommitProperties) -> bool:
-        """Commits the rows if the table has few that are current; False otherwise."""
-        files = small_files(table, _PARTITION)
-        if files is None:
-            return False
-        schema = pa.schema([field for field in rows.schema if field.name != _PARTITION[0]])
-        old = read_files(self._location, files, schema)
-        replace_rows(
-            self._location, table, replaced_versions(old, rows, "", _PARTITION), properties,
-            partition=_PARTITION,
-        )  # fmt: skip
-        return True
+        elif self.replace_small(
+            table, rows, partition,
+            lambda old: replacedstored_versions(old, rows.table, self.codec.prefix, partition), properties,
+        ):  # fmt: skip
+            self.compact(table, properties)
+        else:
+            names = [self.codec.name(name) for name in ("_id", "token", *([SERVER] if servers else []))]
+            same = " and ".join(f"target.{name} = new.{name}" for name in names)
+            self.merge(table, rows, None, f"target.{current} = true and {same}", "", properties)
+        self.codec.committed(rows)
 
     def read(self) -> pa.Table:
-        rows = DeltaTable(self._location.url).to_pyarrow_table()
-        return rows.select([name for name in SCHEMA_OF_SERVERS.names if name in rows.column_names])
+        table = self._open_table.now()
+        assert table is not None
+        schema = SCHEMA_OF_SERVERS if self.of_servers(table) else SCHEMA
+        pieces = [schema.empty_table()]
+        for value in ("false", "true"):
+            if files := self._files(table, value):
+                rows = self.read_rows(table, files, _in_files(schema))
+                flags = pa.array([value == "true"] * rows.num_rows, pa.bool_())
+                pieces.append(rows.append_column(schema.field(CURRENT), flags).select(schema.names))
+        return pa.concat_tables(pieces)
+
+    def files(self, slots: Slots) -> TableFiles | None:
+        return self.files_for(slots, SCHEMA, (self.codec.name(CURRENT), True))
+
+    def properties(self, state: Progress, metadata: Mapping[str, str]) -> CommitProperties:
+        return commit_properties(state.text(), state.query, state.batch, metadata)
+
+    def _files(self, table: DeltaTable, current: str) -> list[str]:
+        return list(table.file_uris(file_pruning_predicate=[(self.codec.name(CURRENT), "=", current)]))
+
+    def _remaining(self, old: pa.Table, new: pa.Table) -> pa.Table:
+        """The rows of files that stay, with the column that partitions the table."""
+        partition = self.codec.name(CURRENT)
+        current = pc.is_null(old.column(self.codec.name("until")))
+        old = old.append_column(new.schema.field(partition), current)
+        changed = set(stored_versions(new, self.codec.prefix))
+        versions = zip(stored_versions(old, self.codec.prefix), current.to_pylist(), strict=True)
+        stays = [not is_current or version not in changed for version, is_current in versions]
+        return old.filter(pa.array(stays, pa.bool_()))
 
 
 VERSION_NAMES: Final = ["_id", "document", "token", "operationType", "confirmed"]
 """The columns of a version that is still valid, in the order of `DocumentVersion`."""
-
-
-def keys_condition(column: str, keys: Iterable[str] | None) -> Any:
-    """The condition that the column, of the keys' `_id`s, has one of the keys; None for all."""
-    if keys is None:
-        return None
-    texts = {split_server_key(key)[1] for key in keys}
-    return pc.field(column).cast(pa.large_string()).isin(pa.array(sorted(texts), pa.large_string()))
 
 
 def versions_by_key(rows: pa.Table, keys: set[str] | None) -> dict[str, DocumentVersion]:
@@ -185,20 +193,30 @@ def table_of(versions: Iterable[DocumentVersion], *, servers: bool = False) -> p
     return pa.table(columns, schema=schema)
 
 
-def replaced_versions(old: pa.Table, new: pa.Table, prefix: str, partition: Partition) -> list[tuple[str, pa.Table]]:
+def replacedstored_versions(
+    old: pa.Table, new: pa.Table, prefix: str, partition: Partition
+) -> list[tuple[str, pa.Table]]:
     """The current versions and the new past ones, after `new` was put in place of what is `old` of them.
 
     Columns' names begin with `prefix`.
     """
-    key = "_key" if prefix else "_id"
-    names = [name for name in (f"{prefix}{SERVER}", key, f"{prefix}token") if name in new.column_names]
-    changed = set(zip(*(new.column(name).to_pylist() for name in names), strict=True))
-    there = zip(*(old.column(name).to_pylist() for name in names), strict=True)
-    stays = old.filter(pa.array([each not in changed for each in there], pa.bool_()))
+    changed = set(stored_versions(new, prefix))
+    stays = old.filter(pa.array([each not in changed for each in stored_versions(old, prefix)], pa.bool_()))
     is_current = new.column(partition[0])
     rows = new.drop_columns([partition[0]])
     current = pa.concat_tables([stays, rows.filter(is_current)])
     return [("true", current), ("false", rows.filter(pc.invert(is_current)))]
+
+
+def stored_versions(rows: pa.Table, prefix: str) -> Iterator[tuple[str, ...]]:
+    """What identifies the version of each row: server, if there are several, key and token."""
+    names = (f"{prefix}{SERVER}", "_key" if prefix else "_id", f"{prefix}token")
+    return zip(*(rows.column(name).to_pylist() for name in names if name in rows.column_names), strict=True)
+
+
+def _in_files(schema: pa.Schema) -> pa.Schema:
+    """The schema without the column that partitions the table."""
+    return schema.remove(schema.get_field_index(CURRENT))
 
 
 def _time(token: str | None) -> datetime | None:

@@ -188,3 +188,13 @@ def key_texts(rows: pa.Table | pa.RecordBatch) -> Iterator[str]:
 def id_texts(keys: Iterable[str]) -> list[str]:
     """The texts of the `_id`s in the keys, each once."""
     return list(dict.fromkeys(split_server_key(key)[1] for key in keys))
+
+
+def keys_condition(column: str, keys: Iterable[str] | None) -> Any:
+    """The condition that the column, of the keys' `_id`s, has one of the keys; None for all."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if keys is None:
+        return None
+    return pc.field(column).cast(pa.large_string()).isin(pa.array(id_texts(keys), pa.large_string()))

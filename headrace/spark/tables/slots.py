@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 from zlib import crc32
 
+from headrace.spark.rows.events import SERVER
 from headrace.spark.rows.key_identity import key_identity
+from headrace.spark.rows.server_keys import server_key
 from headrace.spark.tables.fold import key_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+BUCKET: Final = "bucket"
 _NAME: Final = re.compile(r"part-slot-(\d+)-of-(\d+)-[0-9a-f-]+\.parquet")
 
 
@@ -58,13 +61,21 @@ class Slots:
             if some.num_rows:
                 yield slot, some
 
-    def file_name(self, slot: int, bucket: int) -> str:
+    def bucketed(self, rows: pa.Table, prefix: str = "") -> pa.Table:
+        """The rows with the column of their buckets, if there are any; columns' names begin with `prefix`."""
+        import pyarrow as pa
+
+        if not self.buckets:
+            return rows
+        keys, server = rows.column("_key" if prefix else "_id").to_pylist(), f"{prefix}{SERVER}"
+        if server in rows.column_names:
+            keys = list(map(server_key, rows.column(server).to_pylist(), keys))
+        numbers = pa.array([self.bucket(key) for key in keys], pa.int32())
+        return rows.append_column(pa.field(f"{prefix}{BUCKET}", pa.int32(), nullable=False), numbers)
+
+    def file_name(self, slot: int) -> str:
         """A new name for a file of the slot."""
-        return (
-            f"bucket={bucket}/part-{uuid4()}.parquet"
-            if self.buckets
-            else (f"part-slot-{slot}-of-{self.count}-{uuid4()}.parquet")
-        )
+        return f"part-slot-{slot}-of-{self.count}-{uuid4()}.parquet"
 
     def slot_of_file(self, name: str) -> int | None:
         """The slot that has all rows of a file of a table without buckets; None if several may have."""

@@ -19,21 +19,20 @@ from pymongo import MongoClient
 from pymongo.collection import Collection
 from pymongo.database import Database
 
+import headrace.spark.tables.delta_documents
 import headrace.spark.tables.delta_files
 import headrace.spark.tables.delta_log
-import headrace.spark.tables.delta_mirror
-import headrace.spark.tables.history_table
-import headrace.spark.tables.typed.typed_delta
 import headrace.spark.tables.typed.typed_log
 from headrace import limits
 from headrace.spark.columns.infer import ColumnRules
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_END, Row
 from headrace.spark.sinks.changes_sink import changes_sink
 from headrace.spark.sinks.contract import BatchReport, MicroBatch, Sink
+from headrace.spark.sinks.folding_sink import FoldingSink
 from headrace.spark.sinks.foreach_batch import OnceSink
 from headrace.spark.sinks.history_sink import HistorySink
 from headrace.spark.sinks.log_sink import LogSink
-from headrace.spark.sinks.mirror_sink import MirrorSink, mirror_sink
+from headrace.spark.sinks.mirror_sink import mirror_sink
 from headrace.spark.sinks.mongodb_sink import mongodb_sink
 from headrace.spark.sinks.parquet_sink import parquet_sink
 from headrace.spark.tables.drop_policy import CollectionGone
@@ -59,11 +58,9 @@ STEPS: tuple[tuple[Any, str], ...] = (
     (DeltaTable, "create_write_transaction"),
     (TableMerger, "execute"),
     (TableOptimizer, "compact"),
-    (headrace.spark.tables.delta_mirror, "write_deltalake"),
+    (headrace.spark.tables.delta_documents, "write_deltalake"),
     (headrace.spark.tables.delta_log, "write_deltalake"),
     (headrace.spark.tables.delta_files, "create_table_with_add_actions"),
-    (headrace.spark.tables.history_table, "write_deltalake"),
-    (headrace.spark.tables.typed.typed_delta, "write_deltalake"),
     (headrace.spark.tables.typed.typed_log, "write_deltalake"),
     (TableLocation, "remove_file"),
     (StagingWriter, "close"),
@@ -77,19 +74,19 @@ STEPS: tuple[tuple[Any, str], ...] = (
 class ByTasks:
     """A sink that is given frames."""
 
-    def __init__(self, sink: LogSink | MirrorSink) -> None:
+    def __init__(self, sink: LogSink | FoldingSink) -> None:
         self._sink = sink
         if isinstance(sink, LogSink):
             self.log = sink.log
         else:
-            self.table = sink.table
+            self.table: Any = sink.table  # type: ignore[attr-defined]
 
     def position(self) -> Any:
         return self._sink.position()
 
     def apply(self, batch: MicroBatch) -> BatchReport | None:
         frame: Any = LocalFrame(batch.table)
-        if isinstance(self._sink, MirrorSink) and self._sink.folded_by_tasks is None:
+        if isinstance(self._sink, FoldingSink) and self._sink.folded_by_tasks is None:
             return self._sink.apply(batch)
         return self._sink.apply_frame(frame, batch.query, batch.number)
 
@@ -121,6 +118,12 @@ class Target:
                 return parquet_sink(self.path, policy=policy)
             case "once":
                 return OnceSink(self._keep, self.folder / "notes.json")
+            case "history by tasks":
+                return ByTasks(HistorySink(self.path, policy=policy))
+            case "history typed by tasks":
+                return ByTasks(HistorySink(self.path, policy=policy, typed=TypedOptions()))
+            case "mirror typed by tasks":
+                return ByTasks(mirror_sink(self.path, policy=policy, typed=TypedOptions()))
             case "history" | "history merged":
                 return HistorySink(self.path, policy=policy)
             case "changes typed":
@@ -164,7 +167,7 @@ class Target:
             table = sink.log.read().select(["operationType", "token", "documentKey"])  # type: ignore[attr-defined]
             columns = [column.fill_null("").to_pylist() for column in table.columns]
             return sorted(zip(*columns, strict=True))
-        if isinstance(sink, HistorySink):
+        if self.history:
             rows = sink.table.read().to_pylist()
             return {(row["_id"], row["token"], row["until"], row["endedBy"], row["document"]) for row in rows}
         table = sink.table.read()  # type: ignore[attr-defined]
@@ -212,8 +215,10 @@ KINDS = [
     "changes by tasks",
     "changes typed",
     "history",
+    "history by tasks",
     "history merged",
     "history typed",
+    "history typed by tasks",
     "mirror buckets",
     "mirror buckets by tasks",
     "mirror by tasks",
@@ -221,6 +226,7 @@ KINDS = [
     "mirror delta",
     "mirror parquet",
     "mirror typed",
+    "mirror typed by tasks",
     "mirror typed merged",
     "mongodb",
     "once",
@@ -244,7 +250,7 @@ def in_store(
 def target(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Target]:
     if request.param.endswith(" merged"):
         monkeypatch.setattr(limits, "REWRITTEN_BYTES_MAX", -1)  # no table is small
-    if "mirror" in request.param:
+    if "mirror" in request.param or "history" in request.param:
         monkeypatch.setattr(limits, "FOLD_ROW_COUNT_MIN", 10)
     if request.param != "mongodb":
         yield Target(request.param, tmp_path / "a table")
@@ -264,8 +270,7 @@ def check(target: Target, changes: GeneratedChanges) -> None:
         rows = [row for row_batch in changes.row_batches for row in row_batch]
         assert contents == sorted((row.operationType, row.token, row.documentKey or "") for row in rows)
     elif target.history:
-        sink = target.open()
-        assert isinstance(sink, HistorySink)
+        sink: Any = target.open()
         table = sink.table.read()
         ends = [
             row.token for row_batch in changes.row_batches for row in row_batch if row.operationType == SNAPSHOT_END
@@ -287,7 +292,7 @@ def check(target: Target, changes: GeneratedChanges) -> None:
 @pytest.mark.parametrize("seed", [1])
 def test_all_batches_once_give_the_right_state(target: Target, seed: int) -> None:
     changes = generated_changes(seed)
-    sink = target.open()
+    sink: Any = target.open()
     for batch in batches(changes.row_batches):
         assert sink.apply(batch)
         assert sink.apply(batch) is None
@@ -368,8 +373,7 @@ def test_a_new_snapshot_behind_a_gap_brings_the_state_up(target: Target) -> None
     for batch in batches(changes.row_batches[known:], "another"):
         target.open().apply(batch)
     if target.history:
-        sink = target.open()
-        assert isinstance(sink, HistorySink)
+        sink: Any = target.open()
         current = sink.table.current()
         assert {key: version.document for key, version in current.items()} == changes.contents()
     else:
@@ -418,14 +422,13 @@ def test_with_the_policy_keep_what_a_drop_took_away_stays(target: Target) -> Non
     )
     for batch in batches(changes.row_batches[: dropped + 1]):
         target.open("keep").apply(batch)
-    sink = target.open()
-    count = len(sink.table.current()) if isinstance(sink, HistorySink) else len(target.contents())
+    sink: Any = target.open()
+    count = len(sink.table.current()) if target.history else len(target.contents())
     assert count > 0
     for batch in batches(changes.row_batches)[dropped + 1 :]:
         target.open("keep").apply(batch)
     remaining = target.contents()
     if target.history:
-        assert isinstance(sink, HistorySink)
         remaining = {key: version.document for key, version in sink.table.current().items()}
     assert {key: remaining[key] for key in changes.contents()} == changes.contents()
 
@@ -434,7 +437,7 @@ def test_with_the_policy_keep_what_a_drop_took_away_stays(target: Target) -> Non
 def test_a_table_that_is_removed_under_a_running_sink_stops_it(kind: str, tmp_path: Path) -> None:
     """It would go on with a table that lacks what was in the other one."""
     target = Target(kind, tmp_path / "t")
-    sink = target.open()
+    sink: Any = target.open()
     first, second, third, *_ = batches(generated_changes(7).row_batches)
     assert sink.apply(first) and sink.apply(second)
     shutil.rmtree(target.folder)

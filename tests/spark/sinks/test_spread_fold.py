@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from bson import Int64
+from bson.datetime_ms import DatetimeMS
 from deltalake import DeltaTable
 
 from headrace import limits
+from headrace.spark.columns.infer import ColumnRules
 from headrace.spark.rows.extjson import dumps
+from headrace.spark.sinks import folding_sink
 from headrace.spark.sinks.contract import MicroBatch
 from headrace.spark.sinks.fold_tasks import FoldTask, is_cluster
+from headrace.spark.sinks.folding_sink import FoldingSink
+from headrace.spark.sinks.history_sink import HistorySink
 from headrace.spark.sinks.mirror_sink import MirrorSink, mirror_sink
 from headrace.spark.sinks.sink_options import parse_sink
 from headrace.spark.tables.fold import MirrorDiverged
 from headrace.spark.tables.slots import Slots
 from headrace.spark.tables.staged_files import staged_prefix
+from headrace.spark.tables.typed.partition_columns import parse_partition
+from headrace.spark.tables.typed.table_schema import TypedOptions
 from tests.spark.support.generated_changes import GeneratedChanges, table_of, token_at
 from tests.spark.support.local_frame import LocalFrame, SourceFrame
 
@@ -31,13 +40,27 @@ def _every_batch_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 Spread = Callable[..., Any]
+KINDS = (
+    "mirror", "mirror buckets", "mirror typed", "mirror typed buckets", "mirror typed partitions", "history",
+    "history typed", "history typed partitions",
+)  # fmt: skip
+
+
+def opened(kind: str, path: Path) -> FoldingSink:
+    typed = None
+    if "typed" in kind:
+        partitions = (parse_partition("b"), parse_partition("day(at)")) if "partitions" in kind else ()
+        typed = TypedOptions(rules=ColumnRules("text"), partitions=partitions)
+    if kind.startswith("history"):
+        return HistorySink(path, typed=typed)
+    return mirror_sink(path, buckets=5 if "buckets" in kind else 0, typed=typed)
 
 
 @pytest.fixture(params=["by the sink's tasks", "by the source's"])
 def spread(request: pytest.FixtureRequest) -> Spread:
     """Gives rows to a mirror, divided by tasks of the sink, or by those that have read them."""
 
-    def apply(sink: MirrorSink, rows: pa.Table, number: int = 0) -> Any:
+    def apply(sink: FoldingSink, rows: pa.Table, number: int = 0) -> Any:
         frame: Any = LocalFrame(rows)
         table = sink.folded_by_tasks
         assert table is not None
@@ -52,11 +75,12 @@ def spread(request: pytest.FixtureRequest) -> Spread:
 @pytest.fixture
 def in_tasks(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Called, it lets no row come to the driver."""
-    return lambda: monkeypatch.setattr(MirrorSink, "apply", lambda *_: pytest.fail("the rows came to the driver"))
+    return lambda: monkeypatch.setattr(FoldingSink, "apply", lambda *_: pytest.fail("the rows came to the driver"))
 
 
-def rows_of(sink: MirrorSink) -> list[dict[str, Any]]:
-    return sink.table.read().sort_by("_id").to_pylist()
+def rows_of(sink: Any) -> list[dict[str, Any]]:
+    table = sink.table.read()
+    return table.sort_by([(name, "ascending") for name in ("_id", "token")]).to_pylist()
 
 
 def some_changes(count: int, seed: int) -> pa.Table:
@@ -65,42 +89,80 @@ def some_changes(count: int, seed: int) -> pa.Table:
     return table_of(changes.events)
 
 
-@pytest.mark.parametrize("buckets", [0, 5])
-def test_tasks_make_the_table_that_the_driver_makes(
-    spread: Spread, in_tasks: Callable[[], None], tmp_path: Path, buckets: int
-) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_tasks_make_the_table_that_the_driver_makes(spread: Spread, tmp_path: Path, kind: str) -> None:
     rows = some_changes(300, 4)
-    sinks = [mirror_sink(tmp_path / name, buckets=buckets) for name in ("tasks", "driver")]
+    sinks = [opened(kind, tmp_path / name) for name in ("tasks", "driver")]
     for number, start in enumerate(range(0, 300, 60)):
         part = rows.slice(start, 60)
         driver = sinks[1].apply(MicroBatch("q", number, part))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(MirrorSink, "apply", lambda *_: pytest.fail("the rows came to the driver"))
+            if number or "typed" not in kind:
+                patch.setattr(FoldingSink, "apply", lambda *_: pytest.fail("the rows came to the driver"))
             report = spread(sinks[0], part, number)
-        assert (report.row_count, report.event_count, report.token, report.first_event_ms) == (
-            driver.row_count, driver.event_count, driver.token, driver.first_event_ms,
-        )  # fmt: skip
+        assert replace(report, committed_ms=0) == replace(driver, committed_ms=0)
         assert rows_of(sinks[0]) == rows_of(sinks[1])
         assert sinks[0].position() == sinks[1].position()
-    assert spread(mirror_sink(tmp_path / "tasks", buckets=buckets), part, number) is None
+    assert spread(opened(kind, tmp_path / "tasks"), part, number) is None
     tasks, driver_table = DeltaTable(tmp_path / "tasks"), DeltaTable(tmp_path / "driver")
     assert tasks.schema() == driver_table.schema()
+    assert sorted(map(str, tasks.to_pyarrow_table().to_pylist())) == sorted(
+        map(str, driver_table.to_pyarrow_table().to_pylist())
+    )
     assert not list(Path(tmp_path / "tasks").glob("part-q-*")), "staged rows stay"
 
 
-@pytest.mark.parametrize("buckets", [0, 5])
-def test_batches_of_the_driver_and_of_tasks_take_turns(spread: Spread, tmp_path: Path, buckets: int) -> None:
+def some_value(chance: random.Random, depth: int = 0) -> Any:
+    values: list[Callable[[], Any]] = [
+        lambda: None, lambda: chance.randrange(9), lambda: Int64(chance.randrange(1 << 40)), chance.random,
+        lambda: chance.choice("abc"), lambda: DatetimeMS(chance.randrange(3) * 86_400_000),
+        lambda: [some_value(chance, 2) for _ in range(chance.randrange(3))],
+        lambda: {name: some_value(chance, depth + 1) for name in chance.sample("xyz", chance.randrange(3))},
+    ]  # fmt: skip
+    return chance.choice(values if depth < 2 else values[:5])()
+
+
+def any_changes(seed: int, count: int, *, floats: bool = True) -> pa.Table:
+    """Events of documents with any fields, whose keys become other types of numbers, and rows of a snapshot."""
+    chance = random.Random(seed)
+    documents: dict[int, dict[str, Any]] = {}
+    rows = []
+    for number in range(1, count + 1):
+        key = chance.randrange(12)
+        fields = {name: some_value(chance) for name in chance.sample(("at", "b", "c", "d"), chance.randrange(4))}
+        old, new = documents.get(key), {"_id": float(key) if floats and chance.random() < 0.5 else key, **fields}
+        if old is None:
+            rows.append(_row(number, chance.choice(["insert", "snapshot"]), new))
+        elif chance.random() < 0.3:
+            rows.append(_row(number, "delete", old))
+        elif chance.random() < 0.5:
+            rows.append(_row(number, "replace", new, key=old["_id"]))
+        else:
+            new = old | fields
+            update = {"fullDocument": None, "updateDescription": dumps({"updatedFields": fields, "removedFields": []})}
+            rows.append(_row(number, "update", new) | update)
+        documents[key] = new
+        if rows[-1]["operationType"] == "delete":
+            del documents[key]
+    return _table(rows)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(2))
+def test_batches_of_the_driver_and_of_tasks_take_turns(spread: Spread, tmp_path: Path, kind: str, seed: int) -> None:
     """A file that the driver wrote has rows of all slots, and tasks rewrite it."""
-    rows = some_changes(400, 9)
-    sink, expected = (mirror_sink(tmp_path / name, buckets=buckets) for name in ("mixed", "driver"))
-    for number, start in enumerate(range(0, 400, 40)):
-        part = rows.slice(start, 40)
+    rows = any_changes(seed, 240, floats="buckets" not in kind)
+    sink, expected = (opened(kind, tmp_path / name) for name in ("mixed", "driver"))
+    for number, start in enumerate(range(0, 240, 30)):
+        part = rows.slice(start, 30)
         expected.apply(MicroBatch("q", number, part))
-        if number % 3 == 2:
+        if number % 4 == 2:
             sink.apply(MicroBatch("q", number, part))
         else:
             spread(sink, part, number)
         assert rows_of(sink) == rows_of(expected)
+    assert sink.position() == expected.position()
 
 
 def test_a_file_is_written_anew_only_if_a_row_of_it_changes(
@@ -193,12 +255,15 @@ def test_fields_that_the_table_omits_are_omitted_by_tasks(
     assert [row["document"] for row in rows_of(sink)] == [dumps({"_id": 1, "n": 3})]
 
 
-def test_who_folds_follows_the_options(tmp_path: Path) -> None:
-    def open_sink(**options: Any) -> Any:
-        return parse_sink({"kind": "mirror", "path": "m", **options}, tmp_path).open()
+@pytest.mark.parametrize("kind", ["mirror", "history"])
+def test_who_folds_follows_the_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.setattr(folding_sink, "_active_session", lambda: None)  # another test's, of one process
 
-    assert open_sink().folded_by_tasks
-    for options in ({"writers": "driver"}, {"policy": "keep"}, {"table": "parquet"}, {"schema": "infer"}):
+    def open_sink(**options: Any) -> Any:
+        return parse_sink({"kind": kind, "path": "m", **options}, tmp_path).open()
+
+    assert open_sink().folded_by_tasks and open_sink(schema="infer").folded_by_tasks
+    for options in ({"writers": "driver"}, {"policy": "keep"}, *([{"table": "parquet"}] if kind == "mirror" else [])):
         assert open_sink(**options).folded_by_tasks is None and not open_sink(**options).takes_frames
     new = open_sink()
     assert not new.takes_frames, "the driver looks at the first rows of a table"
@@ -223,7 +288,7 @@ def test_slots_have_whole_buckets_and_keys_that_are_equal() -> None:
     plain = Slots(4)
     assert all(plain.slot(dumps(number)) == plain.slot(dumps(float(number))) for number in range(50))
     assert {plain.slot(key) for key in keys} == {0, 1, 2, 3}
-    name = plain.file_name(3, 0)
+    name = plain.file_name(3)
     assert plain.slot_of_file(name) == 3 and Slots(5).slot_of_file(name) is None
     assert plain.slot_of_file("part-0001.parquet") is None
 

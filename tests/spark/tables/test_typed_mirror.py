@@ -19,11 +19,11 @@ from headrace import limits
 from headrace.spark.columns.column_types import SchemaError
 from headrace.spark.columns.infer import ColumnRules
 from headrace.spark.rows.extjson import dumps
+from headrace.spark.tables.delta_mirror import DeltaMirror
 from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
 from headrace.spark.tables.mirror_table import NotAMirror
 from headrace.spark.tables.typed.partition_columns import parse_partition
 from headrace.spark.tables.typed.table_schema import TypedOptions
-from headrace.spark.tables.typed.typed_mirror import TypedMirror
 from tests.spark.columns.test_document_columns import DOCUMENTS
 
 Document = dict[str, Any]
@@ -38,8 +38,8 @@ class Mirrored:
         self.commits = 0
         self.mirror = self.opened()
 
-    def opened(self) -> TypedMirror:
-        return TypedMirror(self.path, self.options, self.buckets)
+    def opened(self) -> DeltaMirror:
+        return DeltaMirror(self.path, self.buckets, self.options)
 
     def put(self, *documents: Document, gone: tuple[Any, ...] = (), **changes: Any) -> None:
         self.commits += 1
@@ -189,7 +189,7 @@ def test_partitions_and_buckets(tmp_path: Path) -> None:
     assert mirrored.delta().metadata().partition_columns == ["_bucket", "day_at_created", "partition_country"]
     assert str(mirrored.row(1)["day_at_created"]) == "1970-01-02" and mirrored.row(1)["partition_country"] == "DK"
     with pytest.raises(NotAMirror, match="2 buckets"):
-        TypedMirror(mirrored.path, mirrored.options).state()
+        DeltaMirror(mirrored.path, typed=mirrored.options).state()
 
 
 def test_a_drop_leaves_the_schema_and_a_new_snapshot_what_it_confirms(mirrored: Mirrored) -> None:

@@ -108,6 +108,13 @@ class TableSchema:
             arrays, rests = columns.split(documents)
         return TypedRows(columns, arrays, change_of(stored, schema), rest_count(rests))
 
+    def settled(self, stored: StructOf) -> bool:
+        """Whether only documents can change the schema that the table has; the first ones make that of a new table."""
+        if not stored.fields or self._wished(stored, []) != stored:
+            return False
+        self._edited = self._given = None
+        return True
+
     def committed(self, rows: TypedRows) -> None:
         """What is planned is in the table: writes the file if that has changed, or is not there."""
         self.rest_count += rows.rest_count

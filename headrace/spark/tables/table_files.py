@@ -1,0 +1,105 @@
+"""The files of a mirror or a history, as tasks need them that write some of them anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.spark.tables.delta_files import WrittenFile, read_files, write_file
+from headrace.spark.tables.document_codec import DocumentCodec
+from headrace.spark.tables.slots import Slots
+from headrace.spark.tables.table_location import TableLocation
+
+
+@dataclass(frozen=True, slots=True)
+class TableFile:
+    """A file of the table; `shared`: rows of several slots may be in it."""
+
+    name: str
+    values: tuple[Any, ...]
+    """Those of the partition columns."""
+    owner: int
+    """The bucket, or in a table without buckets the slot."""
+    shared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TableFiles:
+    """Files of a table, and what is to be known to read and to write some.
+
+    `rows` is the schema of the rows with documents as text, `commit` the metadata by which the documents' columns are.
+    """
+
+    location: TableLocation
+    slots: Slots
+    files: tuple[TableFile, ...]
+    codec: DocumentCodec
+    rows: pa.Schema
+    partitions: Sequence[pa.Field]
+    commit: Mapping[str, str]
+
+    @property
+    def columns(self) -> Any:
+        """The columns of the documents, see `DocumentCodec`."""
+        return self.codec.columns(self.commit)
+
+    @property
+    def stored(self) -> pa.Schema:
+        """The schema of the rows as they are stored, with the partition columns."""
+        names = {field.name for field in self.partitions}
+        fields = self.codec.in_files(self.rows, self.columns)
+        return pa.schema([*(field for field in fields if field.name not in names), *self.partitions])
+
+    def files_of(self, slot: int, bucket: int) -> list[TableFile]:
+        """The files in which rows of the slot, and of this bucket if there are any, may be."""
+        owner = bucket if self.slots.buckets else slot
+        return [file for file in self.files if file.shared or file.owner == owner]
+
+    def has(self, file: TableFile, keys: pa.Array) -> bool:
+        """Whether the file has a row with one of the keys."""
+        name = self.codec.name("_id")
+        rows = read_files(self.location, [file.name], pa.schema([pa.field(name, pa.string())]))
+        return bool(pc.any(pc.is_in(rows.column(0), keys)).as_py())
+
+    def read(self, file: TableFile, slot: int) -> pa.Table:
+        """The rows of the slot in the file, as they are stored."""
+        stored = self.stored
+        fields = list(stored)[: len(stored) - len(self.partitions)]
+        rows = read_files(self.location, [file.name], pa.schema(fields))
+        for field, value in zip(self.partitions, file.values, strict=True):
+            rows = rows.append_column(field, pa.array([value] * rows.num_rows, field.type))
+        if not file.shared:
+            return rows
+        slots = [self.slots.slot(key) for key in rows.column(self.codec.name("_id")).to_pylist()]
+        return rows.filter(pc.equal(pa.array(slots, pa.int32()), slot))
+
+    def decoded(self, stored: pa.Table, keys: Iterable[str]) -> pa.Table:
+        """Those of the rows that have the keys, documents as text."""
+        wanted = pc.is_in(stored.column(self.codec.name("_id")), pa.array(keys, pa.string()))
+        return self.codec.decoded(stored.filter(wanted), self.rows, self.columns)
+
+    def write(self, slot: int, stored: pa.Table) -> tuple[WrittenFile, ...]:
+        """Writes the rows of a slot to new files, one for each partition."""
+        names = [field.name for field in self.partitions]
+        if not names:
+            return (write_file(self.location, self.slots.file_name(slot), stored, {}),) if stored.num_rows else ()
+        written = []
+        for values in stored.select(names).group_by(names).aggregate([]).to_pylist():
+            rows = stored
+            for name, value in values.items():
+                rows = rows.filter(pc.is_null(pc.field(name)) if value is None else pc.field(name) == value)
+            texts = {name: _text(value) for name, value in values.items()}
+            written.append(write_file(self.location, self.slots.file_name(slot), rows.drop_columns(names), texts))
+        return tuple(written)
+
+
+def _text(value: bool | int | str | date | None) -> str | None:
+    """The value of a partition column as Delta's log has it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return None if value is None else str(value)
