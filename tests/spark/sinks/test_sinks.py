@@ -242,7 +242,7 @@ IN_STORE = ["changes", "changes by tasks", "history", "mirror buckets", "mirror 
 def in_store(
     store: ObjectStore, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Target:
-    monkeypatch.setattr(limits, "FOLD_ROW_COUNT_MIN", 10)
+    monkeypatch.setattr(limits, "FOLD_ROW_COUNT_MIN", 4)
     return StoreTarget(store, request.param, f"{tmp_path.name}/t")
 
 
@@ -251,7 +251,7 @@ def target(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
     if request.param.endswith(" merged"):
         monkeypatch.setattr(limits, "REWRITTEN_BYTES_MAX", -1)  # no table is small
     if "mirror" in request.param or "history" in request.param:
-        monkeypatch.setattr(limits, "FOLD_ROW_COUNT_MIN", 10)
+        monkeypatch.setattr(limits, "FOLD_ROW_COUNT_MIN", 4)
     if request.param != "mongodb":
         yield Target(request.param, tmp_path / "a table")
         return
