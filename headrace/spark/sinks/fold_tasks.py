@@ -27,6 +27,7 @@ from headrace.spark.rows.events import Row
 from headrace.spark.sinks.contract import MicroBatch
 from headrace.spark.tables.delta_documents import DeltaDocuments
 from headrace.spark.tables.delta_files import WrittenFile
+from headrace.spark.tables.document_files import DocumentFiles
 from headrace.spark.tables.fold import (
     DOCUMENT_OPERATIONS,
     MirrorDiverged,
@@ -40,7 +41,6 @@ from headrace.spark.tables.history_table import stored_versions, table_of, versi
 from headrace.spark.tables.mirror_table import stored_rows, upserted
 from headrace.spark.tables.progress import Progress
 from headrace.spark.tables.staged_files import StagedFile
-from headrace.spark.tables.table_files import TableFiles
 from headrace.spark.tables.typed.table_schema import SchemaChange
 from headrace.spark.tables.versions import VersionChanges
 
@@ -60,7 +60,7 @@ class FoldedRows:
 
 
 class Fold(Protocol):
-    """What rows of some documents make of a table's rows."""
+    """The folding of rows of some documents into a table's rows."""
 
     def keys(self, rows: list[Row]) -> set[str]:
         """The keys whose rows it needs."""
@@ -134,7 +134,7 @@ class FoldedSlot:
 class FoldTask:
     """The input of a batch's tasks: the files of the rows, the table's, how to fold, and the fields that it omits."""
 
-    table: TableFiles
+    table: DocumentFiles
     staged: Sequence[StagedFile]
     fold: Fold
     omit: Mask | None

@@ -1,4 +1,4 @@
-"""What the sinks `mirror` and `history` share: who folds a batch.
+"""The base of the sinks `mirror` and `history`, which says who folds a batch.
 
 Spark's tasks fold a large batch of a Delta table (`fold_tasks.py`), the driver any other: a small batch, one with a
 drop or with the beginning or end of a snapshot, one of several servers, and any batch with the policy `keep`.
@@ -60,7 +60,7 @@ class FoldingSink:
         raise NotImplementedError
 
     def _fold(self, state: Any) -> Fold:
-        """What tasks do with rows when the table is in this state."""
+        """The folding that tasks do when the table is in this state."""
         raise NotImplementedError
 
     def _apply_rows(self, rows: list[Row], query: str, batch: int, state: Any) -> tuple[Any, int]:

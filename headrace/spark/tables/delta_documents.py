@@ -1,4 +1,4 @@
-"""What mirrors and histories share: a Delta table of rows with documents, changed in one commit with its state.
+"""The base of mirrors and histories: a Delta table of rows with documents, changed in one commit with its state.
 
 A commit merges, or writes the files of a small table anew; new typed columns come with the merge. Where a column's type
 must be another one, the table is written anew in that commit, the rows one batch after the other. Or tasks have written
@@ -29,10 +29,10 @@ from headrace.spark.tables.delta_files import (
     small_files,
 )
 from headrace.spark.tables.document_codec import DocumentCodec, EncodedRows
+from headrace.spark.tables.document_files import DocumentFile, DocumentFiles
 from headrace.spark.tables.mirror_table import STATE_KEY, NotAMirror, key_texts
 from headrace.spark.tables.open_table import OpenDeltaTable
 from headrace.spark.tables.slots import Slots
-from headrace.spark.tables.table_files import TableFile, TableFiles
 from headrace.spark.tables.table_location import TableLocation
 from headrace.spark.tables.typed.table_schema import (
     SchemaChange,
@@ -186,12 +186,14 @@ class DeltaDocuments:
         """The properties of a commit of this state, with other metadata."""
         raise NotImplementedError
 
-    def files(self, slots: Slots) -> TableFiles | None:
+    def files(self, slots: Slots) -> DocumentFiles | None:
         """The table's files, for tasks that write them anew; None if the driver is to fold."""
         raise NotImplementedError
 
-    def files_for(self, slots: Slots, rows: pa.Schema, partition: tuple[str, Any] | None = None) -> TableFiles | None:
-        """As `files`: those of the partition, or all."""
+    def files_for(
+        self, slots: Slots, rows: pa.Schema, partition: tuple[str, Any] | None = None
+    ) -> DocumentFiles | None:
+        """As `files`: those `of` a partition, its column and value, or all."""
         table = self._open_table.now()
         columns = self.columns(table)
         if self.schema and not (table and self.schema.settled(columns.schema)):
@@ -201,22 +203,22 @@ class DeltaDocuments:
         own = [in_files.field(name) for name in self.partition_by if name in in_files.names]
         partitions = (*own, *self.codec.partitions)
         if table is None:
-            return TableFiles(self.location, slots, (), self.codec, rows, partitions, commit)
+            return DocumentFiles(self.location, slots, (), self.codec, rows, partitions, commit)
         if not is_plain(table) or self.of_servers(table):
             return None
         actions = pa.table(table.get_add_actions(flatten=True)).to_pylist()
-        if partition:
-            actions = [each for each in actions if each[f"partition.{partition[0]}"] == partition[1]]
+        if of:
+            actions = [each for each in actions if each[f"partition.{of[0]}"] == of[1]]
         if not slots.buckets and sum(each["size_bytes"] for each in actions) > limits.FOLD_BYTES_MAX:
             return None
         files = []
         for each in actions:
             values = tuple(each[f"partition.{field.name}"] for field in partitions)
             owner = int(values[0]) if slots.buckets else slots.slot_of_file(each["path"])
-            files.append(TableFile(each["path"], values, owner or 0, owner is None))
-        return TableFiles(self.location, slots, tuple(files), self.codec, rows, partitions, commit)
+            files.append(DocumentFile(each["path"], values, owner or 0, owner is None))
+        return DocumentFiles(self.location, slots, tuple(files), self.codec, rows, partitions, commit)
 
-    def grown(self, files: TableFiles, wanted: Iterable[str]) -> TableFiles | None:
+    def grown(self, files: DocumentFiles, wanted: Iterable[str]) -> DocumentFiles | None:
         """Adds the columns of schemas that tasks want, by a commit that changes nothing else.
 
         None if that is not all that the schemas want: a column's type is to be another.
@@ -235,7 +237,12 @@ class DeltaDocuments:
         return grown
 
     def commit_files(
-        self, files: TableFiles, added: Iterable[WrittenFile], removed: Iterable[str], state: Any, rest_count: int = 0
+        self,
+        files: DocumentFiles,
+        added: Iterable[WrittenFile],
+        removed: Iterable[str],
+        state: Any,
+        rest_count: int = 0,
     ) -> None:
         """Puts files in place of others and stores the state: both, durably, or neither."""
         table, now = self._open_table.now(), SystemClock().now_ms()

@@ -23,6 +23,7 @@ from headrace.spark.tables.delta_commits import commit_properties
 from headrace.spark.tables.delta_documents import DeltaDocuments
 from headrace.spark.tables.delta_files import note
 from headrace.spark.tables.document_codec import DocumentCodec, EncodedRows
+from headrace.spark.tables.document_files import DocumentFiles
 from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
 from headrace.spark.tables.mirror_table import (
     STATE_KEY,
@@ -37,7 +38,6 @@ from headrace.spark.tables.mirror_table import (
     upserted,
 )
 from headrace.spark.tables.slots import BUCKET, Slots
-from headrace.spark.tables.table_files import TableFiles
 from headrace.spark.tables.table_location import location_of
 from headrace.spark.tables.typed.table_schema import SchemaChange, TypedOptions
 from headrace.spark.tables.typed.typed_codec import TypedCodec
@@ -145,7 +145,7 @@ class DeltaMirror(DeltaDocuments):
     def slots(self, count: int) -> Slots:
         return Slots(min(count, self._slots.buckets or count), self._slots.buckets)
 
-    def files(self, slots: Slots) -> TableFiles | None:
+    def files(self, slots: Slots) -> DocumentFiles | None:
         return self.files_for(slots, self._slots.bucketed(schema().empty_table()).schema)
 
     def properties(self, state: MirrorState, metadata: Mapping[str, str]) -> CommitProperties:

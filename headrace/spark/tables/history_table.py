@@ -29,10 +29,10 @@ from headrace.spark.tables.delta_commits import commit_properties
 from headrace.spark.tables.delta_documents import DeltaDocuments
 from headrace.spark.tables.delta_files import Partition, note
 from headrace.spark.tables.document_codec import DocumentCodec
+from headrace.spark.tables.document_files import DocumentFiles
 from headrace.spark.tables.mirror_table import STATE_KEY, keys_condition
 from headrace.spark.tables.progress import Progress
 from headrace.spark.tables.slots import Slots
-from headrace.spark.tables.table_files import TableFiles
 from headrace.spark.tables.table_location import location_of
 from headrace.spark.tables.typed.table_schema import SchemaChange, TypedOptions
 from headrace.spark.tables.typed.typed_codec import TypedCodec
@@ -144,7 +144,7 @@ class HistoryTable(DeltaDocuments):
                 pieces.append(rows.append_column(schema.field(CURRENT), flags).select(schema.names))
         return pa.concat_tables(pieces)
 
-    def files(self, slots: Slots) -> TableFiles | None:
+    def files(self, slots: Slots) -> DocumentFiles | None:
         return self.files_for(slots, SCHEMA, (self.codec.name(CURRENT), True))
 
     def properties(self, state: Progress, metadata: Mapping[str, str]) -> CommitProperties:

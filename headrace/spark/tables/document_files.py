@@ -17,7 +17,7 @@ from headrace.spark.tables.table_location import TableLocation
 
 
 @dataclass(frozen=True, slots=True)
-class TableFile:
+class DocumentFile:
     """A file of the table; `shared`: rows of several slots may be in it."""
 
     name: str
@@ -29,7 +29,7 @@ class TableFile:
 
 
 @dataclass(frozen=True, slots=True)
-class TableFiles:
+class DocumentFiles:
     """Files of a table, and what is to be known to read and to write some.
 
     `rows` is the schema of the rows with documents as text, `commit` the metadata by which the documents' columns are.
@@ -37,7 +37,7 @@ class TableFiles:
 
     location: TableLocation
     slots: Slots
-    files: tuple[TableFile, ...]
+    files: tuple[DocumentFile, ...]
     codec: DocumentCodec
     rows: pa.Schema
     partitions: Sequence[pa.Field]
@@ -55,18 +55,18 @@ class TableFiles:
         fields = self.codec.in_files(self.rows, self.columns)
         return pa.schema([*(field for field in fields if field.name not in names), *self.partitions])
 
-    def files_of(self, slot: int, bucket: int) -> list[TableFile]:
+    def files_of(self, slot: int, bucket: int) -> list[DocumentFile]:
         """The files in which rows of the slot, and of this bucket if there are any, may be."""
         owner = bucket if self.slots.buckets else slot
         return [file for file in self.files if file.shared or file.owner == owner]
 
-    def has(self, file: TableFile, keys: pa.Array) -> bool:
+    def has(self, file: DocumentFile, keys: pa.Array) -> bool:
         """Whether the file has a row with one of the keys."""
         name = self.codec.name("_id")
         rows = read_files(self.location, [file.name], pa.schema([pa.field(name, pa.string())]))
         return bool(pc.any(pc.is_in(rows.column(0), keys)).as_py())
 
-    def read(self, file: TableFile, slot: int) -> pa.Table:
+    def read(self, file: DocumentFile, slot: int) -> pa.Table:
         """The rows of the slot in the file, as they are stored."""
         stored = self.stored
         fields = list(stored)[: len(stored) - len(self.partitions)]
