@@ -190,9 +190,7 @@ class DeltaDocuments:
         """The table's files, for tasks that write them anew; None if the driver is to fold."""
         raise NotImplementedError
 
-    def files_for(
-        self, slots: Slots, rows: pa.Schema, partition: tuple[str, Any] | None = None
-    ) -> DocumentFiles | None:
+    def files_for(self, slots: Slots, rows: pa.Schema, of: tuple[str, Any] | None = None) -> DocumentFiles | None:
         """As `files`: those `of` a partition, its column and value, or all."""
         table = self._open_table.now()
         columns = self.columns(table)
