@@ -22,7 +22,6 @@ TITLES: Final = {
     "create.UNSUPPORTED": "Options of `create`",
     "filter_parser.UNSUPPORTED": "Query operators at the top level",
     "find.UNSUPPORTED": "Options of `find`",
-    "index_specification.UNSUPPORTED": "Kinds of indexes",
     "json_schema.REFUSED": "Keywords of `$jsonSchema`",
     "operator_table.UNSUPPORTED": "Expressions",
     "refused.REFUSED": "Commands",

@@ -93,8 +93,6 @@ class NearSearch:
         seen: SeenRecords | None,
     ) -> None:  # fmt: skip
         """`rest`: the filter without the near. `seen`: where documents may come more than once."""
-        from headrace.geo.near_cells import SphereCells
-
         near = access.near
         self._current = current
         self._collection = collection
@@ -102,7 +100,7 @@ class NearSearch:
         self._rest = rest
         self._seen = seen
         self._find = near.finder()
-        self._cells = SphereCells(near.centre, near.unit)
+        self._cells: Any = access.cells()
         self._heap: list[tuple[float, int, Any]] = []
         self._serial = count()
         self._summary = plan_summary(f"GEO_NEAR_{access.kind.upper()}", access.index)
@@ -202,7 +200,8 @@ class NearSearch:
     def _read_own(self, cell: Any) -> None:
         """Read the shapes that the index has under the cell itself."""
         number = self._cells.key(cell)
-        self._read_all(number, number)
+        if number is not None:
+            self._read_all(number, number)
 
     def _read_all(self, first: int, last: int) -> None:
         """Read what has keys from one number to another, however many."""

@@ -47,7 +47,7 @@ def can_have_entries(spec: dict[str, Any]) -> bool:
     key = spec["key"]
     if is_of_id(spec):
         return "collation" in spec
-    return all(type(kind) is not str or kind in ("2dsphere", "hashed", "text") for kind in key.values())
+    return all(type(kind) is not str or kind in ("2d", "2dsphere", "hashed", "text") for kind in key.values())
 
 
 class Index:

@@ -107,7 +107,6 @@ FAILURES: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             "test.test_transactions_unified.TestUnifiedRunCommand.test_run_command_fails_with_*secondary_read_*",
         ),
         NOT_STORED: (
-            "test.test_collection.TestCollection.test_index_geo2d",
             "test.test_collection.TestCollection.test_index_text",
             "test.test_collection_management.TestCollectionManagementTimeseriesCollection.*",
         ),
@@ -135,7 +134,6 @@ FAILURES: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             "test.asynchronous.test_transactions_unified.TestUnifiedRunCommand.test_run_command_fails_with_*secondary_read_*",
         ),
         NOT_STORED: (
-            "test.asynchronous.test_collection.AsyncTestCollection.test_index_geo2d",
             "test.asynchronous.test_collection.AsyncTestCollection.test_index_text",
             "test.asynchronous.test_collection_management.TestCollectionManagementTimeseriesCollection.*",
         ),

@@ -12,7 +12,6 @@ from headrace.query.guided import GUIDE
 from headrace.testing.driven import DrivenServer
 
 COMMANDS: list[dict[str, Any]] = [
-    {"createIndexes": "c", "indexes": [{"key": {"a": "2d"}, "name": "a"}]},
     {"create": "c", "timeseries": {"timeField": "t"}},
 ]
 

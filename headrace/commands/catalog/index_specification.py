@@ -15,7 +15,6 @@ from headrace.dispatch.arguments import Field, Fields, FieldType, boolean, docum
 from headrace.dispatch.generic_arguments import COLLATION
 from headrace.errors import CommandError
 from headrace.query.collation import filled_collation
-from headrace.query.guided import no_geo
 from headrace.query.match import parse_filter
 from headrace.query.match.match_expression import (
     AlwaysBoolean,
@@ -26,16 +25,11 @@ from headrace.query.match.match_expression import (
     Or,
 )
 from headrace.store.catalog import Collection
-from headrace.store.indexes.geo_keys import geo_paths
+from headrace.store.indexes.geo_keys import GRID, geo_paths
 from headrace.store.indexes.text_keys import is_text
 from headrace.store.indexes.wildcard_keys import WILDCARD, wildcard_of
 from headrace.values.bson import type_name
 from headrace.values.bson.to_string import to_string
-
-UNSUPPORTED: Final = {
-    "2d": no_geo("2d index"),
-}
-"""By kind."""
 
 
 def _unknown(path: str, name: str) -> CommandError:
@@ -206,9 +200,7 @@ def _check_key(key: dict[str, Any]) -> None:
 
 def _check_value(kind: Any) -> None:
     if type(kind) is str:
-        if kind in UNSUPPORTED:
-            raise CommandError(*UNSUPPORTED[kind])
-        if kind not in ("2dsphere", "hashed", "text"):
+        if kind not in ("2d", "2dsphere", "hashed", "text"):
             raise CommandError(67, f"Unknown index plugin '{kind}'")
     elif isinstance(kind, bool) or not isinstance(kind, int | float):
         raise CommandError(
@@ -243,6 +235,8 @@ def _check_kind(spec: dict[str, Any]) -> None:
         raise CommandError(
             67, f"unsupported geo index version {{ 2dsphereIndexVersion : {version} }}, only support versions: [1,2,3]"
         )  # fmt: skip
+    if "2d" in key.values():
+        _check_flat(spec)
     hashed = sum(kind == "hashed" for kind in key.values())
     wildcards = [path for path in key if wildcard_of({path: 1}) is not None]
     if hashed > 1:
@@ -257,6 +251,8 @@ def _check_kind(spec: dict[str, Any]) -> None:
         return
     if len(wildcards) > 1:
         raise CommandError(67, "wildcard indexes do not allow multiple wildcard fields")
+    if "2d" in key.values():
+        raise CommandError(67, "Index type '2d' does not support the wildcard option")
     if geo_paths(key):
         raise CommandError(67, "Index type '2dsphere' does not support the wildcard option")
     if hashed:
@@ -267,6 +263,21 @@ def _check_kind(spec: dict[str, Any]) -> None:
     if "expireAfterSeconds" in spec:
         raise CommandError(67, "Index type 'wildcard' cannot be a TTL index")
     _check_compound_wildcard(spec, wildcards[0])
+
+
+def _check_flat(spec: dict[str, Any]) -> None:
+    """Raise what a 2d index cannot be."""
+    if sum(kind == "2d" for kind in spec["key"].values()) > 1:
+        raise CommandError(16800, "can't have 2 geo fields")
+    if next(iter(spec["key"].values())) != "2d":
+        raise CommandError(16801, "2d has to be first in index")
+    bits, low, high = [float(str(spec.get(name, default))) for name, default in GRID.items()]
+    if not 1 <= bits < 33:
+        raise CommandError(72, f"bits for hash must be > 0 and <= 32, but {bits:.0f} bits were specified")
+    if not low < high or math.isinf(high - low):
+        raise CommandError(
+            72, f"region for hash must be valid and have positive area, but [{low:g}, {high:g}] was specified"
+        )
 
 
 def _check_projection(spec: dict[str, Any], wildcards: list[str]) -> None:

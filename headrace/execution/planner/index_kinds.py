@@ -1,6 +1,7 @@
 """Indexes of special kinds, which the planner treats as ordered indexes on other keys, and the conditions on these.
 
     hashed     {a: "hashed"}   {a: 5}       →  the same index, with the hash of 5 as the one value of a
+    2d         {a: "2d"}                      →  the same index, with ranges of squares
     2dsphere   {a: "2dsphere"}                →  the same index, with ranges of cells (`geo_bounds.py`)
     wildcard   {$**: 1}        {a.b: 5}     →  an index {$_path: 1, "a.b": 1} in which $_path is "a.b"
 
@@ -28,7 +29,7 @@ from headrace.execution.planner.intervals import End, Interval, point, union
 from headrace.query.match.match_expression import AlwaysBoolean
 from headrace.store.catalog import Index
 from headrace.store.indexes.field_keys import hash_in_index
-from headrace.store.indexes.geo_keys import geo_paths
+from headrace.store.indexes.geo_keys import flat_path, geo_paths
 from headrace.store.indexes.index_entries import collation_of_index
 from headrace.store.indexes.index_keys import CUT_KEY
 from headrace.store.indexes.text_keys import is_text
@@ -49,7 +50,7 @@ def variants(index: Index, conditions: Sequence[PathCondition]) -> list[Variant]
         return []  # it lacks documents without terms; `text_bounds.py` leads searches through it
     if wildcard_of(pattern) is not None:
         return list(_wildcard(index, conditions))
-    if geo_paths(pattern):
+    if geo_paths(pattern) or flat_path(pattern) is not None:
         on_cells = cell_conditions(index, conditions)
         return [] if on_cells is None else [(index, on_cells)]
     if "hashed" in pattern.values():

@@ -1,7 +1,7 @@
 """The way of a `$near` through an index: the keys of a cell, as the search asks for them.
 
-MongoDB's rule: a 2dsphere index for a place on the sphere; the fields before that of the geometry need conditions.
-Without such an index there is no plan: error 291.
+MongoDB's rule: a 2dsphere index for a place on the sphere, a 2d index for a legacy pair. The fields before that of
+the geometry need conditions. Without such an index there is no plan: error 291.
 """
 
 from __future__ import annotations
@@ -30,13 +30,15 @@ from headrace.execution.planner.intervals import End, Interval, Intervals
 from headrace.query.collation import Collation
 from headrace.query.match.match_expression import AlwaysBoolean, MatchExpression
 from headrace.store.catalog import Collection, Index
-from headrace.store.indexes.geo_keys import GEO_KINDS, SPHERE
+from headrace.store.indexes.geo_keys import FLAT, GEO_KINDS, SPHERE
 from headrace.store.indexes.index_keys import CUT_BYTES, CUT_KEY
 from headrace.store.view import Skip
 from headrace.values.keystring import encode_value
 
 if TYPE_CHECKING:
+    from headrace.geo.grid import GridCells
     from headrace.geo.near import Near
+    from headrace.geo.near_cells import SphereCells
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,16 @@ class NearAccess:
         """The kind of the index."""
         return str(self.index.spec["key"][self.near.path])
 
+    def cells(self) -> SphereCells | GridCells:
+        """The cells of the index about the place."""
+        if self.kind == SPHERE:
+            from headrace.geo.near_cells import SphereCells
+
+            return SphereCells(self.near.centre, self.near.unit)
+        from headrace.geo.grid import Grid, GridCells
+
+        return GridCells(Grid.of(self.index.spec), self.near.pair, is_sphere=self.near.is_sphere)
+
     @property
     def has_shapes(self) -> bool:
         """Whether there have been lines and polygons, or arrays: a document may come several times."""
@@ -95,7 +107,8 @@ def near_access(
     indexes = collection.indexes if not hinted else () if hint is None else (hint,)
     for index in indexes:
         pattern = index.spec["key"]
-        if pattern.get(near.path) != SPHERE or not near.is_sphere or index.spec.get("hidden"):
+        usable = (near.is_sphere and SPHERE, not near.is_geojson and FLAT)
+        if near.path not in pattern or pattern[near.path] not in usable or index.spec.get("hidden"):
             continue
         of_index = [condition for condition in conditions_for(index, conditions, collation)
                     if condition.path != near.path]  # fmt: skip

@@ -1,10 +1,11 @@
-"""The keys of a 2dsphere index: the cells of a document's geometry, with the values of the other fields.
+"""The keys of a 2dsphere or a 2d index: the cells of a document's geometry, with the values of the other fields.
 
     {a: 1, at: {type: "Point", ...}}  under  {a: 1, at: "2dsphere"}   →  (1, the number of the point's leaf)
 
 A document without a geometry has no key, whatever its other fields are. A line or a polygon has the cells of a
 covering, so that the index then counts as one with arrays at the path: a document may come several times, and under
-cells that hold those of a query. Source: MongoDB's documentation of 2dsphere indexes.
+cells that hold those of a query. A 2d index has the square of each legacy pair. Source: MongoDB's documentation of
+2dsphere and 2d indexes.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ from headrace.values.keystring import END, encode_value
 SPHERE: Final = "2dsphere"
 FLAT: Final = "2d"
 GEO_KINDS: Final = (FLAT, SPHERE)
+GRID: Final = {"bits": 26, "min": -180, "max": 180}
+"""The options of a 2d index, with their defaults."""
 _UNDEFINED_KEY: Final = b"\x0f"
 
 Piece = tuple[bytes, Any]
@@ -49,10 +52,15 @@ def geo_paths(pattern: dict[str, Any]) -> list[str]:
     return [path for path, kind in pattern.items() if kind == SPHERE]
 
 
-class GeoKeyMaker:
-    """Makes the keys of one 2dsphere index, with the interface of `KeyMaker`."""
+def flat_path(pattern: dict[str, Any]) -> str | None:
+    """Return the field of a key pattern that holds pairs of a 2d index; None where none does."""
+    return next((path for path, kind in pattern.items() if kind == FLAT), None)
 
-    __slots__ = ("_keys", "_pattern", "_prefix", "covers", "made_count")
+
+class GeoKeyMaker:
+    """Makes the keys of one 2dsphere or 2d index, with the interface of `KeyMaker`."""
+
+    __slots__ = ("_keys", "_pattern", "_prefix", "_spec", "covers", "made_count")
 
     def __init__(
         self, number: int, spec: dict[str, Any], covers: Callable[[dict[str, Any]], bool] | None,
@@ -60,6 +68,7 @@ class GeoKeyMaker:
     ) -> None:  # fmt: skip
         self._prefix = number.to_bytes(4, "big")
         self._pattern: dict[str, Any] = spec["key"]
+        self._spec = spec
         self._keys = field_keys(1, sort_key)
         self.covers = covers
         self.made_count = 0
@@ -67,7 +76,8 @@ class GeoKeyMaker:
     def keys(
         self, document: bytes, count_max: int = UNBOUNDED, whole: Callable[[], dict[str, Any]] | None = None
     ) -> tuple[list[bytes], Traits]:
-        """As `KeyMaker.keys`. Raises 16755 for what is no geometry, 16746, and 201."""
+        """As `KeyMaker.keys`. Raises 16755 for what is no geometry, 13026 and 13027 for a pair that a 2d
+        index cannot have, 16804, 16746, and 201."""
         decoded = decode(document) if whole is None else whole()
         self.made_count = 1
         rows, traits = self._rows(decoded, count_max)
@@ -89,8 +99,8 @@ class GeoKeyMaker:
         has_geometry = False
         for path, kind in self._pattern.items():
             names = tuple(path.split("."))
-            if kind == SPHERE:
-                pieces, is_point = _cells(decoded, names)
+            if kind in GEO_KINDS:
+                pieces, is_point = _cells(decoded, names) if kind == SPHERE else _squares(decoded, names, self._spec)
                 has_geometry = has_geometry or bool(pieces)
                 traits |= array_paths(decoded, names[:-1]) if len(names) > 1 else set()
                 if pieces and not is_point:
@@ -143,6 +153,49 @@ def _cells(decoded: dict[str, Any], names: tuple[str, ...]) -> tuple[list[Piece]
         is_point = is_point and shape.pair is not None
         numbers |= dict.fromkeys(signed(number) for number in stored_cells(shape))
     return [(encode_value(Int64(number)), Int64(number)) for number in numbers], is_point
+
+
+def _squares(decoded: dict[str, Any], names: tuple[str, ...], spec: dict[str, Any]) -> tuple[list[Piece], bool]:
+    """Return the pieces of keys for the pairs at a path, and whether there is one."""
+    values = [value for value in _reached(decoded, names) if type(value) in (dict, list) and value]
+    if not values:
+        return [], True
+    from headrace.geo.grid import Grid  # imported where there is such an index
+
+    grid = Grid.of(spec)
+    low, high = grid.low, grid.high
+    numbers: dict[int, None] = {}
+    count = 0
+    for value in values:
+        for pair in _pairs(decoded, value):
+            if not grid.holds(pair):
+                raise CommandError(
+                    13027, f"point not in interval of [ {low:g}, {high:g} ] :: caused by :: {to_string(decoded)}"
+                )
+            numbers[grid.number(pair)] = None
+            count += 1
+    return [(encode_value(Int64(number)), Int64(number)) for number in numbers], count < 2
+
+
+def _pairs(decoded: dict[str, Any], value: Any) -> Iterator[tuple[float, float]]:
+    """The pair that a value is, or those in it."""
+    from headrace.geo.geojson import NUMBERS, number
+
+    first = next(iter(value.values())) if type(value) is dict else value[0]
+    inner = value.values() if type(value) is dict else value
+    for item in [value] if type(first) in NUMBERS else inner:
+        if type(item) not in (dict, list):
+            raise CommandError(16804, "location object expected, location array not in correct format")
+        items = list(item.values()) if type(item) is dict else item
+        if len(items) == 1:
+            raise CommandError(13068, f"geo field only has 1 element :: caused by :: {to_string(decoded)}")
+        if any(type(part) not in NUMBERS for part in items[:2]):
+            raise CommandError(
+                13026,
+                f"geo values must be 'legacy coordinate pairs' for 2d indexes :: caused by :: {to_string(decoded)}",
+            )
+        if items:
+            yield number(items[0]), number(items[1])
 
 
 def _reached(value: Any, names: tuple[str, ...]) -> Iterator[Any]:

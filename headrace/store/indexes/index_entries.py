@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace import limits
 from headrace.errors import CommandError
 from headrace.store.catalog import Collection, Index
-from headrace.store.indexes.geo_keys import GeoKeyMaker, geo_paths
+from headrace.store.indexes.geo_keys import GeoKeyMaker, flat_path, geo_paths
 from headrace.store.indexes.index_keys import CUT_BYTES, NO_TRAITS, UNBOUNDED, KeyMaker, Traits
 from headrace.store.indexes.text_keys import TextKeyMaker, is_text
 from headrace.store.indexes.wildcard_keys import WildcardKeyMaker, wildcard_of
@@ -65,7 +65,7 @@ def key_maker(index: Index) -> KeyMaker | WildcardKeyMaker | GeoKeyMaker | TextK
             maker = TextKeyMaker(index.number, index.spec, covers)
         elif wildcard_of(index.spec["key"]) is not None:
             maker = WildcardKeyMaker(index.number, index.spec, covers, sort_key, lambda: index.traits)
-        elif geo_paths(index.spec["key"]):
+        elif geo_paths(index.spec["key"]) or flat_path(index.spec["key"]) is not None:
             maker = GeoKeyMaker(index.number, index.spec, covers, sort_key)
         else:
             maker = KeyMaker(index.number, index.spec, covers, sort_key, unique=index.unique)

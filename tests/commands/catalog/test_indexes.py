@@ -31,16 +31,6 @@ def ids(at: DrivenServer, spec: dict[str, Any], **more: Any) -> list[int]:
     return [document["_id"] for document in batch]
 
 
-@pytest.mark.parametrize(
-    "key",
-    [{"x": "2d"}],
-)
-def test_kinds_that_no_query_would_use_are_refused(at: DrivenServer, key: dict[str, Any]) -> None:
-    with pytest.raises(CommandError, match="text-geo-time-series") as refused:
-        at.must("t", {"createIndexes": "c", "indexes": [{"key": key, "name": "x"}]})
-    assert refused.value.code == 115
-
-
 def test_uses_of_an_index_are_counted(at: DrivenServer) -> None:
     for _ in range(3):
         ids(at, {"a": 1})
