@@ -19,7 +19,7 @@ from pymongo.database import Database
 from pymongo.errors import PyMongoError
 
 from headrace import limits
-from headrace.dispatch import read_concern
+from headrace.dispatch.concerns import read_concern
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream, ResumingCursor
 from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
 from headrace.spark.rows.extjson import dumps
