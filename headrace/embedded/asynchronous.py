@@ -113,9 +113,24 @@ def _wrapped_in(threads: ThreadPoolExecutor, value: Any) -> Any:
 
 
 def _in_thread(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the awaited form of a method, with its parameters and documentation."""
+
     @wraps(method)
     async def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         return await self._call(partial(method, self._wrapped), *args, **kwargs)
+
+    return call
+
+
+def _at_once(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the form of a method that does nothing that takes time, and so is not awaited."""
+
+    @wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        args = tuple(_plain(value) for value in args)
+        kwargs = {name: _plain(value) for name, value in kwargs.items()}
+        result = method(self._wrapped, *args, **kwargs)
+        return self if result is self._wrapped else _wrapped_in(self._threads, result)
 
     return call
 
@@ -152,28 +167,25 @@ class AsyncEmbeddedCommandCursor(_Wrapper):
         await self.close()
 
 
-def _chained(name: str) -> Callable[..., Any]:
-    def call(self: AsyncEmbeddedCursor, *args: Any, **kwargs: Any) -> AsyncEmbeddedCursor:
-        getattr(self._wrapped, name)(*args, **kwargs)
-        return self
-
-    return call
-
-
 class AsyncEmbeddedCursor(AsyncEmbeddedCommandCursor):
     """The cursor that `find` returns: the same options are chained, without `await`."""
 
-    sort, skip, limit, batch_size, hint = map(_chained, ("sort", "skip", "limit", "batch_size", "hint"))
-    collation, comment, max_time_ms, allow_disk_use = map(
-        _chained, ("collation", "comment", "max_time_ms", "allow_disk_use")
-    )
-    max, max_await_time_ms, min, where = map(_chained, ("max", "max_await_time_ms", "min", "where"))
+    allow_disk_use = _at_once(EmbeddedCursor.allow_disk_use)
+    batch_size = _at_once(EmbeddedCursor.batch_size)
+    clone = _at_once(EmbeddedCursor.clone)
+    collation = _at_once(EmbeddedCursor.collation)
+    comment = _at_once(EmbeddedCursor.comment)
     distinct = _in_thread(EmbeddedCursor.distinct)
     explain = _in_thread(EmbeddedCursor.explain)
-
-    def clone(self) -> AsyncEmbeddedCursor:
-        """The same query, not run yet."""
-        return AsyncEmbeddedCursor(self._wrapped.clone(), self._threads)
+    hint = _at_once(EmbeddedCursor.hint)
+    limit = _at_once(EmbeddedCursor.limit)
+    max = _at_once(EmbeddedCursor.max)
+    max_await_time_ms = _at_once(EmbeddedCursor.max_await_time_ms)
+    max_time_ms = _at_once(EmbeddedCursor.max_time_ms)
+    min = _at_once(EmbeddedCursor.min)
+    skip = _at_once(EmbeddedCursor.skip)
+    sort = _at_once(EmbeddedCursor.sort)
+    where = _at_once(EmbeddedCursor.where)
 
     async def rewind(self) -> AsyncEmbeddedCursor:
         """Begin again."""
@@ -263,6 +275,7 @@ class AsyncEmbeddedCollection(_Watching):
     drop_index = _in_thread(EmbeddedCollection.drop_index)
     drop_indexes = _in_thread(EmbeddedCollection.drop_indexes)
     estimated_document_count = _in_thread(EmbeddedCollection.estimated_document_count)
+    find = _at_once(EmbeddedCollection.find)
     find_one = _in_thread(EmbeddedCollection.find_one)
     find_one_and_delete = _in_thread(EmbeddedCollection.find_one_and_delete)
     find_one_and_replace = _in_thread(EmbeddedCollection.find_one_and_replace)
@@ -276,16 +289,7 @@ class AsyncEmbeddedCollection(_Watching):
     replace_one = _in_thread(EmbeddedCollection.replace_one)
     update_many = _in_thread(EmbeddedCollection.update_many)
     update_one = _in_thread(EmbeddedCollection.update_one)
-
-    def find(self, *args: Any, **kwargs: Any) -> AsyncEmbeddedCursor:
-        """A cursor, which runs nothing before the first document is requested."""
-        args = tuple(_plain(value) for value in args)
-        kwargs = {name: _plain(value) for name, value in kwargs.items()}
-        return AsyncEmbeddedCursor(self._wrapped.find(*args, **kwargs), self._threads)
-
-    def with_options(self, *args: Any, **kwargs: Any) -> AsyncEmbeddedCollection:
-        """The same collection with other options."""
-        return AsyncEmbeddedCollection(self._wrapped.with_options(*args, **kwargs), self._threads)
+    with_options = _at_once(EmbeddedCollection.with_options)
 
     def __getitem__(self, name: str) -> AsyncEmbeddedCollection:
         return AsyncEmbeddedCollection(self._wrapped[name], self._threads)
@@ -304,17 +308,11 @@ class AsyncEmbeddedDatabase(_Watching):
     command = _in_thread(EmbeddedDatabase.command)
     create_collection = _in_thread(EmbeddedDatabase.create_collection)
     drop_collection = _in_thread(EmbeddedDatabase.drop_collection)
+    get_collection = _at_once(EmbeddedDatabase.get_collection)
     list_collection_names = _in_thread(EmbeddedDatabase.list_collection_names)
     list_collections = _in_thread(EmbeddedDatabase.list_collections)
     validate_collection = _in_thread(EmbeddedDatabase.validate_collection)
-
-    def get_collection(self, *args: Any, **kwargs: Any) -> AsyncEmbeddedCollection:
-        """A collection, with options of its own."""
-        return AsyncEmbeddedCollection(self._wrapped.get_collection(*args, **kwargs), self._threads)
-
-    def with_options(self, *args: Any, **kwargs: Any) -> AsyncEmbeddedDatabase:
-        """The same database with other options."""
-        return AsyncEmbeddedDatabase(self._wrapped.with_options(*args, **kwargs), self._threads)
+    with_options = _at_once(EmbeddedDatabase.with_options)
 
     def __getitem__(self, name: str) -> AsyncEmbeddedCollection:
         return AsyncEmbeddedCollection(self._wrapped[name], self._threads)
@@ -343,18 +341,12 @@ class AsyncEmbeddedStore(_Watching):
     """An open data directory, for asyncio."""
 
     drop_database = _in_thread(EmbeddedStore.drop_database)
+    get_database = _at_once(EmbeddedStore.get_database)
     list_database_names = _in_thread(EmbeddedStore.list_database_names)
     list_databases = _in_thread(EmbeddedStore.list_databases)
     prune = _in_thread(EmbeddedStore.prune)
     server_info = _in_thread(EmbeddedStore.server_info)
-
-    def get_database(self, *args: Any, **kwargs: Any) -> AsyncEmbeddedDatabase:
-        """A database, with options of its own."""
-        return AsyncEmbeddedDatabase(self._wrapped.get_database(*args, **kwargs), self._threads)
-
-    def start_session(self, *args: Any, **kwargs: Any) -> AsyncEmbeddedSession:
-        """A session: `async with store.start_session() as session`."""
-        return AsyncEmbeddedSession(self._wrapped.start_session(*args, **kwargs), self._threads)
+    start_session = _at_once(EmbeddedStore.start_session)
 
     def serve(self, *args: Any, **kwargs: Any) -> Opening[AsyncServedStore]:
         """Serve the same data to other processes: `async with store.serve() as served: served.uri`, or awaited."""
@@ -383,6 +375,7 @@ class AsyncEmbeddedStore(_Watching):
 _KINDS: Final[dict[type, Callable[[Any, ThreadPoolExecutor], Any]]] = {
     EmbeddedCollection: AsyncEmbeddedCollection,
     EmbeddedCommandCursor: AsyncEmbeddedCommandCursor,
+    EmbeddedCursor: AsyncEmbeddedCursor,
     EmbeddedDatabase: AsyncEmbeddedDatabase,
     EmbeddedSession: AsyncEmbeddedSession,
     EmbeddedStore: AsyncEmbeddedStore,

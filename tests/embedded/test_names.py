@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from inspect import Parameter, signature
 from typing import Any
 
 import pytest
@@ -97,6 +98,39 @@ def test_every_name_of_pymongos_is_there_but_those_that_are_named(objects: dict[
 @pytest.mark.parametrize("kind", CLASSES)
 async def test_every_name_of_pymongos_asynchronous_classes_is_there(asynchronous: dict[str, Any], kind: str) -> None:
     assert missing(CLASSES[kind][1], asynchronous[kind]) <= LEFT_OUT[kind]
+
+
+OTHER_PARAMETERS = {
+    ("client", "watch"), ("database", "watch"), ("collection", "watch"),  # most by keyword only
+    ("collection", "drop"), ("database", "drop_collection"),  # without `encrypted_fields`
+    ("stream", "next"),  # with a `timeout`
+}  # fmt: skip
+
+
+def with_other_parameters(theirs: type, ours: Any) -> set[str]:
+    """The methods of both whose parameters differ in names, order or kinds."""
+
+    def parameters(of: Any, name: str) -> list[tuple[str, Any]]:
+        found = [(item.name, item.kind) for item in signature(getattr(of, name)).parameters.values()]
+        return found[1:] if found[:1] == [("self", Parameter.POSITIONAL_OR_KEYWORD)] else found
+
+    names = [name for name in dir(theirs) if not name.startswith("_") and name in dir(type(ours))]
+    return {
+        name for name in names
+        if callable(getattr(type(ours), name)) and parameters(theirs, name) != parameters(type(ours), name)
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_methods_have_the_parameters_of_pymongos(objects: dict[str, Any], kind: str) -> None:
+    found = with_other_parameters(CLASSES[kind][0], objects[kind])
+    assert {(kind, name) for name in found} == {item for item in OTHER_PARAMETERS if item[0] == kind}
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+async def test_awaited_methods_have_the_parameters_of_pymongos(asynchronous: dict[str, Any], kind: str) -> None:
+    found = with_other_parameters(CLASSES[kind][1], asynchronous[kind]) - {"start_transaction", "with_transaction"}
+    assert {(kind, name) for name in found} == {item for item in OTHER_PARAMETERS if item[0] == kind}
 
 
 @pytest.mark.parametrize("kind", ["client", "database", "collection"])
