@@ -1,4 +1,4 @@
-"""The jobs that `test_cluster.py` gives to a cluster: mirror, history, changes, and a worker killed.
+"""The jobs that `test_cluster.py` gives to a cluster: mirror, history, typed ones, changes, and a worker killed.
 
 spark-submit clustered.py URI DIRECTORY
 """
@@ -21,8 +21,16 @@ from headrace.spark.jobs.report import verify_job
 from headrace.spark.jobs.runner import run_job
 from headrace.spark.sinks.contract import BatchReport
 from headrace.spark.sinks.fold_tasks import FoldedSlot, FoldTask
+from headrace.spark.tables.delta_documents import DeltaDocuments
 
 limits.FOLD_ROW_COUNT_MIN = 1000  # type: ignore[misc]
+KINDS = {
+    "mirror": {"kind": "mirror"},
+    "history": {"kind": "history"},
+    "mirror typed": {"kind": "mirror", "schema": "infer", "buckets": 2},
+    "history typed": {"kind": "history", "schema": "infer"},
+    "changes": {"kind": "changes"},
+}
 
 
 def kill_worker(folder: str) -> bool:
@@ -42,7 +50,7 @@ def run(kind: str, uri: str, folder: str, listener: Callable[[BatchReport], None
     source = {"uri": uri, "database": "d", "collection": "c", "startingPosition": "snapshot", "partitions": "4"}
     given = {
         "checkpoint": f"{kind}.checkpoint", "source": source | {"maxRowsPerTrigger": "5000"},
-        "sink": [{"kind": kind, "path": kind, "upkeep": False}], "trigger": {"availableNow": True},
+        "sink": [{**KINDS[kind], "path": kind, "upkeep": False}], "trigger": {"availableNow": True},
     }  # fmt: skip
     job = parse_job(given, kind, Path(folder))
     run_job(job, report=lambda _: None, listener=listener)
@@ -52,12 +60,12 @@ def run(kind: str, uri: str, folder: str, listener: Callable[[BatchReport], None
 
 def main(uri: str, folder: str) -> None:
     spark = SparkSession.builder.getOrCreate()
-    folded: list[bool] = []
+    folded: dict[str, list[bool]] = {kind: [] for kind in KINDS}
     tasks = FoldTask.run
 
-    def counted(task: FoldTask, session: SparkSession) -> list[FoldedSlot] | None:
-        done = tasks(task, session)
-        folded.append(done is not None)
+    def counted(task: FoldTask, session: SparkSession, table: DeltaDocuments) -> list[FoldedSlot] | None:
+        done = tasks(task, session, table)
+        folded[kind].append(done is not None)
         return done
 
     FoldTask.run = counted  # type: ignore[method-assign]
@@ -67,7 +75,7 @@ def main(uri: str, folder: str) -> None:
         if not killed:
             killed.append(kill_worker(folder))
 
-    for kind in ("mirror", "history", "changes"):
+    for kind in KINDS:
         run(kind, uri, folder, kill_one)
     result: dict[str, Any] = {"folded": folded, "killed": killed, "master": spark.sparkContext.master}
     (Path(folder) / "result.json").write_text(json.dumps(result))

@@ -1,4 +1,4 @@
-"""A standalone cluster of two workers: mirror, history and changes equal the collection, with a worker killed."""
+"""A standalone cluster of two workers: tables of each kind equal the collection, with a worker killed."""
 
 from __future__ import annotations
 
@@ -73,14 +73,18 @@ def test_two_workers_fold_and_write_with_a_worker_killed(uri: str, database: Db,
     """Takes over a minute: six JVMs, which are new to Spark's classes."""
     collection = database.client.get_database("d").c
     collection.drop()
-    collection.insert_many([{"_id": number, "n": number, "text": "x" * 100} for number in range(12_000)])
+    collection.insert_many([{"_id": number, "n": number, "text": "x" * 100} | ({"late": 1} if number > 7000 else {})
+                            for number in range(12_000)])  # fmt: skip
     with cluster(tmp_path) as master:
         script = Path(__file__).with_name("clustered.py")
         result = submit(tmp_path, master, uri, "--executor-memory", "512m", script=script)
     assert result["master"] == master
     assert result["killed"] == [True]
-    assert result["folded"] and all(result["folded"]), "tasks fold the mirror's batches"
-    mirror = DeltaTable(tmp_path / "mirror").to_pyarrow_table()
-    assert mirror.num_rows == 12_000
+    assert not result["folded"].pop("changes")
+    assert all(folded and all(folded) for folded in result["folded"].values()), "tasks fold batches of each kind"
+    for kind in ("mirror", "history", "mirror typed", "history typed"):
+        table = DeltaTable(tmp_path / kind).to_pyarrow_table()
+        assert table.num_rows == 12_000
+        assert "typed" not in kind or table.column("late").null_count == 7001
     assert DeltaTable(tmp_path / "changes").to_pyarrow_table().num_rows == 12_002
     collection.drop()
