@@ -96,7 +96,7 @@ class HistoryFold:
         return document_keys(rows)
 
     def folded(self, rows: list[Row], existing: pa.Table, prefix: str) -> FoldedRows:
-        changes = VersionChanges(self.progress, versions_by_key(existing, None), dict, self.policy)
+        changes = VersionChanges(self.progress, versions_by_key(existing, None), lambda _: {}, self.policy)
         for row in rows:
             changes.take(row)
         new = table_of(changes.changed.values())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from headrace.spark.rows.events import Row
@@ -67,11 +68,11 @@ class HistorySink(FoldingSink):
             count += versions.event_count
         return after, changed, count
 
-    def _all_of(self, server: str) -> Callable[[], OpenVersions]:
-        """All versions of the server's documents that are still valid, by the `_id` alone."""
+    def _all_of(self, server: str) -> Callable[[str], OpenVersions]:
+        """The versions of the server's documents that are still valid, by the `_id` alone, see `VersionChanges`."""
         if not server:
-            return self.table.current
-        return lambda: _renamed(of_server(server, self.table.current()))
+            return partial(self.table.current, None)
+        return lambda before: _renamed(of_server(server, self.table.current(None, before)))
 
 
 def _opened(path: str | Path, typed: TypedOptions | None, table: str, using: str) -> VersionTable:

@@ -62,8 +62,8 @@ class VersionTable(Protocol):
     def progress(self) -> Progress:
         """As last committed; `Progress()` if there is no table yet. Raises NotAMirror."""
 
-    def current(self, keys: Iterable[str] | None = None) -> dict[str, DocumentVersion]:
-        """The versions that are still valid, by key: all of them, or those of `keys`.
+    def current(self, keys: Iterable[str] | None = None, confirmed_before: str = "") -> dict[str, DocumentVersion]:
+        """The versions that are still valid, by key: all of them, or those of `keys`, or last confirmed before a token.
 
         Of several servers the keys are those of `rows/server_keys.py`.
         """
@@ -93,7 +93,7 @@ class HistoryTable(DeltaDocuments):
         self.codec.columns(commit)
         return Progress.of(str(commit[STATE_KEY]))
 
-    def current(self, keys: Iterable[str] | None = None) -> dict[str, DocumentVersion]:
+    def current(self, keys: Iterable[str] | None = None, confirmed_before: str = "") -> dict[str, DocumentVersion]:
         wanted = None if keys is None else set(keys)
         table = None if wanted is not None and not wanted else self._open_table.now()
         files = self._files(table, "true") if table is not None else []
@@ -101,7 +101,10 @@ class HistoryTable(DeltaDocuments):
             return {}
         names = VERSION_NAMES + ([SERVER] if self.of_servers(table) else [])
         schema = pa.schema([SCHEMA_OF_SERVERS.field(name) for name in names])
-        rows = self.read_rows(table, files, schema, keys_condition(self.codec.name("_id"), wanted))
+        condition = keys_condition(self.codec.name("_id"), wanted)
+        if confirmed_before:
+            condition = pc.field(self.codec.name("confirmed")).cast(pa.large_string()) < confirmed_before
+        rows = self.read_rows(table, files, schema, condition)
         return versions_by_key(rows, wanted)
 
     def read_keys(self) -> Iterator[str]:

@@ -43,11 +43,12 @@ OpenVersions = Mapping[str, DocumentVersion]
 class VersionChanges:
     """Applies rows in order; `changed` are then the versions to write.
 
-    `everything` gives all open versions: asked only when the collection goes or a snapshot ends that is not the first.
+    `everything` gives the open versions that were confirmed before a token, when a snapshot ends, or, for an empty one,
+    all, when the collection goes.
     """
 
     def __init__(
-        self, progress: Progress, opened: OpenVersions, everything: Callable[[], OpenVersions], policy: str
+        self, progress: Progress, opened: OpenVersions, everything: Callable[[str], OpenVersions], policy: str
     ) -> None:
         self._sieve = Sieve(progress)
         self._before = opened
@@ -116,7 +117,7 @@ class VersionChanges:
         self._begin(key, document, row)
 
     def _end_unconfirmed(self, begun: str) -> None:
-        for version in self._all_open():
+        for version in self._all_open(begun):
             if version.confirmed < begun:
                 self._end(version, begun, SNAPSHOT)
 
@@ -127,9 +128,10 @@ class VersionChanges:
             for version in self._all_open():
                 self._end(version, row.token, row.operationType or "")
 
-    def _all_open(self) -> list[DocumentVersion]:
+    def _all_open(self, confirmed_before: str = "") -> list[DocumentVersion]:
         if not self._all_read:
-            self._before, self._all_read = self._everything(), True
+            self._before = {**self._before, **self._everything(confirmed_before)}
+            self._all_read = not confirmed_before
         keys = dict.fromkeys([*self._before, *self._now])
         return [version for key in keys if (version := self._current(key))]
 

@@ -26,6 +26,7 @@ from headrace.spark.sinks.history_sink import HistorySink
 from headrace.spark.sinks.mirror_sink import MirrorSink, mirror_sink
 from headrace.spark.sinks.sink_options import parse_sink
 from headrace.spark.tables.fold import MirrorDiverged
+from headrace.spark.tables.history_table import HistoryTable
 from headrace.spark.tables.slots import Slots
 from headrace.spark.tables.staged_files import staged_prefix
 from headrace.spark.tables.typed.partition_columns import parse_partition
@@ -253,6 +254,29 @@ def test_fields_that_the_table_omits_are_omitted_by_tasks(
     assert isinstance(sink, MirrorSink)
     spread(sink, _table([_row(1, "insert", {"_id": 1, "secret": 2, "n": 3})]))
     assert [row["document"] for row in rows_of(sink)] == [dumps({"_id": 1, "n": 3})]
+
+
+def test_at_a_snapshot_s_end_a_history_reads_the_versions_that_it_did_not_confirm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink, read = HistorySink(tmp_path), list[str]()
+    current = HistoryTable.current
+
+    def recorded(*given: Any) -> Any:
+        versions = current(*given)
+        read.extend(versions)
+        return versions
+
+    monkeypatch.setattr(HistoryTable, "current", recorded)
+    for number, keys in enumerate([range(9), range(1, 9)]):
+        rows = [_row(20 * number + key, "snapshot", {"_id": key}) for key in keys]
+        around = [rows[0] | {"operationType": kind, "documentKey": None} for kind in ("snapshotBegin", "snapshotEnd")]
+        ends = around[1] | {"token": token_at(20 * number + 10)}
+        for batch, part in enumerate([[around[0] | {"token": token_at(20 * number)}], rows, [ends]]):
+            read.clear()
+            sink.apply(MicroBatch("q", 3 * number + batch, _table(part)))
+        assert read == ([dumps(0)] if number else [])
+    assert [row["_id"] for row in rows_of(sink) if row["endedBy"]] == [dumps(0)]
 
 
 @pytest.mark.parametrize("kind", ["mirror", "history"])

@@ -115,7 +115,7 @@ class History:
         some = {key: version for key, version in current.items() if key in document_keys(rows)}
         if self.policy == "keep":
             some = {key: version for key, version in current.items() if key_identity(key) in wanted}
-        changes = VersionChanges(self.state, some, self.current, self.policy)
+        changes = VersionChanges(self.state, some, lambda _: self.current(), self.policy)
         for row in sorted(rows, key=lambda row: row.token):
             changes.take(row)
         self.versions |= changes.changed

@@ -16,7 +16,7 @@ def event(token: str, kind: str, key: Any, **fields: Any) -> Row:
 
 
 def test_a_replacement_that_changes_the_type_of_a_key_ends_the_one_and_begins_the_other() -> None:
-    versions = VersionChanges(Progress(), {}, dict, "follow")
+    versions = VersionChanges(Progress(), {}, lambda _: {}, "follow")
     for row in (
         event("1", "insert", 1, fullDocument={"_id": 1}),
         event("2", "replace", 1, fullDocument={"_id": 1.0}),

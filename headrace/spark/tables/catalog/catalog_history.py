@@ -37,12 +37,13 @@ class CatalogHistory:
         text = self._table.state_text()
         return Progress.of(text) if text else Progress()
 
-    def current(self, keys: Iterable[str] | None = None) -> dict[str, DocumentVersion]:
+    def current(self, keys: Iterable[str] | None = None, confirmed_before: str = "") -> dict[str, DocumentVersion]:
         wanted = None if keys is None else set(keys)
         if wanted is not None and not wanted:
             return {}
         names = VERSION_NAMES + ([SERVER] if SERVER in self._table.columns else [])
-        return versions_by_key(self._table.select(names, "`current`", wanted), wanted)
+        condition = "`current`" + (f" AND confirmed < '{confirmed_before}'" if confirmed_before else "")
+        return versions_by_key(self._table.select(names, condition, wanted), wanted)
 
     def read_keys(self) -> Iterator[str]:
         names = [name for name in (SERVER, "_id") if name in self._table.columns]
