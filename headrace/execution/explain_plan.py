@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace import limits
 from headrace.cursors.collection_scan import WITHOUT_KEYS, clustered_summary
 from headrace.cursors.index_scan import IndexScan
+from headrace.cursors.text_scan import TermKeys
 from headrace.execution.planner.bounds import end_shown
 from headrace.execution.planner.clustered import records_shown
 from headrace.execution.planner.collated_bounds import CollationKey
@@ -389,7 +390,7 @@ class StageCounts:
     def __init__(self, examined: Examined) -> None:
         self._examined = examined
         self._returned: dict[str, int] = {}
-        self._scans: list[IndexScan] = []
+        self._scans: list[IndexScan | TermKeys] = []
 
     def count(self, name: str, items: Iterator[Any]) -> Iterator[Any]:
         """The items, counted as they leave the stage of this name."""

@@ -29,6 +29,8 @@ from headrace.execution.planner.trial import RESULT_COUNT
 from headrace.execution.text_indexes import text_query
 from headrace.query.collation import Collation, parse_collation
 from headrace.query.match import Predicate, parse_filter
+from headrace.query.match.match_expression import And
+from headrace.query.match.text_match import has_search
 from headrace.query.text_score import MARK
 from headrace.running_command import examined
 from headrace.store.catalog import Collection, Index
@@ -149,6 +151,14 @@ class Finder:
     def is_by_id(self) -> bool:
         """Whether the filter is nothing but an equality on a plain `_id`."""
         return self._id_key is not None
+
+    @property
+    def besides_search(self) -> Callable[[dict[str, Any]], bool] | None:
+        """The test of what the filter says besides its search; None where that is all."""
+        node = self.predicate.node
+        if not isinstance(node, And):
+            return None
+        return Predicate(And(tuple(item for item in node.children if not has_search(item))).optimized()).test
 
     @property
     def collection(self) -> Collection:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from itertools import chain
 from typing import Final
@@ -19,6 +19,7 @@ from typing import Final
 from headrace.cursors.collection_scan import IdScan, Scan
 from headrace.cursors.id_key_scan import IdKeyScan, Reader
 from headrace.cursors.index_scan import IndexScan, SeenRecords
+from headrace.cursors.text_scan import TermKeys
 from headrace.dispatch.context import CommandContext
 from headrace.errors import CommandError
 from headrace.execution.command_memory import memory_of
@@ -34,6 +35,7 @@ from headrace.execution.planner.plan_cache import CachedPlan
 from headrace.execution.planner.query import Order
 from headrace.execution.planner.several_accesses import Access, OrAccess
 from headrace.execution.planner.trial import RESULT_COUNT
+from headrace.query.text_score import MARK
 from headrace.store.catalog import Collection, Index
 from headrace.store.indexes.index_keys import descends
 from headrace.store.view import View, id_bounds
@@ -70,7 +72,7 @@ class ReadPlan:
     """The fields that are read from keys, in their order; None: documents are fetched."""
     id_ranges: list[IdRange] | None = None
     """Where it is covered by the keys of `_id`: those."""
-    scans: list[IndexScan] = field(default_factory=list)
+    scans: Sequence[IndexScan | TermKeys] = ()
     """The scans of the branches, while the plan is executed."""
     near: NearAccess | None = None
     """Where the filter has a `$near`: the way of that."""
@@ -92,7 +94,7 @@ def plan_read(
     choice = finder.natural_choice(backward=True) if backward else finder.choice(current, order)
     if choice.access is not None:
         plan = ReadPlan(ReadKind.INDEX, collection, finder, order, choice=choice)
-        plan.is_sorted = order.is_asked and choice.access.is_sorted
+        plan.is_sorted = order.is_asked and (choice.access.is_sorted or _is_by_score(choice.access, finder, order))
         if plan.is_sorted or not order.is_asked:
             plan.covered = _covered(choice.access, order.fields)
         return plan
@@ -101,6 +103,12 @@ def plan_read(
     if finder.has_id_keys or (finder.id_range is not None and not backward):
         return _by_ids(ReadPlan(ReadKind.IDS, collection, finder, order), current)
     return ReadPlan(ReadKind.COLLECTION, collection, finder, order, backward)
+
+
+def _is_by_score(access: Access, finder: Finder, order: Order) -> bool:
+    """Whether documents come in the order of their scores, which is asked for."""
+    is_exact = isinstance(access, OrAccess) and access.is_exact_search and finder.marks_scores
+    return is_exact and order.sort is not None and order.sort.paths == ((MARK, True),)
 
 
 def _by_ids(plan: ReadPlan, current: Callable[[], View]) -> ReadPlan:
@@ -136,6 +144,12 @@ def read(context: CommandContext, plan: ReadPlan) -> Iterator[bytes]:
         return iter(() if match is None else (match[1],))
     if plan.near is not None:
         return (document.raw for document in near_documents(context, finder))
+    if plan.kind is ReadKind.INDEX and finder.text is not None:
+        from headrace.execution.text_reads import found_by_keys
+
+        found = found_by_keys(context, plan, wanted)
+        if found is not None:
+            return found
     if plan.kind is ReadKind.INDEX:
         documents = by_index(context, plan, wanted)
         matches = documents if plan.covered is not None else finder.narrowed(lambda: documents)

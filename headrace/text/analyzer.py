@@ -38,20 +38,23 @@ def analyzer(language: str) -> Analyzer:
 class Analyzer:
     """Divides texts of one language into terms."""
 
-    __slots__ = ("_known", "_stem", "_stop_words", "_word", "is_turkish")
+    __slots__ = ("_as_written", "_in_lower_case", "_known", "_stem", "_stop_words", "is_turkish")
 
     def __init__(self, language: str) -> None:
         self.is_turkish = language == "turkish"
         self._stop_words = stop_words(language)
         self._stem = _stemmer(language)
-        self._word = _word_pattern(with_apostrophe=language == "english")
-        self._known: dict[str, str] = {}
+        delimiter = _delimiter(with_apostrophe=language != "english")
+        lower = _turkish_lower if self.is_turkish else _lower
+        self._in_lower_case = _Table(lambda piece: " " if delimiter.match(piece) else lower(piece))
+        self._as_written = _Table(lambda piece: " " if delimiter.match(piece) else piece)
+        self._known: dict[str, str] = {"": ""}
 
     def counts(self, text: str) -> Counter[str]:
         """Return how often a text has each term."""
         counted: Counter[str] = Counter()
         known = self._known
-        for word, count in Counter(self._word.findall(folded(text, turkish=self.is_turkish))).items():
+        for word, count in Counter(text.translate(self._in_lower_case).split(" ")).items():
             term = known.get(word)
             if term is None:
                 term = self._remembered(word)
@@ -63,10 +66,8 @@ class Analyzer:
         """Return the terms of a text, in its case and with its marks if they count."""
         if not with_case and not with_marks:
             return set(self.counts(text))
-        if not with_case:
-            text = folded(text, turkish=self.is_turkish)
         made = set()
-        for word in set(self._word.findall(text)):
+        for word in set(text.translate(self._as_written if with_case else self._in_lower_case).split(" ")):
             if folded(word, turkish=self.is_turkish) not in self._stop_words:
                 stem = self._stem(word)
                 made.add(stem if with_marks else without_marks(stem))
@@ -74,7 +75,7 @@ class Analyzer:
 
     def _remembered(self, word: str) -> str:
         """The term of a word in lower case; empty for a stop word."""
-        term = "" if word in self._stop_words else without_marks(self._stem(word))
+        term = "" if not word or word in self._stop_words else without_marks(self._stem(word))
         if len(word) <= _KNOWN_LENGTH_MAX:
             if len(self._known) >= _KNOWN_COUNT_MAX:
                 self._known.clear()
@@ -99,9 +100,9 @@ def _stemmer(language: str) -> Callable[[str], str]:
 
 
 @cache
-def _word_pattern(*, with_apostrophe: bool) -> re.Pattern[str]:
-    delimiters = character_class(DELIMITERS)
-    return re.compile(f"(?:'|[^{delimiters}])+" if with_apostrophe else f"[^{delimiters}]+")
+def _delimiter(*, with_apostrophe: bool) -> re.Pattern[str]:
+    exception = "" if with_apostrophe else "(?!')"
+    return re.compile(f"{exception}[{character_class(DELIMITERS)}]")
 
 
 def folded(text: str, *, turkish: bool = False) -> str:

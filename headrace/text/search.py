@@ -82,6 +82,12 @@ class TextSearch:
         self.negated_phrases = pieces.negated_phrases
         self._last: tuple[dict[str, Any], float | None] | None = None
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether a document matches that has one of the terms."""
+        is_sensitive = self._with_case or self._with_marks
+        return not (is_sensitive or self._negated or self.phrases or self.negated_phrases)
+
     def score(self, document: dict[str, Any]) -> float | None:
         """Return the score of a document; None for one that does not match. Raises 17261 and 17262."""
         if self._last is None or self._last[0] is not document:
@@ -89,7 +95,7 @@ class TextSearch:
         return self._last[1]
 
     def _scored(self, document: dict[str, Any]) -> float | None:
-        scores = self._spec.scores(document)
+        scores = self._spec.scores(document, self.terms)
         found = [scores[term] for term in self.terms if term in scores]
         if not found or not self._is_accepted(document):
             return None

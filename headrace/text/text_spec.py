@@ -11,7 +11,7 @@ Source: MongoDB's documentation of text indexes, and the scores that its server 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, NamedTuple
@@ -57,13 +57,14 @@ class TextSpec:
         """Yield the texts of a document. Raises 17261 and 17262 for a language that is none."""
         return self._of_document(document, "", self.default_language)
 
-    def scores(self, document: dict[str, Any]) -> dict[str, float]:
-        """Return the score of each term of a document. Raises as `texts`."""
+    def scores(self, document: dict[str, Any], wanted: Collection[str] | None = None) -> dict[str, float]:
+        """Return the score of each term of a document, or of those that are wanted. Raises as `texts`."""
         scores: dict[str, float] = {}
         for text, weight, analyze in self.texts(document):
             counts = analyze.counts(text)
             total = counts.total()
-            for term, count in counts.items():
+            for term in counts if wanted is None else [term for term in wanted if term in counts]:
+                count = counts[term]
                 times = 2 - 2.0 ** (1 - min(count, _HALVINGS_MAX))
                 share = 0.5 * count / total + 0.5
                 whole = 1.1 if len(term) == len(text) and _is_equal(term, text) else 1.0

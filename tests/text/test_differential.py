@@ -77,6 +77,13 @@ def _check(at: DrivenServer, documents: list[Json], weights: Json, language: str
     answered = at.must("t", {**command, "projection": SCORED, "sort": SCORED})["cursor"]["firstBatch"]
     assert {item["_id"]: pytest.approx(item["score"]) for item in answered} == wanted, search
     assert [item["score"] for item in answered] == sorted([item["score"] for item in answered], reverse=True)
+    few = at.must("t", {**command, "projection": SCORED, "sort": SCORED, "skip": 1, "limit": 3})["cursor"]["firstBatch"]
+    assert [item["score"] for item in few] == [item["score"] for item in answered[1:4]]
+    odd = {"$and": [{"$text": text}, {"_id": {"$mod": [2, 1]}}]}
+    rest = at.must("t", {**command, "filter": odd, "projection": SCORED})["cursor"]["firstBatch"]
+    assert {item["_id"]: item["score"] for item in rest} == {
+        item["_id"]: item["score"] for item in answered if item["_id"] % 2
+    }
     unsorted = at.must("t", command)["cursor"]["firstBatch"]
     assert sorted(item["_id"] for item in unsorted) == sorted(wanted)
     assert all(item == documents[item["_id"]] for item in unsorted)

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from bson import Binary, Int64
 
+from headrace import limits
 from headrace.errors import CommandError
 from headrace.testing.clock import FakeClock
 from headrace.testing.driven import DrivenServer
@@ -98,7 +100,7 @@ def test_without_a_sort_high_scores_come_first(at: DrivenServer) -> None:
 def test_scores_go_through_a_pipeline(at: DrivenServer) -> None:
     match = {"$match": text("cake coffee")}
     grouped = aggregate(at, match, {"$group": {"_id": None, "sum": {"$sum": SCORE}, "all": {"$push": SCORE}}})
-    assert grouped == [{"_id": None, "sum": 3.25, "all": [0.75, 1.0, 0.75, 0.75]}]
+    assert grouped == [{"_id": None, "sum": 3.25, "all": [1.0, 0.75, 0.75, 0.75]}]
     stages = [
         {"$project": {"subject": 1}}, {"$sort": {"s": SCORE, "_id": 1}}, {"$unset": "subject"},
         {"$set": {"first": SCORE}}, {"$sort": {"_id": -1}}, {"$set": {"second": SCORE}}, {"$sample": {"size": 10}},
@@ -198,6 +200,11 @@ def test_explain_shows_the_search(at: DrivenServer) -> None:
     assert plan["executionStats"]["totalKeysExamined"] == 4 and plan["executionStats"]["nReturned"] == 1
     scored = {"find": "c", "filter": text("coffee"), "sort": {"s": SCORE}}
     plan = at.must("t", {"explain": scored, "verbosity": "executionStats"})
+    assert plan["queryPlanner"]["winningPlan"]["inputStage"]["stage"] == "TEXT_OR"
+    stages = plan["executionStats"]["executionStages"]["inputStage"]
+    assert (stages["nReturned"], stages["docsExamined"], stages["inputStage"]["keysExamined"]) == (3, 3, 3)
+    phrase = {"find": "c", "filter": text('"coffee"'), "sort": {"s": SCORE}}
+    plan = at.must("t", {"explain": phrase, "verbosity": "executionStats"})
     assert plan["queryPlanner"]["winningPlan"]["stage"] == "SORT"
     assert plan["queryPlanner"]["winningPlan"]["inputStage"]["inputStage"]["stage"] == "TEXT_OR"
     pipeline = [{"$match": text("coffee")}, {"$set": {"s": SCORE}}]
@@ -205,6 +212,39 @@ def test_explain_shows_the_search(at: DrivenServer) -> None:
         "t", {"explain": {"aggregate": "c", "pipeline": pipeline, "cursor": {}}, "verbosity": "executionStats"}
     )
     assert [next(iter(stage)) for stage in plan["stages"]] == ["$cursor", "$addFields"] or len(plan["stages"]) == 2
+
+
+def test_scores_are_those_of_the_documents_that_are_returned(at: DrivenServer) -> None:
+    """Documents change between two batches: the scores that their keys had are not those of their texts any more."""
+    count = 4 * limits.VIEW_CHUNK_COUNT
+    many = [{"_id": 100 + n, "subject": f"lamp{' oil' * (n % 3)}"} for n in range(count)]
+    at.must("t", {"insert": "c", "documents": many})
+    shown = {"subject": 1, "s": SCORE}
+    read = {"find": "c", "filter": text("lamp oil"), "projection": shown, "sort": {"s": SCORE}, "batchSize": 2}
+    cursor = at.must("t", read)["cursor"]
+    change = {
+        "q": {"subject": {"$ne": "lamp"}, "_id": {"$lt": 100 + count}},
+        "u": {"$set": {"subject": "oil"}},
+        "multi": True,
+    }
+    at.must("t", {"update": "c", "updates": [change]})
+    at.must("t", {"delete": "c", "deletes": [{"q": {"_id": 100}, "limit": 0}]})
+    at.must("t", {"update": "c", "updates": [{"q": {"_id": 103}, "u": {"$set": {"subject": "tea"}}}]})
+    get_more = {"getMore": cursor["id"], "collection": "c", "batchSize": 2 * count}
+    batch = cursor["firstBatch"] + at.must("t", get_more)["cursor"]["nextBatch"]
+    scores = {"lamp": 1.1, "lamp oil": 1.5, "lamp oil oil": 1.5 * (1 / 3 + 0.5) + (0.5 / 3 + 0.5), "oil": 1.1}
+    assert all(item["s"] == pytest.approx(scores[item["subject"]]) for item in batch)
+    assert {item["subject"] for item in batch} == scores.keys() - {"lamp oil"}
+    assert {item["_id"] for item in batch} == set(range(101, 100 + count)) - {103}
+
+
+def test_a_transaction_finds_what_it_has_written(at: DrivenServer) -> None:
+    fields = {"lsid": {"id": Binary(bytes(16), 4)}, "txnNumber": Int64(1), "autocommit": False}
+    insert = {"insert": "c", "documents": [{"_id": 100, "subject": "cake"}], "startTransaction": True}
+    at.must("t", {**insert, **fields})
+    read = {"find": "c", "filter": text("cake"), "projection": {"_id": 1, "s": SCORE}, "sort": {"s": SCORE}}
+    assert at.must("t", {**read, **fields})["cursor"]["firstBatch"] == [{"_id": 100, "s": 1.1}, {"_id": 3, "s": 0.75}]
+    assert ids(at, text("cake")) == [3]
 
 
 def test_a_search_and_its_batches(at: DrivenServer) -> None:

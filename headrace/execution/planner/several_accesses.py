@@ -31,6 +31,8 @@ class OrAccess:
     """The order that all branches give, in which they are merged; None: one after the other."""
     text: TextSearch | None = None
     """The search of which each branch has a term."""
+    is_exact_search: bool = False
+    """Whether each document that the keys lead to fulfils the search, and its score is the sum of theirs."""
 
     @property
     def is_sorted(self) -> bool:

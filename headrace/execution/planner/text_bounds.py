@@ -23,6 +23,7 @@ from headrace.query.collation import Collation
 from headrace.query.match.match_expression import AlwaysBoolean, And, MatchExpression
 from headrace.query.match.text_match import TextMatchExpression
 from headrace.store.catalog import Index
+from headrace.store.indexes.index_keys import CUT_BYTES
 from headrace.store.indexes.text_keys import SCORE, TERM, is_text, term_in_index
 from headrace.text.search import TextSearch
 from headrace.turns import paced
@@ -56,7 +57,9 @@ def text_access(
             return None
         if search.terms:
             branches.append(replace(way, backward=True, ranges=tuple(reversed(way.ranges))))
-    return OrAccess(tuple(branches), text=search)
+    ends = [end for branch in branches for keys in branch.ranges for end in keys]
+    is_exact = search.is_plain and all(len(end) < CUT_BYTES for end in ends)
+    return OrAccess(tuple(branches), text=search, is_exact_search=is_exact)
 
 
 def _has_whole_prefix(way: IndexAccess) -> bool:
