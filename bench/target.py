@@ -117,7 +117,7 @@ class StartedServer:
     ) -> None:  # fmt: skip
         """`directory`: where the new directory is made. `flags`: more of the server's command line. `auth`: with
         --auth, and a user for the load. `program`: what Python runs."""
-        self._directory = Path(tempfile.mkdtemp(prefix="headrace-bench-", dir=directory))
+        self.directory = Path(tempfile.mkdtemp(prefix="headrace-bench-", dir=directory))
         self._name = name
         self._auth = auth
         if auth:
@@ -126,12 +126,12 @@ class StartedServer:
         if tls:
             from headrace.cli.tls_dev import make_certificates
 
-            authority, _, server, client = make_certificates(self._directory / "tls")
+            authority, _, server, client = make_certificates(self.directory / "tls")
             flags = [*flags, "--tlsMode", "requireTLS", "--tlsCertificateKeyFile", str(server)]
             flags += ["--tlsCAFile", str(authority)]
             self._tls = ssl.create_default_context(cafile=authority)
             self._tls.load_cert_chain(client)
-        words = ["serve", "--dbpath", str(self._directory / "data"), "--port", "0", "--nounixsocket", "--quiet", *flags]
+        words = ["serve", "--dbpath", str(self.directory / "data"), "--port", "0", "--nounixsocket", "--quiet", *flags]
         self._process = subprocess.Popen([sys.executable, *program, *words], stdout=subprocess.PIPE, text=True)
 
     def __enter__(self) -> Target:
@@ -156,4 +156,4 @@ class StartedServer:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        shutil.rmtree(self.directory, ignore_errors=True)

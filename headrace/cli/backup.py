@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from headrace.backup.restore import Moment
     from headrace.backup.writer import ArchiveWriter
 
+_NICENESS: Final = 10
+"""The backup beside a server leaves it the processor."""
 _UNITS: Final = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 WHILE_STDIN: Final = "--while-stdin"
 """With --follow, for `headrace serve --backup`: end when the standard input does, and say what is shipped."""
@@ -136,6 +138,7 @@ def _backup(arguments: argparse.Namespace, words: Sequence[str]) -> int:
         if arguments.source == "check":
             return _check(archive)
         if arguments.while_stdin:
+            os.nice(_NICENESS)
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_IGN)  # a service manager sends it to all; the server says when
         with archive.place.lock():

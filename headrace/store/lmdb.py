@@ -339,12 +339,14 @@ class Beside:
             yield CheckedTransaction(plain, lambda table, key: f"{key.hex()} in {names[table]} of {self.path}"), tables
 
     def copy(self, target: pathlib.Path) -> None:
-        """Write the last commit to a new data file in the folder `target`, without free pages, and sync it."""
+        """Write the last commit to a new data file in the folder `target`, without free pages.
+
+        It is not synced: it is a copy to read at once, and commits of the other process would wait for the disk.
+        """
         descriptor = os.open(target / DATA_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             with self._open() as environment:
                 environment.copyfd(descriptor, compact=True)
-            os.fsync(descriptor)
         finally:
             os.close(descriptor)
 
