@@ -146,6 +146,7 @@ class GridCells:
         if not self._is_sphere:
             return hypot(max(left - x, x - right, 0.0), max(low - y, y - high, 0.0))
         found = radians(max(low - y, y - high, 0.0))
+        left, right = max(left, -180.0), min(right, 180.0)  # pairs off the earth have no distance
         if not left <= x <= right:
             found = max(found, min(self._meridian(left), self._meridian(right)))
         return max(0.0, found - 1e-12)

@@ -9,6 +9,7 @@ from tests.differential.comparison import Case
 from tests.differential.documents import Values
 from tests.differential.indexes import random_index
 from tests.differential.paths import LIMITS
+from tests.differential.places import SHARE, Places
 from tests.differential.queries import REFUSED, change, filter_of, question, update_of
 
 Document = dict[str, Any]
@@ -20,6 +21,9 @@ def random_case(seed: int) -> Case:
     theme = random.choice(["read"] * 5 + ["write"] * 2 + ["pause"] * 3 + ["transaction"] * 2)
     arrays = random.random() < (0.25 if theme == "transaction" else 0.5)
     values = Values(random, arrays=arrays, nested=random.random() < 0.6, rare=random.choice([0.05, 0.4]))
+    own = Random(hash(random.getstate()[1][:3]))  # so that other cases are what they were
+    if own.random() < SHARE:
+        values.places = Places(own)
     count = random.choice([3, 8, 8, 15, 30] if theme == "read" else [3, 6, 12])
     built_first = random.random() < 0.5
     indexes = [random_index(values, number) for number in range(random.choice([1, 2, 3, 4]))]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from random import Random
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from bson import Binary, Code, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp
 from bson.datetime_ms import DatetimeMS
 
 from headrace.values.bson import encode
+
+if TYPE_CHECKING:
+    from tests.differential.places import Places
 
 COMMON: Final[list[Any]] = [None, 0, 1, 2, 3, 4, 5, "a", "ab", "b"]
 RARE: Final[list[Any]] = [
@@ -44,6 +47,7 @@ class Values:
         self._common = TEXTS if self.collated > 0.1 else [None, *random.sample(COMMON, random.choice([3, 4, 9]))]
         self.paths = random.sample(sorted(set(PATHS)), random.choice([1, 2, 2, 3])) if random.random() < 0.8 else PATHS
         """The paths of filters and indexes: few, so that they are of the same fields."""
+        self.places: Places | None = None
 
     def scalar(self) -> Any:
         """Return a value that is no array and holds none."""
@@ -75,7 +79,8 @@ class Values:
     def document(self, number: int) -> dict[str, Any]:
         """Return a document with a number as `_id`, mostly."""
         names = self.random.sample(FIELDS, self.random.choice([0, 1, 2, 2, 3, 3]))
-        return {"_id": self.identifier(number), **{name: self.value() for name in names}}
+        document = {"_id": self.identifier(number), **{name: self.value() for name in names}}
+        return document if self.places is None else {**document, "at": self.places.value()}
 
     def identifier(self, number: int) -> Any:
         """Return an `_id`."""

@@ -36,6 +36,8 @@ _TEXT: Final[list[dict[str, Any]]] = [
 def random_index(values: Values, number: int) -> dict[str, Any]:
     """Return a specification for `createIndexes`; the server may refuse it for the documents that there are."""
     random = values.random
+    if values.places is not None and values.places.random.random() < 0.6:
+        return {**values.places.index(), "name": f"i{number}"}
     dice = random.random()
     if dice < 0.2:
         spec = dict(random.choice(_WILDCARD))
@@ -74,7 +76,8 @@ def _ordered(values: Values) -> dict[str, Any]:
 
 def holds_all(spec: dict[str, Any]) -> bool:
     """Whether a hint at an index is never refused."""
-    return not ("partialFilterExpression" in spec or "$**" in str(spec["key"]) or "text" in spec["key"].values())
+    special = {"2d", "2dsphere", "text"} & {str(kind) for kind in spec["key"].values()}
+    return not ("partialFilterExpression" in spec or "$**" in str(spec["key"]) or special)
 
 
 def in_sparse(spec: dict[str, Any], document: dict[str, Any]) -> bool:

@@ -170,7 +170,13 @@ def aimed_question(values: Values, index: Document, *, reads_only: bool) -> Docu
 
 def question(values: Values, indexes: list[Document], *, reads_only: bool = False) -> Document:
     """Return what is asked by every access path: the kind, and what it needs. `reads_only`: what a transaction can."""
-    random = values.random
+    random, places = values.random, values.places
+    if places is not None:
+        indexes = [index for index in indexes if "at" not in index["key"]] or [{"key": {"a": 1}}]
+        if not reads_only and places.random.random() < 0.3:
+            limit = places.random.choice([0, 1, 3, 10])
+            spec = filter_of(values, 1) if places.random.random() < 0.3 else {}
+            return {"kind": "near", "filter": spec, "near": places.near(), "limit": limit}
     kinds = ["find"] * 8 + ["count"] * 5 + ["distinct"] * 3 + ["aggregate"] * 2
     kinds += ["group", "first", "lookup", "lookup", "view", "range", "take", "remove", "change", "range", "output"]
     if reads_only:
@@ -179,6 +185,8 @@ def question(values: Values, indexes: list[Document], *, reads_only: bool = Fals
         return aimed_question(values, random.choice(indexes), reads_only=reads_only)
     is_aimed = random.random() < 0.5
     spec = aimed_filter(values, random.choice(indexes)) if is_aimed else filter_of(values)
+    if places is not None and places.random.random() < 0.5:
+        spec = {**spec, "at": places.condition()}
     asked: Document = {"kind": random.choice(kinds), "filter": spec}
     kind = asked["kind"]
     if kind in ("find", "aggregate", "view", "take") and (sort := sort_of(values)) is not None:

@@ -28,6 +28,7 @@ from tests.differential.model import (
     test_of,
 )
 from tests.differential.paths import Paths, checked
+from tests.differential.places import check_near
 
 Document = dict[str, Any]
 NATURAL: Final = {"$natural": 1}
@@ -109,6 +110,11 @@ class Asking:
             if type(hint) is dict and "sort" not in asked and self._paths.open is None:
                 got = self._rows({**body, "sort": hint}, None)
                 check_rows(got or [], matched, asked, in_order=True)
+
+    def _near(self) -> None:
+        matched = [document for document in self._documents if self._matches(document)]
+        names = [index["name"] for index in self._paths.indexes() if "at" in index["key"] and not index.get("hidden")]
+        check_near(self._paths, matched, self._asked, [None, *names])
 
     def _stages(self, spec: Document) -> list[Document]:
         asked = self._asked

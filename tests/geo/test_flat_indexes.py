@@ -47,11 +47,12 @@ def test_near_goes_by_distance_on_the_plane(at: DrivenServer, options: Json) -> 
     assert stages(at, {"at": {"$near": [0, 0]}}) == ["GEO_NEAR_2D"]
 
 
-def test_near_sphere_goes_by_distance_on_the_sphere(at: DrivenServer) -> None:
+@pytest.mark.parametrize("options", [{}, {"min": -200, "max": 300}, {"bits": 3, "min": -1000, "max": 250}])
+def test_near_sphere_goes_by_distance_on_the_sphere(at: DrivenServer, options: Json) -> None:
     random = Random(3)
     documents = [{"_id": n, "at": [random.uniform(-180, 180), random.uniform(-90, 90)]} for n in range(300)]
-    indexed(at, {"at": "2d"}, documents)
-    for place in ([0, 0], [179.9, 10], [-30, 89], [12, -90], [100, 45]):
+    indexed(at, {"at": "2d"}, documents, **options)
+    for place in ([0, 0], [179.9, 10], [-30, 89], [12, -90], [100, 45], [-149, -2]):
         distances = {item["_id"]: metres(point(*place), point(*item["at"])) for item in documents}
         order = sorted(distances, key=distances.__getitem__)
         assert found(at, {"at": {"$nearSphere": place}}) == order
