@@ -150,7 +150,10 @@ def _uris(options: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _check_together(options: Mapping[str, str], servers: int) -> None:
-    """Raises OptionError for options that need another one."""
+    """Raises OptionError for options that need another one, and for names that are empty."""
+    for name in ("database", "collection"):
+        if options.get(name) == "":
+            raise OptionError(f"the option {name!r} is a name, and empty; without the option all are read", name)
     if "collection" in options and "database" not in options:
         raise OptionError("the option 'collection' needs the option 'database'")
     if {"collection", "collections"} <= options.keys():

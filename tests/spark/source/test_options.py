@@ -64,6 +64,8 @@ def test_a_position_is_a_word_a_token_or_a_time(text: str, position: StreamPosit
             r"several collections: .*\[pipeline",
         ),
         (URI | {"startingPosition": "yesterday"}, "'yesterday'"),
+        (URI | {"database": ""}, "'database' is a name, and empty"),
+        (URI | {"database": "d", "collection": ""}, "'collection' is a name, and empty"),
         (URI | {"startingPosition": '{"_dat": 1}'}, "not a resume token"),
         (URI | {"startingPosition": MASKED}, "masked row.* give its time, 2022-10-19T15:37:04Z"),
         (URI | {"endingPosition": f'{{"_data": "{MASKED}"}}'}, "masked row"),
