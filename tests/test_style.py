@@ -34,7 +34,7 @@ FOLDER_FILES_MAX = 30
 FAMILIES = {"headrace/query/expressions", "headrace/query/stages"}
 RETIRED_WORDS = frozenset("disturb hear heard hears hush obey retell strike strikes tally".split())
 BAD_OPENING = re.compile(r"(Nobody|Of|That|They|Those|What|Whatever|Who|Whose)\b(?!'s)")
-UNREAD_ROOMS = ("headrace/spark/jobs/", "headrace/spark/tables/")
+UNREAD_ROOMS = ("headrace/spark/tables/",)
 FOREIGN_CALLBACKS = frozenset(
     "connection_lost connection_made data_received do_GET emit getDefaultReadLimit initialOffset latestOffset "
     "onQueryIdle onQueryProgress onQueryStarted onQueryTerminated pause_writing prepareForTriggerAvailableNow reader "

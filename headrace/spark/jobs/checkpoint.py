@@ -49,7 +49,7 @@ def planned_ends(path: Path, batch: int) -> list[ServerPosition]:
 
 
 _SNAPSHOTS: Final = frozenset({"after", "reading", "waiting"})
-"""What an offset has while a snapshot is read, of one collection or of several."""
+"""The part of an offset that is there while a snapshot is read, of one collection or of several."""
 
 
 def server_positions(offset: dict[str, Any] | None) -> list[ServerPosition]:

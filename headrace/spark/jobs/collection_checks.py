@@ -164,7 +164,7 @@ def _notices(options: SourceOptions, known: Known, uuids: dict[str, str], *, pla
 
 
 def _known_of_checkpoint(options: SourceOptions, one: SourceOptions, record: JobRecord) -> Known:
-    """What the checkpoint says that was read of one of the servers, by namespace."""
+    """The collections that were read of one of the servers, as the checkpoint says, by namespace."""
     if one.several:
         start = _key(options, one, "")
         keys = {key.removeprefix(start): key for key in record.collections if key.startswith(start)}
@@ -175,7 +175,7 @@ def _known_of_checkpoint(options: SourceOptions, one: SourceOptions, record: Job
 
 
 def _known_of_tables(options: SourceOptions, record: JobRecord, owners: list[TableOwner]) -> Known:
-    """What the tables say, of a job that begins without a snapshot."""
+    """The collections that the tables name, for a job that begins without a snapshot."""
     if record.snapshot or options.start.kind == "snapshot":
         return {}
     server = server_name(options.uri)
@@ -189,9 +189,7 @@ def _namespace(options: SourceOptions) -> str:
 
 
 def _key(options: SourceOptions, one: SourceOptions, name: str) -> str:
-    """What the record calls a collection of a server: by the server's name; of several collections by the collection's,
-    behind the server's if there are several.
-    """
+    """The name of a collection in the record: its server's, its own, or both where there are several of both."""
     if not one.several:
         return server_name(one.uri)
     return f"{server_name(one.uri)} {name}" if options.others else name

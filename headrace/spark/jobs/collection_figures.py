@@ -1,4 +1,4 @@
-"""What a run of a job has done with each of several collections, how far it is behind, and what its tables have."""
+"""Figures of each of several collections: what a run of a job has done with it, its lag, and the size of its tables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class CollectionFigures:
-    """Of one collection, by all sinks together; `batch_seconds` is what its tables took in its last batch.
+    """The figures of one collection, by all sinks together; `batch_seconds` is what its tables took in its last batch.
 
     The lag, in events and in seconds, and the tables' files and bytes are None while they are not known.
     """

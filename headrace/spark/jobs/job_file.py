@@ -71,7 +71,7 @@ class JobError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What `parse_job` read. `source` are options as Spark takes them: text, by their names in lower case."""
+    """The result of `parse_job`. `source` are options as Spark takes them: text, by their names in lower case."""
 
     name: str
     checkpoint: Path

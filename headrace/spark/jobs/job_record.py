@@ -1,4 +1,4 @@
-"""What a job's checkpoint says of the job: its id, what it reads, from which histories, which of its sinks have begun.
+"""The record of a job in its checkpoint: its id, what it reads, from which histories, which of its sinks have begun.
 
     <checkpoint>/headrace.json     beside Spark's own files, which Spark leaves alone; put in place by a rename
 

@@ -60,7 +60,7 @@ def server_stages(job: Job) -> tuple[Document, ...]:
 
 
 def pipeline_text(job: Job) -> str:
-    """What decides which rows the job makes of events, as JSON: its stages and theirs in the source, window, tables."""
+    """Settings, as JSON, that decide which rows the job makes of events: stages of job and source, window, tables."""
     window = asdict(job.window) if job.window else None
     stages = [*loads(job.source.get("pipeline", "[]")), *job.stages]
     tables = {name: dict(table) for name, table in sorted(job.tables.items())}
@@ -130,7 +130,7 @@ def apply_stages(job: Job, rows: DataFrame, session: SparkSession) -> DataFrame:
 
 
 def stages_again(job: Job, row: dict[str, Any]) -> pa.Table:
-    """What the stages make now of a row on which they have failed. Raises the stage's CommandError.
+    """Return what the stages make now of a row on which they have failed. Raises the stage's CommandError.
 
     Raises StageRefused for stages that join a table.
     """

@@ -45,7 +45,7 @@ class JobTable:
 
 @dataclass(frozen=True, slots=True)
 class TableFiles:
-    """What a table has on disk: its files, their bytes, and its rows if its statistics say so."""
+    """The size of a table on disk: its files, their bytes, and its rows if its statistics say so."""
 
     file_count: int
     byte_count: int
@@ -53,7 +53,7 @@ class TableFiles:
 
 
 def table_name(sink: SinkOptions) -> str:
-    """What a job's record calls the sink's table."""
+    """The name of the sink's table in a job's record."""
     location = sink.location
     named = sink.kind == "sql" or sink.in_catalog
     target = [sink.options.get(name) for name in ("database", "collection", "table" if named else "", "topic")]
@@ -181,7 +181,7 @@ def table_files(sink: SinkOptions) -> TableFiles | None:
 
 
 _FORMATS: Final = {"_delta_log": "delta", "_spark_metadata": "events as Parquet files", "mirror.parquet": "parquet"}
-"""What a folder has, by the name of what only such a table has."""
+"""The kind of table in a folder, by a name that only such a table has."""
 
 
 def has_table(folder: Path) -> bool:

@@ -17,7 +17,7 @@ TableUpkeep = CatalogUpkeep | DeltaUpkeep
 
 
 class JobUpkeep:
-    """Of all tables of a job. What fails is reported and tried again: no batch depends on it."""
+    """Upkeep of all tables of a job. What fails is reported and tried again: no batch depends on it."""
 
     def __init__(self, job: Job) -> None:
         self._clock = SystemClock()
@@ -87,7 +87,7 @@ def upkeep_by_hand(job: Job) -> list[UpkeepReport]:
 
 
 def _upkeep_of(job: Job, *, with_spark: bool) -> list[TableUpkeep]:
-    """Of each of the job's tables, of several collections those that are there."""
+    """Yield the upkeep of each of the job's tables; of several collections those that are there."""
     from headrace.spark.session import get_session
 
     sinks = [table.sink for table in tables_of(job, with_spark=with_spark)]

@@ -27,7 +27,7 @@ class Lag:
     event_count: int
     seconds: int
     collections: Mapping[str, Lag] = field(default_factory=dict)
-    """Of several collections, that of each one that has events waiting; the rest have none."""
+    """The lag of each of several collections that has events waiting; the rest have none."""
 
 
 def lag_of(options: SourceOptions, positions: Sequence[ServerPosition]) -> Lag:

@@ -1,4 +1,4 @@
-"""What this machine lacks for a job: writable folders, a Java, jars, a way to object stores. Asks no server."""
+"""Checks that a machine has what a job needs: writable folders, a Java, jars, a way to object stores."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SESSION_CATALOG: Final = "spark_catalog"
 
 
 class CannotStart(RuntimeError):
-    """What a job needs and this machine does not have; `lines` has a line for each."""
+    """The error that names what a job needs and this machine does not have; `lines` has a line for each."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self.lines = tuple(lines)
@@ -33,7 +33,7 @@ class CannotStart(RuntimeError):
 
 
 def machine_problems(job: Job, *, starts_spark: bool = True) -> list[str]:
-    """What this machine lacks for the job, a line each. `starts_spark`: the job is to start Spark itself."""
+    """Return what this machine lacks for the job, a line each. `starts_spark`: the job is to start Spark itself."""
     lines = [line for line in map(_unwritable, _folders(job)) if line]
     lines += _missing_command(job)
     return lines + (_session_problems(job) if starts_spark else [])

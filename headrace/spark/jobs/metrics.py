@@ -72,7 +72,7 @@ class JobMetrics:
     snapshot_documents_total: int | None = None
     snapshot_seconds_left: float | None = None
     collections: dict[str, CollectionFigures] = field(default_factory=dict)
-    """Of several collections, what is known of each; of the first ones, if there are very many."""
+    """The figures of each of several collections; of the first ones, if there are very many."""
     phase: str = "starting"
     lock: threading.Lock = field(default_factory=threading.Lock)
     on_batch: Callable[[JobMetrics], object] | None = None

@@ -78,7 +78,7 @@ class MetricsListener(StreamingQueryListener):
         self._snapshot_rows = 0
         self._snapshot_since_ms: float | None = None
         self._waiting: dict[str, list[str]] | None = None
-        """Of several collections those that were to be read, by server, when the snapshot was first looked at."""
+        """The collections that were to be read, by server, when the snapshot was first looked at; of several ones."""
         self._read_before = 0
         self.row_counts: dict[int, int] = {}
         """The rows of batches of which Spark sees fewer: those that workers wrote as they read them."""

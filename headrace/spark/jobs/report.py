@@ -62,7 +62,7 @@ def _start_for_catalogs(job: Job) -> None:
 
 
 def explain_lines(job: Job) -> Iterator[str]:
-    """What the job does, and which stage runs where. Connects to no server."""
+    """Return what the job does, and which stage runs where. Connects to no server."""
     options = job.options
     namespace = ".".join(name for name in (options.database, options.collection) if name) or "the whole deployment"
     namespace += f" ({', '.join(options.collections)})" if options.collections else ""

@@ -1,4 +1,4 @@
-"""What a running job says: lines for people, its state for other processes, and the command of an alert."""
+"""Reports of a running job: lines for people, its state for other processes, and the command of an alert."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class RunReports:
-    """Of one run of a job. `report` takes lines for people."""
+    """The reports of one run of a job. `report` takes lines for people."""
 
     def __init__(self, job: Job, metrics: JobMetrics, report: Callable[[str], None]) -> None:
         self._job = job
@@ -31,7 +31,7 @@ class RunReports:
         self._watch = LagWatch(job.on_lag, report, late=before is not None and before.alerted)
         figures = before.figures or {} if before else {}
         self.snapshot_documents: int = figures.get("snapshot_documents") or 0
-        """What earlier runs read of the snapshot, if they were in one."""
+        """The part of the snapshot that earlier runs read, if they were in one."""
 
     def say(self, line: str) -> None:
         """Reports a line."""

@@ -1,4 +1,4 @@
-"""What a running job says of itself, for whoever asks from another process: its figures, its phase, what stopped it.
+"""The state that a running job stores for other processes: its figures, its phase, what stopped it.
 
     <checkpoint>/headrace-run.json     replaced every `report_seconds`, at the start and at the end
 

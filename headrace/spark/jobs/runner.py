@@ -147,9 +147,9 @@ class _Run:
         self._writing = threading.Lock()
         self._tables_there = TablesThere(job)
         self.failure: Exception | None = None
-        """What a sink raised."""
+        """The error that a sink raised."""
         self.snapshot_documents = 0
-        """What earlier runs read of the snapshot that the checkpoint is in."""
+        """The part that earlier runs read of the snapshot that the checkpoint is in."""
         self._query: StreamingQuery
         self._started = threading.Event()
         """Set while `_query` is the query that runs."""
@@ -394,7 +394,7 @@ def source_options(job: Job) -> dict[str, str]:
 
 
 def _no_answer() -> tuple[type[Exception], ...]:
-    """What Py4J raises when the JVM does not answer. (A server that does not answer raises a PyMongoError.)"""
+    """The errors that Py4J raises when the JVM does not answer."""
     from py4j.protocol import Py4JNetworkError
 
     return ConnectionError, Py4JNetworkError
@@ -484,7 +484,7 @@ def _locked_by(job: Job) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class ResetResult:
-    """What `reset_job` removed: paths and URLs."""
+    """The paths and URLs that `reset_job` removed."""
 
     removed: tuple[str, ...]
 

@@ -1,4 +1,4 @@
-"""What is held against each other before a job starts: its file, its checkpoint, its tables, and the server.
+"""Checks before a job starts: its file, its checkpoint, its tables and the server must belong together.
 
 Each says which source it is of, and the tables also which job and which sink fill them. What does not agree is refused
 here, by name and in one line, before Spark is started. Rules:
@@ -68,7 +68,7 @@ class StreamRefused(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class CheckedJob:
-    """What the checks have shown. `record` is what the checkpoint is to say from now on."""
+    """The result of the checks. `record` is what the checkpoint is to say from now on."""
 
     job: Job
     record: JobRecord
@@ -222,7 +222,7 @@ def _with_sinks(checked: CheckedJob, *, with_spark: bool) -> CheckedJob:
 
 
 def problems(job: Job) -> list[str]:
-    """What is wrong with the job, a line each; an empty list if it can run. Changes nothing."""
+    """Return what is wrong with the job, a line each; an empty list if it can run. Changes nothing."""
     lines = [*machine_problems(job), *address_problems(job)]
     try:
         with only_reading():
@@ -478,7 +478,7 @@ def _check_positions(checked: CheckedJob) -> None:
 
 
 def _check_order(checked: CheckedJob, now: dict[str, str]) -> None:
-    """Of a job that begins: what it reads must be newer than what its tables have, if that is of another history.
+    """Check that a job that begins reads what is newer than its tables, if they are of another history.
 
     Raises HistoryChanged if only a snapshot could tell what is still there; PositionLost as `wait_until_after`.
     """
@@ -504,7 +504,7 @@ def _check_order(checked: CheckedJob, now: dict[str, str]) -> None:
 
 
 def _check_beginnings(checked: CheckedJob) -> None:
-    """Of a job that begins: as `check_beginning`, for each table of state."""
+    """Check each table of state of a job that begins, as `check_beginning` does."""
     options = parse_options(checked.job.source)
     if options.start.kind == "snapshot" or checked.record.snapshot:
         return

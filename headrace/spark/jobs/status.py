@@ -63,11 +63,11 @@ class JobStatus:
     run: RunState | None
     sinks: tuple[SinkStatus, ...]
     collections: Mapping[str, str] = field(default_factory=dict)
-    """Of several collections the state of each one's snapshot, by name."""
+    """The state of each collection's snapshot, by name; of several ones."""
 
     @property
     def failure(self) -> str:
-        """What stopped the last run, if it did not end in order; empty while the job runs."""
+        """The reason why the last run stopped, if it did not end in order; empty while the job runs."""
         if self.process is not None or self.run is None:
             return ""
         if self.run.phase not in ENDED:
@@ -113,7 +113,7 @@ class JobStatus:
         }  # fmt: skip
 
     def collection_figures(self, name: str) -> CollectionFigures | None:
-        """What the last run has done with one of several collections; None if nothing."""
+        """Return what the last run has done with one of several collections; None if nothing."""
         given = (self.run.collections or {}).get(name) if self.run else None
         return None if given is None else CollectionFigures(**given)
 
@@ -204,7 +204,7 @@ def _collection_text(status: JobStatus, name: str) -> str:
 
 
 def _run_text(status: JobStatus) -> str:
-    """What a running job says of itself, after its process."""
+    """Return what a running job says of itself, after its process."""
     run = status.run
     if status.process is None or run is None or not run.figures:
         return ""

@@ -1,4 +1,4 @@
-"""What a job gives its sinks with typed columns: the validator of the collection, from which a schema is inferred."""
+"""Sinks with typed columns, and what a job gives them: the collection's validator, from which a schema is inferred."""
 
 from __future__ import annotations
 
