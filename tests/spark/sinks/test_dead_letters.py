@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 import headrace.spark.tables.dead_letters
-import headrace.spark.tables.delta_mirror
+import headrace.spark.tables.delta_documents
 from headrace.spark.rows.events import Row
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.sinks.contract import BatchReport, MicroBatch
@@ -26,7 +26,7 @@ from tests.spark.support.generated_changes import batches, token_at
 
 STEPS = (
     (headrace.spark.tables.dead_letters, "write_deltalake"),
-    (headrace.spark.tables.delta_mirror, "write_deltalake"),
+    (headrace.spark.tables.delta_documents, "write_deltalake"),
     (DeltaTable, "create_write_transaction"),
 )
 
