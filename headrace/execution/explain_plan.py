@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace import limits
 from headrace.cursors.collection_scan import WITHOUT_KEYS, clustered_summary
 from headrace.cursors.index_scan import IndexScan
-from headrace.cursors.text_scan import TermKeys
 from headrace.execution.planner.bounds import end_shown
 from headrace.execution.planner.clustered import records_shown
 from headrace.execution.planner.collated_bounds import CollationKey
@@ -44,6 +43,7 @@ from headrace.store.view import LEFT_OUT, Counted, Skip, View
 from headrace.values.bson.to_string import to_string
 
 if TYPE_CHECKING:
+    from headrace.cursors.text_scan import TermKeys
     from headrace.text.search import TextSearch
 
 Stage = dict[str, Any]

@@ -14,12 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import chain
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from headrace.cursors.collection_scan import IdScan, Scan
 from headrace.cursors.id_key_scan import IdKeyScan, Reader
 from headrace.cursors.index_scan import IndexScan, SeenRecords
-from headrace.cursors.text_scan import TermKeys
 from headrace.dispatch.context import CommandContext
 from headrace.errors import CommandError
 from headrace.execution.command_memory import memory_of
@@ -41,6 +40,9 @@ from headrace.store.indexes.index_keys import descends
 from headrace.store.view import View, id_bounds
 from headrace.values.bson import decode, encode, encode_in_order
 from headrace.values.bson.elements import find_element
+
+if TYPE_CHECKING:
+    from headrace.cursors.text_scan import TermKeys
 
 MERGED_COUNT: Final = 16
 """Documents that each of several merged scans reads at first."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from headrace.errors import CommandError
 from headrace.query.match.text_match import TextQuery
 from headrace.store.catalog import Collection
 from headrace.store.indexes.index_entries import key_maker
 from headrace.store.indexes.text_keys import TextKeyMaker, is_text
-from headrace.text.text_spec import TextSpec
+
+if TYPE_CHECKING:
+    from headrace.text.text_spec import TextSpec
 
 
 def text_query(collection: Collection | None, namespace: str = "") -> TextQuery:

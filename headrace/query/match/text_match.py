@@ -10,12 +10,12 @@ from headrace.errors import CommandError
 from headrace.query.match.match_expression import And, DocumentTest, MatchExpression, MatchType, Nor, Not, Or
 from headrace.query.text_score import TextScore
 from headrace.text.languages import language_of
-from headrace.text.text_spec import TextSpec
 from headrace.values.bson import type_name
 from headrace.values.paths import ValueTest
 
 if TYPE_CHECKING:
     from headrace.text.search import TextSearch
+    from headrace.text.text_spec import TextSpec
 
 _FIELDS = {"$caseSensitive": bool, "$diacriticSensitive": bool, "$language": str, "$search": str}
 _TYPES = {bool: "bool", str: "string"}
