@@ -34,6 +34,7 @@ EXAMPLES: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "_mergeAuthzCollections": ("admin", {"_mergeAuthzCollections": 1, **_MERGE}),
     "aggregate": ("shop", {"aggregate": "orders", "pipeline": [], "cursor": {}}),
     "applyOps": ("admin", {"applyOps": [{"op": "i", "ns": "shop.orders", "o": {"_id": 2}}]}),
+    "autoCompact": ("admin", {"autoCompact": True}),
     "bulkWrite": ("admin", {"bulkWrite": 1, "ops": [{"insert": 0, "document": {}}], "nsInfo": [{"ns": "shop.orders"}]}),
     "cloneCollectionAsCapped": ("shop", {"cloneCollectionAsCapped": "orders", "toCollection": "copy", "size": 4096}),
     "collMod": ("shop", {"collMod": "orders"}),
@@ -48,6 +49,7 @@ EXAMPLES: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "delete": ("shop", {"delete": "orders", "deletes": [{"q": {"_id": 1}, "limit": 1}]}),
     "distinct": ("shop", {"distinct": "orders", "key": "_id"}),
     "drop": ("shop", {"drop": "spare"}),
+    "dropConnections": ("admin", {"dropConnections": 1, "hostAndPort": []}),
     "dropIndexes": ("shop", {"dropIndexes": "orders", "index": "none"}),
     "explain": ("shop", {"explain": {"find": "orders"}}),
     "find": ("shop", {"find": "orders"}),
@@ -76,6 +78,7 @@ EXAMPLES: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "updateUser": ("shop", {"updateUser": "ann", "customData": {"a": 1}}),
     "usersInfo": ("shop", {"usersInfo": 1}),
     "validate": ("shop", {"validate": "orders"}),
+    "validateDBMetadata": ("shop", {"validateDBMetadata": 1, "db": "shop", "apiParameters": {}}),
 }
 """The request of each command that the tables are about; of the others it is `{command: 1}`."""
 OF_COLLECTION: Final = frozenset({"collStats", "compact", "listIndexes", "mapReduce", "reIndex"})

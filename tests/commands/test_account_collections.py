@@ -22,9 +22,10 @@ MARKER = "hiddenmarker"
 """Part of a user's and of a role's document. No reply to anybody but their administrators has it."""
 
 WITHOUT_COLLECTION = frozenset({
-    "abortTransaction", "authenticate", "buildInfo", "commitTransaction", "configureFailPoint", "connPoolStats",
-    "connectionStatus", "createRole", "createUser", "currentOp", "dropAllRolesFromDatabase",
-    "dropAllUsersFromDatabase", "dropRole", "dropUser", "endSessions", "features", "fsync", "fsyncUnlock",
+    "abortTransaction", "authenticate", "autoCompact", "buildInfo", "commitTransaction", "configureFailPoint",
+    "connPoolStats", "connectionStatus", "createRole", "createUser", "currentOp", "dropAllRolesFromDatabase",
+    "dropAllUsersFromDatabase", "dropConnections", "dropRole", "dropUser", "endSessions", "features", "fsync",
+    "fsyncUnlock",
     "getClusterParameter", "getCmdLineOpts", "getDefaultRWConcern", "getDiagnosticData", "getLog", "getParameter",
     "grantPrivilegesToRole", "grantRolesToRole", "grantRolesToUser", "hello", "hostInfo", "invalidateUserCache",
     "isMaster", "killAllSessions", "killAllSessionsByPattern", "killOp", "killSessions", "listCommands",
@@ -36,7 +37,7 @@ WITHOUT_COLLECTION = frozenset({
     "saslContinue", "saslStart", "serverStatus", "setClusterParameter", "setDefaultRWConcern",
     "setFeatureCompatibilityVersion", "setParameter", "setQuerySettings", "shutdown", "startSession", "testVersion2",
     "top",
-    "updateRole", "updateUser", "usersInfo", "whatsmyuri",
+    "updateRole", "updateUser", "usersInfo", "validateDBMetadata", "whatsmyuri",
 })  # fmt: skip
 """Commands that name no collection, whose own tests say what they show to whom."""
 

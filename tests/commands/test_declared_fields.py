@@ -44,7 +44,7 @@ def database_of(command: Command) -> str:
 def beginning(command: Command) -> dict[str, Any]:
     """The command's first field, of a type that it may have."""
     types = command.arguments.by_name[command.name].kind.types
-    values = ("c", Int64(1), {"find": "c"}, [])
+    values = ("c", Int64(1), {"find": "c"}, [], True)
     return {command.name: next(value for value in values if type(value) in types)}
 
 

@@ -38,7 +38,7 @@ AUTHORIZED_COLLECTIONS: Final = boolean("authorizedCollections", strict=True)
 AUTHORIZED_DATABASES: Final = boolean("authorizedDatabases", strict=True)
 FILTER: Final = document("filter")
 NAME_ONLY: Final = boolean("nameOnly")
-SCALE: Final = number("scale", 1)
+SCALE: Final = number("scale", 1, least=1)
 
 
 def _shown(collection: Collection) -> dict[str, Any]:

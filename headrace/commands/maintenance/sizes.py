@@ -167,7 +167,7 @@ def _data_size_needs(engine: Engine, request: Request, grants: Grants) -> Iterat
     yield str(request.body.get(request.name)), frozenset({"find"})
 
 
-_COMPACT: Final = Fields(DRY_RUN, FORCE, number("freeSpaceTargetMB"))
+_COMPACT: Final = Fields(DRY_RUN, FORCE, number("freeSpaceTargetMB", least=1))
 _DATA_SIZE: Final = Fields(
     string("dataSize", required=True), KEY_PATTERN, MAX, MIN, *without_effect("bool", "estimate")
 )

@@ -1,10 +1,10 @@
-"""Commands of operators: rotateCertificates, top, fsync, shutdown."""
+"""Commands of operators: rotateCertificates, top, fsync, autoCompact, dropConnections, shutdown."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from headrace.dispatch.arguments import Field, Fields, FieldType, boolean, string
+from headrace.dispatch.arguments import Field, Fields, FieldType, array, boolean, number, string, without_effect
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request, require_loopback
@@ -28,6 +28,17 @@ def fsync(context: CommandContext, request: Request) -> dict[str, Any]:
     if LOCK.of(request.body):
         raise CommandError(115, "fsync with lock is not supported: copy the data with the server stopped")
     return {"numFiles": 1}
+
+
+def compact_automatically(context: CommandContext, request: Request) -> dict[str, Any]:
+    """autoCompact: nothing is to be done, on or off: what is freed is used again by the next writes, as always, and
+    the file never shrinks."""
+    return {}
+
+
+def drop_connections(context: CommandContext, request: Request) -> dict[str, Any]:
+    """dropConnections: close the connections that this server has opened to others, and a set of one has none."""
+    return {}
 
 
 def rotate_certificates(context: CommandContext, request: Request) -> dict[str, Any]:
@@ -62,6 +73,24 @@ def shut_down(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 COMMANDS: Final = (
+    Command(
+        "autoCompact",
+        compact_automatically,
+        Fields(
+            boolean("autoCompact", strict=True, required=True),
+            number("freeSpaceTargetMB", least=1),
+            *without_effect("bool", "runOnce"),
+        ),
+        admin_only=True,
+        requires=on_cluster("compact"),
+    ),
+    Command(
+        "dropConnections",
+        drop_connections,
+        Fields(array("hostAndPort", "string", required=True)),
+        admin_only=True,
+        requires=on_cluster("dropConnections"),
+    ),
     Command("fsync", fsync, Fields(LOCK, strict=False), admin_only=True, requires=on_cluster("fsync")),
     Command("logRotate", rotate_log, Fields(LOG, strict=False), admin_only=True, requires=on_cluster("logRotate")),
     Command(

@@ -38,6 +38,7 @@ FIELDS: Final[dict[str, str]] = {
         fromMongos fromRouter hint includeQueryStatsMetrics isMapReduceCommand let needsMerge pipeline querySettings
         runtimeConstants sampleId
     """,
+    "autoCompact": "freeSpaceTargetMB runOnce",
     "bulkWrite": "bypassDocumentValidation bypassEmptyTsReplacement cursor errorsOnly let nsInfo ops ordered",
     "collMod": """
         cappedMax cappedSize changeStreamPreAndPostImages collectionUUID dryRun expireAfterSeconds index pipeline
@@ -63,6 +64,7 @@ FIELDS: Final[dict[str, str]] = {
     "drop": "collectionUUID",
     "dropAllRolesFromDatabase": "",
     "dropAllUsersFromDatabase": "",
+    "dropConnections": "hostAndPort",
     "dropDatabase": "",
     "dropIndexes": "collectionUUID index isTimeseriesNamespace",
     "dropRole": "",
@@ -100,6 +102,7 @@ FIELDS: Final[dict[str, str]] = {
     "update": f"{WRITING} let runtimeConstants updates",
     "updateRole": "authenticationRestrictions privileges roles",
     "updateUser": "authenticationRestrictions customData digestPassword mechanisms pwd roles",
+    "validateDBMetadata": "apiParameters collection db",
     "usersInfo": "filter showAuthenticationRestrictions showCredentials showCustomData showPrivileges",
 }
 """The fields of each command that refuses what it does not know, but those of every command and its own name."""
@@ -144,11 +147,13 @@ BEGINNINGS: Final[dict[str, dict[str, Any]]] = {
     "createIndexes": {"indexes": [{"key": {"a": 1}, "name": "a_1"}]},
     "delete": {"deletes": [{"q": {"_id": 9}, "limit": 0}]},
     "distinct": {"key": "a"},
+    "dropConnections": {"hostAndPort": []},
     "dropIndexes": {"index": "*"},
     "findAndModify": {"query": {"_id": 9}, "update": {"$set": {"a": 1}}},
     "getMore": {"collection": "c"},
     "insert": {"documents": [{"a": 1}]},
     "killCursors": {"cursors": [Int64(1)]},
+    "validateDBMetadata": {"apiParameters": {}},
     "renameCollection": {"to": "t.d"},
     "update": {"updates": [{"q": {"_id": 9}, "u": {"$set": {"a": 1}}}]},
 }
@@ -196,7 +201,7 @@ def test_every_command_has_the_generic_fields() -> None:
 
 def beginning(command: str) -> dict[str, Any]:
     types = COMMANDS[command].arguments.by_name[command].kind.types
-    first = next(value for value in ("t.c" if command == "renameCollection" else "c", Int64(1), {"find": "c"}, [])
+    first = next(value for value in ("t.c" if command == "renameCollection" else "c", Int64(1), {"find": "c"}, [], True)
                  if type(value) in types)  # fmt: skip
     return {command: first, **BEGINNINGS.get(command, {})}
 
