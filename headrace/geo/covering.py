@@ -11,6 +11,7 @@ from math import cos, floor, log2, pi, sin
 from typing import Final
 
 from headrace.geo.cells import FACES, LEAF_LEVEL, Cell, cell_at, leaf
+from headrace.geo.near_cells import SphereCells
 from headrace.geo.polygons import Edge
 from headrace.geo.shapes import Cap, Geometry
 from headrace.geo.sphere import SIGN_ERROR, Vector, angle, edge_normal, normalized
@@ -71,16 +72,19 @@ def _sort_out(
     crossing: list[tuple[Cell, Sequence[_Arc]]],
 ) -> None:  # fmt: skip
     """Append cells to those that are inside the region, or to those that meet its edge; the others are left out."""
+    if isinstance(area, Cap):
+        about = SphereCells(area.centre, 1.0)
+        for cell, _ in cells:
+            if about.least(cell) > area.radius + _SLACK:
+                continue
+            if about.most(cell) <= area.radius:
+                inside.append(cell)
+            else:
+                crossing.append((cell, ()))
+        return
     for cell, edges in cells:
         centre, radius = cell.circle
         radius += _SLACK
-        if isinstance(area, Cap):
-            away = angle(area.centre, centre)
-            if away + radius <= area.radius:
-                inside.append(cell)
-            elif away <= area.radius + radius:
-                crossing.append((cell, ()))
-            continue
         near = _near(edges, centre, radius)
         if near:
             crossing.append((cell, near))
