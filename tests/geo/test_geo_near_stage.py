@@ -84,7 +84,7 @@ def test_metadata_of_later_stages(at: DrivenServer) -> None:
         "projection": {"e": {"$meta": "geoNearDistance"}, "p": {"$meta": "geoNearPoint"}, "at": 0},
     })["cursor"]["firstBatch"]  # fmt: skip
     assert found == {"_id": 1, "a": 1, "e": pytest.approx(DEGREE), "p": point(1, 0)}
-    for pipeline in ([show], [stage(), {"$group": {"_id": "$a"}}, show]):
+    for pipeline in ([show], [stage(), {"$group": {"_id": "$a"}}, show], [stage(), {"$sort": {"a": 1}}, show]):
         with pytest.raises(CommandError) as refused:
             run(at, *pipeline)
         assert refused.value.code == 40218
