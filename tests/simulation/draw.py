@@ -26,6 +26,7 @@ INDEXES: Final[dict[str, Document]] = {
     "n_1": {"key": {"n": 1}, "sparse": True},
     "n_5": {"key": {"n": 1}, "partialFilterExpression": {"n": {"$gte": 5}}},
     "s_1_a_1": {"key": {"s": 1, "a": 1}},
+    "s_text": {"key": {"s": "text"}},
     "t_1": {"key": {"t": 1}, "expireAfterSeconds": 60},
     "u_1": {"key": {"u": 1}, "unique": True, "sparse": True},
     "u_1_a_1": {"key": {"u": 1, "a": 1}, "unique": True},

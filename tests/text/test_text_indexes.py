@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headrace.errors import CommandError
+from headrace.store.check.directory import check
+from headrace.store.indexes import text_keys
 from headrace.testing.clock import FakeClock
 from headrace.testing.driven import DrivenServer
 
@@ -233,3 +236,18 @@ def test_a_document_with_too_many_terms_is_refused(at: DrivenServer) -> None:
     create(at, {"t": "text"})
     text = " ".join(f"n{number}" for number in range(10_001))
     assert refused(at, {"insert": "c", "documents": [{"t": text}]}) == 201
+
+
+def test_keys_of_other_stemmers_are_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr(text_keys, "text_format", lambda: "text 0")
+        earlier.setattr(text_keys, "term_in_index", lambda term: "x" + term)
+        with DrivenServer(tmp_path, clock=FakeClock()) as at:
+            create(at, {"t": "text"})
+            insert(at, *({"_id": n, "t": "oil lamps"} for n in range(5)))
+    with DrivenServer(tmp_path, clock=FakeClock()) as at:
+        assert "the index i of t.c is built" in caplog.text
+        assert find(at, "lamp") == list(range(5)) and key_count(at) == 10
+    assert check(tmp_path).problems == []

@@ -125,6 +125,10 @@ def test_every_command_searches(at: DrivenServer) -> None:
     assert at.must("t", {"distinct": "c", "key": "by", "query": text("coffee")})["values"] == ["xyz", "efg"]
     modified = {"findAndModify": "c", "query": text("cake"), "update": {"$set": {"x": 1}}, "new": True}
     assert at.must("t", modified)["value"]["x"] == 1
+    first = {"findAndModify": "c", "query": text("coffee shop"), "sort": {"s": SCORE}, "update": {"$set": {"y": 1}}}
+    assert at.must("t", first)["value"]["_id"] == 2
+    one = {"q": text("coffee shop"), "u": {"$set": {"z": 1}}, "sort": {"s": SCORE}}
+    assert at.must("t", {"update": "c", "updates": [one]})["nModified"] == 1 and ids(at, {"z": 1}) == [2]
     update = {"q": text("coffee"), "u": {"$set": {"subject": "Black tea"}}, "multi": True}
     assert at.must("t", {"update": "c", "updates": [update]})["nModified"] == 3
     assert at.must("t", {"delete": "c", "deletes": [{"q": text("teas -green"), "limit": 0}]})["n"] == 3
@@ -158,6 +162,7 @@ def test_alternatives_of_a_search_have_indexes(at: DrivenServer) -> None:
         ({"find": "c", "filter": {}, "sort": {"s": SCORE}}, 40218),
         ({"find": "c", "filter": text("x"), "sort": {"s": {"$meta": "other"}}}, 31138),
         ({"create": "v", "validator": text("x")}, 2),
+        ({"findAndModify": "c", "query": text("cake"), "remove": True, "fields": {"s": SCORE}}, 40218),
         ({"createIndexes": "c", "indexes": [{"key": {"a": 1}, "name": "a", "partialFilterExpression": text("x")}]}, 2),
     ],
 )  # fmt: skip
@@ -173,6 +178,9 @@ def test_what_a_search_cannot_be_is_refused(at: DrivenServer, command: Json, cod
         ([{"$match": text("x")}, {"$group": {"_id": 1}}, {"$set": {"s": SCORE}}], 40218),
         ([{"$match": {}}, {"$sort": {"s": SCORE}}], 40218), ([{"$set": {"s": SCORE}}], 40218),
         ([{"$facet": {"x": [{"$match": text("x")}]}}], 2),
+        ([{"$lookup": {"from": "c", "pipeline": [{"$match": text("x")}], "as": "x"}}], 2),
+        ([{"$unionWith": {"coll": "c", "pipeline": [{"$match": text("x")}]}}], 2),
+        ([{"$match": {**text("x"), "$expr": {"$gt": [SCORE, 1]}}}], 40218),
     ],
 )  # fmt: skip
 def test_a_search_begins_a_pipeline(at: DrivenServer, stages: list[Json], code: int) -> None:

@@ -33,8 +33,10 @@ from headrace.execution.let import variables_of
 from headrace.execution.plan import Finder, check_hint, collation_of
 from headrace.execution.writes.matches import Target, created, first_match, missing
 from headrace.execution.writes.updates import Applier, parsed
+from headrace.query.match.text_match import has_text
 from headrace.query.projection import Projection, parse_projection
 from headrace.query.sort import SortKey, parse_sort
+from headrace.query.text_score import TextScore
 from headrace.query.update import check_upsert_filter
 from headrace.store.catalog import Collection
 from headrace.values.bson import MISSING
@@ -118,7 +120,8 @@ def _projection(
 
 def _sort_key(body: dict[str, Any], collection: Collection) -> SortKey | None:
     sort = body.get("sort")
-    return parse_sort(sort, collation_of(collection, body.get("collation"))) if sort else None
+    score = TextScore() if has_text(QUERY.of(body)) else None
+    return parse_sort(sort, collation_of(collection, body.get("collation")), score=score) if sort else None
 
 
 def _remove(

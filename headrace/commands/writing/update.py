@@ -42,8 +42,10 @@ from headrace.execution.let import variables_of
 from headrace.execution.plan import Finder, check_hint, collation_of
 from headrace.execution.writes.matches import MatchedDocument, Target, created, first_match, matches, missing
 from headrace.execution.writes.updates import Applier, Changed, parsed
+from headrace.query.match.text_match import has_text
 from headrace.query.pipeline import check_stage_names
 from headrace.query.sort import parse_sort
+from headrace.query.text_score import TextScore
 from headrace.query.update import Update, check_upsert_filter, parse_update
 from headrace.store.write_transaction import RetryableWrite
 from headrace.values.bson import decode, encode, find_element, value_size
@@ -247,7 +249,8 @@ def _changes(
                 if not MULTI.of(statement):
                     return
         return
-    key = parse_sort(statement["sort"], collation)
+    score = TextScore() if has_text(statement["q"]) else None
+    key = parse_sort(statement["sort"], collation, score=score)
     while (first := first_match(context, finder, key)) is not None:
         changed = applier.change(first)
         if changed is not None:  # otherwise it was changed meanwhile: there may be another first
