@@ -24,16 +24,19 @@ class Schedule(NamedTuple):
 
 
 def follow(
-    writer: ArchiveWriter, schedule: Schedule, wait: Callable[[float], bool], report: Callable[[str], None]
-) -> None:
+    writer: ArchiveWriter, schedule: Schedule, wait: Callable[[float], bool], report: Callable[[str], None],
+    note: Callable[[str], None] | None = None,
+) -> None:  # fmt: skip
     """Ship until `wait`, which gets the seconds to wait, returns False. The writer has begun.
+
+    `note` is called with what happens in the ordinary course, and `report` with the rest; None: `report` with both.
 
     Raises what `ArchiveWriter.ship` raises, except `OSError` and `ReadersChanged`, which it reports once in a row.
     """
     failed = False
     while True:
         try:
-            _look(writer, schedule, report)
+            _look(writer, schedule, report, note or report)
             if failed:
                 report("the backup goes on")
             failed = False
@@ -45,14 +48,16 @@ def follow(
             return
 
 
-def _look(writer: ArchiveWriter, schedule: Schedule, report: Callable[[str], None]) -> None:
+def _look(
+    writer: ArchiveWriter, schedule: Schedule, report: Callable[[str], None], note: Callable[[str], None]
+) -> None:
     writer.ship()
     while writer.shipped.lost:
         after, through = writer.shipped.lost.pop()
         report(f"the oplog had lost the entries from {after:016x} to {through:016x}: no moment between can be restored")
     if writer.is_snapshot_due(schedule.every_ms):
         snapshot = writer.snapshot(writer.ship)
-        report(f"stored a snapshot at {snapshot.position:016x}: {snapshot.pieces} pieces")
+        note(f"stored a snapshot at {snapshot.position:016x}: {snapshot.pieces} pieces")
         writer.ship()
         if schedule.retain_ms is not None:
             writer.retain(schedule.retain_ms)

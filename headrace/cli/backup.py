@@ -170,7 +170,7 @@ def _ship(archive: BackupArchive, arguments: argparse.Namespace) -> int:
     )
     schedule = Schedule(arguments.snapshotEvery, arguments.retain)
     if arguments.while_stdin:
-        follow(writer, schedule, partial(_wait_while_stdin, writer), say)
+        follow(writer, schedule, partial(_wait_while_stdin, writer), say, partial(print, flush=True))
         writer.ship()  # what the server has committed last
     elif arguments.follow:
         follow(writer, schedule, _wait, say)

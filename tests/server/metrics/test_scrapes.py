@@ -16,6 +16,7 @@ import pytest
 import headrace
 from headrace import limits
 from headrace.clock import monotonic
+from headrace.server.backup_process import BackupProcess
 from headrace.server.metrics.exposition import _HOLDER
 from headrace.server.metrics.scrapes import ScrapeListener
 from tests.waiting import until
@@ -94,6 +95,15 @@ def test_a_server_without_an_oplog_has_no_metrics_of_one() -> None:
     with headrace.Server(metrics_port=0, oplog=False) as server:
         shown = metrics(server)
     assert "headrace_oplog_entries" not in shown and "headrace_connections" in shown
+
+
+def test_the_backup_beside_a_server_is_seen(server: headrace.Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SCRAPE_REUSE_SECONDS", -1.0)
+    backup = server._running.backup = BackupProcess([])
+    shown = metrics(server)
+    assert shown["headrace_backup_running"] == 0 and "headrace_backup_position_seconds" not in shown
+    backup.position = 1_700_000_000 << 32 | 5
+    assert metrics(server)["headrace_backup_position_seconds"] == 1_700_000_000
 
 
 def test_there_are_few_series_however_many_holders_and_scopes_there_are(
