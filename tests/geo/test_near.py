@@ -229,3 +229,35 @@ def test_where_a_near_may_not_be(at: DrivenServer) -> None:
     assert refused(at, {"find": "c", "filter": {"to": near(0, 0)}}).code == 291
     assert found(at, spec, hint="i") == [1]
     assert at.must("t", {"find": "absent", "filter": spec})["cursor"]["firstBatch"] == []
+
+
+def test_explain_of_other_commands(at: DrivenServer) -> None:
+    indexed(at, {"at": "2dsphere"}, [{"_id": n, "at": point(n, 0)} for n in range(20)])
+    spec = {"at": near(0, 0, maxDistance=350_000)}
+    for command, stage in (
+        ({"count": "c", "query": spec}, "COUNT"),
+        ({"delete": "c", "deletes": [{"q": spec, "limit": 0}]}, "DELETE"),
+        ({"update": "c", "updates": [{"q": spec, "u": {"$set": {"a": 1}}, "multi": True}]}, "UPDATE"),
+        ({"find": "c", "filter": spec, "sort": {"_id": -1}}, "SORT"),
+    ):
+        plan = at.must("t", {"explain": command, "verbosity": "executionStats"})
+        stages_of = plan["executionStats"]["executionStages"]
+        assert stages_of["stage"] == stage
+        while "inputStage" in stages_of:
+            stages_of = stages_of["inputStage"]
+        assert (stages_of["stage"], stages_of["nReturned"]) == ("GEO_NEAR_2DSPHERE", 4), stage
+    (found_,) = at.must("t", {"find": "c", "filter": spec, "limit": 1, "showRecordId": True})["cursor"]["firstBatch"]
+    assert found_["_id"] == 0 and "$recordId" in found_
+
+
+def test_a_near_sees_the_writes_of_its_transaction(at: DrivenServer) -> None:
+    from bson import Binary, Int64
+
+    indexed(at, {"at": "2dsphere"}, [{"_id": n, "at": point(n, 0)} for n in range(60)])
+    fields = {"lsid": {"id": Binary(bytes(16), 4)}, "txnNumber": Int64(1), "autocommit": False}
+    at.must("t", {"insert": "c", "documents": [{"_id": 99, "at": point(0.1, 0)}], "startTransaction": True, **fields})
+    at.must("t", {"delete": "c", "deletes": [{"q": {"_id": 1}, "limit": 1}], **fields})
+    assert found(at, {"at": near(0, 0)}, limit=4, **fields) == [0, 99, 2, 3]
+    assert len(found(at, {"at": near(0, 0)}, **fields)) == 60
+    assert found(at, {"at": near(0, 0)}, limit=4) == [0, 1, 2, 3]
+    at.must("admin", {"abortTransaction": 1, **fields})
