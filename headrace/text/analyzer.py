@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
+from sys import maxsize
 from typing import Final
 from unicodedata import normalize
 
@@ -27,6 +28,8 @@ _FOLDED_COUNT_MAX: Final = 10_000
 _KNOWN_COUNT_MAX: Final = 20_000
 _KNOWN_LENGTH_MAX: Final = 40
 """Words whose terms are remembered, and the length of the longest: texts mostly have the same ones."""
+_PIECE_LENGTH: Final = 100_000
+"""The length of a piece of a text whose words are in memory at once."""
 
 
 @cache
@@ -50,16 +53,19 @@ class Analyzer:
         self._as_written = _Table(lambda piece: " " if delimiter.match(piece) else piece)
         self._known: dict[str, str] = {"": ""}
 
-    def counts(self, text: str) -> Counter[str]:
-        """Return how often a text has each term."""
+    def counts(self, text: str, count_max: int = maxsize) -> Counter[str]:
+        """Return how often a text has each term; some of them only, where there are more than `count_max`."""
         counted: Counter[str] = Counter()
         known = self._known
-        for word, count in Counter(text.translate(self._in_lower_case).split(" ")).items():
-            term = known.get(word)
-            if term is None:
-                term = self._remembered(word)
-            if term:
-                counted[term] += count
+        for words in _words(text.translate(self._in_lower_case)):
+            for word, count in Counter(words).items():
+                term = known.get(word)
+                if term is None:
+                    term = self._remembered(word)
+                if term:
+                    counted[term] += count
+            if len(counted) > count_max:
+                break
         return counted
 
     def terms(self, text: str, *, with_case: bool, with_marks: bool) -> set[str]:
@@ -67,10 +73,11 @@ class Analyzer:
         if not with_case and not with_marks:
             return set(self.counts(text))
         made = set()
-        for word in set(text.translate(self._as_written if with_case else self._in_lower_case).split(" ")):
-            if folded(word, turkish=self.is_turkish) not in self._stop_words:
-                stem = self._stem(word)
-                made.add(stem if with_marks else without_marks(stem))
+        for words in _words(text.translate(self._as_written if with_case else self._in_lower_case)):
+            for word in set(words):
+                if folded(word, turkish=self.is_turkish) not in self._stop_words:
+                    stem = self._stem(word)
+                    made.add(stem if with_marks else without_marks(stem))
         return made - {""}
 
     def _remembered(self, word: str) -> str:
@@ -81,6 +88,18 @@ class Analyzer:
                 self._known.clear()
             self._known[word] = term
         return term
+
+
+def _words(text: str) -> Iterator[list[str]]:
+    """Yield the words of a text that spaces divide, perhaps empty ones, a bounded number at a time."""
+    start = 0
+    while len(text) - start > _PIECE_LENGTH:
+        end = text.find(" ", start + _PIECE_LENGTH)
+        if end < 0:
+            break
+        yield text[start:end].split(" ")
+        start = end + 1
+    yield text[start:].split(" ")
 
 
 def stemmer_version() -> str:

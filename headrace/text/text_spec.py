@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from sys import maxsize
 from typing import Any, Final, NamedTuple
 
 from headrace.errors import CommandError
@@ -57,11 +58,16 @@ class TextSpec:
         """Yield the texts of a document. Raises 17261 and 17262 for a language that is none."""
         return self._of_document(document, "", self.default_language)
 
-    def scores(self, document: dict[str, Any], wanted: Collection[str] | None = None) -> dict[str, float]:
-        """Return the score of each term of a document, or of those that are wanted. Raises as `texts`."""
+    def scores(
+        self, document: dict[str, Any], wanted: Collection[str] | None = None, count_max: int = maxsize
+    ) -> dict[str, float]:
+        """Return the score of each term of a document, or of those that are wanted; of some of them only, where there
+        are more than `count_max`. Raises as `texts`."""
         scores: dict[str, float] = {}
         for text, weight, analyze in self.texts(document):
-            counts = analyze.counts(text)
+            if len(scores) > count_max:
+                break
+            counts = analyze.counts(text, count_max)
             total = counts.total()
             for term in counts if wanted is None else [term for term in wanted if term in counts]:
                 count = counts[term]

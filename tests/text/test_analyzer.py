@@ -35,6 +35,15 @@ def test_times_are_counted_without_stop_words() -> None:
     assert analyzer("english").counts("lamp and Lamps and the lamp's oil") == {"lamp": 3, "oil": 1}
 
 
+def test_a_long_text_is_divided_between_words() -> None:
+    text = " ".join(f"w{number % 700} and" for number in range(70_000))
+    counts = analyzer("english").counts(text)
+    assert set(counts.values()) == {100} and len(counts) == 700
+    assert analyzer("none").terms(text, with_case=True, with_marks=True) == {*counts, "and"}
+    assert 500 < len(analyzer("english").counts(" ".join(f"w{number}" for number in range(70_000)), 500)) < 70_000
+    assert analyzer("none").counts("x" * 200_000 + " y") == {"x" * 200_000: 1, "y": 1}
+
+
 def test_case_and_marks_count_where_they_are_asked_for() -> None:
     english = analyzer("english")
     assert english.terms("The Café cafés", with_case=True, with_marks=True) == {"Café", "café"}

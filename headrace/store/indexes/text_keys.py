@@ -105,7 +105,7 @@ class TextKeyMaker:
             return {}
         before, row_before = self._others(decoded, self._before)
         after, row_after = self._others(decoded, self._after)
-        scores = self.text_spec.scores(decoded)
+        scores = self.text_spec.scores(decoded, count_max=count_max)
         if len(scores) > count_max:
             raise too_many_keys()
         before, after = self._prefix + before, after + END
