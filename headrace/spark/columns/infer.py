@@ -98,6 +98,22 @@ def merged(schema: StructOf, other: StructOf, rules: ColumnRules) -> StructOf:
     return StructOf(fields)
 
 
+def with_growth(schema: StructOf, other: StructOf, rules: ColumnRules) -> StructOf:
+    """The schema with all that another one has, which has grown out of the same: also the wider types."""
+    return merged(merged(schema, other, rules), _as_stored(other), rules)
+
+
+def _as_stored(kind: Any) -> Any:
+    """The type of values as the columns of this type store them: a number as the wider one."""
+    if isinstance(kind, LeafType):
+        return LeafType(kind.stored, kind.stored) if kind.natural.name in NUMBERS else kind
+    if isinstance(kind, StructOf):
+        return StructOf(tuple(replace(each, type=_as_stored(each.type)) for each in kind.fields))
+    if isinstance(kind, ArrayOf):
+        return ArrayOf(_as_stored(kind.item))
+    return MapOf(_as_stored(kind.value)) if isinstance(kind, MapOf) else kind
+
+
 def validator_schema(validator: Mapping[str, Any], rules: ColumnRules) -> StructOf:
     """The schema that a collection's `$jsonSchema` describes, as far as it does."""
     fields: tuple[StructField, ...] = ()

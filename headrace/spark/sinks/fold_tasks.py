@@ -5,7 +5,8 @@ and what the table has of their documents, folds them as the driver would, and w
 has one of them. Files of several slots are written anew by all of them, each its own rows.
 
 Where documents need columns that a typed table has not yet, tasks say which, the driver adds all of them, and these
-tasks run again. So the driver sees no row, and its work does not grow with them.
+tasks run again. Where a column's type is to be another, all tasks run again and write all files anew. So the driver
+sees no row, and its work does not grow with them.
 
 Rule: what a task returns says nothing of another slot. So a batch with a row that is about more than one document (a
 drop, the beginning or the end of a snapshot) is folded in the driver, and so is one of which a task cannot be sure: an
@@ -20,6 +21,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.spark.masks.mask import Mask
@@ -96,7 +98,8 @@ class HistoryFold:
         return document_keys(rows)
 
     def folded(self, rows: list[Row], existing: pa.Table, prefix: str) -> FoldedRows:
-        changes = VersionChanges(self.progress, versions_by_key(existing, None), lambda _: {}, self.policy)
+        current = versions_by_key(existing.filter(pc.field("until").is_null()), None)
+        changes = VersionChanges(self.progress, current, lambda _: {}, self.policy)
         for row in rows:
             changes.take(row)
         new = table_of(changes.changed.values())
@@ -139,20 +142,23 @@ class FoldTask:
     fold: Fold
     omit: Mask | None
 
-    def run(self, spark: SparkSession, table: DeltaDocuments) -> list[FoldedSlot] | None:
-        """Return the result of each slot's task; None if the driver is to fold the batch.
+    def run(self, spark: SparkSession, table: DeltaDocuments) -> tuple[DocumentFiles, list[FoldedSlot]] | None:
+        """Return the table's files, and the result of each slot's task; None if the driver is to fold the batch.
 
         The table may have new columns in either case.
         """
+        files: DocumentFiles | None = self.table
         folded = self._run(spark, range(self.table.slots.count))
         if folded and (wanted := [text for each in folded for text in each.wanted]):
-            files, done = table.grown(self.table, wanted), [each for each in folded if not each.wanted]
-            slots = [each.slot for each in folded if each.wanted]
+            files = table.grown(self.table, wanted)
+            done = [each for each in folded if not each.wanted and not (files and files.before is not None)]
+            self._remove(each for each in folded if each not in done)
+            slots = [each.slot for each in folded if each not in done]
             again = replace(self, table=files)._run(spark, slots) if files else None
             folded = done + again if again and not any(each.wanted for each in again) else None
             if folded is None:
                 self._remove(done + (again or []))
-        return folded
+        return (files, folded) if files and folded else None
 
     def _run(self, spark: SparkSession, slots: Sequence[int]) -> list[FoldedSlot] | None:
         """Return the result of each of these slots; None, without any files, if the driver is to fold them."""
@@ -202,16 +208,18 @@ class FoldTask:
                 with pq.ParquetFile(file.name, filesystem=self.table.location.files) as opened:
                     pieces.append(opened.read_row_groups(groups))
         rows = MicroBatch("", 0, pa.concat_tables(pieces)).masked(self.omit).rows() if pieces else []
-        buckets: dict[int, list[Row]] = {} if self.table.slots.buckets else {0: []}
+        slots = self.table.slots
+        every = range(slot, slots.buckets, slots.count) if self.table.before is not None else ()
+        buckets: dict[int, list[Row]] = {bucket: [] for bucket in (every if slots.buckets else (0,))}
         for row in rows:
             about_one = row.operationType in DOCUMENT_OPERATIONS
-            buckets.setdefault(self.table.slots.bucket(key_of(row)) if about_one else 0, []).append(row)
+            buckets.setdefault(slots.bucket(key_of(row)) if about_one else 0, []).append(row)
         return buckets
 
     def _folded(self, slot: int, bucket: int, rows: list[Row]) -> FoldedSlot | None:
         table = self.table
         wanted = pa.array(document_keys(rows), pa.string())
-        touched = [file for file in table.files_of(slot, bucket) if file.shared or table.has(file, wanted)]
+        touched = [file for file in table.files_of(slot, bucket) if table.is_touched(file, wanted)]
         old = pa.concat_tables([table.stored.empty_table(), *(table.read(file, slot) for file in touched)])
         result = self.fold.folded(rows, table.decoded(old, self.fold.keys(rows)), table.codec.prefix)
         if any(table.slots.bucket(key) != bucket for key in result.rows.column("_id").to_pylist()):

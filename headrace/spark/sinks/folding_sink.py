@@ -116,9 +116,10 @@ class FoldingSink:
         slots = table.slots(slot_count(frame.sparkSession))
         files = None if about_many or stats.row_count < limits.FOLD_ROW_COUNT_MIN else table.files(slots)
         task = FoldTask(files, staged.files, self._fold(state), self.omit) if files else None
-        folded = task.run(frame.sparkSession, table) if task else None
-        if files is None or folded is None:
+        result = task.run(frame.sparkSession, table) if task else None
+        if result is None:
             return self.apply(MicroBatch(query, number, read_staged(staged.files, table.location)))
+        files, folded = result
         token = max([state.token, *(each.token for each in folded)])
         owner = self.owner.text() if self.owner else state.owner
         after = replace(state, token=token, query=query, batch=number, owner=owner)

@@ -17,7 +17,7 @@ from deltalake.transaction import RemoveAction, create_table_with_add_actions
 
 from headrace import limits
 from headrace.clock import SystemClock
-from headrace.spark.columns.infer import merged
+from headrace.spark.columns.infer import with_growth
 from headrace.spark.rows.events import SERVER
 from headrace.spark.tables.delta_commits import commit_properties, compact_small_files, newest_commit
 from headrace.spark.tables.delta_files import (
@@ -217,17 +217,20 @@ class DeltaDocuments:
         return DocumentFiles(self.location, slots, tuple(files), self.codec, rows, partitions, commit)
 
     def grown(self, files: DocumentFiles, wanted: Iterable[str]) -> DocumentFiles | None:
-        """Adds the columns of schemas that tasks want, by a commit that changes nothing else.
+        """The files when the table has what is in the schemas that tasks want; None if the driver is to fold.
 
-        None if that is not all that the schemas want: a column's type is to be another.
+        New columns come by a commit that changes nothing else. For other types all files are to be written anew.
         """
         table, schema = self._open_table.now(), self.schema
         assert table and schema
         old = new = files.columns.schema
         for text in wanted:
-            new = merged(new, schema.of(text), schema.options.rules)
+            new = with_growth(new, schema.of(text), schema.options.rules)
         change = change_of(old, new)
-        if change not in {SchemaChange.ADDED, SchemaChange.NESTED}:
+        if change is SchemaChange.REWRITTEN:
+            every = self.files_for(files.slots, files.rows)
+            return every and replace(every, commit=commit_metadata(new), before=files.commit)
+        if change is SchemaChange.NONE:
             return None
         grown = replace(files, commit=commit_metadata(new))
         self._extend(table, grown.stored, grown.commit)
@@ -244,23 +247,25 @@ class DeltaDocuments:
     ) -> None:
         """Puts files in place of others and stores the state: both, durably, or neither."""
         table, now = self._open_table.now(), SystemClock().now_ms()
-        new = [file.added(now) for file in added]
+        new, properties = [file.added(now) for file in added], self.properties(state, files.commit)
         if table is None:
             self.location.create()
             create_table_with_add_actions(
                 self.location.url, Schema.from_arrow(files.stored), new, partition_by=self.partition_by,
-                commit_properties=self.properties(state, files.commit),
+                commit_properties=properties,
             )  # fmt: skip
             return
-        columns = self.columns(table)
-        properties = self.properties(state, commit_metadata(columns.schema) if columns else {})
-        old = [RemoveAction(name, True, now) for name in dict.fromkeys(removed)]
+        anew = files.before is not None
+        old = [] if anew else [RemoveAction(name, True, now) for name in dict.fromkeys(removed)]
         table.create_write_transaction(
-            [*new, *old], "append", table.schema(), self.partition_by, commit_properties=properties
-        )
+            [*new, *old], "overwrite" if anew else "append",
+            Schema.from_arrow(files.stored) if anew else table.schema(), self.partition_by,
+            commit_properties=properties,
+        )  # fmt: skip
         table.update_incremental()
         if self.schema:
-            self.schema.rest_count += rest_count
+            change = SchemaChange.REWRITTEN if anew else SchemaChange.NONE
+            self.schema.committed(TypedRows(files.columns, [], change, rest_count))
         self.compact(table, properties)
 
     def _extend(self, table: DeltaTable, schema: pa.Schema, metadata: Mapping[str, str]) -> DeltaTable:

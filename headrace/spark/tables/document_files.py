@@ -42,6 +42,8 @@ class DocumentFiles:
     rows: pa.Schema
     partitions: Sequence[pa.Field]
     commit: Mapping[str, str]
+    before: Mapping[str, str] | None = None
+    """The metadata by which the columns are in the files, if all are to be written anew since a type has changed."""
 
     @property
     def columns(self) -> Any:
@@ -51,28 +53,35 @@ class DocumentFiles:
     @property
     def stored(self) -> pa.Schema:
         """The schema of the rows as they are stored, with the partition columns."""
+        return pa.schema([*self._in_files(self.columns), *self.partitions])
+
+    def _in_files(self, columns: Any) -> list[pa.Field]:
         names = {field.name for field in self.partitions}
-        fields = self.codec.in_files(self.rows, self.columns)
-        return pa.schema([*(field for field in fields if field.name not in names), *self.partitions])
+        return [field for field in self.codec.in_files(self.rows, columns) if field.name not in names]
 
     def files_of(self, slot: int, bucket: int) -> list[DocumentFile]:
         """The files in which rows of the slot, and of this bucket if there are any, may be."""
         owner = bucket if self.slots.buckets else slot
         return [file for file in self.files if file.shared or file.owner == owner]
 
-    def has(self, file: DocumentFile, keys: pa.Array) -> bool:
-        """Whether the file has a row with one of the keys."""
+    def is_touched(self, file: DocumentFile, keys: pa.Array) -> bool:
+        """Whether the file is to be written anew: it may have a row with one of the keys, or all files are."""
+        if file.shared or self.before is not None:
+            return True
         name = self.codec.name("_id")
         rows = read_files(self.location, [file.name], pa.schema([pa.field(name, pa.string())]))
         return bool(pc.any(pc.is_in(rows.column(0), keys)).as_py())
 
     def read(self, file: DocumentFile, slot: int) -> pa.Table:
         """The rows of the slot in the file, as they are stored."""
-        stored = self.stored
-        fields = list(stored)[: len(stored) - len(self.partitions)]
-        rows = read_files(self.location, [file.name], pa.schema(fields))
+        old = self.columns if self.before is None else self.codec.columns(self.before)
+        rows = read_files(self.location, [file.name], pa.schema(self._in_files(old)))
+        if self.before is not None:
+            rows = self.codec.converted(rows, old, self.columns)
         for field, value in zip(self.partitions, file.values, strict=True):
-            rows = rows.append_column(field, pa.array([value] * rows.num_rows, field.type))
+            if field.name not in rows.column_names:
+                rows = rows.append_column(field, pa.array([value] * rows.num_rows, field.type))
+        rows = rows.select(self.stored.names)
         if not file.shared:
             return rows
         slots = [self.slots.slot(key) for key in rows.column(self.codec.name("_id")).to_pylist()]
