@@ -6,6 +6,7 @@ little more than a look at each edge.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from math import cos, floor, log2, pi, sin
 from typing import Final
@@ -23,6 +24,7 @@ _WIDTH: Final = 0.94
 _STORED_COUNT: Final = 20
 _STORED_LEVEL: Final = 23
 _QUERY_COUNT: Final = 16
+_CIRCLE_COUNT: Final = 24
 
 _Arc = tuple[Vector, Vector, float, float]
 """An edge as its normal, its middle, and the cosine and the sine of half its length."""
@@ -40,22 +42,39 @@ def stored_cells(shape: Geometry) -> list[int]:
 def query_cells(area: Geometry | Cap) -> list[int]:
     """Return the numbers of the cells that a query looks at."""
     if isinstance(area, Cap):
-        return covering(area, _QUERY_COUNT, LEAF_LEVEL)
+        return _cover_circle(area, _CIRCLE_COUNT)
     made: dict[int, None] = {}
     for p in area.points:
-        made |= dict.fromkeys(covering(Cap(p, _SLACK), 4, LEAF_LEVEL))
+        made |= dict.fromkeys(_cover_circle(Cap(p, _SLACK), 4))
     if area.lines or area.polygons:
         rest = Geometry(lines=area.lines, polygons=area.polygons)
         made |= dict.fromkeys(covering(rest, _QUERY_COUNT, LEAF_LEVEL))
     return list(made)
 
 
-def covering(area: Geometry | Cap, count_max: int, level_max: int) -> list[int]:
+def _cover_circle(circle: Cap, count_max: int) -> list[int]:
+    """Return the numbers of about `count_max` cells at most that hold all of a circle; the largest are cut first."""
+    about = SphereCells(circle.centre, 1.0)
+    done: list[Cell] = []
+    crossing = deque[Cell]()
+
+    def sort_out(cells: Sequence[Cell]) -> None:
+        for cell in cells:
+            if about.least(cell) <= circle.radius + _SLACK:
+                (done if about.most(cell) <= circle.radius else crossing).append(cell)
+
+    sort_out(_start((circle.centre, circle.radius), LEAF_LEVEL))
+    while crossing and len(done) + len(crossing) + 3 <= count_max and crossing[0].level < LEAF_LEVEL:
+        sort_out(crossing.popleft().children)
+    return [cell.number for cell in (*done, *crossing)]
+
+
+def covering(area: Geometry, count_max: int, level_max: int) -> list[int]:
     """Return the numbers of about `count_max` cells at most, of `level_max` at most, that hold all of a region."""
     done: list[Cell] = []
     wave: list[tuple[Cell, Sequence[_Arc]]] = []
-    edges = () if isinstance(area, Cap) else tuple(map(_arc, area.edges))
-    _sort_out(area, [(cell, edges) for cell in _start(area, level_max)], done, wave)
+    edges = tuple(map(_arc, area.edges))
+    _sort_out(area, [(cell, edges) for cell in _start(_bound(area), level_max)], done, wave)
     while wave and len(done) + len(wave) < count_max:
         if wave[0][0].level == level_max:
             break
@@ -68,20 +87,10 @@ def covering(area: Geometry | Cap, count_max: int, level_max: int) -> list[int]:
 
 
 def _sort_out(
-    area: Geometry | Cap, cells: list[tuple[Cell, Sequence[_Arc]]], inside: list[Cell],
+    area: Geometry, cells: list[tuple[Cell, Sequence[_Arc]]], inside: list[Cell],
     crossing: list[tuple[Cell, Sequence[_Arc]]],
 ) -> None:  # fmt: skip
     """Append cells to those that are inside the region, or to those that meet its edge; the others are left out."""
-    if isinstance(area, Cap):
-        about = SphereCells(area.centre, 1.0)
-        for cell, _ in cells:
-            if about.least(cell) > area.radius + _SLACK:
-                continue
-            if about.most(cell) <= area.radius:
-                inside.append(cell)
-            else:
-                crossing.append((cell, ()))
-        return
     for cell, edges in cells:
         centre, radius = cell.circle
         radius += _SLACK
@@ -110,9 +119,8 @@ def _near(arcs: Sequence[_Arc], centre: Vector, radius: float) -> list[_Arc]:
     ]  # fmt: skip
 
 
-def _start(area: Geometry | Cap, level_max: int) -> Sequence[Cell]:
-    """Cells of one level that hold all of the region: few, and not much larger."""
-    bound = (area.centre, area.radius) if isinstance(area, Cap) else _bound(area)
+def _start(bound: tuple[Vector, float] | None, level_max: int) -> Sequence[Cell]:
+    """Cells of one level that hold all of a circle about a region: few, and not much larger."""
     if bound is None or bound[1] > _WIDTH / 4:
         return FACES
     level = floor(log2(_WIDTH / (1.5 * bound[1] + 2 * _SLACK)))
