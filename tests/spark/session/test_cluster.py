@@ -73,8 +73,9 @@ def test_two_workers_fold_and_write_with_a_worker_killed(uri: str, database: Db,
     """Takes over a minute: six JVMs, which are new to Spark's classes."""
     collection = database.client.get_database("d").c
     collection.drop()
-    collection.insert_many([{"_id": number, "n": number, "text": "x" * 100} | ({"late": 1} if number > 7000 else {})
-                            for number in range(12_000)])  # fmt: skip
+    late = {"late": 1, "n": 0.5}  # a new column, and another type of one
+    documents = [{"_id": number, "n": number, "text": "x" * 100} for number in range(12_000)]
+    collection.insert_many([each | late if each["_id"] > 7000 else each for each in documents])
     with cluster(tmp_path) as master:
         script = Path(__file__).with_name("clustered.py")
         result = submit(tmp_path, master, uri, "--executor-memory", "512m", script=script)
