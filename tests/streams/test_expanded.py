@@ -316,6 +316,19 @@ def test_the_reply_has_an_indexs_options_before_and_after(at: Served, db: str) -
     assert shape(reported) == shape({"expireAfterSeconds_new": Int64(5), "hidden_old": False, "hidden_new": True})
 
 
+def test_a_clustered_collection_is_created_and_changed_with_its_options(at: Served, db: str) -> None:
+    stream = at.watch(1, db=db, showExpandedEvents=True)
+    at.must({"create": "c", "clusteredIndex": {"key": {"_id": 1}, "unique": True}, "expireAfterSeconds": 60}, db)
+    at.must({"collMod": "c", "expireAfterSeconds": "off"}, db)
+    created, modified = stream.read()
+    clustered = {"v": 2, "key": {"_id": 1}, "name": "_id_", "unique": True}
+    assert created["operationType"] == "create"
+    assert created["operationDescription"] == {"clusteredIndex": clustered, "expireAfterSeconds": 60}
+    assert modified["operationDescription"] == {"expireAfterSeconds": "off"}
+    assert modified["stateBeforeChange"]["collectionOptions"]["expireAfterSeconds"] == 60
+
+
+
 # Renaming, seen from both of its ends.
 
 
