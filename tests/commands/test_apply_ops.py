@@ -404,3 +404,15 @@ def test_a_refused_request_shows_no_more_than_others(users: Users) -> None:
     message = users.refused("reader", "admin", {"applyOps": [shop(delete(1))]})
     assert message.startswith("not authorized on admin to execute command { applyOps: ")
     assert len(encode({"": message})) < 300
+
+
+@pytest.mark.parametrize(
+    "options", [{"size": 5000}, {"expireAfterSeconds": Int64(60)}, {"capped": True, "size": 2**51}]
+)
+def test_a_logged_create_may_have_options_that_earlier_releases_allowed(options: dict[str, Any]) -> None:
+    with DrivenServer() as at:
+        uuid = Binary(b"u" * 16, 4)
+        at.must("admin", {"applyOps": [{"op": "c", "ns": "t.$cmd", "ui": uuid, "o": {"create": "c", **options}}]})
+        listed = at.must("t", {"listCollections": 1})["cursor"]["firstBatch"][0]
+        assert listed["options"] == options and listed["info"]["uuid"] == uuid
+        assert at.run("t", {"create": "d", **options})["code"] in (2, 72)

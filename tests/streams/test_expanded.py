@@ -328,7 +328,6 @@ def test_a_clustered_collection_is_created_and_changed_with_its_options(at: Serv
     assert modified["stateBeforeChange"]["collectionOptions"]["expireAfterSeconds"] == 60
 
 
-
 # Renaming, seen from both of its ends.
 
 

@@ -83,19 +83,8 @@ def create(context: CommandContext, request: Request, uuid: bytes | None) -> dic
     namespace = target(request)
     for_changing(namespace)
     body = request.body
-    _check_capped(body)
-    if body.get("pipeline") is not None and body.get("viewOn") is None:
-        raise CommandError(72, "'pipeline' requires 'viewOn' to also be specified")
-    if body.get("idIndex") is not None and CLUSTERED not in body:
-        _check_id_index(body)
-    if body.get(CLUSTERED) is not None:
-        check_with(body)
-    elif body.get(SECONDS) is not None:
-        raise CommandError(
-            72,
-            "'expireAfterSeconds' is only supported on time-series collections or when the 'clusteredIndex' option is "
-            "specified",
-        )
+    if uuid is None:  # an entry of an oplog may have what earlier releases allowed
+        _check_fields(body)
     options = options_of(body)
     stored_options = {name: value for name, value in options.items() if name not in ("idIndex", "autoIndexId")}
     if _is_there(context, namespace, stored_options):
@@ -107,7 +96,7 @@ def create(context: CommandContext, request: Request, uuid: bytes | None) -> dic
         check_namespace(f"{request.db}.{options['viewOn']}")
         _create_view(context, request, namespace, stored_options)
         return {}
-    _check(namespace, stored_options)  # which may pause
+    _check(namespace, stored_options, is_logged=uuid is not None)  # which may pause
     while not _is_there(context, namespace, stored_options):
         if may_create(context, namespace, stored_options):
             catalog_changes.create(context.txn, namespace, stored_options, uuid)
@@ -126,6 +115,23 @@ def _is_there(context: CommandContext, namespace: str, options: dict[str, Any]) 
         return True
     kind = "view" if existing.is_view else "collection"
     raise CommandError(48, f"Collection {namespace} already exists as a {kind} with other options")
+
+
+def _check_fields(body: dict[str, Any]) -> None:
+    """Raise what is wrong with fields that do not go together."""
+    _check_capped(body)
+    if body.get("pipeline") is not None and body.get("viewOn") is None:
+        raise CommandError(72, "'pipeline' requires 'viewOn' to also be specified")
+    if body.get("idIndex") is not None and CLUSTERED not in body:
+        _check_id_index(body)
+    if body.get(CLUSTERED) is not None:
+        check_with(body)
+    elif body.get(SECONDS) is not None:
+        raise CommandError(
+            72,
+            "'expireAfterSeconds' is only supported on time-series collections or when the 'clusteredIndex' option is "
+            "specified",
+        )
 
 
 def _check_capped(body: dict[str, Any]) -> None:
@@ -169,12 +175,12 @@ def _check_id_index(body: dict[str, Any]) -> None:
         raise CommandError(2, "'idIndex' must have the same collation as the collection.")
 
 
-def _check(namespace: str, options: dict[str, Any]) -> None:
+def _check(namespace: str, options: dict[str, Any], *, is_logged: bool) -> None:
     if options.get(OPTION, {}).get("enabled"):
         check_database_has_images(namespace)
     if "validator" in options:
         parse_filter(options["validator"])
-    if SECONDS in options:
+    if SECONDS in options and not is_logged:
         if CLUSTERED not in options:
             raise CommandError(
                 72, "'expireAfterSeconds' can be used only for clustered collections or timeseries collections"
