@@ -15,6 +15,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final
 
+from headrace import limits
+from headrace.errors import CommandError
 from headrace.text.analyzer import analyzer, folded, without_marks
 from headrace.text.text_spec import TextSpec
 
@@ -67,7 +69,12 @@ class TextSearch:
     )  # fmt: skip
 
     def __init__(self, spec: TextSpec, search: str, language: str, *, with_case: bool, with_marks: bool) -> None:
-        """`language` as `language_of` names it; `with_case`, `with_marks`: whether these count."""
+        """Parse a search in a language that `language_of` names; `with_case`, `with_marks`: whether these count.
+
+        Raises 2 for a search that is too long.
+        """
+        if len(search) > limits.SEARCH_LENGTH_MAX:
+            raise CommandError(2, f"$search may have at most {limits.SEARCH_LENGTH_MAX} characters")
         pieces, analyze = _divided(search), analyzer(language)
         self._spec = spec
         self._with_case = with_case
@@ -80,6 +87,9 @@ class TextSearch:
         self.negated_terms = sorted(self._negated)
         self.phrases = pieces.phrases
         self.negated_phrases = pieces.negated_phrases
+        counts = len(self.terms), len(self._negated), len(self.phrases), len(self.negated_phrases)
+        if max(counts) > limits.SEARCH_TERM_COUNT_MAX:
+            raise CommandError(2, f"$search may have at most {limits.SEARCH_TERM_COUNT_MAX} terms and phrases")
         self._last: tuple[dict[str, Any], float | None] | None = None
 
     @property

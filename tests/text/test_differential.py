@@ -100,12 +100,12 @@ def test_searches_find_what_the_documents_say(at: DrivenServer, number: int) -> 
     at.must("t", {"insert": "c", "documents": documents[:30]})
     at.must("t", {"createIndexes": "c", "indexes": [{"key": key, "name": "i", **options}]})
     at.must("t", {"insert": "c", "documents": documents[30:]})
-    for _ in range(60):
+    for _ in range(25):
         _check(at, documents, weights, language, random)
     for position in range(0, 60, 3):
         documents[position] = _document(random, position)
         update = {"q": {"_id": position}, "u": documents[position]}
         at.must("t", {"update": "c", "updates": [update]})
-    for _ in range(20):
+    for _ in range(10):
         _check(at, documents, weights, language, random)
     assert at.must("t", {"validate": "c", "full": True})["valid"]

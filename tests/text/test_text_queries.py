@@ -187,6 +187,15 @@ def test_a_search_begins_a_pipeline(at: DrivenServer, stages: list[Json], code: 
     assert refused(at, {"aggregate": "c", "pipeline": stages, "cursor": {}}) == code
 
 
+def test_a_long_search_is_bounded(at: DrivenServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SEARCH_TERM_COUNT_MAX", 200)
+    assert refused(at, {"find": "c", "filter": text("x " * 131_073)}) == 2
+    many = " ".join(f"n{number}" for number in range(limits.SEARCH_TERM_COUNT_MAX))
+    assert refused(at, {"find": "c", "filter": text(many + " one")}) == 2
+    assert at.must("t", {"count": "c", "query": text(many)})["n"] == 0
+    assert ids(at, text(many.replace("n77 ", "cake "))) == [3]
+
+
 def test_explain_shows_the_search(at: DrivenServer) -> None:
     spec = {**text('coffee "cake" -tea'), "views": {"$gt": 9}}
     plan = at.must("t", {"explain": {"find": "c", "filter": spec}, "verbosity": "executionStats"})

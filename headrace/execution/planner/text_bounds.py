@@ -16,7 +16,7 @@ from headrace.errors import CommandError
 from headrace.execution.planner.bounds import PathCondition
 from headrace.execution.planner.collated_bounds import conditions_for
 from headrace.execution.planner.eligibility import holds
-from headrace.execution.planner.index_access import IndexAccess, index_access
+from headrace.execution.planner.index_access import IndexAccess, index_access, ranges_of, skip_of
 from headrace.execution.planner.intervals import point
 from headrace.execution.planner.several_accesses import OrAccess
 from headrace.query.collation import Collation
@@ -49,17 +49,25 @@ def text_access(
     others = [item for item in conditions_for(index, conditions, collation) if item.path not in (TERM, SCORE)]
     if not holds(index, others, hinted=True):
         return None
+    conditions = [*others, _on_term(search.terms[0] if search.terms else "")]
+    first = index_access(index, conditions, None, is_complete=False)
+    if first is None or not _has_whole_prefix(first):
+        return None
+    at = list(index.spec["key"]).index(TERM)
     branches: list[IndexAccess] = []
-    for term in paced(search.terms or [""]):
-        at_term = PathCondition(TERM, [point(term_in_index(term))], False, True, None, AlwaysBoolean(True))
-        way = index_access(index, [*others, at_term], None, is_complete=False)
-        if way is None or not _has_whole_prefix(way):
-            return None
-        if search.terms:
-            branches.append(replace(way, backward=True, ranges=tuple(reversed(way.ranges))))
+    for term in paced(search.terms):
+        on_term = _on_term(term)
+        bounds = (*first.bounds[:at], on_term.intervals, *first.bounds[at + 1 :])
+        skip = None if first.skip is None else skip_of(index, bounds, [*others, on_term])
+        ranges = tuple(reversed(ranges_of(index, bounds)))
+        branches.append(replace(first, bounds=bounds, ranges=ranges, backward=True, skip=skip))
     ends = [end for branch in branches for keys in branch.ranges for end in keys]
     is_exact = search.is_plain and all(len(end) < CUT_BYTES for end in ends)
     return OrAccess(tuple(branches), text=search, is_exact_search=is_exact)
+
+
+def _on_term(term: str) -> PathCondition:
+    return PathCondition(TERM, [point(term_in_index(term))], False, True, None, AlwaysBoolean(True))
 
 
 def _has_whole_prefix(way: IndexAccess) -> bool:
