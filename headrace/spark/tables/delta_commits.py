@@ -1,4 +1,4 @@
-"""What a Delta commit of this program records besides its rows, in the commit's metadata, and how it is read."""
+"""The metadata of a Delta commit of this program: what it records besides its rows, and how it is read."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def progress_at(path: str | Path) -> Progress:
 
 
 def cluster_columns(table: DeltaTable, wanted: Iterable[str]) -> list[str]:
-    """Those of the wanted columns by which a compaction can sort the table: it has them, and no partitions by them."""
+    """The wanted columns by which a compaction can sort the table: it has them, and no partitions by them."""
     names = {field.name for field in table.schema().fields} - set(table.metadata().partition_columns)
     return [name for name in wanted if name in names]
 

@@ -30,12 +30,12 @@ class EncodedRows:
 
     @property
     def change(self) -> SchemaChange:
-        """What the rows do to the schema of those that there are."""
+        """Return what the rows do to the schema of those that there are."""
         return self.typed.change if self.typed else SchemaChange.NONE
 
     @property
     def metadata(self) -> dict[str, str]:
-        """What a commit says of the schema."""
+        """The part of a commit about the schema."""
         return commit_metadata(self.typed.columns.schema) if self.typed else {}
 
 
@@ -43,7 +43,7 @@ class DocumentCodec:
     """Documents as text: the rows of files are the rows. `columns`, of typed documents, are None."""
 
     prefix: str = ""
-    """What the names of the table's own columns begin with."""
+    """The beginning of the names of the table's own columns."""
     schema: TableSchema | None = None
     cluster: tuple[str, ...] = ()
     partitions: tuple[pa.Field, ...] = ()

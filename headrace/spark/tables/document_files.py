@@ -22,7 +22,7 @@ class DocumentFile:
 
     name: str
     values: tuple[Any, ...]
-    """Those of the partition columns."""
+    """The partition columns."""
     owner: int
     """The bucket, or in a table without buckets the slot."""
     shared: bool = False
@@ -88,7 +88,7 @@ class DocumentFiles:
         return rows.filter(pc.equal(pa.array(slots, pa.int32()), slot))
 
     def decoded(self, stored: pa.Table, keys: Iterable[str]) -> pa.Table:
-        """Those of the rows that have the keys, documents as text."""
+        """The rows that have the keys, documents as text."""
         wanted = pc.is_in(stored.column(self.codec.name("_id")), pa.array(keys, pa.string()))
         return self.codec.decoded(stored.filter(wanted), self.rows, self.columns)
 

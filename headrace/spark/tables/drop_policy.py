@@ -1,4 +1,4 @@
-"""What a table does when its collection is dropped, renamed or invalidated: one of three policies."""
+"""Policies of a table whose collection is dropped, renamed or invalidated: one of three."""
 
 from __future__ import annotations
 

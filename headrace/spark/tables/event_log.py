@@ -1,4 +1,4 @@
-"""What a log of events is: a table that only grows, with its progress stored in the commits of its rows."""
+"""A log of events: a table that only grows, with its progress stored in the commits of its rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a batch of rows does to a mirror: computed from the rows and the mirror's own rows, nothing else.
+"""The fold of a batch of rows into a mirror: computed from the rows and the mirror's own rows, nothing else.
 
 What must hold: a mirror's row is the document as it was at the row's token. So an event counts for a key exactly
 when its token is greater than the row's, and than the mirror's own token, which also speaks for the keys that are
@@ -67,7 +67,7 @@ class MirrorRow:
 
 @dataclass(frozen=True, slots=True)
 class MirrorState:
-    """What a mirror stores besides its rows, in the same commit.
+    """The state that a mirror stores besides its rows, in the same commit.
 
     Every event up to `token` is in. Up to `snapshot_token`, where the snapshot ended, an update may find no row.
     `batch` is the last batch of the query `query`. While a snapshot comes in over the rows of before, `begun` is the
@@ -81,12 +81,12 @@ class MirrorState:
     batch: int = -1
     begun: str = ""
     owner: str = ""
-    """Whose the table is (`table_owner.py`); empty if a program without a job made it."""
+    """The owner of the table (`table_owner.py`); empty if a program without a job made it."""
     snapshot_began: str = ""
     leftovers: bool = False
     """Whether rows of a collection that is gone may be among the others (`leftover_keys.py`)."""
     servers: Mapping[str, MirrorState] = field(default_factory=dict)
-    """Of several servers each one's own state, by its name; `token` is then the last of all."""
+    """The state of each of several servers, by its name; `token` is then the last of all."""
 
     def of_server(self, server: str) -> MirrorState:
         """The state by which rows of this server are folded; an empty name: of the only one."""
@@ -117,7 +117,7 @@ _NEW: Final = MirrorState()
 
 @dataclass(slots=True)
 class MirrorChanges:
-    """What is to be done to the mirror: empty it first if `clear`, then `upserts` and `deletes`, and store `state`.
+    """The changes to a mirror: empty it first if `clear`, then `upserts` and `deletes`, and store `state`.
 
     Rows with a token below `stale_before` are to go, too.
 
@@ -133,7 +133,7 @@ class MirrorChanges:
     absolute: bool = True
     stale_before: str = ""
     stale_of_servers: dict[str, str] = field(default_factory=dict)
-    """Of several servers (keys are then those of `rows/server_keys.py`) `stale_before` for the rows of each."""
+    """The `stale_before` for the rows of each of several servers (keys are then those of `rows/server_keys.py`)."""
 
     @property
     def has_rows(self) -> bool:

@@ -212,7 +212,7 @@ def replacedstored_versions(
 
 
 def stored_versions(rows: pa.Table, prefix: str) -> Iterator[tuple[str, ...]]:
-    """What identifies the version of each row: server, if there are several, key and token."""
+    """The identity of each row's version: server, if there are several, key and token."""
     names = (f"{prefix}{SERVER}", "_key" if prefix else "_id", f"{prefix}token")
     return zip(*(rows.column(name).to_pylist() for name in names if name in rows.column_names), strict=True)
 

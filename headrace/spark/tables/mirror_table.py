@@ -1,4 +1,4 @@
-"""What a table must do to hold a mirror, and the two kinds of files it can be in.
+"""The interface of a table that holds a mirror, and the two kinds of files it can be in.
 
 The columns are `_id` (the key's canonical Extended JSON), `document` (the document's) and `token` (the resume token
 at which the document is true); of several servers also `server`, first. The mirror's state is written in the same
@@ -28,7 +28,7 @@ class NotAMirror(RuntimeError):
 
 
 class ReadMirror(Protocol):
-    """What a mirror has, for who compares it."""
+    """The content of a mirror, for a comparison."""
 
     def state(self) -> MirrorState:
         """The state last committed; `State()` if there is no table yet. Raises NotAMirror."""
@@ -83,7 +83,7 @@ def schema(*, servers: bool = False) -> pa.Schema:
 
 
 def names_of(columns: Iterable[str]) -> list[str]:
-    """Those of a mirror's columns that a table has which has these."""
+    """The columns of a mirror that a table with these columns has."""
     return [*([SERVER] if SERVER in columns else []), "_id", "document", "token"]
 
 
@@ -174,7 +174,7 @@ def stored_rows(table: pa.Table) -> dict[str, MirrorRow]:
 
 
 def stored_rows_of(table: pa.Table, keys: Iterable[str]) -> dict[str, MirrorRow]:
-    """Those of a mirror's rows that have these keys, where the table may have rows of other servers besides."""
+    """The rows of a mirror that have these keys, where the table may have rows of other servers besides."""
     wanted, rows = set(keys), stored_rows(table)
     return {key: row for key, row in rows.items() if key in wanted}
 

@@ -29,7 +29,7 @@ RowIdentity = tuple[str | None, str, str | None, str | None]
 
 
 class OtherPosition(RuntimeError):
-    """What is stored as the table's position is another kind of sink's: the table is not this sink's."""
+    """The error of a table whose stored position is another kind of sink's: the table is not this sink's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Progress:
     servers: Mapping[str, Progress] = field(default_factory=dict)
     source: str = ""
     owner: str = ""
-    """Whose the table is (`table_owner.py`); empty if a program without a job made it."""
+    """The owner of the table (`table_owner.py`); empty if a program without a job made it."""
     leftovers: bool = False
     """Whether versions of a collection that is gone may be among those that are open (`leftover_keys.py`)."""
     removed: str = ""
@@ -112,7 +112,7 @@ _NOTHING = Progress()
 
 
 def identity(row: Row) -> RowIdentity:
-    """What identifies a row of a snapshot."""
+    """The identity of a row of a snapshot."""
     return (row.operationType, row.token, row.documentKey, row.server)
 
 

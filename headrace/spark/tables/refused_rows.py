@@ -40,7 +40,7 @@ class RefusedWrite:
 
 @dataclass(frozen=True, slots=True)
 class CommitOutcome:
-    """What became of a commit: the keys of the documents that were accepted, with their rows' tokens; the others."""
+    """The outcome of a commit: the keys of the documents that were accepted, with their rows' tokens; the others."""
 
     accepted: Mapping[str, str]
     refused: Sequence[RefusedWrite]

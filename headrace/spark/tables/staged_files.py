@@ -32,7 +32,7 @@ _BOUNDED: Final = ("token", "clusterTime")
 
 
 class FilesNotShared(RuntimeError):
-    """What a worker wrote cannot be seen by the driver: the path is not one that both share."""
+    """The error when the driver cannot see what a worker wrote: the path is not one that both share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class StagedFile:
 
 @dataclass(frozen=True, slots=True)
 class StagedBatch:
-    """What one or more tasks wrote of a batch: of `seen_count` rows those that `stats` describe are in the files."""
+    """The files that tasks wrote of a batch: of `seen_count` rows those that `stats` describe are in them."""
 
     seen_count: int
     stats: BatchStats
@@ -62,7 +62,7 @@ class StagedBatch:
 
     @classmethod
     def of(cls, text: str) -> StagedBatch:
-        """What `text` made the text of."""
+        """Parse the text of a batch (`text`)."""
         given = json.loads(text)
         stats = given["stats"]
         event = stats["invalidated"] and InvalidatingEvent(**stats["invalidated"])
@@ -72,7 +72,7 @@ class StagedBatch:
 
 
 def staged_prefix(query: str, number: int) -> str:
-    """What the names of all files of a batch begin with."""
+    """The beginning of the names of all files of a batch."""
     return f"part-{query or 'none'}-{number}-"
 
 

@@ -20,7 +20,7 @@ _NEEDED: Final = frozenset({"token", "operationType", "other"})
 
 
 def batch_prefix(columns: Iterable[str]) -> str:
-    """What names of files of the micro-batch begin with that this task is of; empty if rows are not to be staged.
+    """The beginning of the names of files of this task's micro-batch; empty if rows are not to be staged.
 
     So it is outside a task of a query (where a small batch is planned), and without the columns that are needed.
     """
@@ -44,7 +44,7 @@ def staged_row(
 
 
 def staged_batches(table: pa.Table, prefix: str) -> list[StagedBatch] | None:
-    """What the rows of a micro-batch tell of files; None if they are the batch's own rows."""
+    """The files that the rows of a micro-batch name; None if they are the batch's own rows."""
     if not table.num_rows or not set(table.column_names) >= _NEEDED:
         return None
     if set(table.column("operationType").to_pylist()) != {STAGED}:

@@ -30,7 +30,7 @@ STORE_SCHEMES: Final = ("abfs", "abfss", "az", "azure", "gs", "s3", "s3a")
 
 
 _UNANSWERED: Final = "error sending request"
-"""What a store's client says of a request that got no answer: no connection, or none in time."""
+"""The words by which a store's client says that a request got no answer: no connection, or none in time."""
 
 
 class StoreUnreachable(RuntimeError):

@@ -1,4 +1,4 @@
-"""Whose a table is: the job and the sink that fill it, and the source that its rows are from.
+"""The owner of a table: the job and the sink that fill it, and the source that its rows are from.
 
 It is stored with the table's position, in the same commits. What a sink would write into another one's table is
 refused, at the start and before each commit. A table of an earlier version has none: the first job that writes it is.

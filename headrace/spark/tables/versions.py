@@ -1,4 +1,4 @@
-"""What a batch of rows does to a history: which versions of documents end, and which begin.
+"""The fold of a batch of rows into a history: which versions of documents end, and which begin.
 
 A version is a document from one token to the next change of it (slowly changing dimension, type 2). What must hold:
 at any token that the history covers, the versions with `token` <= it < `until` are the collection as it was then.

@@ -89,7 +89,7 @@ class CatalogTable:
         return text
 
     def next_text(self, state: Mapping[str, Any]) -> str:
-        """What the next commit is to say: the state, and its number."""
+        """The text of the next commit: the state, and its number."""
         self._number += 1
         return json.dumps({"number": self._number, **state})
 
@@ -261,7 +261,7 @@ def quoted(names: Iterable[str]) -> str:
 
 
 def _state_in(text: str) -> dict[str, Any] | None:
-    """What one of our commits says; None for what somebody else wrote there."""
+    """Return what one of our commits says; None for what somebody else wrote there."""
     try:
         text = json.loads(text)
     except ValueError:

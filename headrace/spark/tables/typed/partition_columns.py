@@ -25,7 +25,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _VALUE: Final = "partition"
 _PLAIN: Final = re.compile(rb"[\w-]+")
 _FOLDER_BYTES_MAX: Final = 255
-"""Of a folder's name: `partition_country=...`; no file system has longer ones."""
+"""The length of a folder's name, `partition_country=...`, in bytes: no file system has longer ones."""
 
 
 @dataclass(frozen=True, slots=True)

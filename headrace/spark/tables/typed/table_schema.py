@@ -26,7 +26,7 @@ from headrace.spark.tables.typed.partition_columns import PartitionColumn
 
 INFER: Final = "infer"
 COLUMNS_KEY: Final = "headrace.columns"
-"""Of the commit's metadata: the schema of all rows, as text."""
+"""The key in the commit's metadata of the schema of all rows, as text."""
 _RESERVED: Final = frozenset(
     "__batch_index __filename __fragment_index __last_in_fragment _bucket _confirmed _current _ended _endedby _gone "
     "_key _operationtype _rest _server _shape _since _token _until".split()
@@ -37,7 +37,7 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class TypedOptions:
-    """What a job says of a typed table. `schema` is `infer` or a schema's text, `file` where people edit it, if
+    """The settings of a typed table in a job. `schema` is `infer` or a schema's text, `file` where people edit it, if
     anywhere.
 
     `cluster` are columns by which a compaction sorts.
@@ -55,7 +55,7 @@ class TypedOptions:
 
 
 class SchemaChange(enum.Enum):
-    """What a commit does to the schema of the rows that there are."""
+    """Return what a commit does to the schema of the rows that there are."""
 
     NONE = "none"
     ADDED = "added"
@@ -116,7 +116,7 @@ class TableSchema:
         return True
 
     def committed(self, rows: TypedRows) -> None:
-        """What is planned is in the table: writes the file if that has changed, or is not there."""
+        """Note that the plan is in the table: write the file if that has changed, or is not there."""
         self.rest_count += rows.rest_count
         self._edited = self._given = None
         if self._file is not None and (rows.change is not SchemaChange.NONE or not self._file.exists()):
@@ -157,7 +157,7 @@ def rest_count_of(table: object) -> int:
 
 
 def change_of(stored: StructOf, schema: StructOf) -> SchemaChange:
-    """What rows of one schema must become to be rows of another one."""
+    """Return what rows of one schema must become to be rows of another one."""
     if stored == schema:
         return SchemaChange.NONE
     if not _extends(stored, schema):
@@ -168,7 +168,7 @@ def change_of(stored: StructOf, schema: StructOf) -> SchemaChange:
 
 
 def commit_metadata(schema: StructOf) -> dict[str, str]:
-    """What a commit's metadata has of the schema."""
+    """The part of a commit's metadata about the schema."""
     return {COLUMNS_KEY: schema_text(schema)}
 
 
