@@ -10,7 +10,6 @@ import math
 from typing import Any, Final
 
 from headrace import limits
-from headrace.commands.catalog.text_specification import check_collation, text_specification
 from headrace.dispatch.arguments import Field, Fields, FieldType, boolean, document, string, without_effect
 from headrace.dispatch.generic_arguments import COLLATION
 from headrace.errors import CommandError
@@ -80,6 +79,8 @@ def checked(spec: Any, *, ignore_unknown: bool = False) -> dict[str, Any]:
     if key == {"_id": 1}:
         return _id_index(spec)
     if is_text(key):
+        from headrace.commands.catalog.text_specification import text_specification
+
         spec = text_specification(spec)
         key = spec["key"]
     _check_kind(spec)
@@ -104,6 +105,8 @@ def with_collation(spec: dict[str, Any], default: dict[str, Any] | None) -> dict
         raise CommandError(2, "The _id index must have the same collation as the collection.")
     rest = {name: value for name, value in spec.items() if name != "collation"}
     if collation is not None and is_text(spec["key"]):
+        from headrace.commands.catalog.text_specification import check_collation
+
         check_collation({"collation": collation})
     return rest if collation is None else {**rest, "collation": collation}
 

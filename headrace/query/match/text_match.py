@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import CommandError
 from headrace.query.match.match_expression import And, DocumentTest, MatchExpression, MatchType, Nor, Not, Or
 from headrace.query.text_score import TextScore
-from headrace.text.languages import language_of
 from headrace.values.bson import type_name
 from headrace.values.paths import ValueTest
 
@@ -56,7 +55,8 @@ class TextQuery:
 
     def parse(self, argument: Any) -> TextMatchExpression:
         """Return the condition `{$text: argument}`. Raises 2, 4, 14, 27."""
-        from headrace.text.search import TextSearch  # imported where a filter searches
+        from headrace.text.languages import language_of  # imported where a filter searches
+        from headrace.text.search import TextSearch
 
         if self.search is not None:
             raise CommandError(2, "Too many text expressions")
