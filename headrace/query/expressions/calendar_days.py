@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-import zoneinfo
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from headrace.errors import CommandError
+
+if TYPE_CHECKING:
+    from zoneinfo import ZoneInfo
 
 DAY_MS: Final = 86_400_000
 _OFFSET: Final = re.compile(r"([+-])(\d{2})(?::?(\d{2}))?\Z")
@@ -67,7 +69,7 @@ class Zone:
     """A time zone: a fixed offset in seconds east of UTC, or `rules`; `is_utc` if no zone was given."""
 
     seconds: int = 0
-    rules: zoneinfo.ZoneInfo | None = None
+    rules: ZoneInfo | None = None
     is_utc: bool = False
 
     def offset(self, utc_ms: int) -> int:
@@ -112,7 +114,9 @@ def zone_of(name: str) -> Zone:
         return Zone(-seconds if sign == "-" else seconds)
     if name in ("UTC", "GMT"):
         return UTC
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError  # which loads what Python was built with
+
     try:
-        return Zone(rules=zoneinfo.ZoneInfo(name))
-    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError) as error:
+        return Zone(rules=ZoneInfo(name))
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
         raise CommandError(40485, f'unrecognized time zone identifier: "{name}"') from error
