@@ -39,9 +39,9 @@ _OF_USERS: Final = {
 
 
 HERE: Final = frozenset({
-    "$addFields", "$bucket", "$bucketAuto", "$changeStreamSplitLargeEvent", "$count", "$densify", "$fill", "$group",
-    "$limit", "$match", "$project", "$redact", "$replaceRoot", "$replaceWith", "$sample", "$set", "$setWindowFields",
-    "$skip", "$sort", "$sortByCount", "$unset", "$unwind",
+    "$addFields", "$bucket", "$bucketAuto", "$changeStreamSplitLargeEvent", "$count", "$densify", "$fill", "$geoNear",
+    "$group", "$limit", "$match", "$project", "$redact", "$replaceRoot", "$replaceWith", "$sample", "$set",
+    "$setWindowFields", "$skip", "$sort", "$sortByCount", "$unset", "$unwind",
 })  # fmt: skip
 """Stages that require only `find` on the collection: they work on their input."""
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from headrace.errors import CommandError
 from headrace.query.expressions import Env, parse_expression
 from headrace.query.operation_memory import StageMemory, size_of
-from headrace.query.stages.group_spill import WATCH_COUNT, Groups, GrowthWatch, PartitionedGroups
+from headrace.query.stages.growth_watch import WATCH_COUNT, Groups, GrowthWatch
 from headrace.query.stages.sort_stage import parse_sort_stage
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.time_limit import run_limited
@@ -45,6 +45,8 @@ class Group(Stage):
         with self.context.memory.stage("$group") as memory:
             groups: Groups = {}
             if self._gather(documents, groups, memory):
+                from headrace.query.stages.group_spill import PartitionedGroups  # which imports pickle
+
                 partitions = PartitionedGroups(self, memory)
                 partitions.take(groups)
                 for document in documents:

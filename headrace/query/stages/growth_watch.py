@@ -1,0 +1,47 @@
+"""A watch over the memory of groups whose states grow with each document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.query.accumulators.states import ELEMENT_BYTES, GROWTH
+from headrace.query.operation_memory import StageMemory
+from headrace.turns import paced
+
+if TYPE_CHECKING:
+    from headrace.query.stages.group import Group
+
+WATCH_COUNT: Final = 64
+"""Documents between two looks whether the groups have grown."""
+
+Groups = dict[Any, tuple[Any, list[Any]]]
+"""By the hash of their keys: the key and the states of the accumulators."""
+
+
+class GrowthWatch:
+    """Says when groups whose states grow have to be measured again: that is a look at each."""
+
+    __slots__ = ("_count", "_group", "_growth", "_memory")
+
+    def __init__(self, group: Group, memory: StageMemory) -> None:
+        self._group = group
+        self._memory = memory
+        self._count = 0
+        self._growth = GROWTH.bytes
+
+    def is_due(self, count: int = 1) -> bool:
+        """Called after each `count` documents: whether much may have been added since the last measure."""
+        self._count += count
+        if self._count % WATCH_COUNT:
+            return False
+        least = max(self._memory.step, self._memory.used // 8)
+        return GROWTH.bytes - self._growth >= least or self._count * ELEMENT_BYTES >= least
+
+    def measure(self, groups: Iterable[tuple[Any, list[Any]]]) -> int:
+        """Return the memory of the groups. Raises 146 where one state takes too much."""
+        size = 0
+        for value, states in paced(groups):
+            size += self._group.size(value, states)
+        self._count, self._growth = 0, GROWTH.bytes
+        return size
