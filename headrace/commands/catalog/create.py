@@ -23,7 +23,6 @@ from headrace.execution.image_options import IMAGES, OPTION, check_database_has_
 from headrace.execution.sources import check_view_sources
 from headrace.execution.writes.matches import may_create
 from headrace.query.collation import filled_collation
-from headrace.query.guided import TIME_SERIES_REFUSED
 from headrace.query.match import parse_filter
 from headrace.query.pipeline import PipelineContext, parse_pipeline
 from headrace.store import catalog_changes
@@ -34,7 +33,7 @@ UNSUPPORTED: Final = {
     "encryptedFields": (115, "encrypted fields are not supported"),
     "recordIdsReplicated": (72, "the option 'recordIdsReplicated' is not available"),
     "temp": (72, "the option 'temp' is for the server's own collections"),
-    "timeseries": TIME_SERIES_REFUSED,
+    "timeseries": (115, "time-series collections are not supported; docs/time-series.md shows what to do instead"),
 }
 OPTIONS: Final = Fields(
     IMAGES, CLUSTERED_INDEX, COLLATION, boolean("autoIndexId"), boolean("capped"), number("expireAfterSeconds"),
