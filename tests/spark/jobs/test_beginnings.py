@@ -121,7 +121,11 @@ def opened(kind: str, folder: Path, uri: str) -> Sink:
         return mongodb_sink(uri, database="copy")
     if kind == "sql":
         return sql_sink(f"sqlite:///{folder}/copy.db", "c")
-    return mirror_sink(folder / "table", writers="driver") if kind == "mirror" else HistorySink(folder / "table")
+    return (
+        mirror_sink(folder / "table", writers="driver")
+        if kind == "mirror"
+        else HistorySink(folder / "table", writers="driver")
+    )
 
 
 @pytest.mark.parametrize("kind", ["mirror", "history", "mongodb", "every collection", "sql"])
