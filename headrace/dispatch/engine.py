@@ -255,7 +255,8 @@ class Engine:
                 turn.answer = answer
             if txn is None:
                 return self._close(answer)
-            if error := self._unsatisfied(request):
+            defaults = self.store.state.cluster_parameters  # which mostly has none
+            if ("writeConcern" in request.body or defaults) and (error := self._unsatisfied(request)):
                 answer = (answer if isinstance(answer, bytes) else encode(answer)[4:-1]) + error
             return self._close(answer, max(context.txn.clock_position, self.store.state.last_position))
         except AnsweredError as error:

@@ -109,22 +109,25 @@ def test_a_statement_that_is_cut_off_takes_a_turn(statement: dict[str, Any], siz
 
 
 def test_the_way_of_an_insert_from_socket_to_reply_is_short() -> None:
-    frames: list[int] = []  # of each insert; the least is of one that had nothing beside it
-    stopped = threading.Event()
+    frames, counts = 0, []
 
     def note(frame: Any, event: str, what: Any) -> None:
-        frames[-1] += event == "call"
+        nonlocal frames
+        frames += event == "call"
 
     with headrace.Server() as server, RawClient(server.address) as client:
         loop = server._running.loop
-        for number in range(3):
+
+        def profile(function: Any) -> None:
+            done = threading.Event()
+            loop.call_soon_threadsafe(sys.setprofile, function)
+            loop.call_soon_threadsafe(done.set)
+            assert done.wait(60)
+
+        for number in range(13):
+            profile(note)
+            frames = 0
             insert(client, number)
-        for number in range(3, 13):
-            frames.append(0)
-            loop.call_soon_threadsafe(sys.setprofile, note)
-            insert(client, number)
-            loop.call_soon_threadsafe(sys.setprofile, None)
-            loop.call_soon_threadsafe(stopped.set)
-            assert stopped.wait(60)
-            stopped.clear()
-    assert 0 < min(frames) <= 104
+            profile(None)
+            counts.append(frames)
+    assert 0 < min(counts) <= 104  # others may have a timer of the server beside them

@@ -123,16 +123,6 @@ def leaf_count(kind: ColumnType | None) -> int:
     return leaf_count(kind.value) if isinstance(kind, MapOf) else int(kind is not None)
 
 
-def parse_type(text: str) -> ColumnType:
-    """The type that the text describes. Raises SchemaError."""
-    parser = _SchemaParser(text)
-    kind = parser.type()
-    parser.end()
-    if kind is None:
-        raise SchemaError(f"{text!r} is no type of a column")
-    return kind
-
-
 def parse_fields(text: str) -> tuple[StructField, ...]:
     """The fields that a text in the way of Spark's DDL names: `_id STRING, address.city STRING -> city`."""
     parser = _SchemaParser(text)

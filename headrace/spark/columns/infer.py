@@ -57,11 +57,6 @@ class ColumnRules:
         return self.flatten is None or path in self.flatten
 
 
-def infer_type(value: Any) -> ColumnType | None:
-    """The type of the column that the value would have; None if it stays in the rest."""
-    return _infer(value, ColumnRules(), 0)
-
-
 def infer_schema(documents: Iterable[Mapping[str, Any]], rules: ColumnRules) -> StructOf:
     """The schema of the documents: all their fields; objects with ever other names are maps."""
     sample = list(documents)
