@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 _KEY_COUNT: Final = 12
 """The most keys of a cell that is read at once, unless it can have no parts."""
+_WAITING_BYTES: Final = 500
+"""The approximate memory of a document that waits, besides its bytes."""
 _START_COUNT: Final = 3
 """The keys on one side of the place that the first cell has."""
 
@@ -66,8 +68,9 @@ def near_documents(context: CommandContext, finder: Finder) -> Iterator[NearDocu
     access = finder.near_access(context.current_view)
     rest = without_near(finder.predicate.node)
     test = None if rest == AlwaysBoolean(True) else Predicate(rest).test
-    seen = SeenRecords(memory_of(context, {}).add) if access.has_shapes else None
-    return iter(NearSearch(context.current_view, finder.collection, access, test, seen))
+    note_bytes = memory_of(context, {}).add
+    seen = SeenRecords(note_bytes) if access.has_shapes else None
+    return iter(NearSearch(context.current_view, finder.collection, access, test, seen, note_bytes))
 
 
 def near_metadata(near: Near) -> dict[str, Evaluate]:
@@ -90,15 +93,17 @@ class NearSearch:
 
     def __init__(
         self, current: Callable[[], View], collection: Collection, access: NearAccess, rest: DocumentTest | None,
-        seen: SeenRecords | None,
+        seen: SeenRecords | None, note_bytes: Callable[[int], None],
     ) -> None:  # fmt: skip
-        """`rest`: the filter without the near. `seen`: where documents may come more than once."""
+        """`rest`: the filter without the near. `seen`: where documents may come more than once. `note_bytes` is called
+        with the memory that waiting documents take, and with its negative as they leave."""
         near = access.near
         self._current = current
         self._collection = collection
         self._access = access
         self._rest = rest
         self._seen = seen
+        self._note_bytes = note_bytes
         self._find = near.finder()
         self._cells: Any = access.cells()
         self._heap: list[tuple[float, int, Any]] = []
@@ -114,6 +119,7 @@ class NearSearch:
             if distance > near.most:
                 return
             if isinstance(item, NearDocument):
+                self._note_bytes(-len(item.raw) - _WAITING_BYTES)
                 if self._rest is None or self._rest(decode(item.raw)):
                     yield item
                 continue
@@ -230,6 +236,7 @@ class NearSearch:
             tick()
             nearest = self._find(decode(raw))
             if nearest is not None:
+                self._note_bytes(len(raw) + _WAITING_BYTES)
                 self._add(nearest.distance, NearDocument(nearest.distance, record, raw, nearest.value))
 
     def _view(self) -> View:

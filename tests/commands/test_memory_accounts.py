@@ -179,3 +179,19 @@ def test_a_stage_counts_is_refused_and_gives_back(
         server.engine.parameters[parameter] = 30_000
     assert server.run("t", aggregate)["code"] == code  # type: ignore[index]
     assert memory.used == 0
+
+
+def test_documents_that_wait_in_a_search_by_distance_are_counted_until_they_are_returned(server: DrivenServer) -> None:
+    at = {"type": "Point", "coordinates": [1, 2]}
+    documents = [{"_id": number, "at": at, "b": Binary(bytes(1000))} for number in range(200)]
+    server.must("t", {"insert": "places", "documents": documents})
+    server.must("t", {"createIndexes": "places", "indexes": [{"key": {"at": "2dsphere"}, "name": "at_2dsphere"}]})
+    found = {"find": "places", "filter": {"at": {"$near": {"$geometry": at}}}, "batchSize": 1}
+    cursor = server.must("t", found)["cursor"]["id"]
+    held = server.engine.memory.used
+    assert held > 200_000
+    more = {"getMore": cursor, "collection": "places", "batchSize": 100}
+    assert len(server.must("t", more)["cursor"]["nextBatch"]) == 100
+    assert server.engine.memory.used < held - 100_000
+    assert len(server.must("t", more)["cursor"]["nextBatch"]) == 99
+    assert server.engine.memory.used == 0
