@@ -24,6 +24,8 @@ INDEXES: Final[dict[str, Document]] = {
     "b_1_a_1": {"key": {"b": 1, "a": 1}},
     "d": {"key": {"d.$**": 1}},
     "n_1": {"key": {"n": 1}, "sparse": True},
+    "p_2d": {"key": {"p": "2d"}},
+    "p_2dsphere": {"key": {"p": "2dsphere"}},
     "n_5": {"key": {"n": 1}, "partialFilterExpression": {"n": {"$gte": 5}}},
     "s_1_a_1": {"key": {"s": 1, "a": 1}},
     "s_text": {"key": {"s": "text"}},
@@ -62,6 +64,8 @@ class Draw:
         if self.chance(0.3):
             made["d"] = {"e": random.randrange(3)}
         if self.chance(0.3):
+            made["p"] = self._place()
+        if self.chance(0.3):
             made["u"] = random.randrange(12)
         if self.chance(0.2):
             made["t"] = START + timedelta(seconds=random.randrange(0, 600))
@@ -76,7 +80,7 @@ class Draw:
             return {"_id": self._key_condition()}
         if self.chance(0.08):
             return {"$or": [{"a": random.randrange(4)}, {"s": random.choice("xy")}]}
-        names = random.sample(("a", "b", "n", "s", "d.e", "u"), random.choice((1, 1, 2, 2, 3)))
+        names = random.sample(("a", "b", "n", "p", "s", "d.e", "u"), random.choice((1, 1, 2, 2, 3)))
         return {name: self._condition(name) for name in names}
 
     def _key_condition(self) -> Any:
@@ -86,8 +90,15 @@ class Draw:
             return key
         return random.choice(({"$in": [key, (key + 3) % KEY_COUNT, 99]}, {"$gte": key}, {"$lt": key}, {"$ne": key}))
 
+    def _place(self) -> list[int]:
+        return [self.random.randrange(5), self.random.randrange(5)]
+
     def _condition(self, name: str) -> Any:
         random = self.random
+        if name == "p":
+            x, y = self._place()
+            box = [[x - 0.5, y - 0.5], [x + 1.5, y + 1.5]]
+            return {"$geoWithin": random.choice(({"$box": box}, {"$centerSphere": [[x, y], 0.03]}))}
         if name == "s":
             return random.choice(("x", "y", {"$gte": "y"}))
         value = random.randrange(10 if name in ("n", "u") else 4)
@@ -111,7 +122,7 @@ class Draw:
         if kind == 3:
             return {"$push": {"b": random.randrange(4)}}
         if kind == 4:
-            return {"$set": {"u": random.randrange(12)}}
+            return {"$set": random.choice(({"u": random.randrange(12)}, {"p": self._place()}))}
         if kind == 5:
             return {"$set": {"b": [random.randrange(4) for _ in range(random.randrange(3))]}}
         return random.choice(({"$inc": {"n": 1}}, {"$set": {"a": random.randrange(4)}, "$inc": {"n": 3}}))

@@ -1,6 +1,7 @@
 """A small evaluation of filters, updates, sorts and groups over Python dicts, which shares no code with the product.
 
-It knows only what the simulator draws: integers, strings, null, dates, arrays of integers, and one level of `d.e`.
+It knows only what the simulator draws: integers, strings, null, dates, arrays of integers, places as pairs of whole
+degrees, and one level of `d.e`.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable
 from datetime import datetime
+from math import acos, cos, radians, sin
 from typing import Any, Final
 
 Document = dict[str, Any]
@@ -37,9 +39,21 @@ def _compares(value: Any, wanted: Any, test: Callable[[Any, Any], bool]) -> bool
                for item in items)  # fmt: skip
 
 
+def _is_within(value: Any, area: Document) -> bool:
+    if not isinstance(value, list):
+        return False
+    if "$box" in area:
+        (west, south), (east, north) = area["$box"]
+        return bool(west < value[0] < east and south < value[1] < north)
+    centre, radius = area["$centerSphere"]
+    (x, y), (u, v) = map(radians, value), map(radians, centre)
+    return bool(acos(min(1.0, sin(y) * sin(v) + cos(y) * cos(v) * cos(x - u))) < radius)
+
+
 OPERATORS: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "$eq": _equal,
     "$exists": lambda value, wanted: (value is not MISSING) == wanted,
+    "$geoWithin": _is_within,
     "$gt": lambda value, wanted: _compares(value, wanted, lambda a, b: a > b),
     "$gte": lambda value, wanted: _compares(value, wanted, lambda a, b: a >= b),
     "$in": lambda value, wanted: any(_equal(value, item) for item in wanted),
