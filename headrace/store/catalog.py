@@ -47,6 +47,8 @@ def can_have_entries(spec: dict[str, Any]) -> bool:
     key = spec["key"]
     if is_of_id(spec):
         return "collation" in spec
+    if "text" in key.values() and "_fts" not in key:
+        return False  # listed by a version before 0.1.0, which kept no weights
     return all(type(kind) is not str or kind in ("2d", "2dsphere", "hashed", "text") for kind in key.values())
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from bson import Decimal128, Int64
 
+from headrace.errors import CommandError
 from headrace.store.catalog import Index
 from headrace.store.check.directory import check
 from headrace.testing.clock import FakeClock
@@ -157,3 +158,21 @@ def test_indexes_of_these_kinds_that_an_earlier_version_listed_get_their_entries
         assert winning(at, {"find": "c", "filter": {"a": 3}})["stage"] == "IXSCAN"
         assert results(at, "c", {"a": 3}, {}) == [{"_id": 3, "a": 3}]
     assert check(tmp_path).problems == []
+
+
+def test_a_text_index_that_an_early_version_only_listed_is_not_used(tmp_path: Path) -> None:
+    with DrivenServer(tmp_path, clock=FakeClock()) as at:
+        at.must("t", {"insert": "c", "documents": [{"_id": 1, "a": "lamp"}]})
+        txn = at.store.begin()
+        collection = txn.catalog.collections["t.c"]
+        listed = Index(99, {"v": 2, "key": {"a": "text"}, "name": "a_text"}, has_entries=False)
+        txn.catalog.save(txn.kv, collection.changed(indexes=(*collection.indexes, listed)))
+        at.store.commit(txn)
+    with DrivenServer(tmp_path, clock=FakeClock()) as at:
+        at.must("t", {"insert": "c", "documents": [{"_id": 2, "a": "lamp"}]})
+        with pytest.raises(CommandError) as refused:
+            at.must("t", {"find": "c", "filter": {"$text": {"$search": "lamp"}}})
+        assert refused.value.code == 27
+        at.must("t", {"dropIndexes": "c", "index": "a_text"})
+        at.must("t", {"createIndexes": "c", "indexes": [{"key": {"a": "text"}, "name": "a_text"}]})
+        assert len(results(at, "c", {"$text": {"$search": "lamp"}}, {})) == 2
