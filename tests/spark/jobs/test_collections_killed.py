@@ -189,7 +189,7 @@ class CollectionsJob:
                 texts = Counter(normal(text_of(document)) for document in documents)
                 versions = rows_of(self.folder / "history" / folder_of(name))
                 assert Counter(normal(each["document"]) for each in versions if each["current"]) == texts, name
-                if "mongodb" in self._text:
+                if 'kind = "mongodb"' in self._text:
                     assert Counter(normal(text_of(each)) for each in client.copy[name].find()) == texts, name
         return count
 
