@@ -88,14 +88,14 @@ class Load:
 
 
 def insert(draw: random.Random, count: int) -> bytes:
-    """The message that inserts so many new documents; half of their bytes cannot be compressed."""
+    """Return a message that inserts `count` new documents; half of their bytes cannot be compressed."""
     half = DOCUMENT_BYTES // 2
     documents = [{"noise": draw.randbytes(half), "text": "x" * half} for _ in range(count)]
     return command({"insert": "documents", "documents": documents}, DATABASE)
 
 
 def fill(target: Target, file: Path, size: int) -> None:
-    """Insert documents until the data file has so many bytes."""
+    """Insert documents until the data file has `size` bytes."""
     draw = random.Random(0)
     with target.connect() as connection:
         while file.stat().st_size < size:

@@ -5,8 +5,8 @@ Rules:
   next run goes on from there.
 - A transaction that is logged as a chain is applied when its last entry is there.
 - It retains as much of the oplog as a server does, counted from its newest entry.
-- A promotion applies what the archive has, and nobody may write to the archive meanwhile, where its place can tell: the
-  server that was followed would go on with another history.
+- A promotion applies what the archive has. It is refused while another process writes to the archive, where the place
+  can tell: the server that was followed would go on with another history.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ def _promote(arguments: argparse.Namespace, words: Sequence[str]) -> int:
 
 
 def _end_follower(path: Path) -> None:
-    """End the process that keeps a standby up to date: nobody else has such a directory open. Raises `Failed`."""
+    """End the process that keeps a standby up to date, the only one that opens such a directory. Raises `Failed`."""
     from headrace.store.lmdb import holder_of, wait_until_free
 
     holder = holder_of(path)

@@ -187,7 +187,7 @@ def test_definitions_are_the_same(source: DrivenServer) -> None:
 
 
 def test_a_document_is_restored_to_the_byte(source: DrivenServer) -> None:
-    """What Python's values do not show: the order of fields, the types of numbers, a name that comes twice."""
+    """Bytes show what Python's values do not: the order of fields, the types of numbers, a name that comes twice."""
     twice = encode({"_id": 1})[4:-1] + encode({"a": 1})[4:-1] + encode({"a": 2})[4:-1]
     raw = (len(twice) + 5).to_bytes(4, "little") + twice + b"\0"
     source.must("d", {"create": "c"})

@@ -162,7 +162,7 @@ def test_batches_are_sent_as_the_client_reads_them(server: headrace.Server) -> N
 
 
 def server_bytes(client: RawClient) -> int:
-    """What the server counts for clients."""
+    """Return the memory that the server holds for clients, in bytes."""
     return int(client.ask({"serverStatus": 1}, "admin")["mem"]["countedBytes"])
 
 

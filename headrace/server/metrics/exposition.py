@@ -1,4 +1,4 @@
-"""The text of `/metrics`, in Prometheus' text format 0.0.4.
+"""The text of `/metrics`.
 
 Rules:
 - Numbers are those of `serverStatus` and `$currentOp`. What is not counted is not there.
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import accumulate, islice
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from headrace import limits
@@ -19,6 +19,7 @@ from headrace.commands.server_info import server_status
 from headrace.cursors.change_cursor import CursorState
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import ClientInfo, Request
+from headrace.prometheus_text import PrometheusText, labels
 from headrace.server.job_steps import let_others_run
 from headrace.server.metrics.commit_times import BOUNDS
 from headrace.values.position import seconds
@@ -26,7 +27,6 @@ from headrace.values.position import seconds
 if TYPE_CHECKING:
     from headrace.server.core import Core
 
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _HOLDER: Final = re.compile(r"( of | since | \d).*")
 """Matches what names one holder of memory among those of its kind."""
 _STEP_COUNT: Final = 500
@@ -35,49 +35,14 @@ _UNSHOWN: Final = ("asserts", "globalLock", "repl", "security", "storageEngine",
 Item = TypeVar("Item")
 
 
-class _Text:
-    """Families of metrics, in the order in which they are added."""
-
-    def __init__(self) -> None:
-        self._lines: list[str] = []
-
-    def add(self, name: str, kind: str, meaning: str, samples: Mapping[str, float] | float) -> None:
-        """Add a family: its one number, or numbers by their labels (`kind="insert"`); of none there is nothing."""
-        by_labels = samples if isinstance(samples, Mapping) else {"": samples}
-        if by_labels:
-            self._head(name, kind, meaning)
-            self._lines += [
-                f"headrace_{name}{{{labels}}} {value}" if labels else f"headrace_{name} {value}"
-                for labels, value in by_labels.items()
-            ]
-
-    def _head(self, name: str, kind: str, meaning: str) -> None:
-        self._lines += [f"# HELP headrace_{name} {meaning}", f"# TYPE headrace_{name} {kind}"]
-
-    def add_histogram(self, name: str, meaning: str, counts: list[int], total: float) -> None:
-        """Add times by the ranges of `BOUNDS`."""
-        self._head(name, "histogram", meaning)
-        sums = list(accumulate(counts))
-        for bound, count in zip((*map(str, BOUNDS), "+Inf"), sums):
-            self._lines.append(f'headrace_{name}_bucket{{le="{bound}"}} {count}')
-        self._lines += [f"headrace_{name}_sum {total}", f"headrace_{name}_count {sums[-1]}"]
-
-    def __str__(self) -> str:
-        return "\n".join(self._lines) + "\n"
-
-
 def _labels(name: str, values: Mapping[str, float]) -> dict[str, float]:
     """Numbers by the value of one label."""
-    return {f'{name}="{_escaped(value)}"': number for value, number in sorted(values.items())}
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return {labels(**{name: value}): number for value, number in sorted(values.items())}
 
 
 async def exposition(core: Core) -> str:
     """Return the metrics of a server as they are now."""
-    text = _Text()
+    text = PrometheusText("headrace_")
     status = _status(core)
     _add_server(text, core, status)
     _add_operations(text, status)
@@ -98,9 +63,10 @@ def _status(core: Core) -> dict[str, Any]:
         context.close()
 
 
-def _add_server(text: _Text, core: Core, status: dict[str, Any]) -> None:
-    version = _escaped(str(status["headraceVersion"]))
-    text.add("info", "gauge", "The version of Headrace, as a label.", {f'version="{version}"': 1})
+def _add_server(text: PrometheusText, core: Core, status: dict[str, Any]) -> None:
+    text.add(
+        "info", "gauge", "The version of Headrace, as a label.", {labels(version=str(status["headraceVersion"])): 1}
+    )
     text.add("uptime_seconds", "gauge", "Time since the start.", status["uptimeMillis"] / 1000)
     text.add("primary", "gauge", "1 while the server takes writes.", int(core.engine.primacy.is_primary))
     text.add("connections", "gauge", "Open connections.", status["connections"]["current"])
@@ -112,7 +78,7 @@ def _add_server(text: _Text, core: Core, status: dict[str, Any]) -> None:
     )  # fmt: skip
 
 
-def _add_operations(text: _Text, status: dict[str, Any]) -> None:
+def _add_operations(text: PrometheusText, status: dict[str, Any]) -> None:
     counters, metrics = status.get("opcounters", {}), status["metrics"]
     text.add("operations_total", "counter", "Operations, as opcounters has them.", _labels("kind", counters))
     commands = metrics.get("commands", {})
@@ -129,9 +95,9 @@ def _add_operations(text: _Text, status: dict[str, Any]) -> None:
     text.add("network_bytes_total", "counter", "Bytes from clients and to them.", _labels("direction", sizes))
 
 
-def _add_commits(text: _Text, core: Core, metrics: dict[str, Any]) -> None:
+def _add_commits(text: PrometheusText, core: Core, metrics: dict[str, Any]) -> None:
     times = core.writer.commit_times
-    text.add_histogram("commit_seconds", "Time that commits took on the disk.", list(times.counts), times.seconds)
+    text.add_histogram("commit_seconds", "Time that commits took on the disk.", BOUNDS, times.counts, times.seconds)
     written = metrics.get("commits", {}).get("writes", 0)
     text.add("commit_writes_total", "counter", "Writes of clients that were committed.", written)
     open_count = len(core.store.transactions.open)
@@ -144,7 +110,7 @@ def _steps(items: Iterable[Item]) -> Iterator[list[Item]]:
         yield step
 
 
-async def _add_cursors(text: _Text, core: Core) -> None:
+async def _add_cursors(text: PrometheusText, core: Core) -> None:
     reads = {"memory": 0, "oplog": 0}
     lags: dict[str, float] = {}
     others = 0
@@ -176,7 +142,7 @@ def _scope(namespace: str) -> str:
     return namespace
 
 
-async def _add_memory(text: _Text, core: Core, memory: dict[str, Any]) -> None:
+async def _add_memory(text: PrometheusText, core: Core, memory: dict[str, Any]) -> None:
     holders: dict[str, float] = {}
     for step in _steps(core.engine.memory.accounts()):
         for account in step:
@@ -192,7 +158,7 @@ async def _add_memory(text: _Text, core: Core, memory: dict[str, Any]) -> None:
     text.add("resident_bytes", "gauge", "Memory of the process, with pages of the data file.", resident)
 
 
-def _add_storage(text: _Text, core: Core) -> None:
+def _add_storage(text: PrometheusText, core: Core) -> None:
     store = core.store
     text.add("data_file_bytes", "gauge", "Size of the data file.", store.environment.file_bytes)
     if not store.oplog_enabled:

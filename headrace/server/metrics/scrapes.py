@@ -3,7 +3,7 @@
 Rules:
 - A scraper that reads slowly, or sends nothing, holds a buffer of some kilobytes, for `SCRAPE_SECONDS` at most.
 - However often it asks, the text is made once in `SCRAPE_REUSE_SECONDS`.
-- A connection has one request and one answer. Nothing can be changed here, and nobody logs in.
+- A connection has one request and one answer. It needs no login, and changes nothing.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Final, cast
 
 from headrace import limits
 from headrace.clock import monotonic
+from headrace.prometheus_text import CONTENT_TYPE
 from headrace.server.failures import log_failure
 from headrace.server.listener import bound_sockets
-from headrace.server.metrics.exposition import CONTENT_TYPE, exposition
+from headrace.server.metrics.exposition import exposition
 
 if TYPE_CHECKING:
     from headrace.server.core import Core

@@ -13,11 +13,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Final
 
 from headrace import limits
+from headrace.prometheus_text import CONTENT_TYPE, PrometheusText, labels
 from headrace.spark.jobs.collection_figures import COLLECTION_METRICS, CollectionFigures
 from headrace.spark.jobs.lag import Lag
 from headrace.spark.sinks.contract import BatchReport
 
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 # Name, type, meaning.
 _EXPORTED: Final = (
     ("batch", "gauge", "Number of the last micro-batch."),
@@ -153,27 +153,19 @@ class JobMetrics:
 
     def text(self) -> str:
         """The metrics in Prometheus' text format."""
-        label = _label(self.job)
-        lines = []
+        text, job = PrometheusText("headrace_pipeline_"), labels(job=self.job)
         with self.lock:
             for name, kind, meaning in _EXPORTED:
                 value = getattr(self, name)
-                if value is not None:
-                    full = f"headrace_pipeline_{name}"
-                    lines += [f"# HELP {full} {meaning}", f"# TYPE {full} {kind}", f'{full}{{job="{label}"}} {value}']
-            for name, kind, meaning in COLLECTION_METRICS if self.collections else ():
-                full = f"headrace_pipeline_collection_{name}"
-                lines += [f"# HELP {full} {meaning}", f"# TYPE {full} {kind}"]
-                lines += [
-                    f'{full}{{job="{label}",collection="{_label(collection)}"}} {value}'
+                text.add(name, kind, meaning, {} if value is None else {job: value})
+            for name, kind, meaning in COLLECTION_METRICS:
+                samples = {
+                    labels(job=self.job, collection=collection): value
                     for collection, figures in sorted(self.collections.items())
                     if (value := getattr(figures, name)) is not None
-                ]
-        return "\n".join(lines) + "\n"
-
-
-def _label(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+                }
+                text.add(f"collection_{name}", kind, meaning, samples)
+        return str(text)
 
 
 @contextmanager

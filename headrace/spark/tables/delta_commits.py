@@ -23,7 +23,7 @@ _COMPACT_ALL_COMMITS: Final = 2500
 def compact_small_files(
     table: DeltaTable, properties: CommitProperties, commits: int = COMPACT_COMMITS, cluster: Sequence[str] = ()
 ) -> None:
-    """Joins small files in a commit with these properties after each so many commits, sorted by the columns `cluster`.
+    """Join small files, every `commits` commits, in a commit with these properties, sorted by the columns `cluster`.
 
     A table that is large is not sorted.
     """

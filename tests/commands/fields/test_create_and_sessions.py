@@ -1,4 +1,4 @@
-"""What `create` and `collMod` take of sizes and of the index on `_id`, and the documents that session commands list."""
+"""Arguments of `create` and `collMod` (sizes, the index on `_id`), and the documents that session commands list."""
 
 from __future__ import annotations
 
