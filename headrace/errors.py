@@ -199,3 +199,10 @@ class Interrupted(AnsweredError):
     Not a `CommandError`, so that no handler takes it for the error of a part; code that cleans up catches both
     (`AnsweredError`). The finished part of the command stays done.
     """
+
+
+def reason_of(error: Exception) -> str:
+    """Return the message of an error for a person; of the operating system's the file and the reason, no number."""
+    if not isinstance(error, OSError) or error.strerror is None:
+        return str(error)
+    return f"{error.filename}: {error.strerror}" if error.filename else error.strerror

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from headrace.backup.writer import ArchiveWriter
+from headrace.errors import reason_of
 from headrace.store.lmdb import ReadersChanged
 
 LOOK_SECONDS: Final = 1.0
@@ -42,7 +43,7 @@ def follow(
             failed = False
         except (OSError, ReadersChanged) as error:
             if not failed:
-                report(f"the backup waits: {error}")
+                report(f"the backup waits: {reason_of(error)}")
             failed = True
         if not wait(LOOK_SECONDS):
             return

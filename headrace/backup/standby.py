@@ -22,6 +22,7 @@ from headrace.backup.archive import BackupArchive
 from headrace.backup.pieces import DamagedArchive, checksum
 from headrace.backup.replay import Replayer
 from headrace.clock import Clock, SystemClock
+from headrace.errors import reason_of
 from headrace.store import catalog_changes, standby
 from headrace.store.retention import AgedScan, Retention, default_bytes_max, first_to_keep, prune
 from headrace.store.store import Store
@@ -145,7 +146,7 @@ class Standby:
                 failed = False
             except OSError as error:
                 if not failed:
-                    report(f"the standby waits: {error}")
+                    report(f"the standby waits: {reason_of(error)}")
                 failed = True
             self.tend()
             if not wait(LOOK_SECONDS):

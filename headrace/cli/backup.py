@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.cli.arguments import EXIT_FAILED, Failed, add_command, is_uri, terminated_by_signals
+from headrace.errors import reason_of
 
 if TYPE_CHECKING:
     from headrace.backup.archive import BackupArchive
@@ -117,7 +118,7 @@ def failures() -> Iterator[None]:
         ArchiveInUse, DamagedArchive, DamagedValue, DirectoryInUse, DivergedHistory, IncompatibleFormat, NoOplog,
         NoStandby, NotCovered, OSError, OtherHistory, ReadersChanged, UnusableDirectory, WrongKey,
     ) as error:  # fmt: skip
-        raise Failed(str(error)) from None
+        raise Failed(reason_of(error)) from None
 
 
 def backup_archive(arguments: argparse.Namespace) -> BackupArchive:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from headrace import limits
 from headrace.cli.arguments import EXIT_FAILED, Failed, add_command, add_json
 from headrace.cli.serve import EXIT_DIRECTORY_IN_USE
+from headrace.errors import reason_of
 
 if TYPE_CHECKING:
     from headrace.store.check.directory import Report
@@ -48,7 +49,7 @@ def _run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     except DirectoryInUse as error:
         raise Failed(str(error), EXIT_DIRECTORY_IN_USE) from None
     except (IncompatibleFormat, OSError, UnusableDirectory) as error:
-        raise Failed(str(error)) from None
+        raise Failed(reason_of(error)) from None
     problems = report.problems[: limits.CHECK_PROBLEM_COUNT_MAX]
     if arguments.json:
         counts = {"problemCount": len(report.problems), "collections": report.collections, "rows": report.rows}

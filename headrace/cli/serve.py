@@ -24,6 +24,7 @@ from headrace.cli.readiness import notify_ready
 from headrace.cli.serve_backup import add_backup_flags, backup_words
 from headrace.cli.tls_flags import BadOptions, add_tls_flags, tls_options_of, without_passwords
 from headrace.dispatch.options import MECHANISMS, AuditOptions, ServerOptions
+from headrace.errors import reason_of
 
 _NO_KEY_FILE: Final = "Headrace is a set of one member and needs no key between members; access control is --auth"
 _NO_SHARDS: Final = "Headrace is not part of a sharded cluster"
@@ -416,13 +417,8 @@ def _run(options: ServerOptions, backup: list[str] | None, announce: Announce) -
     except (IncompatibleFormat, UnusableDirectory) as error:
         return _fail(str(error), EXIT_FAILED)
     except OSError as error:
-        return _fail(_reason(error), EXIT_ADDRESS_IN_USE if error.errno == errno.EADDRINUSE else EXIT_FAILED)
+        return _fail(reason_of(error), EXIT_ADDRESS_IN_USE if error.errno == errno.EADDRINUSE else EXIT_FAILED)
     return 0
-
-
-def _reason(error: OSError) -> str:
-    """The message of the operating system, without its number."""
-    return f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
 
 
 def check_startable(options: ServerOptions) -> None:

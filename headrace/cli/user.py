@@ -13,6 +13,7 @@ from typing import Final
 from headrace.auth.names import EXTERNAL
 from headrace.cli.arguments import add_command
 from headrace.cli.data_directory import data_directory
+from headrace.errors import CommandError, reason_of
 
 PASSWORD_VARIABLE: Final = "HEADRACE_PASSWORD"
 
@@ -51,7 +52,6 @@ def add_user(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     from headrace.commands.users.first_users import create_user
     from headrace.dispatch.engine import Engine
     from headrace.dispatch.options import ServerOptions
-    from headrace.errors import CommandError
     from headrace.store.data_file import UnusableDirectory
     from headrace.store.lmdb import DirectoryInUse
     from headrace.store.store import IncompatibleFormat, Store
@@ -61,7 +61,7 @@ def add_user(arguments: argparse.Namespace, words: Sequence[str]) -> int:
         password = None if arguments.db == EXTERNAL else _password(arguments.name)
         store = Store(path, clock=SystemClock())
     except (DirectoryInUse, IncompatibleFormat, OSError, UnusableDirectory) as error:
-        return _fail(str(error))
+        return _fail(reason_of(error))
     try:
         options = ServerOptions(dbpath=path)
         engine = Engine(store, options, commands_for(options), first_parameters(options))

@@ -335,3 +335,9 @@ def test_a_backup_of_a_standby_is_restored_as_a_servers_directory(tmp_path: Path
     ship(tmp_path / "standby", second)
     restore(second, tmp_path / "restored")
     assert numbers_of(tmp_path / "restored") == [0]
+
+
+def test_an_archive_that_is_a_file_is_named_with_the_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("x")
+    assert main(["standby", str(tmp_path / "file"), str(tmp_path / "standby")]) == 1
+    assert capsys.readouterr().err == f"headrace: {tmp_path / 'file' / 'archive'}: Not a directory\n"

@@ -22,6 +22,7 @@ from headrace.cli.progress import progress
 from headrace.cli.transfer import counted
 from headrace.cli.transfer.files import output, raw_collection
 from headrace.cli.transfer.formats import metadata_text
+from headrace.errors import reason_of
 
 if TYPE_CHECKING:
     from pymongo.client_session import ClientSession
@@ -189,7 +190,7 @@ def _describe(source: _Source, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         described.write_text(metadata_text(metadata), "utf-8")
     except OSError as error:
-        raise Failed(f"{error.filename}: {error.strerror}") from None
+        raise Failed(reason_of(error)) from None
 
 
 def _reads_capped(client: Client) -> bool:
