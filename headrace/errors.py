@@ -139,6 +139,7 @@ CODE_NAMES: dict[int, str] = {
     352: "UnsupportedOpQueryCommand",
     359: "CannotConvertIndexToUnique",
     361: "CollectionUUIDMismatch",
+    371: "UserWritesBlocked",
     5446: "Location5446",
     9001: "SocketException",
     10003: "CannotGrowDocumentInCappedNamespace",

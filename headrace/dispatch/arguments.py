@@ -274,9 +274,9 @@ def _below(name: str, least: int) -> Check:
     return check
 
 
-def string(name: str, *, choices: Iterable[str] = (), required: bool = False) -> Field[str]:
+def string(name: str, *, choices: Iterable[str] = (), default: str = "", required: bool = False) -> Field[str]:
     """A string; absent, it is empty. Any but one of `choices`, if there are some, is error 2."""
-    return Field(name, "string", "", required=required, check=_one_of(frozenset(choices)) if choices else None)
+    return Field(name, "string", default, required=required, check=_one_of(frozenset(choices)) if choices else None)
 
 
 def _one_of(choices: frozenset[str]) -> Check:

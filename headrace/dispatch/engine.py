@@ -37,12 +37,14 @@ from headrace.dispatch import (
     retryable_writes,
     snapshots,
     transactions,
+    write_blocks,
 )
 from headrace.dispatch.access import Access
 from headrace.dispatch.collection_uuid import COLLECTION_UUID, with_expected_uuid
 from headrace.dispatch.command import Command
 from headrace.dispatch.concerns import read_concern, write_concern
 from headrace.dispatch.context import CommandContext
+from headrace.dispatch.default_time_limit import apply_default
 from headrace.dispatch.options import ServerOptions
 from headrace.dispatch.profiling.profiler import Profiler
 from headrace.dispatch.profiling.usage import Usage
@@ -93,6 +95,7 @@ class Engine:
         self.memory.bytes_max = options.memory_bytes_max or default_bytes_max()
         self.fail_points = fail_points.FailPoints()
         self.primacy = primacy.Primacy(self.clock)
+        self.write_lock = write_blocks.WriteLock(self.shell.wake)
         self.profiler = Profiler(options.slow_ms, options.slow_share, options.profile_level)
         self.snapshots = snapshots.Snapshots(store)
         self.statements: dict[str, Command] = {}
@@ -188,6 +191,9 @@ class Engine:
             self.access.require_privileges(self, command, request)
         if self.primacy.ends_ms is not None:
             primacy.require_primary(self, command, request)
+        if self.store.cluster_parameters:  # which mostly has none
+            command = write_blocks.unless_blocked(self, command, request)
+            apply_default(self, command, request)
         if not body.keys().isdisjoint(generic_arguments.ACTED_UPON):
             command = self._as_asked(command, request, body)
         profiler = self.profiler
@@ -235,6 +241,8 @@ class Engine:
             if txn is None:
                 answer = command.run(context, request)
             else:
+                if self.write_lock.count and (waits := self.write_lock.wait(command, request)) is not None:
+                    return waits
                 transactions = self.store.transactions
                 if transactions.open or transactions.locks:
                     waits = lock_waits.wait_for_locks(self, command, request, txn, in_turn=turn is not None)

@@ -103,7 +103,8 @@ class Jobs:
     def _run(self) -> None:
         running: dict[Any, _Job] = {}
         due = monotonic() + 1
-        while not self._ended.wait(0 if running else max(0.0, due - monotonic())):
+        lock = self._local.engine.write_lock
+        while not self._ended.wait(0 if running and not lock.count else max(0.0, due - monotonic())):
             if self._local.unusable is not None:
                 return
             if monotonic() >= due:
@@ -112,7 +113,7 @@ class Jobs:
                 for job in (*self._jobs().jobs(), self._host.store_profiles):
                     if job not in running:
                         running[job] = _Job(self._local, job())
-            for job in list(running):
+            for job in () if lock.count else list(running):
                 if self._has_ended(running[job]):
                     del running[job]
 

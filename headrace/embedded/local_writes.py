@@ -419,6 +419,8 @@ class LocalWrites(GroupCommitter[Group, Queued, OwnWrite]):
         """Wait until a paused write, whose finished part is committed, may resume: at its turn, or when what it waits
         for is there."""
         local, holder = self._local, turn.waits_for
+        if holder is None and local.engine.write_lock.count:
+            holder = local.engine.write_lock
         if holder is None:
             local.give_way()
         else:

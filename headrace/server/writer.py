@@ -25,6 +25,7 @@ from headrace.dispatch.request import Request
 from headrace.dispatch.retryable_writes import interrupted_labels
 from headrace.dispatch.transactions import written_bytes
 from headrace.dispatch.wait import Wait
+from headrace.dispatch.write_blocks import WriteLock
 from headrace.errors import Interrupted
 from headrace.server.failures import log_failure, write_error
 from headrace.server.group_commit import GroupCommitter, WriteGroup
@@ -149,6 +150,7 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
         self._in_gate = gate is None
         self._queue: list[ClientWrite | ServerJob] = []
         self._paused: deque[PausedWrite] = deque()
+        self._held: list[ServerJob] = []  # until `fsyncUnlock`
         self._blocked: dict[str, list[PausedWrite]] = {}  # by the key of the transaction that they wait for
         self._group: SharedGroup | None = None  # that is being run or committed
         self._retries: deque[SharedGroup] = deque()  # of failed transactions, run before what is queued
@@ -220,6 +222,10 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
         for paused in self._blocked.pop(key, ()):
             self._paused.append(paused)
             self._schedule()
+        if key == WriteLock.key:
+            self._queue += self._held
+            self._held = []
+            self._schedule()
 
     def waiting(self) -> Iterable[PausedWrite]:
         """The paused writes that wait for nothing but their turn."""
@@ -276,13 +282,23 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
         else:
             callback()
 
+    @property
+    def _is_locked(self) -> bool:
+        """Whether `fsync` has locked the data file: clients' writes wait by themselves, and what is at work here, too."""
+        return bool(self._core.engine.write_lock.count) and not self._core.ending
+
+    def _hold_jobs(self) -> None:
+        """Keep the server's own writes until the data file is unlocked."""
+        self._held += [write for write in self._queue if type(write) is ServerJob]
+        self._queue = [write for write in self._queue if type(write) is not ServerJob]
+
     def _next(self) -> None:
         """A group has ended: begin the next, or rest."""
         self.busy_since = None
         if self._gate is not None:
             self._in_gate = False
             self._gate.leave()
-        if self._retries or self._queue or self._paused:
+        if self._retries or self._queue or (self._paused and not self._is_locked):
             self._is_due = True
             self._core.loop.call_soon(self._flush)
             return
@@ -305,12 +321,14 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
                 return
             self._in_gate = True
         self.busy_since = monotonic()
+        if is_locked := self._is_locked:
+            self._hold_jobs()
         if self._retries:
             group = self._retries.popleft()
         else:
             group = SharedGroup(self._queue[: limits.COMMIT_COMMAND_COUNT_MAX])
             self._queue = self._queue[limits.COMMIT_COMMAND_COUNT_MAX :]
-            if self._paused and not (self._commit_was_long and group.writes):
+            if self._paused and not is_locked and not (self._commit_was_long and group.writes):
                 group.resumed = self._take_paused()
         self._group = group
         if self._commit_ms > SLOW_COMMIT_MS or _message_bytes(group, self._core.engine) > LONG_COMMIT_BYTES:

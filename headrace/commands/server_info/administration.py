@@ -1,17 +1,25 @@
-"""Commands of operators: rotateCertificates, top, fsync, autoCompact, dropConnections, shutdown."""
+"""Commands of operators: rotateCertificates, top, fsync, setUserWriteBlockMode, autoCompact, dropConnections, shutdown."""
 
 from __future__ import annotations
 
 from typing import Any, Final
+
+from bson import Int64
 
 from headrace.dispatch.arguments import Field, Fields, FieldType, array, boolean, number, string, without_effect
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request, require_loopback
 from headrace.dispatch.requirement import on_cluster
+from headrace.dispatch.write_blocks import BLOCK
 from headrace.errors import CommandError
 
+GLOBAL: Final = boolean("global", strict=True, required=True)
 LOCK: Final = boolean("lock")
+REASON: Final = string(
+    "reason", default="Unspecified",
+    choices=("ClusterToClusterMigrationInProgress", "DiskUseThresholdExceeded", "Unspecified"),
+)  # fmt: skip
 LOG: Final[Field[Any]] = Field(
     "logRotate", FieldType(("string", "long", "int", "decimal", "double")), None, required=True
 )
@@ -24,10 +32,37 @@ def top(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def fsync(context: CommandContext, request: Request) -> dict[str, Any]:
-    """Do nothing, because acknowledged writes are on disk already; raises 115 for a lock."""
-    if LOCK.of(request.body):
-        raise CommandError(115, "fsync with lock is not supported: copy the data with the server stopped")
-    return {"numFiles": 1}
+    """fsync: acknowledged writes are on disk already. With `lock`, no write begins from now on, and those of the same
+    commit are on disk with the answer: the directory can be copied."""
+    if not LOCK.of(request.body):
+        return {"numFiles": 1}
+    count = context.engine.write_lock.take(request)
+    return {
+        "info": "now locked against writes, use db.fsyncUnlock() to unlock",
+        "lockCount": Int64(count),
+        "seeAlso": "http://dochub.mongodb.org/core/fsynccommand",
+    }
+
+
+def fsync_unlock(context: CommandContext, request: Request) -> dict[str, Any]:
+    """fsyncUnlock: take back one `fsync` with `lock`. Raises 20 where there is none."""
+    return {"info": "fsyncUnlock completed", "lockCount": Int64(context.engine.write_lock.release())}
+
+
+def block_user_writes(context: CommandContext, request: Request) -> dict[str, Any]:
+    """setUserWriteBlockMode: refuse the writes of users, or take them again; it outlives the server. Raises 20 on a
+    standalone, and for another reason than that of the block."""
+    if not context.store.oplog_enabled:
+        raise CommandError(20, "setUserWriteBlockMode cannot be run on standalones")
+    reason, stored = REASON.of(request.body), context.txn.cluster_parameters.get(BLOCK)
+    if stored and stored["reason"] != reason:
+        raise CommandError(
+            20, f"Cannot change the user write block: its reason is {stored['reason']}, and not {reason}"
+        )
+    if bool(stored) != GLOBAL.of(request.body):
+        context.store.log_noop(context.txn, "setUserWriteBlockMode")
+        context.store.set_cluster_parameter(context.txn, BLOCK, {} if stored else {"reason": reason})
+    return {}
 
 
 def compact_automatically(context: CommandContext, request: Request) -> dict[str, Any]:
@@ -91,7 +126,15 @@ COMMANDS: Final = (
         admin_only=True,
         requires=on_cluster("dropConnections"),
     ),
-    Command("fsync", fsync, Fields(LOCK, strict=False), admin_only=True, requires=on_cluster("fsync")),
+    Command(
+        "fsync",
+        fsync,
+        Fields(LOCK, *without_effect("int", "fsyncLockAcquisitionTimeoutMillis")),
+        writes=lambda request: LOCK.of(request.body),
+        admin_only=True,
+        requires=on_cluster("fsync"),
+    ),
+    Command("fsyncUnlock", fsync_unlock, Fields(strict=False), admin_only=True, requires=on_cluster("unlock")),
     Command("logRotate", rotate_log, Fields(LOG, strict=False), admin_only=True, requires=on_cluster("logRotate")),
     Command(
         "rotateCertificates",
@@ -99,6 +142,14 @@ COMMANDS: Final = (
         Fields(MESSAGE),
         admin_only=True,
         requires=on_cluster("rotateCertificates"),
+    ),
+    Command(
+        "setUserWriteBlockMode",
+        block_user_writes,
+        Fields(GLOBAL, REASON),
+        writes=True,
+        admin_only=True,
+        requires=on_cluster("setUserWriteBlockMode"),
     ),
     Command("shutdown", shut_down, Fields(strict=False), admin_only=True, requires=on_cluster("shutdown")),
     Command("top", top, Fields(strict=False), admin_only=True, requires=on_cluster("top")),

@@ -21,7 +21,6 @@ _NO_SEARCH: Final = (31082, "Search indexes need Atlas Search, which Headrace do
 REFUSED: Final[dict[str, tuple[int, str]]] = {
     "createSearchIndexes": _NO_SEARCH,
     "dropSearchIndex": _NO_SEARCH,
-    "fsyncUnlock": (20, "fsyncUnlock called when not locked"),
     "mapReduce": (115, "mapReduce is not supported: Headrace runs no JavaScript; use an aggregation"),
     "replSetHeartbeat": (115, _ONE_MEMBER),
     "replSetRequestVotes": (115, _ONE_MEMBER),
@@ -42,7 +41,6 @@ def _refuse(code: int, message: str) -> Any:
 _REQUIRES: Final = {
     "createSearchIndexes": on_collection("createSearchIndexes"),
     "dropSearchIndex": on_collection("dropSearchIndex"),
-    "fsyncUnlock": on_cluster("unlock"),
     "mapReduce": on_collection("find"),
     "replSetHeartbeat": on_cluster("internal"),
     "replSetRequestVotes": on_cluster("internal"),

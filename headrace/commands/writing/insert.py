@@ -120,6 +120,7 @@ def insert_plain(engine: Engine, txn: WriteTransaction, namespace: str, document
     if (
         collection is None or collection.checks_documents or collection.is_view or len(document) > limits.INSERT_BYTES
         or engine.fail_points.active or engine.profiler.active or store.transactions.open or store.transactions.locks
+        or engine.write_lock.count or txn.cluster_parameters
     ):  # fmt: skip
         return False
     try:

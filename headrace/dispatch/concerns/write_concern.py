@@ -21,7 +21,7 @@ TAKEN_BY: Final = frozenset({
     "drop", "dropAllRolesFromDatabase", "dropAllUsersFromDatabase", "dropDatabase", "dropIndexes", "dropRole",
     "dropUser", "explain", "findAndModify", "grantPrivilegesToRole", "grantRolesToRole", "grantRolesToUser", "insert",
     "mapReduce", "renameCollection", "revokePrivilegesFromRole", "revokeRolesFromRole", "revokeRolesFromUser",
-    "setClusterParameter", "setDefaultRWConcern", "setFeatureCompatibilityVersion", "update", "updateRole",
+    "setDefaultRWConcern", "setFeatureCompatibilityVersion", "update", "updateRole",
     "updateUser",
 })  # fmt: skip
 """The commands that take a write concern: `aggregate` if it writes, and `explain` to refuse it itself."""

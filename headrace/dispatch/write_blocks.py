@@ -1,0 +1,117 @@
+"""What keeps clients from writing: the lock of `fsync`, and the block of `setUserWriteBlockMode`.
+
+    fsync lock    counted, in memory; a write waits until it is gone, and so do the server's own, so that no file changes
+    user block    stored with the cluster parameters, under a reason; a write of a user is refused (371), unless it is in
+                  `admin`, `config` or `local`, or the user has `bypassWriteBlockingMode`
+
+Source: MongoDB's manual on both commands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace import limits
+from headrace.auth.privileges import CLUSTER
+from headrace.dispatch.command import Command
+from headrace.dispatch.request import Request
+from headrace.dispatch.wait import Wait
+from headrace.errors import CommandError
+
+if TYPE_CHECKING:
+    from headrace.dispatch.context import CommandContext
+    from headrace.dispatch.engine import Engine
+
+BLOCK: Final = "userWriteBlock"
+"""The name under which the block is stored; it is no parameter of clients."""
+_STATEMENTS: Final = {"bulkWrite": "ops", "delete": "deletes", "insert": "documents", "update": "updates"}
+"""The commands that answer a refused write as the error of a statement, and the field with their statements."""
+_BLOCKED: Final = frozenset({
+    *_STATEMENTS, "aggregate", "applyOps", "cloneCollectionAsCapped", "collMod", "convertToCapped", "create",
+    "createIndexes", "drop", "dropDatabase", "dropIndexes", "findAndModify", "renameCollection",
+})  # fmt: skip
+_INTERNAL: Final = frozenset({"admin", "config", "local"})
+_BYPASS: Final = frozenset({"bypassWriteBlockingMode"})
+_ERROR: Final = (371, "User writes blocked")
+
+
+class WriteLock:
+    """The lock of `fsync`: how often it was taken, and by which request last."""
+
+    __slots__ = ("_last", "_wake", "count")
+
+    key: Final = "\0fsync"
+    """The key that writes wait for: no namespace begins with a zero byte."""
+
+    def __init__(self, wake: Callable[[str], None]) -> None:
+        self.count = 0
+        self._last: Request | None = None
+        self._wake = wake
+
+    def over(self) -> bool:
+        """Whether writes may go on."""
+        return not self.count
+
+    def take(self, request: Request) -> int:
+        """Lock once more, and return the count. A request that is run again, because its group failed, counts once."""
+        if request is not self._last:
+            self.count += 1
+            self._last = request
+        return self.count
+
+    def release(self) -> int:
+        """Unlock once, and return the count; at 0 the writes go on. Raises 20 where it is not locked."""
+        if not self.count:
+            raise CommandError(20, "fsyncUnlock called when not locked")
+        self.count -= 1
+        self._last = None
+        if not self.count:
+            self._wake(self.key)
+        return self.count
+
+    def wait(self, command: Command, request: Request) -> Wait | None:
+        """How long a write must wait; None: it may run. Raises 50 when its time is up."""
+        if not self.count or command.name == "fsync":
+            return None
+        if request.time_is_up:
+            raise CommandError(50, "operation exceeded time limit")
+        return Wait(float(request.body.get("maxTimeMS") or limits.AWAIT_MS_MAX), self.key, over=self.over)
+
+
+def unless_blocked(engine: Engine, command: Command, request: Request) -> Command:
+    """The command, or one that answers that the writes of users are blocked. Raises 371 where that is no reply."""
+    if not engine.store.cluster_parameters.get(BLOCK) or command.name not in _BLOCKED:
+        return command
+    writes = command.writes if isinstance(command.writes, bool) else command.writes(request)
+    field = _STATEMENTS.get(command.name)
+    is_internal = request.db in _INTERNAL and command.name != "bulkWrite"
+    if not writes or is_internal or _may_bypass(engine, request):
+        return command
+    if field is None or command.name == "bulkWrite":
+        raise CommandError(*_ERROR)
+    return replace(command, run=_refused(field), pauses=False)
+
+
+def _may_bypass(engine: Engine, request: Request) -> bool:
+    if not engine.authorizes:
+        return False
+    if request.client.is_program:
+        return True
+    grants = engine.access.grants(request.client)
+    return grants is not None and grants.permits(CLUSTER, _BYPASS)
+
+
+def _refused(field: str) -> Callable[[CommandContext, Request], dict[str, Any]]:
+    """A run that answers with the error of each statement; of the first one where they are ordered."""
+
+    def run(context: CommandContext, request: Request) -> dict[str, Any]:
+        body = request.body
+        statements = request.sequences.get(field) or body.get(field) or ()
+        count = len(statements) if body.get("ordered") is False else 1
+        code, message = _ERROR
+        errors = [{"index": index, "code": code, "errmsg": message} for index in range(count)]
+        return {"n": 0, **({"nModified": 0} if field == "updates" else {}), "writeErrors": errors}
+
+    return run
