@@ -140,6 +140,7 @@ CODE_NAMES: dict[int, str] = {
     359: "CannotConvertIndexToUnique",
     361: "CollectionUUIDMismatch",
     371: "UserWritesBlocked",
+    411: "QueryRejectedBySettings",
     5446: "Location5446",
     9001: "SocketException",
     10003: "CannotGrowDocumentInCappedNamespace",

@@ -50,6 +50,8 @@ class RunningCommand(greenlet):
     """Whether it runs before all others until it ends, because it holds much memory."""
     is_strict: bool = False
     """Whether its client asked for the strict stable API, in which the planner has no sparse indexes."""
+    allowed_indexes: dict[str, list[Any]] | None = None
+    """The indexes that its query settings allow, by namespace: names or key patterns."""
     scan_bytes: int = 0
     batch_bytes: int = 0
     """About what its scan has last read at once, and its batch, take."""

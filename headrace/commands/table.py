@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import Final
 
 from headrace.commands.catalog import coll_mod, create, drop, indexes, listing
-from headrace.commands.maintenance import capping, plan_cache, profiling, sizes, validate, validate_metadata
+from headrace.commands.maintenance import (
+    capping,
+    plan_cache,
+    profiling,
+    query_settings,
+    sizes,
+    validate,
+    validate_metadata,
+)
 from headrace.commands.reading import aggregate, arrow_changes, count, explain, find, get_more, kill_cursors
 from headrace.commands.server_info import (
     api_commands,
@@ -25,7 +33,7 @@ _ONE: Final = (
 )  # fmt: skip
 _MANY: Final = (
     capping, cluster_parameters, count, current_op, default_concerns, drop, end_transaction, indexes, listing,
-    plan_cache, profiling, sizes, validate, validate_metadata,
+    plan_cache, profiling, query_settings, sizes, validate, validate_metadata,
 )  # fmt: skip
 
 DATA_COMMANDS: Final = sorted(

@@ -57,8 +57,8 @@ FIELDS: Final[dict[str, frozenset[str]]] = {
 """The fields outside version 1, by command, and by the field with a command's statements."""
 STAGES: Final = frozenset({
     "$changeStreamSplitLargeEvent", "$currentOp", "$indexStats", "$listLocalSessions", "$listSampledQueries",
-    "$listSearchIndexes", "$listSessions", "$planCacheStats", "$querySettings", "$queryStats", "$search",
-    "$searchMeta", "$shardedDataDistribution", "$vectorSearch",
+    "$listClusterCatalog", "$listSearchIndexes", "$listSessions", "$planCacheStats", "$querySettings", "$queryStats",
+    "$search", "$searchMeta", "$shardedDataDistribution", "$vectorSearch",
 })  # fmt: skip
 """The stages outside version 1."""
 _OF_COLL_STATS: Final = frozenset({"latencyStats", "queryExecStats", "storageStats"})

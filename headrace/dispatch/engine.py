@@ -48,6 +48,7 @@ from headrace.dispatch.default_time_limit import apply_default
 from headrace.dispatch.options import ServerOptions
 from headrace.dispatch.profiling.profiler import Profiler
 from headrace.dispatch.profiling.usage import Usage
+from headrace.dispatch.query_settings import with_settings
 from headrace.dispatch.request import ClientInfo, Request
 from headrace.dispatch.sessions import checked_out_key
 from headrace.dispatch.shell import NoShell, Shell
@@ -194,6 +195,7 @@ class Engine:
         if self.store.cluster_parameters:  # which mostly has none
             command = write_blocks.unless_blocked(self, command, request)
             apply_default(self, command, request)
+            command = with_settings(self, command, request)
         if not body.keys().isdisjoint(generic_arguments.ACTED_UPON):
             command = self._as_asked(command, request, body)
         profiler = self.profiler

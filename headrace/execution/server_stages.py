@@ -13,14 +13,17 @@ from bson.datetime_ms import DatetimeMS
 
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.namespaces import OPLOG
+from headrace.dispatch.query_settings import stored_settings
 from headrace.dispatch.request import Request
 from headrace.dispatch.server_info import host_of
 from headrace.errors import CommandError
+from headrace.execution.collections_shown import catalog_shown
 from headrace.execution.current_operations import operations, sessions
 from headrace.execution.explain_plan import access_stage, tried
 from headrace.execution.geo_near_stage import geo_near_documents
 from headrace.execution.planner.plan_cache import plan_cache_of
 from headrace.execution.storage_stats import count_of, oplog_size, storage_stats
+from headrace.query.command_shape import command_shape
 from headrace.query.stages.geo_near import GeoNear
 from headrace.query.stages.server_stage import ServerStage
 from headrace.store.catalog import Index
@@ -129,10 +132,22 @@ def _plan_cache_stats(
         }  # fmt: skip
 
 
-def _nothing(
+def _query_settings(
     context: CommandContext, request: Request, namespace: str, spec: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:  # fmt: skip
-    return iter(())
+    """The stored query settings, with the shapes of their queries if these are asked for."""
+    for item in stored_settings(context.store):
+        shown = dict(item)
+        query = item.get("representativeQuery")
+        if spec.get("showDebugQueryShape") and query is not None:
+            shown["debugQueryShape"] = command_shape(next(iter(query)), query["$db"], query)
+        yield shown
+
+
+def _cluster_catalog(
+    context: CommandContext, request: Request, namespace: str, spec: dict[str, Any]
+) -> Iterator[dict[str, Any]]:  # fmt: skip
+    return catalog_shown(context, request.db, spec)
 
 
 def _operations(
@@ -151,8 +166,9 @@ _SOURCES: Final[dict[str, Callable[..., Iterator[dict[str, Any]]]]] = {
     "$collStats": _collection_stats,
     "$currentOp": _operations,
     "$indexStats": _index_stats,
+    "$listClusterCatalog": _cluster_catalog,
     "$listLocalSessions": _sessions,
     "$listSessions": _sessions,
     "$planCacheStats": _plan_cache_stats,
-    "$querySettings": _nothing,
+    "$querySettings": _query_settings,
 }

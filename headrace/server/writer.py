@@ -284,7 +284,7 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
 
     @property
     def _is_locked(self) -> bool:
-        """Whether `fsync` has locked the data file: clients' writes wait by themselves, and what is at work here, too."""
+        """Whether `fsync` has locked the data file: clients' writes wait by themselves."""
         return bool(self._core.engine.write_lock.count) and not self._core.ending
 
     def _hold_jobs(self) -> None:

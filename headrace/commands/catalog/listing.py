@@ -5,7 +5,7 @@ from __future__ import annotations
 from shutil import disk_usage
 from typing import Any, Final
 
-from bson import Binary, Int64
+from bson import Int64
 
 from headrace.auth.privileges import CLUSTER, Privileges, allowed, concern_collection, concern_database
 from headrace.commands.requirements import others
@@ -13,10 +13,11 @@ from headrace.dispatch.arguments import Fields, boolean, document, number, witho
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import BATCH_SIZE, CURSOR
-from headrace.dispatch.namespaces import VERSIONS, check_database, target
+from headrace.dispatch.namespaces import check_database, target
 from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import on_collection, on_database
 from headrace.execution.batches import open_cursor
+from headrace.execution.collections_shown import collections_shown
 from headrace.execution.storage_stats import (
     check_scale,
     count_of,
@@ -29,11 +30,6 @@ from headrace.query.match import parse_filter
 from headrace.store.catalog import Collection
 from headrace.values.bson import encode
 
-OPLOG_UUID: Final = bytes.fromhex("d0678cd09d025541be3d15095bafbede")
-"""The UUID of version 5 of the URL `headrace:local.oplog.rs`."""
-VERSIONS_UUID: Final = bytes.fromhex("ec661ae20deb5cd383cae09fa0cdd771")
-"""The same of `headrace:admin.system.version`, while nothing is stored there."""
-
 AUTHORIZED_COLLECTIONS: Final = boolean("authorizedCollections", strict=True)
 AUTHORIZED_DATABASES: Final = boolean("authorizedDatabases", strict=True)
 FILTER: Final = document("filter")
@@ -41,32 +37,11 @@ NAME_ONLY: Final = boolean("nameOnly")
 SCALE: Final = number("scale", 1, least=1)
 
 
-def _shown(collection: Collection) -> dict[str, Any]:
-    """A collection or view as listCollections shows it."""
-    if collection.is_view:
-        return {
-            "name": collection.name, "type": "view", "options": collection.options, "info": {"readOnly": True},
-        }  # fmt: skip
-    assert collection.uuid is not None
-    id_index = next((index.spec for index in collection.indexes if index.is_of_id and not collection.clustered), None)
-    shown = {
-        "name": collection.name, "type": "collection", "options": collection.options,
-        "info": {"readOnly": False, "uuid": Binary(collection.uuid, 4)},
-    }  # fmt: skip
-    return shown if id_index is None else {**shown, "idIndex": id_index}
-
-
 def list_collections(context: CommandContext, request: Request) -> bytes:
     """listCollections: a cursor over collections and views, filtered by `filter`."""
     database = check_database(request.db)
     spec = FILTER.of(request.body)
-    shown = [_shown(collection) for collection in context.paced(context.view.catalog.in_database(database))]
-    if database == "local" and context.store.oplog_enabled:
-        shown.append(_oplog(context))
-    if (uuid := context.view.catalog.views.get(database)) is not None:
-        shown.append(_system("system.views", uuid))
-    if database == "admin" and context.view.collection(VERSIONS) is None:
-        shown.append(_system("system.version", VERSIONS_UUID))
+    shown = collections_shown(context, database)
     if context.engine.restricts(request.client) and AUTHORIZED_COLLECTIONS.of(request.body):
         privileges = _privileges(request)
         shown = [item for item in shown if concern_collection(privileges, f"{database}.{item['name']}")]
@@ -80,24 +55,6 @@ def list_collections(context: CommandContext, request: Request) -> bytes:
     return open_cursor(
         context, request, namespace, iter([encode(item) for item in context.paced(shown)]), size, id_first=True
     )
-
-
-def _oplog(context: CommandContext) -> dict[str, Any]:
-    options = {"capped": True, "size": float(context.engine.oplog_bytes_max or 0), "autoIndexId": False}
-    if context.engine.parameters["oplogEntriesMax"]:
-        options["max"] = context.engine.parameters["oplogEntriesMax"]
-    return {
-        "name": "oplog.rs", "type": "collection", "options": options,
-        "info": {"readOnly": False, "uuid": Binary(OPLOG_UUID, 4)},
-    }  # fmt: skip
-
-
-def _system(name: str, uuid: bytes) -> dict[str, Any]:
-    return {
-        "name": name, "type": "collection", "options": {},
-        "info": {"readOnly": False, "uuid": Binary(uuid, 4)},
-        "idIndex": {"v": 2, "key": {"_id": 1}, "name": "_id_"},
-    }  # fmt: skip
 
 
 def list_databases(context: CommandContext, request: Request) -> dict[str, Any]:

@@ -1,7 +1,6 @@
-"""planCacheClear; index filters: planCacheSetFilter, planCacheListFilters, planCacheClearFilters; query settings.
+"""planCacheClear; index filters: planCacheSetFilter, planCacheListFilters, planCacheClearFilters.
 
-A filter is for a shape: a filter, a sort, a projection and a collation, whose values do not count. Query settings are
-those of a MongoDB that has none.
+A filter is for a shape: a filter, a sort, a projection and a collation, whose values do not count.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import COLLATION
 from headrace.dispatch.namespaces import target
 from headrace.dispatch.request import Request
-from headrace.dispatch.requirement import on_cluster, on_collection
+from headrace.dispatch.requirement import on_collection
 from headrace.errors import CommandError
 from headrace.execution.plan import collation_of
 from headrace.execution.planner.index_filters import IndexFilter, filters_of
@@ -110,16 +109,6 @@ def clear_filters(context: CommandContext, request: Request) -> dict[str, Any]:
     return {}
 
 
-def set_settings(context: CommandContext, request: Request) -> dict[str, Any]:
-    """setQuerySettings: refused; index filters do what its `indexHints` would."""
-    raise CommandError(115, "query settings are not supported: use hints or planCacheSetFilter")
-
-
-def remove_settings(context: CommandContext, request: Request) -> dict[str, Any]:
-    """removeQuerySettings: do nothing, as there are none."""
-    return {}
-
-
 COMMANDS: Final = (
     Command("planCacheClear", clear, Fields(COMMENT, *_SHAPE), requires=on_collection("planCacheWrite")),
     Command(
@@ -130,6 +119,4 @@ COMMANDS: Final = (
         "planCacheSetFilter", set_filter, Fields(COMMENT, INDEXES, *_SHAPE),
         requires=on_collection("planCacheIndexFilter"),
     ),
-    Command("removeQuerySettings", remove_settings, Fields(strict=False), requires=on_cluster("querySettings")),
-    Command("setQuerySettings", set_settings, Fields(strict=False), requires=on_cluster("querySettings")),
 )  # fmt: skip

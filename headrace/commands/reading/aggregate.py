@@ -33,7 +33,15 @@ from headrace.execution.sources import resolve
 from headrace.values.bson import type_name
 
 _WITHOUT_COLLECTION: Final = frozenset(
-    {"$documents", "$changeStream", "$currentOp", "$listLocalSessions", "$querySettings", "$queryStats"}
+    {
+        "$changeStream",
+        "$currentOp",
+        "$documents",
+        "$listClusterCatalog",
+        "$listLocalSessions",
+        "$querySettings",
+        "$queryStats",
+    }
 )
 
 _CURSOR: Final = document("cursor", Fields(BATCH_SIZE), error=(14, "cursor field must be missing or an object"))

@@ -27,6 +27,7 @@ from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import MULTI, READ_CONCERN, UPSERT
 from headrace.dispatch.namespaces import target
+from headrace.dispatch.query_settings import applied, settings_of
 from headrace.dispatch.request import Request
 from headrace.dispatch.server_info import MONGODB_VERSION_TEXT, host_of
 from headrace.errors import CommandError
@@ -53,6 +54,7 @@ from headrace.execution.sources import in_order, resolve
 from headrace.execution.text_indexes import text_query
 from headrace.execution.writes.matches import MatchedDocument, matches
 from headrace.execution.writes.updates import parsed
+from headrace.query.command_shape import SHAPED, command_shape, hash_of_shape
 from headrace.query.expansion import encoded
 from headrace.query.match import parse_filter
 from headrace.query.pipeline import PipelineContext, parse_pipeline
@@ -133,11 +135,14 @@ def explain(context: CommandContext, request: Request, verbosity: str) -> dict[s
     examined = Examined()
     context.wrap(examined.counting)
     reply: dict[str, Any] = {"explainVersion": "1"}
-    if request.name == "aggregate" or _is_view(context, request):
-        reply |= _pipeline(context, request, examined, verbosity)
-    else:
-        assert plans is not None
-        reply |= _explained(context, plans(context, request), examined, verbosity)
+    with applied(settings_of(context.store, request.name, request.db, request.body)):
+        if request.name == "aggregate" or _is_view(context, request):
+            reply |= _pipeline(context, request, examined, verbosity)
+        else:
+            assert plans is not None
+            reply |= _explained(context, plans(context, request), examined, verbosity)
+    if request.name in SHAPED:
+        reply["queryShapeHash"] = hash_of_shape(command_shape(request.name, request.db, request.body))
     reply["command"] = {**request.body, "$db": request.db}
     host, _, port = host_of(context.engine, request.client).rpartition(":")
     reply["serverInfo"] = {

@@ -28,7 +28,10 @@ _SOURCES: Final = {
     "$planCacheStats": frozenset({"planCacheRead"}),
 }
 """Stages that describe a collection: what they require instead of `find`."""
-_CLUSTER_WIDE: Final = {"$querySettings": frozenset({"querySettings"})}
+_CLUSTER_WIDE: Final = {
+    "$listClusterCatalog": frozenset({"listClusterCatalog"}),
+    "$querySettings": frozenset({"querySettings"}),
+}
 """Stages that show what holds for the whole cluster."""
 _OF_USERS: Final = {
     "$currentOp": frozenset({"inprog"}),

@@ -1,4 +1,4 @@
-"""Commands of operators: rotateCertificates, top, fsync, setUserWriteBlockMode, autoCompact, dropConnections, shutdown."""
+"""Commands of operators: rotateCertificates, top, fsync, setUserWriteBlockMode, autoCompact, shutdown and others."""
 
 from __future__ import annotations
 

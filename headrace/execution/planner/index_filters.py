@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.execution.planner.query import Order, Query, Shape, shape_of
+from headrace.running_command import running_command
 from headrace.store.catalog import Collection, Index
 from headrace.store.view import View
 
@@ -31,18 +32,25 @@ def filters_of(view: View, collection: Collection) -> dict[Shape, IndexFilter]:
 
 
 def allowed_indexes(view: View, collection: Collection, query: Query, order: Order) -> list[Index] | None:
-    """The indexes that the planner may choose from; None: all."""
+    """The indexes that the planner may choose from; None: all. Query settings come before index filters."""
+    if view.state.cluster_parameters and (command := running_command()) is not None and command.allowed_indexes:
+        allowed = command.allowed_indexes.get(collection.namespace)
+        if allowed is not None:
+            return _named(collection, allowed)
     if not view.store.index_filters:
         return None
     chosen = filters_of(view, collection).get(shape_of(query.node, order.sort, query.collation))
-    if chosen is None:
-        return None
+    return None if chosen is None else _named(collection, chosen.indexes)
+
+
+def _named(collection: Collection, items: list[Any]) -> list[Index]:
+    """The indexes that are named, or whose key pattern is."""
     return [
         index
         for index in collection.indexes
         if any(
             item == index.name
             or (type(item) is dict and list(item.items()) == list(index.spec["key"].items()))
-            for item in chosen.indexes
+            for item in items
         )
     ]  # fmt: skip

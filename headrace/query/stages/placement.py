@@ -17,6 +17,7 @@ FIRST: Final = frozenset(
         "$geoNear",
         "$indexStats",
         "$listCachedAndActiveUsers",
+        "$listClusterCatalog",
         "$listLocalSessions",
         "$listSampledQueries",
         "$listSearchIndexes",

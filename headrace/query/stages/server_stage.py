@@ -57,6 +57,37 @@ def parse_current_op(name: str, spec: Any, context: PipelineContext) -> tuple[St
     return (ServerStage(name, spec),)
 
 
+def _check_switches(name: str, spec: dict[str, Any], *switches: str, null: bool) -> None:
+    """Raise 40415 for an option that is none of the switches, 14 for one that is no boolean. `null`: it may be null."""
+    for field, value in spec.items():
+        if field not in switches:
+            raise CommandError(40415, f"BSON field '{name}.{field}' is an unknown field.")
+        if type(value) is not bool and not (null and value is None):
+            raise CommandError(
+                14, f"BSON field '{name}.{field}' is the wrong type '{type_name(value)}', expected type 'bool'"
+            )
+
+
+def parse_list_cluster_catalog(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
+    """The stage of `{$listClusterCatalog: {...}}`: of a database, or of `admin` for all of them."""
+    if type(spec) is not dict:
+        raise CommandError(9621302, f"{name} must take a nested object but found: {type_name(spec)}")
+    if context.collection is not None:
+        raise CommandError(9621301, f"{name} must be run against a database with {{aggregate: 1}}, not a collection")
+    _check_switches(name, spec, "balancingConfiguration", "shards", null=True)
+    return (ServerStage(name, spec),)
+
+
+def parse_query_settings(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
+    """The stage of `{$querySettings: {...}}`: of the deployment."""
+    if type(spec) is not dict:
+        raise CommandError(7746800, f"{name} must take a nested object but found: {type_name(spec)}")
+    if context.collection is not None:
+        raise CommandError(73, f"{name} must be run against a database with {{aggregate: 1}}, not a collection")
+    _check_switches(name, spec, "showDebugQueryShape", null=False)
+    return (ServerStage(name, spec),)
+
+
 def parse_list_sessions(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
     """The stage of `{$listSessions: {...}}`: of the collection of sessions only."""
     if (context.database, context.collection) != ("config", "system.sessions"):

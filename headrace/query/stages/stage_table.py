@@ -24,8 +24,10 @@ from headrace.query.stages.replace_root import parse_replace_root, parse_replace
 from headrace.query.stages.sample import parse_sample
 from headrace.query.stages.server_stage import (
     parse_current_op,
+    parse_list_cluster_catalog,
     parse_list_local_sessions,
     parse_list_sessions,
+    parse_query_settings,
     parse_server_stage,
 )
 from headrace.query.stages.sort_stage import parse_sort_stage
@@ -54,6 +56,7 @@ STAGES: Final[dict[str, Parser]] = {
     "$group": parse_group,
     "$indexStats": parse_server_stage,
     "$limit": parse_limit,
+    "$listClusterCatalog": parse_list_cluster_catalog,
     "$listLocalSessions": parse_list_local_sessions,
     "$listSessions": parse_list_sessions,
     "$lookup": parse_lookup,
@@ -62,7 +65,7 @@ STAGES: Final[dict[str, Parser]] = {
     "$out": parse_out,
     "$planCacheStats": parse_server_stage,
     "$project": parse_project,
-    "$querySettings": parse_server_stage,
+    "$querySettings": parse_query_settings,
     "$redact": parse_redact,
     "$replaceRoot": parse_replace_root,
     "$replaceWith": parse_replace_with,
