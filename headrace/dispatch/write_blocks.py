@@ -19,6 +19,7 @@ from headrace.dispatch.command import Command
 from headrace.dispatch.request import Request
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
+from headrace.values.bson import decode
 
 if TYPE_CHECKING:
     from headrace.dispatch.context import CommandContext
@@ -86,12 +87,25 @@ def unless_blocked(engine: Engine, command: Command, request: Request) -> Comman
         return command
     writes = command.writes if isinstance(command.writes, bool) else command.writes(request)
     field = _STATEMENTS.get(command.name)
-    is_internal = request.db in _INTERNAL and command.name != "bulkWrite"
-    if not writes or is_internal or _may_bypass(engine, request):
+    if not writes or _databases(request) <= _INTERNAL or _may_bypass(engine, request):
         return command
     if field is None or command.name == "bulkWrite":
         raise CommandError(*_ERROR)
     return replace(command, run=_refused(field), pauses=False)
+
+
+def _databases(request: Request) -> set[str]:
+    """The databases that a write may change; of `applyOps` any."""
+    body = request.body
+    if request.name == "renameCollection":
+        names = [body[request.name], body.get("to")]
+    elif request.name == "bulkWrite":
+        infos = request.sequences.get("nsInfo")
+        documents = [decode(raw) for raw in infos] if infos is not None else body.get("nsInfo") or []
+        names = [item.get("ns") for item in documents if type(item) is dict]
+    else:
+        names = ["" if request.name == "applyOps" else request.db]
+    return {str(name).partition(".")[0] for name in names}
 
 
 def _may_bypass(engine: Engine, request: Request) -> bool:

@@ -35,8 +35,8 @@ WITHOUT_COLLECTION = frozenset({
     "replSetResizeOplog", "replSetStepDown", "replSetStepUp", "replSetSyncFrom", "replSetUpdatePosition",
     "revokePrivilegesFromRole", "revokeRolesFromRole", "revokeRolesFromUser", "rolesInfo", "rotateCertificates",
     "saslContinue", "saslStart", "serverStatus", "setClusterParameter", "setDefaultRWConcern",
-    "setFeatureCompatibilityVersion", "setParameter", "setQuerySettings", "shutdown", "startSession", "testVersion2",
-    "top",
+    "setFeatureCompatibilityVersion", "setParameter", "setQuerySettings", "setUserWriteBlockMode", "shutdown",
+    "startSession", "testVersion2", "top",
     "updateRole", "updateUser", "usersInfo", "validateDBMetadata", "whatsmyuri",
 })  # fmt: skip
 """Commands that name no collection, whose own tests say what they show to whom."""
@@ -76,7 +76,10 @@ def writing(name: str) -> list[dict[str, Any]]:
 SOURCES: dict[str, Any] = {
     "$changeStream": {}, "$collStats": {"storageStats": {}}, "$indexStats": {}, "$planCacheStats": {},
 }  # fmt: skip
-ELSEWHERE = frozenset({"$currentOp", "$documents", "$facet", "$listLocalSessions", "$listSessions", "$querySettings"})
+ELSEWHERE = frozenset({
+    "$currentOp", "$documents", "$facet", "$listClusterCatalog", "$listLocalSessions", "$listSessions",
+    "$querySettings",
+})  # fmt: skip
 """Stages that name no collection, and read none."""
 
 

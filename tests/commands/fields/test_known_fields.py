@@ -188,7 +188,10 @@ def test_the_table_has_every_command_that_refuses_what_it_does_not_know() -> Non
     ours = {"_mergeAuthzCollections", "headraceChanges"}
     undeclared = {"compact", "cloneCollectionAsCapped", "convertToCapped", "dataSize", "logApplicationMessage"}
     planning = {"planCacheClear", "planCacheClearFilters", "planCacheListFilters", "planCacheSetFilter"}
-    others = {"profile", "reIndex", "rotateCertificates"}
+    others = {
+        "fsync", "profile", "reIndex", "removeQuerySettings", "rotateCertificates", "setQuerySettings",
+        "setUserWriteBlockMode",
+    }  # fmt: skip
     strict = {command.name for command in COMMANDS.values() if command.fields.strict}
     assert strict == FIELDS.keys() | ours | undeclared | planning | others
 
