@@ -37,18 +37,18 @@ from headrace.dispatch import (
     retryable_writes,
     snapshots,
     transactions,
-    write_blocks,
 )
 from headrace.dispatch.access import Access
+from headrace.dispatch.cluster_wide import write_blocks
+from headrace.dispatch.cluster_wide.default_time_limit import apply_default
+from headrace.dispatch.cluster_wide.query_settings import with_settings
 from headrace.dispatch.collection_uuid import COLLECTION_UUID, with_expected_uuid
 from headrace.dispatch.command import Command
 from headrace.dispatch.concerns import read_concern, write_concern
 from headrace.dispatch.context import CommandContext
-from headrace.dispatch.default_time_limit import apply_default
 from headrace.dispatch.options import ServerOptions
 from headrace.dispatch.profiling.profiler import Profiler
 from headrace.dispatch.profiling.usage import Usage
-from headrace.dispatch.query_settings import with_settings
 from headrace.dispatch.request import ClientInfo, Request
 from headrace.dispatch.sessions import checked_out_key
 from headrace.dispatch.shell import NoShell, Shell

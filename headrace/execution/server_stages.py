@@ -11,9 +11,9 @@ from typing import Any, Final
 from bson import Int64
 from bson.datetime_ms import DatetimeMS
 
+from headrace.dispatch.cluster_wide.query_settings import stored_settings
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.namespaces import OPLOG
-from headrace.dispatch.query_settings import stored_settings
 from headrace.dispatch.request import Request
 from headrace.dispatch.server_info import host_of
 from headrace.errors import CommandError

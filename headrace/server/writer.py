@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from headrace import limits
 from headrace.clock import monotonic
+from headrace.dispatch.cluster_wide.write_blocks import WriteLock
 from headrace.dispatch.command import Command
 from headrace.dispatch.request import Request
 from headrace.dispatch.retryable_writes import interrupted_labels
 from headrace.dispatch.transactions import written_bytes
 from headrace.dispatch.wait import Wait
-from headrace.dispatch.write_blocks import WriteLock
 from headrace.errors import Interrupted
 from headrace.server.failures import log_failure, write_error
 from headrace.server.group_commit import GroupCommitter, WriteGroup

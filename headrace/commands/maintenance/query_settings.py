@@ -14,9 +14,9 @@ from headrace.dispatch.arguments import (
     document,
     string,
 )
+from headrace.dispatch.cluster_wide.query_settings import PARAMETER, TAKEN_BY, stored_settings
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
-from headrace.dispatch.query_settings import PARAMETER, TAKEN_BY, stored_settings
 from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import on_cluster
 from headrace.errors import CommandError

@@ -7,11 +7,11 @@ from typing import Any, Final
 from bson import Int64
 
 from headrace.dispatch.arguments import Field, Fields, FieldType, array, boolean, number, string, without_effect
+from headrace.dispatch.cluster_wide.write_blocks import BLOCK
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request, require_loopback
 from headrace.dispatch.requirement import on_cluster
-from headrace.dispatch.write_blocks import BLOCK
 from headrace.errors import CommandError
 
 GLOBAL: Final = boolean("global", strict=True, required=True)

@@ -16,9 +16,9 @@ from typing import Any, Final
 from bson import Int64, Timestamp
 
 from headrace.dispatch.arguments import Field, Fields, FieldType, boolean, document, number
+from headrace.dispatch.cluster_wide.default_time_limit import PARAMETER as DEFAULT_MAX_TIME
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
-from headrace.dispatch.default_time_limit import PARAMETER as DEFAULT_MAX_TIME
 from headrace.dispatch.request import Request, require_loopback
 from headrace.dispatch.requirement import on_cluster
 from headrace.errors import CommandError
@@ -60,7 +60,7 @@ class ClusterParameter:
     """Returns what is stored of a value; None: each field, or its default."""
 
     def stored(self, name: str, value: dict[str, Any]) -> dict[str, Any]:
-        """What is stored of a value. Raises what its declarations raise."""
+        """Return what is stored of a value. Raises what its declarations raise."""
         if self.reads is not None:
             return self.reads(value)
         self.fields.check(name, value)

@@ -1,4 +1,4 @@
-"""What keeps clients from writing: the lock of `fsync`, and the block of `setUserWriteBlockMode`.
+"""Blocks of writes: the lock of `fsync`, and the block of `setUserWriteBlockMode`.
 
     fsync lock    counted, in memory; a write waits until it is gone, and so do the server's own: no file changes
     user block    stored with the cluster parameters, under a reason; a write of a user is refused (371), unless it is

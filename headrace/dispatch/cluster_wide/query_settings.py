@@ -1,4 +1,4 @@
-"""Query settings: what `setQuerySettings` has said about the commands of one shape. They are stored with the cluster
+"""Query settings: that which `setQuerySettings` has said about the commands of one shape. They are stored with the cluster
 parameters and outlive the server.
 
     reject          a find, distinct or aggregate of the shape is error 411; explain shows its plan

@@ -1,4 +1,4 @@
-"""`fsync` with `lock` on a running server: writes wait, also those of the server itself, and go on after `fsyncUnlock`."""
+"""`fsync` with `lock` on a running server: writes wait, also the server's own, and go on after `fsyncUnlock`."""
 
 from __future__ import annotations
 
