@@ -1,5 +1,5 @@
-"""Query settings: that which `setQuerySettings` has said about the commands of one shape. They are stored with the cluster
-parameters and outlive the server.
+"""Query settings, made by `setQuerySettings` for the commands of one shape. They are stored with the cluster parameters
+and outlive the server.
 
     reject          a find, distinct or aggregate of the shape is error 411; explain shows its plan
     indexHints      the indexes that the planner may choose from, by collection; a hint in the command is ignored
