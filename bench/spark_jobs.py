@@ -3,6 +3,7 @@
     python bench/spark_jobs.py                                # starts a Headrace, fills it, measures, removes it
     python bench/spark_jobs.py --only 'changes;mirror' --rows 200000 --batch 100000 --rounds 3 --json figures.json
     python bench/spark_jobs.py --collections 300              # a job of so many
+    python bench/spark_jobs.py --cluster --partitions 1,4     # on a standalone cluster of two workers of one core
 
 Each case is a job as a file describes it, run to its end over the same events from an empty target: 70 % updates, 20 %
 inserts, 10 % deletes after the first thousand inserts, which is what a mirror has to fold. `nothing` has a sink of
@@ -22,7 +23,8 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -56,6 +58,16 @@ CASES: Final[dict[str, dict[str, Any]]] = {
     "mongodb": {"kind": "mongodb", "database": TARGET, "collection": "c"},
     "once": {"kind": "own", "factory": "spark_jobs:once"},
 }
+
+
+@contextmanager
+def two_workers() -> Iterator[dict[str, str]]:
+    """The settings of a session on a standalone cluster, which is that of the tests."""
+    sys.path.append(str(Path(__file__).resolve().parents[1]))
+    from tests.spark.support.standalone_cluster import standalone_cluster
+
+    with tempfile.TemporaryDirectory() as folder, standalone_cluster(Path(folder), "2g") as master:
+        yield {"spark.master": master, "spark.executor.memory": "1500m"}
 
 
 def once(notes: str) -> OnceSink:
@@ -196,10 +208,12 @@ def main() -> None:
     parser.add_argument("--partitions", default="1,2", help="partitions of a batch, with commas")
     parser.add_argument("--collections", type=int, help="a job of so many collections instead")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--cluster", action="store_true", help="on a standalone cluster of two workers of one core")
     given = parser.parse_args()
     names = given.only.split(";") if given.only else list(CASES)
-    with StartedServer() as server:
-        spark = get_session(app="bench", conf=CONF, memory="2g")
+    with StartedServer() as server, ExitStack() as stack:
+        conf = CONF | (stack.enter_context(two_workers()) if given.cluster else {})
+        spark = get_session(app="bench", conf=conf, memory="2g")
         if given.collections:
             measure_collections(spark, server, collections=given.collections, documents=100)
             return
