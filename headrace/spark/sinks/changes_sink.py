@@ -19,8 +19,8 @@ def changes_sink(
 ) -> LogSink:  # fmt: skip
     """The sink whose table is at `path`; created by its first batch. For `writers` see `log_sink.checked_writers`.
 
-    A table with typed columns is written by the driver, and so is a `table` in one of Spark's catalogs, made `using`
-    a format, see `tables/catalog/`; the path is then empty.
+    A `table` in one of Spark's catalogs, made `using` a format (`tables/catalog/`), is written by the driver; the path
+    is then empty.
     """
     if "." in table:
         from headrace.spark.session import get_session
@@ -28,11 +28,11 @@ def changes_sink(
 
         return LogSink(CatalogLog(table, get_session, using), policy, shared=False)
     shared = checked_writers(writers) == "tasks"
-    return LogSink(DeltaLog(path), policy, shared=shared) if typed is None else typed_sink(path, policy, typed)
+    return LogSink(DeltaLog(path), policy, shared=shared) if typed is None else typed_sink(path, policy, shared, typed)
 
 
-def typed_sink(path: str | Path, policy: str, typed: TypedOptions) -> LogSink:
+def typed_sink(path: str | Path, policy: str, shared: bool, typed: TypedOptions) -> LogSink:
     """The sink whose table has the documents as typed columns."""
     from headrace.spark.tables.typed.typed_log import TypedLog
 
-    return LogSink(TypedLog(path, typed), policy, shared=False)
+    return LogSink(TypedLog(path, typed), policy, shared=shared)

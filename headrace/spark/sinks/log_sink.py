@@ -23,7 +23,7 @@ from headrace.spark.masks.mask import Mask
 from headrace.spark.rows.events import SERVER
 from headrace.spark.sinks.contract import BatchReport, MicroBatch, take_rows
 from headrace.spark.sinks.fetched_rows import were_fetched
-from headrace.spark.sinks.stage_files import schema_of, stage
+from headrace.spark.sinks.stage_files import schema_of, stage, stage_converted
 from headrace.spark.tables.batch_stats import BatchStats, batch_stats, progress_after, without_seen_events
 from headrace.spark.tables.drop_policy import CollectionGone, checked_policy
 from headrace.spark.tables.event_log import EventLog, NotingLog, SharedLog
@@ -115,8 +115,15 @@ class LogSink:
         schema = schema_of(frame)
         if SERVER in schema.names or self.omit or not self.log.takes(schema) or were_fetched(frame):
             return self._apply(MicroBatch(query, number, frame.toArrow()), before)
-        staged = stage(frame, location, prefix, schema, before.token)
-        return self._commit_staged(staged, schema, before, query, number)
+        convert = self.log.converter()
+        if convert is None:
+            staged = stage(frame, location, prefix, schema, before.token)
+            return self._commit_staged(staged, schema, before, query, number)
+        typed = stage_converted(frame, location, prefix, schema, before.token, convert)
+        if typed is None or (typed.files and progress_after(before, typed.stats) is None):
+            remove_files(location, prefix)
+            return self._apply(MicroBatch(query, number, frame.toArrow()), before)
+        return self._commit_staged(typed, schema, before, query, number)
 
     def _commit_staged(
         self, staged: StagedBatch, schema: pa.Schema, before: Progress, query: str, number: int
@@ -144,7 +151,8 @@ class LogSink:
             remove_files(location, prefix, but=staged.files)
             self._swept = True
         stats = staged.stats
-        return self._report(after, staged.seen_count, stats.event_count, stats.first_event_ms)
+        report = self._report(after, staged.seen_count, stats.event_count, stats.first_event_ms)
+        return report and replace(report, rest_count=staged.rest_count)
 
     def note(self, query: str, number: int, token: str) -> None:
         """Records that every event up to `token` is in, after an empty batch; one with rows has recorded it already."""

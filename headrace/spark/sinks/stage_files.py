@@ -7,11 +7,12 @@ accepts are returned, and only those files are committed.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace.spark.tables.slots import Slots
-from headrace.spark.tables.staged_files import StagedBatch, merged_batches, write_staged
+from headrace.spark.tables.staged_files import ColumnsNeeded, Convert, StagedBatch, merged_batches, write_staged
 from headrace.spark.tables.table_location import TableLocation
 
 if TYPE_CHECKING:
@@ -33,14 +34,36 @@ def stage(
 
     Raises FilesNotShared if the driver does not see what workers wrote.
     """
+    write = partial(write_staged, location=location, prefix=prefix, schema=schema, token=token, slots=slots)
+    staged = _written(frame, location, write)
+    return merged_batches([each for each in staged if each], location, exact=slots is None)
+
+
+def stage_converted(
+    frame: DataFrame, location: TableLocation, prefix: str, schema: pa.Schema, token: str, convert: Convert
+) -> StagedBatch | None:
+    """As `stage`, the rows as `convert` gives them. None, perhaps with files, if documents need other columns."""
+
+    def write(batches: Iterator[pa.RecordBatch]) -> StagedBatch | None:
+        try:
+            return write_staged(batches, location, prefix, schema, token, convert=convert)
+        except ColumnsNeeded:
+            return None
+
+    staged = _written(frame, location, write)
+    done = [each for each in staged if each]
+    return merged_batches(done, location) if len(done) == len(staged) else None
+
+
+def _written(
+    frame: DataFrame, location: TableLocation, write: Callable[[Iterator[pa.RecordBatch]], StagedBatch | None]
+) -> list[StagedBatch | None]:
+    """What `write` returns in each task."""
     location.create()
 
-    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def answers(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        staged = write_staged(batches, location, prefix, schema, token, slots)
-        yield pa.record_batch({"staged": pa.array([pickle.dumps(staged)], pa.binary())})
+        yield pa.record_batch({"staged": pa.array([pickle.dumps(write(batches))], pa.binary())})
 
-    answers = frame.mapInArrow(write, "staged BINARY").collect()
-    staged = [pickle.loads(answer.staged) for answer in answers]
-    return merged_batches(staged, location, exact=slots is None)
+    return [pickle.loads(answer.staged) for answer in frame.mapInArrow(answers, "staged BINARY").collect()]

@@ -14,12 +14,14 @@ from headrace.spark.tables.delta_commits import commit_properties, compact_small
 from headrace.spark.tables.delta_files import add_files, files_between, fits
 from headrace.spark.tables.open_table import OpenDeltaTable
 from headrace.spark.tables.progress import IDENTITY, Progress, RowIdentity
-from headrace.spark.tables.staged_files import StagedFile
+from headrace.spark.tables.staged_files import Convert, StagedFile
 from headrace.spark.tables.table_location import location_of
 
 
 class DeltaLog:
-    """See `event_log.EventLog`."""
+    """See `event_log.SharedLog`."""
+
+    converts = False
 
     def __init__(self, path: str | Path) -> None:
         self.location = location_of(path)
@@ -51,6 +53,9 @@ class DeltaLog:
     def takes(self, schema: pa.Schema) -> bool:
         table = self._open_table.now()
         return table is None or fits(table, schema)
+
+    def converter(self) -> Convert | None:
+        return None
 
     def append_files(self, files: Sequence[StagedFile], schema: pa.Schema, progress: Progress) -> None:
         properties = commit_properties(progress.text(), progress.query, progress.batch)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from headrace.spark.tables.progress import Progress, RowIdentity
-from headrace.spark.tables.staged_files import StagedFile
+from headrace.spark.tables.staged_files import Convert, StagedFile
 from headrace.spark.tables.table_location import TableLocation
 
 if TYPE_CHECKING:
@@ -41,12 +41,18 @@ class NotingLog(EventLog, Protocol):
 class SharedLog(EventLog, Protocol):
     """A log whose files can be written by tasks, into its folder, before they are committed."""
 
+    converts: bool
+    """Whether files have the rows as `converter` gives them, instead of as the source does."""
+
     @property
     def location(self) -> TableLocation:
         """Where the files belong; it need not exist yet."""
 
     def takes(self, schema: pa.Schema) -> bool:
-        """Whether files with these columns can be committed as they are."""
+        """Whether files of rows with these columns can be committed."""
+
+    def converter(self) -> Convert | None:
+        """What makes stored rows of the source's; None: these are stored as they are. Only once `takes` is true."""
 
     def append_files(self, files: Sequence[StagedFile], schema: pa.Schema, progress: Progress) -> None:
         """Adds files of the location (there may be none) and stores the progress: both, durably, or neither."""

@@ -27,7 +27,7 @@ from headrace.durable_files import replace_file, sync_folder
 from headrace.spark.rows.events import SERVER, SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
 from headrace.spark.tables.mirror_table import STATE_KEY
 from headrace.spark.tables.progress import IDENTITY, Progress, RowIdentity
-from headrace.spark.tables.staged_files import StagedFile
+from headrace.spark.tables.staged_files import Convert, StagedFile
 from headrace.spark.tables.table_location import local_folder, location_of
 
 _VERSION: Final = "v1"
@@ -36,7 +36,9 @@ _COMPACT: Final = ".compact"
 
 
 class ParquetLog:
-    """See `event_log.EventLog`."""
+    """See `event_log.SharedLog`."""
+
+    converts = False
 
     def __init__(self, path: str | Path) -> None:
         self._path = local_folder(path).absolute()
@@ -61,6 +63,9 @@ class ParquetLog:
 
     def takes(self, _: pa.Schema) -> bool:
         return True
+
+    def converter(self) -> Convert | None:
+        return None
 
     def append_files(self, files: Sequence[StagedFile], schema: pa.Schema, progress: Progress) -> None:
         if not files:

@@ -7,7 +7,7 @@ that the repeated batch can remove it, and no two attempts write the same file.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -29,6 +29,14 @@ from headrace.spark.tables.table_location import TableLocation
 
 # The columns by which readers of a log pass over whole files.
 _BOUNDED: Final = ("token", "clusterTime")
+
+
+Convert = Callable[[pa.Table], tuple[pa.Table, int]]
+"""Gives rows as the table stores them, and how many values are in the rest. Raises `ColumnsNeeded`."""
+
+
+class ColumnsNeeded(Exception):
+    """A document needs columns that the table has not yet."""
 
 
 class FilesNotShared(RuntimeError):
@@ -55,6 +63,8 @@ class StagedBatch:
     seen_count: int
     stats: BatchStats
     files: tuple[StagedFile, ...] = ()
+    rest_count: int = 0
+    """Values that are in the rest of typed documents."""
 
     def text(self) -> str:
         """As JSON."""
@@ -83,9 +93,11 @@ class StagingWriter:
     """
 
     def __init__(
-        self, location: TableLocation, name: str, schema: pa.Schema, token: str, slots: Slots | None = None
-    ) -> None:
-        self._slots = slots
+        self, location: TableLocation, name: str, schema: pa.Schema, token: str, slots: Slots | None = None,
+        convert: Convert | None = None,
+    ) -> None:  # fmt: skip
+        self._slots, self._convert = slots, convert
+        self._rest_count = 0
         self._groups: list[int] = []
         self._location, self._name, self._schema, self._token = location, name, schema, token
         self._writer: pq.ParquetWriter | None = None
@@ -94,14 +106,18 @@ class StagingWriter:
         self._bounds: dict[str, tuple[Any, Any]] = {}
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Adds the new rows of the batch."""
+        """Adds the new rows of the batch. Raises what `convert` raises."""
         self._seen_count += batch.num_rows
         rows = without_seen_events(pa.Table.from_batches([batch]).cast(self._schema), self._token)
         if not rows.num_rows:
             return
+        stored = rows
+        if self._convert is not None:
+            stored, rest_count = self._convert(rows)
+            self._rest_count += rest_count
         if self._writer is None:
             self._writer = pq.ParquetWriter(
-                self._name, self._schema, compression="lz4" if self._slots else "zstd",
+                self._name, stored.schema, compression="lz4" if self._slots else "zstd",
                 use_dictionary=not self._slots, filesystem=self._location.files,
             )  # fmt: skip
         if self._slots:
@@ -109,7 +125,7 @@ class StagingWriter:
                 self._writer.write_table(some)
                 self._groups.append(slot)
         else:
-            self._writer.write_table(rows)
+            self._writer.write_table(stored)
         self._stats = merged_stats((self._stats, batch_stats(rows)))
         for name in _BOUNDED:
             if name in rows.column_names:
@@ -124,7 +140,7 @@ class StagingWriter:
         size = self._location.size(self._name)
         assert size is not None
         result = StagedFile(self._name, size, self._delta_statistics(), tuple(self._groups))
-        return StagedBatch(self._seen_count, self._stats, (result,))
+        return StagedBatch(self._seen_count, self._stats, (result,), self._rest_count)
 
     def abandon(self) -> None:
         """Removes what a failed task has written."""
@@ -143,15 +159,16 @@ class StagingWriter:
 
 def write_staged(
     batches: Iterable[pa.RecordBatch], location: TableLocation, prefix: str, schema: pa.Schema, token: str = "",
-    slots: Slots | None = None,
+    slots: Slots | None = None, convert: Convert | None = None,
 ) -> StagedBatch:  # fmt: skip
-    """Writes the rows, without events up to `token`, to a file whose name begins with `prefix`, divided into `slots`.
+    """Writes the rows, without events up to `token`, to a file whose name begins with `prefix`, divided into `slots`,
+    or as `convert` gives them.
 
-    Raises FilesNotShared if the driver, which made the folder, has another one.
+    Raises FilesNotShared if the driver, which made the folder, has another one, and what `convert` raises.
     """
     if not location.exists():
         raise FilesNotShared(not_shared_message(location))
-    writer = StagingWriter(location, f"{prefix}{uuid4()}.parquet", schema, token, slots)
+    writer = StagingWriter(location, f"{prefix}{uuid4()}.parquet", schema, token, slots, convert)
     try:
         for batch in batches:
             writer.write(batch)
@@ -192,7 +209,8 @@ def merged_batches(batches: Sequence[StagedBatch], location: TableLocation, *, e
         # The ranges overlap, as slices of one range do: whether events are distinct, only their tokens show.
         result = batch_stats(read_staged(files, location, names=("token", "operationType")))
         stats = replace(stats, distinct=result.distinct)
-    return StagedBatch(sum(batch.seen_count for batch in batches), stats, files)
+    rest_count = sum(batch.rest_count for batch in batches)
+    return StagedBatch(sum(batch.seen_count for batch in batches), stats, files, rest_count)
 
 
 def not_shared_message(location: TableLocation) -> str:

@@ -99,7 +99,7 @@ class Target:
 
     def __init__(self, kind: str, folder: Path) -> None:
         self.kind, self.folder = kind, folder
-        self.is_log = kind in {"changes", "changes by tasks", "changes typed", "once", "parquet", "parquet by tasks"}
+        self.is_log = kind == "once" or kind.startswith(("changes", "parquet"))
         self.history = kind.startswith("history")
 
     @property
@@ -128,6 +128,8 @@ class Target:
                 return HistorySink(self.path, policy=policy)
             case "changes typed":
                 return changes_sink(self.path, policy=policy, typed=TypedOptions())
+            case "changes typed by tasks":
+                return ByTasks(changes_sink(self.path, policy=policy, typed=TypedOptions()))
             case "history typed":
                 return HistorySink(self.path, policy=policy, typed=TypedOptions())
             case "mirror typed" | "mirror typed merged":
@@ -214,6 +216,7 @@ KINDS = [
     "changes",
     "changes by tasks",
     "changes typed",
+    "changes typed by tasks",
     "history",
     "history by tasks",
     "history merged",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -28,6 +29,8 @@ from headrace.spark.tables.event_log import SharedLog
 from headrace.spark.tables.staged_files import FilesNotShared, StagedBatch, StagingWriter, staged_prefix
 from headrace.spark.tables.staged_rows import staged_batches, staged_row
 from headrace.spark.tables.table_location import location_of
+from headrace.spark.tables.typed.table_schema import TypedOptions
+from headrace.spark.tables.typed.typed_log import TypedLog
 from tests.spark.support.generated_changes import MOMENT, SCHEMA, GeneratedChanges, batches, table_of, token_at
 from tests.spark.support.local_frame import LocalFrame, SourceFrame
 
@@ -88,6 +91,37 @@ def test_tasks_write_the_same_table_as_the_driver(spread: Spread, tmp_path: Path
     assert tasks.schema() == driver.schema()
     assert tasks.to_pyarrow_table().sort_by("token") == driver.to_pyarrow_table().sort_by("token")
     assert changes_sink(tmp_path / "tasks").position() == changes_sink(tmp_path / "driver").position()
+
+
+def test_tasks_write_typed_rows_until_a_document_needs_another_column(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = events(60)
+    grown = rows.slice(40, 10)
+    more = pa.array(
+        [text and text.replace("{", '{"more": 1, "mixed": "x", ', 1) for text in grown["fullDocument"].to_pylist()]
+    )
+    grown = grown.set_column(grown.schema.get_field_index("fullDocument"), "fullDocument", more)
+    given = [rows.slice(0, 30), rows.slice(30, 10), grown, rows.slice(50, 10)]
+    by_driver: list[int] = []
+    append = TypedLog.append
+    monkeypatch.setattr(TypedLog, "append", lambda log, *batch: (by_driver.append(number), append(log, *batch)))
+    tables = {}
+    for name in ("tasks", "driver"):
+        sink = changes_sink(tmp_path / name, typed=TypedOptions())
+        reports = []
+        for number, some in enumerate(given):
+            frame: Any = LocalFrame(some)
+            batch = MicroBatch("q", number, some)
+            reports.append(sink.apply_frame(frame, "q", number) if name == "tasks" else sink.apply(batch))
+        table = DeltaTable(tmp_path / name)
+        tables[name] = (table.to_pyarrow_table().sort_by("token"), sink.log.read().sort_by("token"), sink.position())
+        tables[name] += ([(each.row_count, each.event_count, each.rest_count) for each in reports if each],)
+        assert by_driver == ([0, 2] if name == "tasks" else [0, 1, 2, 3]), "tasks write what fits the columns"
+        by_driver.clear()
+    assert tables["tasks"] == tables["driver"]
+    converter = TypedLog(tmp_path / "tasks", TypedOptions()).converter()
+    assert pickle.loads(pickle.dumps(converter)) == converter
 
 
 def test_tokens_that_come_twice_in_overlapping_files_are_taken_once(spread: Spread, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ which the schema has changed; edited, it holds from the next start on, and the f
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -96,8 +96,8 @@ class TableSchema:
             self._parsed = (text, parse_schema(text, self.options.rules.reserved))
         return self._parsed[1]
 
-    def planned(self, stored: StructOf, documents: list[Document]) -> TypedRows:
-        """The documents as columns of the schema that the table has had, and of what they add to it."""
+    def planned(self, stored: StructOf, documents: Sequence[Document | None]) -> TypedRows:
+        """The documents, or nulls, as columns of the schema that the table has had, and of what they add to it."""
         schema = self._wished(stored, documents)
         columns = ArrowColumns(schema)
         arrays, rests = columns.split(documents)
@@ -134,7 +134,7 @@ class TableSchema:
         except SchemaError as error:
             raise SchemaError(f"{self._file}: {error}") from None
 
-    def _wished(self, stored: StructOf, documents: list[Document]) -> StructOf:
+    def _wished(self, stored: StructOf, documents: Sequence[Document | None]) -> StructOf:
         rules = self.options.rules
         if self._edited is not None:
             return _in_order(stored, self._edited)
@@ -146,7 +146,8 @@ class TableSchema:
             return stored
         wide = replace(rules, evolve="widen")
         described = validator_schema(self.validator, wide)
-        sample = infer_schema(islice(documents, limits.TYPED_SAMPLE_COUNT_MAX), rules)
+        given = (document for document in documents if document is not None)
+        sample = infer_schema(islice(given, limits.TYPED_SAMPLE_COUNT_MAX), rules)
         return merged(described, sample, replace(rules, evolve="add")) if described.fields else sample
 
 

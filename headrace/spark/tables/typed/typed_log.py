@@ -7,21 +7,27 @@ documents.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from bson.datetime_ms import DatetimeMS
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
-from headrace.spark.columns.column_arrays import REST, SHAPE, ArrowColumns
+from headrace.spark.columns.column_arrays import REST, SHAPE, ArrowColumns, rest_count
 from headrace.spark.columns.column_types import StructOf
+from headrace.spark.columns.infer import ColumnRules, grown
 from headrace.spark.rows.events import TYPED_COLUMNS
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.tables.delta_commits import commit_properties, compact_small_files, newest_commit
+from headrace.spark.tables.delta_files import add_files, fits
 from headrace.spark.tables.delta_log import DeltaLog
 from headrace.spark.tables.mirror_table import NotAMirror
 from headrace.spark.tables.progress import Progress
+from headrace.spark.tables.staged_files import ColumnsNeeded, Convert, StagedFile
 from headrace.spark.tables.typed.table_schema import (
     COLUMNS_KEY,
     Document,
@@ -35,7 +41,12 @@ _SUFFIXES: Final = {REST: "Rest", SHAPE: "Shape"}
 
 
 class TypedLog(DeltaLog):
-    """See `event_log.EventLog`; its rows come as every log's do, with documents as text."""
+    """See `event_log.SharedLog`; its rows come as every log's do, with documents as text.
+
+    Tasks write the rows of a batch once the table has the columns that all of them need.
+    """
+
+    converts = True
 
     def __init__(self, path: str | Path, options: TypedOptions) -> None:
         super().__init__(path)
@@ -44,10 +55,9 @@ class TypedLog(DeltaLog):
     def append(self, rows: pa.Table, progress: Progress) -> None:
         table = self._open_table.now()
         stored = self._stored_schema(table)
-        documents = [None if text is None else loads(text) for name in TYPED_COLUMNS for text in _texts(rows, name)]
-        typed = self.schema.planned(stored, [document for document in documents if document is not None])
+        typed = self.schema.planned(stored, _all_documents(rows))
         properties = self._commit_properties(progress, typed.columns)
-        new = self._typed(rows, typed.columns)
+        new = self._with_partitions(rows, _with_arrays(rows, typed.columns, typed.arrays))
         partitions = [each.name for each in self.schema.options.partitions] or None
         if table is None:
             self.location.create()
@@ -68,7 +78,20 @@ class TypedLog(DeltaLog):
         write_deltalake(table, nothing, mode="append", commit_properties=self._commit_properties(progress, columns))
 
     def takes(self, schema: pa.Schema) -> bool:
-        return False
+        table = self._open_table.now()
+        if table is None or self.schema.options.partitions:
+            return False
+        stored = self._stored_schema(table)
+        return self.schema.settled(stored) and fits(table, _typed(schema.empty_table(), ArrowColumns(stored)).schema)
+
+    def converter(self) -> Convert | None:
+        return EventConverter(self._stored_schema(self._table()), self.schema.options.rules)
+
+    def append_files(self, files: Sequence[StagedFile], schema: pa.Schema, progress: Progress) -> None:
+        table = self._table()
+        properties = self._commit_properties(progress, ArrowColumns(self._stored_schema(table)))
+        add_files(self._open_table, files, schema, properties)
+        compact_small_files(self._table(), properties)
 
     def read(self) -> pa.Table:
         """All rows, in no order, with documents as text."""
@@ -89,25 +112,12 @@ class TypedLog(DeltaLog):
     def _commit_properties(self, progress: Progress, columns: ArrowColumns) -> CommitProperties:
         return commit_properties(progress.text(), progress.query, progress.batch, commit_metadata(columns.schema))
 
-    def _typed(self, rows: pa.Table, columns: ArrowColumns) -> pa.Table:
-        """The rows with their documents as structs, and their partition columns."""
-        made: dict[str, pa.Array] = {}
-        for name in rows.column_names:
-            if name not in TYPED_COLUMNS:
-                made[name] = rows.column(name)
-                continue
-            documents = [None if text is None else loads(text) for text in _texts(rows, name)]
-            arrays, _ = columns.split(documents)
-            if len(arrays) > len(_SUFFIXES):
-                missing = pa.array([document is None for document in documents], pa.bool_())
-                fields = list(columns.arrow)[: -len(_SUFFIXES)]
-                made[name] = pa.StructArray.from_arrays(arrays[: -len(_SUFFIXES)], fields=fields, mask=missing)
-            for suffix, array in zip(_SUFFIXES.values(), arrays[-len(_SUFFIXES) :], strict=True):
-                made[name + suffix] = array
+    def _with_partitions(self, rows: pa.Table, typed: pa.Table) -> pa.Table:
+        """The typed rows, with their partition columns."""
         for partition in self.schema.options.partitions:
             values = [partition.value(row) for row in _event_values(rows, partition.path[0])]
-            made[partition.name] = pa.array(values, partition.type)
-        return pa.table(made)
+            typed = typed.append_column(partition.name, pa.array(values, partition.type))
+        return typed
 
     def _as_text(self, table: pa.Table, columns: ArrowColumns) -> pa.Table:
         """Rows of the table as they came."""
@@ -131,8 +141,8 @@ class TypedLog(DeltaLog):
 
         def batches() -> Any:
             for batch in dataset.to_batches():
-                part = self._typed(self._as_text(pa.Table.from_batches([batch]), old), new)
-                yield from _filled(part, schema).to_batches()
+                text = self._as_text(pa.Table.from_batches([batch]), old)
+                yield from _filled(self._with_partitions(text, _typed(text, new)), schema).to_batches()
             yield from _filled(rows, schema).to_batches()
 
         reader = pa.RecordBatchReader.from_batches(schema, batches())
@@ -141,6 +151,52 @@ class TypedLog(DeltaLog):
             table, reader, mode="overwrite", schema_mode="overwrite", partition_by=partitions,
             commit_properties=properties,
         )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class EventConverter:
+    """Makes typed rows of a schema of the source's: for tasks, which get it pickled."""
+
+    schema: StructOf
+    rules: ColumnRules
+
+    def __call__(self, rows: pa.Table) -> tuple[pa.Table, int]:
+        """Return the rows, and how many values are in the rest. Raises ColumnsNeeded."""
+        columns = ArrowColumns(self.schema)
+        arrays, rests = columns.split(_all_documents(rows))
+        if any(grown(self.schema, rest, self.rules) is not self.schema for rest in rests):
+            raise ColumnsNeeded
+        return _with_arrays(rows, columns, arrays), rest_count(rests)
+
+
+def _typed(rows: pa.Table, columns: ArrowColumns) -> pa.Table:
+    """The rows with their documents as columns."""
+    return _with_arrays(rows, columns, columns.split(_all_documents(rows))[0])
+
+
+def _all_documents(rows: pa.Table) -> list[Document | None]:
+    """The documents of one column of the rows after those of the other."""
+    names = [name for name in rows.column_names if name in TYPED_COLUMNS]
+    return [None if text is None else loads(text) for name in names for text in _texts(rows, name)]
+
+
+def _with_arrays(rows: pa.Table, columns: ArrowColumns, arrays: Sequence[pa.Array]) -> pa.Table:
+    """The rows with structs of these arrays, in which those of `_all_documents` are, in place of documents."""
+    made: dict[str, pa.Array] = {}
+    start = 0
+    for name in rows.column_names:
+        if name not in TYPED_COLUMNS:
+            made[name] = rows.column(name)
+            continue
+        own = [array.slice(start, rows.num_rows) for array in arrays]
+        start += rows.num_rows
+        if len(own) > len(_SUFFIXES):
+            missing = pc.is_null(rows.column(name)).combine_chunks()
+            fields = list(columns.arrow)[: -len(_SUFFIXES)]
+            made[name] = pa.StructArray.from_arrays(own[: -len(_SUFFIXES)], fields=fields, mask=missing)
+        for suffix, array in zip(_SUFFIXES.values(), own[-len(_SUFFIXES) :], strict=True):
+            made[name + suffix] = array
+    return pa.table(made)
 
 
 def _texts(rows: pa.Table, name: str) -> list[str | None]:
