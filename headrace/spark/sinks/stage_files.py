@@ -58,7 +58,7 @@ def stage_converted(
 def _written(
     frame: DataFrame, location: TableLocation, write: Callable[[Iterator[pa.RecordBatch]], StagedBatch | None]
 ) -> list[StagedBatch | None]:
-    """What `write` returns in each task."""
+    """Return what `write` returns in each task."""
     location.create()
 
     def answers(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

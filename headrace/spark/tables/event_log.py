@@ -52,7 +52,8 @@ class SharedLog(EventLog, Protocol):
         """Whether files of rows with these columns can be committed."""
 
     def converter(self) -> Convert | None:
-        """What makes stored rows of the source's; None: these are stored as they are. Only once `takes` is true."""
+        """Return the function that makes stored rows of the source's; None: these are stored as they are. Call it once
+        `takes` is true."""
 
     def append_files(self, files: Sequence[StagedFile], schema: pa.Schema, progress: Progress) -> None:
         """Adds files of the location (there may be none) and stores the progress: both, durably, or neither."""
