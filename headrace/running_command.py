@@ -58,6 +58,8 @@ class RunningCommand(greenlet):
     grown_bytes: int = 0  # by which the process has grown during its turns, where the shell measures that
     account: Any = None
     """The shell's, which counts them while the command has paused, if they are many. Closed when it has ended."""
+    stays: bool = False
+    """Whether what it does is kept in this process, for later commands, so that no other is to run it."""
     waits_for: Any = None
     """The event it waits for before it can resume, as the shell understands it; None: only its next turn."""
 

@@ -76,6 +76,15 @@ class TurnAbandoned(BaseException):
     it."""
 
 
+class HandedOver(BaseException):
+    """Unwinds a command that another process runs from its beginning; the engine waits for that one's answer."""
+
+    def __init__(self, call: Any) -> None:
+        """`call`: an `execution.reader_calls.ReaderCall`."""
+        super().__init__()
+        self.call = call
+
+
 class _Raised:
     """An exception on its way out of a turn."""
 
@@ -138,7 +147,7 @@ class Turns:
         turn.before_pause = turn.after_pause = turn.interruption = turn.work = None
         if turn.pause_count:
             turn.paused_at, turn.pause_count = None, 0
-        turn.goes_first = False
+        turn.goes_first = turn.stays = False
         turn.scan_bytes = turn.batch_bytes = turn.grown_bytes = 0
         turn.returned_count = None
         if turn.account is not None:

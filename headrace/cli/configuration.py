@@ -21,6 +21,7 @@ SETTINGS: Final = {
     "headrace.backupSnapshotEvery": "--backupSnapshotEvery",
     "headrace.metricsAddress": "--metricsAddress",
     "headrace.metricsPort": "--metricsPort",
+    "headrace.readers": "--readers",
     "net.bindIp": "--bind_ip",
     "net.bindIpAll": "--bind_ip_all",
     "net.ipv6": "--ipv6",

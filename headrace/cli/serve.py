@@ -163,6 +163,12 @@ def _add_storage_flags(add: Callable[..., Any]) -> None:
         help="memory that clients can make the server hold, such as 512M or 2G (default: a quarter of the machine's)",
     )
     add(
+        "--readers",
+        metavar="N",
+        type=_count,
+        help="processes that run long reads, each started when it is needed; 0: none (default: one for each core)",
+    )
+    add(
         "--mapSize",
         metavar="BYTES",
         type=_bytes,
@@ -222,6 +228,13 @@ def _share(text: str) -> float:
     number = float(text)
     if not 0.0 <= number <= 1.0:
         raise argparse.ArgumentTypeError(f"{text} is not from 0 to 1")
+    return number
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text} is less than 0")
     return number
 
 
@@ -306,6 +319,7 @@ def options_of(arguments: argparse.Namespace, words: Sequence[str]) -> ServerOpt
         oplog_hours=arguments.oplogMinRetentionHours,
         oplog_entries_max=arguments.oplogEntriesMax,
         memory_bytes_max=arguments.memoryLimit,
+        readers=_cores() if arguments.readers is None else arguments.readers,
         map_bytes=arguments.mapSize,
         enable_test_commands=arguments.enable_test_commands or test_commands,
         log_format=arguments.logFormat,
@@ -323,6 +337,11 @@ def options_of(arguments: argparse.Namespace, words: Sequence[str]) -> ServerOpt
         advertised_host=arguments.advertise,
         argv=("headrace", *without_passwords(words)),
     )
+
+
+def _cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _metrics_address(arguments: argparse.Namespace) -> str:

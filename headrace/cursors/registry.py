@@ -76,11 +76,12 @@ class Cursors:
         return iter(list(self._open.values()))
 
     def add(self, cursor: OpenCursor, record: CursorRecord, session: bytes | None = None, owner: Any = None) -> int:
-        """Give the cursor an id, a random positive 63-bit number, and register it for the client of `record`.
+        """Register the cursor for the client of `record`, under a random positive 63-bit number as its id; one of a
+        reader process has its id.
 
         If memory is short, cursors of the client that holds most are killed: this one may be among them.
         """
-        cursor.id = (int.from_bytes(os.urandom(8), "big") >> 2) + 1
+        cursor.id = cursor.id or (int.from_bytes(os.urandom(8), "big") >> 2) + 1
         cursor.session = session
         cursor.used_ms = record.created_ms = self._clock.monotonic_ms()
         cursor.record = record

@@ -57,6 +57,7 @@ from headrace.errors import AnsweredError, CommandError
 from headrace.memory_budget import default_bytes_max
 from headrace.running_command import running_command
 from headrace.store.lmdb import LmdbError
+from headrace.turns import HandedOver
 from headrace.values.bson import encode
 from headrace.values.position import to_timestamp
 
@@ -273,6 +274,8 @@ class Engine:
             if began:
                 self.usage.note(command.usage, request, monotonic() - began)
             return self.failure(error, request, concern=txn is not None)
+        except HandedOver as moved:
+            return self._handed_over(moved.call, context, command, request)
         except (BSONError, UnicodeDecodeError) as error:
             return self.failure(CommandError(22, f"invalid bson: {error}"), request)
         except LmdbError:
@@ -283,6 +286,22 @@ class Engine:
             context.close()
             if turn is not None and turn.pause_count:
                 self.shell.has_paused(request, turn)
+
+    def _handed_over(self, call: Any, context: CommandContext, command: Command, request: Request) -> bytes:
+        """The reply to a command that has left this process, from the one that runs it."""
+        began = monotonic()
+        context.close()
+        try:
+            answer: bytes = call.answer(context, request)
+        except AnsweredError as error:
+            return self.failure(error, request)
+        finally:
+            if command.usage:
+                self.usage.note(command.usage, request, monotonic() - began)
+        self.count(command.total)
+        if reply.has_failed(answer):
+            self.count(command.failed)
+        return answer
 
     run_read = run_write = run
     """The same, for callers that know which it is."""

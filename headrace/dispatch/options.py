@@ -91,6 +91,8 @@ class ServerOptions:
     """Limit of oplog entries; None: none."""
     memory_bytes_max: int | None = None
     """Memory that clients may make the server hold; None: a quarter of the machine's, or of its control group's."""
+    readers: int = 0
+    """Processes that run long reads, at most; 0: the server runs them itself."""
     map_bytes: int = limits.MAP_BYTES
     """Address space for the data file, in bytes, and so its greatest size."""
     enable_test_commands: bool = False

@@ -20,6 +20,7 @@ _INT64 = Struct("<q").pack
 _UINT64 = Struct("<Q").pack
 
 OK: Final = b"\x01ok\x00" + Struct("<d").pack(1.0)
+_FAILED: Final = b"\x01ok\x00" + Struct("<d").pack(0.0)
 _SIGNATURE: Final = (
     b"\x03signature\x00" + _INT32(4 + 11 + 20 + 15 + 1) + b"\x05hash\x00" + _INT32(20) + b"\x00" + bytes(20)
     + b"\x12keyId\x00" + bytes(8) + b"\x00"
@@ -85,6 +86,11 @@ def error_reply(error: AnsweredError, labels: Sequence[str], position: int | Non
         fields["errorLabels"] = list(labels)
     body = encode(fields)[4:-1] + element
     return document(body, b"\x00" if position is None else times(position))
+
+
+def has_failed(answer: bytes) -> bool:
+    """Whether a reply is that of a failed command."""
+    return answer.startswith(_FAILED, 4)
 
 
 def array(documents: Sequence[bytes]) -> bytes:

@@ -9,6 +9,7 @@ from headrace.cursors.collection_scan import Scan
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.namespaces import OPLOG
 from headrace.errors import CommandError
+from headrace.running_command import running_command
 from headrace.store.catalog import Collection
 from headrace.store.indexes.index_rows import rows_of
 from headrace.store.write_transaction import WriteTransaction
@@ -41,6 +42,16 @@ def count_of(context: CommandContext, collection: Collection) -> int:
 
     A read that holds an older state counts on in the published one, for all that come later.
     """
+    turn = running_command()
+    if turn is None or context.view.is_counted(collection):
+        return _count_of(context, collection)
+    turn.stays = True
+    count = _count_of(context, collection)
+    turn.stays = False
+    return count
+
+
+def _count_of(context: CommandContext, collection: Collection) -> int:
     while True:
         view = context.view
         if isinstance(view, WriteTransaction) or view.is_counted(collection) or view.state is context.store.state:

@@ -34,6 +34,7 @@ from headrace.server.notifier import Notifier
 from headrace.server.peer import Peer
 from headrace.server.profile_writer import ProfileWriter
 from headrace.server.protection import UnprotectedAddress, exposure_warning, make_directory_private, require_consent
+from headrace.server.readers.pool import Readers
 from headrace.server.scheduler import Scheduler
 from headrace.server.tls.context import TlsError, new_context, server_certificate
 from headrace.server.tls.handshakes import Handshakes
@@ -112,6 +113,8 @@ class Core:
         self.writer = Writer(self, None if hosted is None else hosted.gate)
         self._profiles = ProfileWriter(self)
         self.notifier = Notifier(self)
+        self.readers = Readers(self, options.readers) if options.readers and hosted is None else None
+        """The reader processes; None: there may be none."""
         self.scheduler = Scheduler(self)
         self._log = LogTail(options.log_format)
         self._log_rates = LogRates()
@@ -235,6 +238,8 @@ class Core:
         for peer in list(self.peers):
             peer.drop()
         await asyncio.sleep(0)
+        if self.readers is not None:
+            await self.readers.stop()
         if self.hosted is None:
             self.engine.cursors.remove_all()
         self.commit_thread.shutdown()

@@ -27,11 +27,12 @@ from headrace.clock import monotonic
 from headrace.dispatch.command import Command
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError, Interrupted
+from headrace.execution.reader_calls import ReaderCall, may_move
 from headrace.memory_budget import exceeded
 from headrace.running_command import TURN_SECONDS, RunningCommand
 from headrace.server.measured_memory import MeasuredMemory, Paused, expendable, is_ending, oldest
 from headrace.thread_calls import ThreadCall
-from headrace.turns import Turn, Turns
+from headrace.turns import HandedOver, Turn, Turns
 
 if TYPE_CHECKING:
     from headrace.server.core import Core
@@ -59,6 +60,8 @@ class _Paused:
     """Called with what it answers, or with the exception that it raises."""
     since: float = 0.0
     """When it has first paused, or the reading of its message, in seconds of the monotonic clock."""
+    may_move: bool = False
+    """Whether a reader process may run it."""
 
 
 class Scheduler:
@@ -69,7 +72,7 @@ class Scheduler:
         self._core = core
         self.measured = MeasuredMemory(core.store.memory)
         self._paused: deque[_Paused] = deque()
-        self._in_thread: dict[_Paused, None] = {}  # whose calls run in the thread
+        self._in_thread: dict[_Paused, None] = {}  # whose calls run in the thread, or in readers
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-thread-call")
         self._by_connection: dict[int, _Paused] = {}
         self._scheduled = False
@@ -111,9 +114,12 @@ class Scheduler:
         else:
             answer = self.turns.run(self._core.engine.run_read, command, request)
         if type(answer) is Turn:
-            self._begun()
+            if type(answer.waits_for) is not ReaderCall:
+                self._begun()
             self.count_memory(answer, request)
-            self._add(_Paused(peer, request, answer, partial(_go_on, peer, command, request)))
+            paused = _Paused(peer, request, answer, partial(_go_on, peer, command, request))
+            paused.may_move = self._core.readers is not None and may_move(self._core.engine, command, request)
+            self._add(paused)
             self.look_at_memory()
         return answer
 
@@ -210,6 +216,9 @@ class Scheduler:
         """End the command of a connection, by its number: at its next turn, or instead of its first."""
         if (paused := self._by_connection.get(connection_id)) is not None:
             paused.turn.interruption = error
+            if type(paused.turn.waits_for) is ReaderCall and self._core.readers is not None:
+                self._core.readers.give_up(paused.turn.waits_for)
+                self._called(paused)
         for queued in [item for item in self._queued if item[0].client.connection_id == connection_id]:
             self._queued.remove(queued)
             self._core.loop.call_soon(queued[0].finish, self._core.engine.failure(error, queued[2]))
@@ -231,8 +240,18 @@ class Scheduler:
         self._append(paused)
 
     def _append(self, paused: _Paused) -> None:
-        """Resume it when it is its turn; not before the call has ended that it waits for, which runs in the thread."""
-        call = paused.turn.waits_for
+        """Resume it when it is its turn; not before the call has ended that it waits for, which runs in the thread or
+        in a reader process."""
+        call, readers = paused.turn.waits_for, self._core.readers
+        if readers is not None and not self._core.ending:
+            if type(call) is ReaderCall:
+                self._in_thread[paused] = None
+                readers.send(call, partial(self._called, paused))
+                return
+            if paused.request is not None and self._may_move(paused) and readers.have_room():
+                paused.may_move = False
+                paused.turn.interruption = HandedOver(ReaderCall(paused.request))
+                paused.turn.goes_first = True
         if type(call) is not ThreadCall or self._core.ending:
             if paused.turn.goes_first:
                 self._paused.appendleft(paused)
@@ -243,10 +262,14 @@ class Scheduler:
         self._in_thread[paused] = None
         self._core.loop.run_in_executor(self._thread, call.run).add_done_callback(partial(self._called, paused))
 
-    def _called(self, paused: _Paused, done: asyncio.Future[None]) -> None:
+    def _may_move(self, paused: _Paused) -> bool:
+        """Whether a reader may run a command now."""
+        return paused.may_move and not paused.turn.stays and paused.turn.interruption is None
+
+    def _called(self, paused: _Paused, done: asyncio.Future[None] | None = None) -> None:
         if paused in self._in_thread:
             del self._in_thread[paused]
-            self._paused.append(paused)
+            self._paused.appendleft(paused)
             self._schedule()
 
     def _schedule(self) -> None:

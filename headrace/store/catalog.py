@@ -301,23 +301,37 @@ class Catalog:
         return sorted({*self.views, *(collection.database for collection in self.collections.values())})
 
 
-def load(txn: Transaction, tables: dict[str, Table]) -> Catalog:
-    """Read the catalog of a directory."""
+class CatalogRows(NamedTuple):
+    """The catalog as it is stored: equal rows are the same catalog."""
+
+    topics: list[tuple[bytes, bytes]]
+    collections: list[tuple[bytes, bytes]]
+    builds: list[tuple[bytes, bytes]]
+    views: list[tuple[bytes, bytes]]
+
+
+def rows_of(txn: Transaction, tables: dict[str, Table]) -> CatalogRows:
+    """Read the rows of a directory's catalog."""
+    topics, collections = (list(txn.cursor(tables[name]).iternext()) for name in ("topics", "catalog"))
+    builds, views = (list(_rows_of(txn, tables, prefix)) for prefix in (BUILD_PREFIX, VIEWS_PREFIX))
+    return CatalogRows(topics, collections, builds, views)
+
+
+def load(rows: CatalogRows) -> Catalog:
+    """Make the catalog of its rows."""
     catalog = Catalog()
-    catalog.topics = {
-        key.decode(): int.from_bytes(value, "big") for key, value in txn.cursor(tables["topics"]).iternext()
-    }
-    for key, value in txn.cursor(tables["catalog"]).iternext():
+    catalog.topics = {key.decode(): int.from_bytes(value, "big") for key, value in rows.topics}
+    for key, value in rows.collections:
         collection = _collection(key.decode(), decode(value), catalog.topics)
         catalog.collections[collection.namespace] = collection
         catalog.by_number[collection.number] = collection
-    for key, value in _rows_of(txn, tables, BUILD_PREFIX):
+    for key, value in rows.builds:
         build = _build(key, decode(value))
         catalog.builds[build.uuid] = build
         collection = catalog.by_number[build.collection_number]
         collection = collection.changed(building=(*collection.building, *build.indexes))
         catalog.collections[collection.namespace] = catalog.by_number[collection.number] = collection
-    catalog.views = {database.decode(): uuid for database, uuid in _rows_of(txn, tables, VIEWS_PREFIX)}
+    catalog.views = {database.decode(): uuid for database, uuid in rows.views}
     return catalog
 
 

@@ -130,6 +130,10 @@ class Transaction(Protocol):
 class SharedRead(Transaction, Protocol):
     """A read transaction of several readers, each of which aborts it once; it ends with the last of them."""
 
+    @property
+    def number(self) -> int:
+        """The number of the commit that it reads. Each commit to the data file has the next one."""
+
     def join(self) -> None:
         """Count one more reader."""
 

@@ -224,6 +224,23 @@ class LmdbEnvironment:
             self._remove()
 
 
+class ReaderEnvironment(LmdbEnvironment):
+    """A data directory that the process which has started this one has open. It can only be read; each transaction
+    stands in the lock table, so that the other process uses none of its pages."""
+
+    def __init__(self, path: pathlib.Path, *, map_bytes: int) -> None:
+        self.temporary = False
+        self.path = path
+        self._lock_file = None
+        self._lmdb = lmdb.open(
+            str(path), map_size=map_bytes, max_dbs=len(TABLES), readonly=True, create=False, readahead=False,
+            max_spare_txns=8, max_readers=limits.READER_COUNT_MAX,
+        )  # fmt: skip
+        self._begin = self._lmdb.begin
+        self.tables = {name: Table(self._lmdb.open_db(name.encode(), create=False)) for name in TABLES}
+        self.describe = lambda table, key: f"the value of {key.hex()} in the table {self.name_of(table)}"
+
+
 def _make_data_file(path: pathlib.Path) -> None:
     """Make a data file with empty tables under another name, sync it, and give it its name."""
     new = path / NEW_FILE

@@ -27,11 +27,15 @@ _LENGTH = struct.Struct("<I")
 class SpillFolder:
     """The folder of a data directory's temporary files."""
 
-    def __init__(self, directory: Path, free_bytes_min: int = limits.SPILL_DISK_FREE_BYTES_MIN) -> None:
-        """Remove what a killed server may have left. `free_bytes_min`: what other writers find free on the disk."""
+    def __init__(
+        self, directory: Path, free_bytes_min: int = limits.SPILL_DISK_FREE_BYTES_MIN, *, clears: bool = True
+    ) -> None:
+        """`free_bytes_min`: what other writers find free on the disk. `clears`: remove what a killed server may have
+        left."""
         self.path = directory / FOLDER
         self.free_bytes_min = free_bytes_min
-        shutil.rmtree(self.path, ignore_errors=True)
+        if clears:
+            shutil.rmtree(self.path, ignore_errors=True)
 
     def open_file(self) -> SpillFile:
         """A new temporary file. Raises 14031 where the disk is full or fails."""

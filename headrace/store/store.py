@@ -63,6 +63,9 @@ class Committed(NamedTuple):
 class Store:
     """An open data directory. One thread drives it; `sync` alone may be called from another."""
 
+    is_beside = False
+    """Whether another process has the directory open and writes to it: see `reader_store.py`."""
+
     def __init__(
         self, path: str | os.PathLike[str] | None, *, clock: Clock | None = None, oplog: bool = True,
         map_bytes: int = limits.MAP_BYTES, standby: bool = False,
@@ -73,9 +76,9 @@ class Store:
         """
         self.clock = clock or SystemClock()
         self.oplog_enabled = oplog
-        self.environment: Environment = LmdbEnvironment(path, map_bytes=map_bytes)
+        self.environment = self._open(path, map_bytes)
         self.tables = self.environment.tables
-        self.spill_folder = SpillFolder(self.environment.path)
+        self.spill_folder = SpillFolder(self.environment.path, clears=not self.is_beside)
         self.state = StoreState(Catalog(), {}, 0, 0, -1, {})
         """The state that readers see; `publish` replaces it."""
         self.listeners: list[Callable[[Committed], None]] = []
@@ -118,11 +121,14 @@ class Store:
             self.environment.close()
             raise
 
+    def _open(self, path: str | os.PathLike[str] | None, map_bytes: int) -> Environment:
+        return LmdbEnvironment(path, map_bytes=map_bytes)
+
     def _start(self) -> None:
         open_format(self.environment)
         self.environment.describe = lambda table, key: describe(self.catalog, self.environment.name_of(table), key)
         with self.environment.reading() as kv:
-            self.state = self.state._replace(catalog=catalogs.load(kv, self.tables))
+            self.state = self.state._replace(catalog=catalogs.load(catalogs.rows_of(kv, self.tables)))
             meta = self.tables["meta"]
             parameters, pruned = kv.get(b"parameters", db=meta), kv.get(b"pruned", db=meta)
             self.history_id = kv.get(b"history-id", db=meta)
@@ -219,7 +225,7 @@ class Store:
         finally:
             kv.abort()
 
-    def begin_read(self) -> Transaction:
+    def begin_read(self) -> SharedRead:
         """As `reading`; the caller aborts the transaction, which reads this state for as long as that takes."""
         kv = self._published
         if kv is None:

@@ -18,6 +18,8 @@ from headrace.dispatch.request import Request
 from headrace.dispatch.transaction_statements import check_cursor
 from headrace.dispatch.wait import Wait
 from headrace.errors import AnsweredError, CommandError
+from headrace.execution.reader_calls import ReaderCall, ReaderCursor
+from headrace.turns import HandedOver
 
 UNBOUNDED: Final = 1 << 30
 
@@ -52,6 +54,8 @@ def run(context: CommandContext, request: Request) -> bytes | Wait:
         )
         request.cursor = cursor
         return _changes(context, request, cursor)
+    if type(cursor) is ReaderCursor:
+        raise HandedOver(ReaderCall(request, cursor))
     if not cursor.awaits and body.get("maxTimeMS") is not None:
         _check_time(body)
     store, position = context.store, context.store.last_position

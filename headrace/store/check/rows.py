@@ -8,7 +8,7 @@ from typing import Any
 
 from bson.errors import BSONError
 
-from headrace.store.catalog import Catalog, load
+from headrace.store.catalog import Catalog, load, rows_of
 from headrace.store.checksums.names import describe
 from headrace.store.checksums.transaction import CHECKSUM_BYTES, is_intact
 from headrace.store.checksums.upgrade import PLAIN_KEYS
@@ -36,7 +36,7 @@ class Rows:
 
     def load_catalog(self, kv: Transaction) -> None:
         """Read the catalog through `kv`. Raises what cannot be read."""
-        self.catalog = load(kv, self._tables)
+        self.catalog = load(rows_of(kv, self._tables))
 
     def name(self, table: str, key: bytes) -> str:
         """Return the name of the thing that a key stands for."""

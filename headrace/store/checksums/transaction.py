@@ -132,6 +132,11 @@ class SharedTransaction(CheckedTransaction):
         self._base, self._describe = base, describe  # a call less for each commit than `super().__init__`
         self._reader_count = 1
 
+    @property
+    def number(self) -> int:
+        """The number of the commit that it reads."""
+        return int(self._base.id())
+
     def join(self) -> None:
         """Count one more reader."""
         self._reader_count += 1

@@ -1,0 +1,379 @@
+"""The server's readers: started when they are needed, given commands, interrupted, killed and replaced.
+
+Rule: every call that was sent is done exactly once: with its outcome, with an error, or not at all if it was given up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace import limits
+from headrace.clock import monotonic
+from headrace.errors import CommandError
+from headrace.execution.reader_calls import ReaderAnswer, ReaderCall, ReaderCursor
+from headrace.log_lines import printable
+from headrace.running_command import Work
+from headrace.server.readers.frames import Frames, frame
+from headrace.store.transaction_registry import SETTLED
+
+if TYPE_CHECKING:
+    from headrace.server.core import Core
+
+LOG = logging.getLogger("headrace.server")
+_TRY_COUNT_MAX: Final = 2
+
+Done = Callable[[], object]
+"""Lets a command go on whose call has its outcome, or a failure."""
+
+
+class Reader(asyncio.Protocol):
+    """The server's end of one reader process."""
+
+    def __init__(self, pool: Readers, process: subprocess.Popen[bytes]) -> None:
+        self._pool = pool
+        self._frames = Frames()
+        self._transport: asyncio.Transport | None = None
+        self._last_number = 0
+        self._parameters: dict[str, Any] = {}  # that it has
+        self.process = process
+        self.is_ready = False
+        self.is_ended = False
+        self.is_retired = False
+        self.has_started = asyncio.Event()
+        """Set once it is ready, or has ended."""
+        self.calls: dict[int, tuple[ReaderCall, Done | None]] = {}
+        """The commands that it has, by number. None: the command was given up."""
+        self.idle_since = monotonic()
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+        self._parameters = dict(self._pool.parameters)
+        self.send({**self._pool.start_message(), "parameters": self._parameters})
+
+    def data_received(self, data: bytes) -> None:
+        for message, payload in self._frames.feed(data):
+            if "answer" in message:
+                self._answered(message, payload)
+            else:
+                self.is_ready = True
+                self.has_started.set()
+                self._pool.note("started")
+                self._pool.ready()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_ended, self.is_ready = True, False
+        self.has_started.set()
+        self._pool.lost(self)
+
+    def send(self, message: dict[str, Any], payload: bytes = b"") -> None:
+        """Send a message; one that has ended gets none."""
+        if self._transport is not None and not self.is_ended:
+            self._transport.write(frame(message, payload))
+
+    def run(self, call: ReaderCall, done: Done) -> None:
+        """Let it run a command."""
+        self._last_number = number = self._last_number + 1
+        self.calls[number] = call, done
+        call.try_count += 1
+        self._pool.note("commands")
+        request, now_ms = call.request, self._pool.now_ms()
+        message: dict[str, Any] = {
+            "run": number, "leftMs": None if request.deadline_ms is None else max(0.0, request.deadline_ms - now_ms),
+            "position": self._pool.position, "client": [request.client.connection_id, request.client.address],
+        }  # fmt: skip
+        if self._parameters != self._pool.parameters:
+            self._parameters = message["parameters"] = dict(self._pool.parameters)
+        self.send(message, request.raw)
+        if request.deadline_ms is not None:
+            self._pool.call_later(max(0.0, request.deadline_ms - now_ms) / 1000, self._look_at_end, number)
+
+    def give_up(self, call: ReaderCall) -> None:
+        """End a command whose client has its answer, or has left."""
+        for number, (own, _) in self.calls.items():
+            if own is call:
+                self.calls[number] = call, None
+                self.send({"kill": number})
+                self._pool.call_later(0.0, self._look_at_end, number)
+                return
+
+    def _look_at_end(self, number: int) -> None:
+        """A command's time is over: it ends within `READER_PATIENCE_SECONDS`, or the reader does."""
+        if number in self.calls:
+            self._pool.call_later(limits.READER_PATIENCE_SECONDS, self._kill_if_runs, number)
+
+    def _kill_if_runs(self, number: int) -> None:
+        if number in self.calls and not self.is_ended:
+            LOG.warning("a reader process is killed, since a command does not end in it")
+            call, done = self.calls.pop(number)
+            if done is not None:
+                call.failure = CommandError(50, "operation exceeded time limit")
+                done()
+            self.kill()
+
+    def kill(self) -> None:
+        """End it at once; what it runs is given to another one."""
+        self.process.kill()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def retire(self) -> None:
+        """Let it end, as there is nothing for it to do."""
+        self.is_retired, self.is_ready = True, False
+        if self._transport is not None:
+            self._transport.close()
+
+    def close_cursor(self, cursor_id: int) -> None:
+        """Close one of its cursors."""
+        self.send({"close": cursor_id})
+
+    def _answered(self, message: dict[str, Any], reply: bytes) -> None:
+        call, done = self.calls.pop(message["answer"])
+        self._pool.count(message)
+        if not self.calls:
+            self.idle_since = monotonic()
+        shown = message.get("cursor")
+        if done is None:
+            if shown is not None and call.cursor is None:
+                self.send({"close": shown["id"]})
+            return
+        cursor = call.cursor if shown is not None else None
+        if shown is not None and cursor is None:
+            cursor = ReaderCursor(self, shown["id"], shown["ns"], no_timeout=shown["noTimeout"])
+        work = None
+        if "work" in message:
+            plan, keys, documents = message["work"]
+            work = Work(plan)
+            work.keys, work.documents = keys, documents
+        call.outcome = ReaderAnswer(reply, cursor, 0 if shown is None else shown["documentCount"], work)
+        self._pool.after_commit(message["commit"], done)
+
+
+class Readers:
+    """All readers of one server. On the loop's thread."""
+
+    def __init__(self, core: Core, count_max: int) -> None:
+        self._core = core
+        self._count_max = count_max
+        self._readers: list[Reader] = []
+        self._starting: set[asyncio.Task[None]] = set()
+        self._start_at = 0.0  # not before this time: one has failed to start
+        self._pending: deque[tuple[ReaderCall, Done]] = deque()  # that no reader is there for
+        self._held: list[tuple[int, Done]] = []  # that have read a commit which is not published yet
+        core.store.transactions.wake_listeners.append(self._woken)
+
+    def __iter__(self) -> Iterator[Reader]:
+        return iter(list(self._readers))
+
+    # What the scheduler calls.
+
+    def have_room(self) -> bool:
+        """Whether one of them takes a command that has used its turn up. If all have something to do, another is
+        started first."""
+        ready = [reader for reader in self._readers if reader.is_ready]
+        if not all(reader.calls for reader in ready):
+            return True
+        return not self._start_another() and not self._starting and bool(ready)
+
+    def send(self, call: ReaderCall, done: Done) -> None:
+        """Give a command to the least busy reader, a getMore to that of its cursor. `done` is called once."""
+        if call.cursor is not None:
+            host = call.cursor.host
+            if isinstance(host, Reader) and not host.is_ended:
+                host.run(call, done)
+            else:
+                _fail(call, done)
+            return
+        ready = [reader for reader in self._readers if reader.is_ready]
+        if ready:
+            min(ready, key=lambda reader: len(reader.calls)).run(call, done)
+        elif self._starting or self._start_another():
+            self._pending.append((call, done))
+        else:
+            _fail(call, done)
+
+    def give_up(self, call: ReaderCall) -> None:
+        """End a command; its `done` is not called any more."""
+        self._pending = deque(item for item in self._pending if item[0] is not call)
+        for reader in self._readers:
+            reader.give_up(call)
+
+    async def stop(self) -> None:
+        """End all of them. The server is ending, and sends nothing more."""
+        self._core.store.transactions.wake_listeners.remove(self._woken)
+        for task in self._starting:
+            task.cancel()
+        await asyncio.gather(*self._starting, return_exceptions=True)
+        for reader in self:
+            reader.kill()
+            await self._core.loop.run_in_executor(None, reader.process.wait)
+
+    # What its readers call.
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The server's parameters."""
+        return self._core.engine.parameters
+
+    @property
+    def position(self) -> int:
+        """The position of the published state."""
+        return self._core.store.last_position
+
+    def now_ms(self) -> float:
+        """The engine's monotonic time."""
+        return self._core.engine.clock.monotonic_ms()
+
+    def start_message(self) -> dict[str, Any]:
+        """The facts of the server that a reader must know."""
+        options, environment = self._core.options, self._core.store.environment
+        return {
+            "path": str(environment.path.absolute()), "oplog": options.oplog, "mapBytes": options.map_bytes,
+            "memoryBytesMax": max(self._core.engine.memory.bytes_max // self._count_max, limits.MEMORY_BYTES_LEAST),
+        }  # fmt: skip
+
+    def call_later(self, seconds: float, function: Callable[[int], None], number: int) -> None:
+        """Call a function in some seconds."""
+        self._core.loop.call_later(seconds, function, number)
+
+    def ready(self) -> None:
+        """A reader has started: give it what waits."""
+        pending, self._pending = self._pending, deque()
+        for call, done in pending:
+            self.send(call, done)
+
+    def note(self, what: str) -> None:
+        """Count an event: `metrics.readers` of serverStatus."""
+        self._core.engine.count(f"readers.{what}")
+
+    def count(self, message: dict[str, Any]) -> None:
+        """Count what a reader has done."""
+        engine, store = self._core.engine, self._core.store
+        for name, count in message["metrics"].items():
+            engine.count(name, count)
+        for uses, counts in ((store.index_uses, message["indexes"]), (store.id_uses, message["ids"])):
+            for number, count in counts.items():
+                uses[int(number)] += count
+
+    def after_commit(self, number: int, done: Done) -> None:
+        """Call `done` once the commit that a reader has read is published: clients see its writes acknowledged first,
+        and find them in all later reads."""
+        if number <= self._published():
+            done()
+        else:
+            self._core.store.transactions.awaited = True
+            self._held.append((number, done))
+
+    def _published(self) -> int:
+        kv = self._core.store.begin_read()
+        try:
+            return kv.number
+        finally:
+            kv.abort()
+
+    def _woken(self, key: str) -> None:
+        if key == SETTLED and self._held:
+            held, self._held = self._held, []
+            for number, done in held:
+                self.after_commit(number, done)
+
+    def lost(self, reader: Reader) -> None:
+        """A reader has ended: its cursors are closed, and what it ran goes to others."""
+        self._readers.remove(reader)
+        if not reader.is_retired:
+            reader.process.kill()
+        self._core.loop.run_in_executor(None, reader.process.wait)
+        if self._core.ending:
+            return
+        if not reader.is_retired:
+            LOG.warning("a reader process has ended; %d commands ran in it", len(reader.calls))
+            self.note("lost")
+        self._core.store.environment.forget_dead_readers()
+        cursors = self._core.engine.cursors
+        for cursor in cursors:
+            if type(cursor) is ReaderCursor and cursor.host is reader:
+                cursor.host = None
+                cursors.kill(cursor.id)
+        for call, done in reader.calls.values():
+            if done is None:
+                continue
+            if call.cursor is not None or call.try_count >= _TRY_COUNT_MAX:
+                _fail(call, done)
+            else:
+                self.send(call, done)
+
+    # Starting and retiring.
+
+    def _start_another(self) -> bool:
+        """Start a reader, if there may be another one."""
+        if len(self._readers) + len(self._starting) >= self._count_max or monotonic() < self._start_at:
+            return False
+        task = self._core.loop.create_task(self._start())
+        self._starting.add(task)
+        task.add_done_callback(self._starting.discard)
+        return True
+
+    async def _start(self) -> None:
+        loop = self._core.loop
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                process = await loop.run_in_executor(None, _spawn, theirs.fileno())
+            reader = Reader(self, process)
+            await loop.create_unix_connection(lambda: reader, sock=ours)
+        except OSError as error:
+            LOG.error("a reader process cannot be started: %s", printable(error))
+            self._not_started()
+            return
+        self._readers.append(reader)
+        await reader.has_started.wait()
+        if not reader.is_ready:
+            self._not_started()
+        elif len(self._readers) == 1:
+            loop.call_later(limits.READER_IDLE_SECONDS, self._retire)
+
+    def _not_started(self) -> None:
+        """Do without another reader for a while."""
+        self._start_at = monotonic() + limits.READER_IDLE_SECONDS
+        pending, self._pending = self._pending, deque()
+        for call, done in pending:
+            _fail(call, done)
+
+    def _retire(self) -> None:
+        """End those that have been idle."""
+        used = {cursor.host for cursor in self._core.engine.cursors if type(cursor) is ReaderCursor}
+        before = monotonic() - limits.READER_IDLE_SECONDS
+        for reader in self:
+            if not reader.calls and reader not in used and reader.idle_since <= before:
+                reader.retire()
+        if self._readers and not self._core.ending:
+            self._core.loop.call_later(limits.READER_IDLE_SECONDS, self._retire)
+
+
+def _fail(call: ReaderCall, done: Done) -> None:
+    """A command loses its reader, and has no other."""
+    if call.cursor is not None:
+        call.failure = CommandError(43, f"cursor id {call.cursor.id} not found")
+    else:
+        call.failure = CommandError(175, "the reader process that ran the command has ended")
+    done()
+
+
+def _spawn(descriptor: int) -> subprocess.Popen[bytes]:
+    """Start a reader process with this end of a socket."""
+    # With the package of this process, and without what the working directory may have of its name.
+    paths = [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    # A session of its own: Ctrl-C in the terminal is the server's.
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "headrace.server.readers", str(descriptor)], env=environment,
+        pass_fds=(descriptor,), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip

@@ -1,0 +1,204 @@
+"""A reader process: the server's engine without listener and writer, over the server's data file.
+
+It takes commands from its server, runs them in turns, one turn of each after the other, and answers. It ends when the
+server's end of the socket is closed, however that has come about.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+from collections import deque
+from pathlib import Path
+from typing import Any, Final
+
+from headrace.clock import SystemClock
+from headrace.commands.table import commands_for
+from headrace.dispatch.engine import Engine
+from headrace.dispatch.options import ServerOptions
+from headrace.dispatch.request import ClientInfo, Request, parse_message
+from headrace.dispatch.shell import NoShell
+from headrace.errors import AnsweredError, CommandError, Interrupted
+from headrace.memory_budget import exceeded
+from headrace.running_command import RunningCommand, Work
+from headrace.server.failures import log_failure, read_error
+from headrace.server.measured_memory import MeasuredMemory, resident_bytes
+from headrace.server.process import return_freed_memory
+from headrace.server.readers.frames import Frames, frame
+from headrace.store.reader_store import ReaderStore
+from headrace.thread_calls import ThreadCall
+from headrace.turns import Turn, Turns
+from headrace.values.bson import find_element
+
+_RECEIVE_BYTES: Final = 256 * 1024
+_NICENESS: Final = 5
+"""Below the server's priority: what it does is short, and clients wait for it."""
+
+
+class _Running:
+    """A command that has paused."""
+
+    __slots__ = ("number", "request", "turn")
+
+    def __init__(self, number: int, request: Request, turn: Turn) -> None:
+        self.number = number
+        self.request = request
+        self.turn = turn
+
+
+class _ReaderShell(NoShell):
+    """Notes what a command has examined that has paused."""
+
+    work: Work | None = None
+
+    def has_paused(self, request: Request, turn: RunningCommand) -> None:
+        self.work = turn.work
+
+
+class ReaderProcess:
+    """One reader, at its end of the socket."""
+
+    def __init__(self, connection: socket.socket, start: dict[str, Any]) -> None:
+        """`start`: the server's first message."""
+        self._socket = connection
+        self._poll = select.poll()
+        self._poll.register(connection, select.POLLIN)
+        options = ServerOptions(
+            dbpath=Path(start["path"]), bind_ips=(), oplog=start["oplog"], map_bytes=start["mapBytes"],
+            memory_bytes_max=start["memoryBytesMax"], slow_ms=None,
+        )  # fmt: skip
+        self._store = ReaderStore(options.dbpath, clock=SystemClock(), oplog=options.oplog, map_bytes=options.map_bytes)
+        self._shell = _ReaderShell()
+        self._engine = Engine(self._store, options, commands_for(options), start["parameters"], self._shell)
+        self._turns = Turns()
+        self._paused: deque[_Running] = deque()
+        self._frames = Frames()
+        self._reported: dict[str, int] = dict(self._engine.metrics)
+        self._measured = MeasuredMemory(self._engine.memory)
+        self._measured.resident, self._measured.return_freed = resident_bytes, return_freed_memory
+
+    def serve(self) -> None:
+        """Run commands until the server is gone."""
+        self._send({"ready": os.getpid(), "commit": self._store.number})
+        while True:
+            if not self._paused:
+                self._store.forget_read()  # whose pages the server may then use again
+                self._poll.poll()
+            elif not self._poll.poll(0):
+                self._resume()
+                continue
+            data = self._socket.recv(_RECEIVE_BYTES)
+            if not data:
+                return
+            for message, payload in self._frames.feed(data):
+                self._take(message, payload)
+
+    def _take(self, message: dict[str, Any], payload: bytes) -> None:
+        if "run" in message:
+            self._begin(message, payload)
+        elif "kill" in message:
+            for running in self._paused:
+                if running.number == message["kill"]:
+                    running.turn.interruption = Interrupted(11601, "operation was interrupted")
+        elif "close" in message:
+            self._engine.cursors.kill(message["close"])
+
+    def _begin(self, message: dict[str, Any], raw: bytes) -> None:
+        number, address = message["client"]
+        engine, client = self._engine, ClientInfo(number, address, "")
+        if "parameters" in message:
+            engine.parameters.update(message["parameters"])
+        try:
+            self._store.refresh(message["position"])
+            request = parse_message(raw, {}, client)
+            command = engine.command(request)
+            left_ms = message["leftMs"]
+            request.deadline_ms = None if left_ms is None else engine.clock.monotonic_ms() + left_ms
+            answer = self._turns.run(engine.run_read, command, request)
+        except AnsweredError as error:
+            self._answer(message["run"], engine.failure(error, Request("", "", raw, {}, client)))
+        except Exception as error:
+            self._fail(message["run"], error, Request("", "", raw, {}, client))
+        else:
+            self._settle(_Running(message["run"], request, answer), answer)
+
+    def _resume(self) -> None:
+        running = self._paused.popleft()
+        call = running.turn.waits_for
+        if type(call) is ThreadCall:
+            call.run()
+        try:
+            answer = self._turns.resume(running.turn)
+        except Exception as error:
+            self._fail(running.number, error, running.request)
+        else:
+            self._settle(running, answer)
+
+    def _settle(self, running: _Running, answer: Any) -> None:
+        """A command has paused or ended."""
+        if type(answer) is Turn:
+            self._paused.append(running)
+            excess = self._measured.excess()
+            if excess and not self._engine.memory.release_largest(excess):
+                error = exceeded(self._engine.memory.bytes_max)
+                running.turn.interruption = Interrupted(error.code, error.message)
+        elif type(answer) is bytes:
+            self._answer(running.number, answer)
+        else:  # it waits, which none does that is sent here
+            error = CommandError(1, f"{running.request.name} cannot wait in a reader")
+            self._answer(running.number, self._engine.failure(error, running.request))
+
+    def _fail(self, number: int, error: Exception, request: Request) -> None:
+        log_failure("a command failed inside a reader", error)
+        self._answer(number, self._engine.failure(read_error(error), request))
+
+    def _answer(self, number: int, reply: bytes) -> None:
+        message: dict[str, Any] = {"answer": number, "commit": self._store.number, **self._uses()}
+        cursor = self._cursor_of(reply)
+        if cursor is not None:
+            shown = {"id": cursor.id, "ns": cursor.namespace, "noTimeout": cursor.no_timeout}
+            message["cursor"] = {**shown, "documentCount": cursor.record.document_count}
+        if self._shell.work is not None:
+            message["work"] = [self._shell.work.plan, self._shell.work.keys, self._shell.work.documents]
+            self._shell.work = None
+        self._send(message, reply)
+
+    def _cursor_of(self, reply: bytes) -> Any:
+        """The cursor that a reply leaves open."""
+        cursor = find_element(reply, b"cursor")
+        if cursor is None:
+            return None
+        found = find_element(reply, b"id", cursor[1])
+        if found is None:
+            return None
+        return self._engine.cursors.peek(int.from_bytes(reply[found[1] : found[2]], "little"))
+
+    def _uses(self) -> dict[str, Any]:
+        """The counts for the server, since the last answer."""
+        store, metrics = self._store, self._engine.metrics
+        counted = {
+            name: count - self._reported.get(name, 0)
+            for name, count in metrics.items()
+            if count != self._reported.get(name) and not name.startswith("commands.")
+        }
+        self._reported = dict(metrics)
+        uses = [{str(number): count for number, count in of.items()} for of in (store.index_uses, store.id_uses)]
+        store.index_uses.clear()
+        store.id_uses.clear()
+        return {"metrics": counted, "indexes": uses[0], "ids": uses[1]}
+
+    def _send(self, message: dict[str, Any], payload: bytes = b"") -> None:
+        self._socket.sendall(frame(message, payload))
+
+
+def serve(connection: socket.socket) -> None:
+    """Be a reader until the server's end of `connection` is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(_NICENESS)
+    frames = Frames()
+    while data := connection.recv(_RECEIVE_BYTES):
+        for start, _ in frames.feed(data):
+            ReaderProcess(connection, start).serve()
+            return

@@ -1,0 +1,92 @@
+"""The store of a reader process: a data directory read beside the server that has it open.
+
+    store = ReaderStore(path, ...)
+    store.refresh()      the last commit is the published state, as in the server
+
+LMDB shows a commit to another process when it is on the disk, so a reader shows nothing that a crash could undo. The
+server publishes that commit a moment later, and answers for the reader only then.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from headrace.store import catalog as catalogs
+from headrace.store.catalog import Catalog, CatalogRows
+from headrace.store.checksums.names import describe
+from headrace.store.kv import Environment, SharedRead
+from headrace.store.lmdb import ReaderEnvironment
+from headrace.store.state import StoreState
+from headrace.store.store import Store
+from headrace.store.view import View
+from headrace.values.bson import decode
+from headrace.values.position import seconds
+
+
+class ReaderStore(Store):
+    """The store of another process, which can only be read.
+
+    Its counts of collections are those of an earlier state: good enough to choose a plan. A command that answers with
+    a number of documents counts keys.
+    """
+
+    is_beside = True
+    _rows: CatalogRows | None = None
+    number = 0
+    """The number of the commit that is published."""
+
+    def _open(self, path: str | os.PathLike[str] | None, map_bytes: int) -> Environment:
+        assert path is not None
+        return ReaderEnvironment(Path(path), map_bytes=map_bytes)
+
+    def _start(self) -> None:
+        self.environment.describe = lambda table, key: describe(self.catalog, self.environment.name_of(table), key)
+        self.refresh()
+        with self.reading() as view:
+            self.history_id = view.kv.get(b"history-id", db=self.tables["meta"])
+
+    def refresh(self, position: int = 0) -> None:
+        """Publish the last commit. `position`: that of the server's published state, which may be beyond the newest
+        entry."""
+        kv = self.environment.begin_read()
+        if kv.number == self.number and self._published is not None:
+            kv.abort()
+        else:
+            self.forget_read()
+            self._published = kv
+            if kv.number != self.number:
+                self.number, self.state = kv.number, self._state(kv)
+        if position > self.state.last_position:
+            self.state = self.state._replace(last_position=position)
+
+    def begin_read(self) -> SharedRead:
+        """As in the server: the transaction and the state belong to each other."""
+        if self._published is None:
+            self.refresh()
+        return super().begin_read()
+
+    def _state(self, kv: SharedRead) -> StoreState:
+        meta = self.tables["meta"]
+        parameters, pruned = kv.get(b"parameters", db=meta), kv.get(b"pruned", db=meta)
+        position = View(self, kv).newest_position()
+        if position is None:
+            position = int.from_bytes(kv.get(b"last-position", db=meta) or b"", "big")
+        return StoreState(
+            self._catalog(kv),
+            self.state.counts,
+            position,
+            seconds(position) * 1000,
+            -1 if pruned is None else int.from_bytes(pruned, "big"),
+            decode(parameters) if parameters else {},
+        )
+
+    def _catalog(self, kv: SharedRead) -> Catalog:
+        """The catalog, which is the same object, with all that plans keep in it, until it is another."""
+        rows = catalogs.rows_of(kv, self.tables)
+        if rows == self._rows:
+            return self.state.catalog
+        made = catalogs.load(rows)
+        made.version = self.state.catalog.version + 1
+        self._rows = rows
+        return made

@@ -1,0 +1,133 @@
+"""Kills readers at random under load: no answer may be wrong, and no other client may notice.
+
+    python -m tests.server.readers.kills --count 500 --seed 1
+
+Clients read in every way that readers answer, one writes, and one inserts and finds single documents. Every answer is
+compared with what was written. A client whose cursor was in a killed reader gets error 43, and one that has lost two
+readers 175: that is what a kill may cost. The writes and single finds may not fail at all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pymongo
+from pymongo.errors import OperationFailure
+
+import headrace
+from tests.server.readers.reading import moved_count, readers_of, serving
+from tests.waiting import until
+
+COUNT = 4000
+KEYS = 10
+
+
+class Load:
+    """The clients of one server, until `stop`."""
+
+    def __init__(self, server: headrace.Server, seed: int) -> None:
+        self._server = server
+        self._seed = seed
+        self._ends = threading.Event()
+        self._failed: list[BaseException] = []
+        self.counts: Counter[str] = Counter()
+        """How often each kind of read was answered, and each error."""
+        self._written = 0
+        with pymongo.MongoClient(server.uri) as client:
+            client.t.c.insert_many([{"_id": number, "a": number % KEYS, "s": "x" * 30} for number in range(COUNT)])
+        works = (self._group, self._scan, self._count, self._distinct, self._write, self._point)
+        self._threads = [threading.Thread(target=self._run, args=(work,)) for work in works]
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """End the clients. Raises what one has found to be wrong."""
+        self._ends.set()
+        for thread in self._threads:
+            thread.join()
+        if self._failed:
+            raise self._failed[0]
+
+    def is_right(self) -> bool:
+        """Whether nothing wrong has been found."""
+        return not self._failed
+
+    def _run(self, work: Callable[[pymongo.MongoClient[Any], random.Random], None]) -> None:
+        draw = random.Random(f"{self._seed} {work.__name__}")
+        may_lose = work not in (self._write, self._point)
+        with pymongo.MongoClient(self._server.uri, retryReads=False, retryWrites=False) as client:
+            while not self._ends.is_set() and not self._failed:
+                try:
+                    work(client, draw)
+                    self.counts[work.__name__] += 1
+                except OperationFailure as error:
+                    self.counts[f"error {error.code}"] += 1
+                    if not may_lose or error.code not in (43, 175):
+                        self._failed.append(error)
+                except BaseException as error:
+                    self._failed.append(error)
+
+    def _group(self, client: pymongo.MongoClient[Any], draw: random.Random) -> None:
+        groups = client.t.c.aggregate([{"$group": {"_id": "$a", "n": {"$sum": 1}}}, {"$sort": {"_id": 1}}])
+        assert list(groups) == [{"_id": key, "n": COUNT // KEYS} for key in range(KEYS)]
+
+    def _scan(self, client: pymongo.MongoClient[Any], draw: random.Random) -> None:
+        found = client.t.c.find({"s": "x" * 30}, {"_id": 1}, batch_size=draw.randrange(50, 1000))
+        assert [item["_id"] for item in found] == list(range(COUNT))
+
+    def _count(self, client: pymongo.MongoClient[Any], draw: random.Random) -> None:
+        key, least = draw.randrange(KEYS), self._written
+        assert client.t.c.count_documents({"a": key}) == COUNT // KEYS
+        written = client.t.written.count_documents({"n": {"$gte": 0}})
+        assert least <= written <= self._written + 1
+
+    def _distinct(self, client: pymongo.MongoClient[Any], draw: random.Random) -> None:
+        least = draw.randrange(KEYS)
+        assert client.t.c.distinct("a", {"a": {"$gte": least}}) == list(range(least, KEYS))
+
+    def _write(self, client: pymongo.MongoClient[Any], draw: random.Random) -> None:
+        client.t.written.insert_one({"n": self._written})
+        self._written += 1
+
+    def _point(self, client: pymongo.MongoClient[Any], draw: random.Random) -> None:
+        number = draw.randrange(COUNT)
+        assert client.t.c.find_one({"_id": number}) == {"_id": number, "a": number % KEYS, "s": "x" * 30}
+
+
+def run(count: int, seed: int) -> Counter[str]:
+    """Kill readers `count` times; return what was answered meanwhile. Raises AssertionError for a wrong answer."""
+    draw = random.Random(seed)
+    with serving(2) as server:
+        load = Load(server, seed)
+        try:
+            for _ in range(count):
+                moved, more = moved_count(server), draw.randrange(1, 10)
+                until(lambda: moved_count(server) >= moved + more or not load.is_right())  # noqa: B023
+                ready = [reader for reader in readers_of(server) if reader.is_ready]
+                if ready:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(draw.choice(ready).process.pid, signal.SIGKILL)
+        finally:
+            load.stop()
+        return load.counts + Counter({"lost": server._running.engine.metrics["readers.lost"]})
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--count", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    print(dict(sorted(run(arguments.count, arguments.seed).items())))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,16 @@
+"""Readers are killed at random under load."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.server.readers.kills import run
+
+pytestmark = pytest.mark.process
+
+
+def test_twenty_kills_of_readers_cost_no_answer() -> None:
+    answered = run(20, 1)
+    assert answered["lost"] >= 15
+    for work in ("_group", "_scan", "_count", "_distinct", "_write", "_point"):
+        assert answered[work]

@@ -1,0 +1,234 @@
+"""Reads in reader processes: the same answers, the same errors, and the server as if it were one process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pymongo
+import pytest
+from pymongo.errors import CursorNotFound, ExecutionTimeout, OperationFailure
+
+import headrace
+from headrace import limits
+from tests.server.raw import RawClient
+from tests.server.readers.reading import moved_count, on_loop, only_reader, readers_of, serving, start_readers
+from tests.waiting import until
+
+pytestmark = pytest.mark.process
+COUNT = 3000
+SLOW = {"$expr": {"$gte": [{"$size": {"$range": [0, 20_000]}}, "$a"]}}
+"""Takes some milliseconds for each document."""
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[headrace.Server]:
+    with serving() as server, pymongo.MongoClient(server.uri) as client:
+        client.t.c.insert_many([{"_id": number, "a": number % 10, "s": "x" * 20} for number in range(COUNT)])
+        client.t.c.create_index("a")
+        client.t.create_collection("v", viewOn="c", pipeline=[{"$match": {"a": 3}}])
+        yield server
+
+
+@pytest.fixture
+def server(shared: headrace.Server) -> headrace.Server:
+    start_readers(shared, 1)
+    return shared
+
+
+@pytest.fixture
+def client(server: headrace.Server) -> Iterator[pymongo.MongoClient[Any]]:
+    with pymongo.MongoClient(server.uri) as client:
+        yield client
+
+
+def test_reads_are_answered_as_by_the_server(server: headrace.Server, client: pymongo.MongoClient[Any]) -> None:
+    collection = client.t.c
+    before = moved_count(server)
+    assert [item["_id"] for item in collection.find({"s": "x" * 20}, batch_size=700)] == list(range(COUNT))
+    assert collection.count_documents({"s": "x" * 20}) == COUNT
+    assert collection.distinct("a", {"s": "x" * 20}) == list(range(10))
+    groups = list(collection.aggregate([{"$group": {"_id": "$a", "n": {"$sum": 1}}}, {"$sort": {"_id": 1}}]))
+    assert groups == [{"_id": number, "n": COUNT // 10} for number in range(10)]
+    assert client.t.v.count_documents({"s": "x" * 20}) == COUNT // 10
+    joined = [
+        {"$lookup": {"from": "c", "localField": "_id", "foreignField": "_id", "as": "own"}},
+        {"$match": {"own.a": 4}},
+    ]
+    assert len(list(collection.aggregate(joined))) == COUNT // 10
+    assert moved_count(server) >= before + 6
+    with pytest.raises(OperationFailure) as failed:
+        list(collection.aggregate([{"$match": {"a": {"$gte": 0}}}, {"$project": {"x": {"$divide": ["$_id", 0]}}}]))
+    assert failed.value.code == 16608
+
+
+def test_a_read_sees_what_was_written_before_it(server: headrace.Server, client: pymongo.MongoClient[Any]) -> None:
+    for number in range(50):
+        client.t.growing.insert_many([{"n": number}, {"n": number}])
+        assert client.t.growing.count_documents({"n": {"$gte": 0}}) == 2 * number + 2
+        if number == 20:
+            client.t.growing.create_index("n")
+    client.t.growing.drop()
+    assert client.t.growing.count_documents({"n": {"$gte": 0}}) == 0
+
+
+def test_cursors_stay_in_the_reader_that_has_opened_them(
+    server: headrace.Server, client: pymongo.MongoClient[Any]
+) -> None:
+    cursor = client.t.c.find({"s": "x" * 20}, batch_size=100)
+    next(cursor)
+    before = moved_count(server)
+    status = client.admin.command("serverStatus")["metrics"]["cursor"]["open"]["total"]
+    assert status == 1
+    idle = list(client.admin.aggregate([{"$currentOp": {"idleCursors": True}}, {"$match": {"type": "idleCursor"}}]))
+    assert idle[0]["cursor"]["cursorId"] == cursor.cursor_id
+    assert idle[0]["cursor"]["nDocsReturned"] == 100
+    assert len(list(cursor)) == COUNT - 1
+    assert moved_count(server) == before + COUNT // 100
+    assert client.admin.command("serverStatus")["metrics"]["cursor"]["open"]["total"] == 0
+
+
+def test_a_cursor_in_a_reader_can_be_killed(server: headrace.Server, client: pymongo.MongoClient[Any]) -> None:
+    cursor = client.t.c.find({"s": "x" * 20}, batch_size=100)
+    next(cursor)
+    identity = cursor.cursor_id
+    assert client.t.command({"killCursors": "c", "cursors": [identity]})["cursorsKilled"] == [identity]
+    with pytest.raises(CursorNotFound):
+        list(cursor)
+
+
+def test_a_reader_that_is_killed_costs_its_cursors_only(
+    server: headrace.Server, client: pymongo.MongoClient[Any]
+) -> None:
+    cursor = client.t.c.find({"s": "x" * 20}, batch_size=100)
+    next(cursor)
+    answers: list[int] = []
+    reader = only_reader(server)
+    os.kill(reader.process.pid, signal.SIGSTOP)
+    thread = threading.Thread(target=lambda: answers.append(client.t.c.count_documents({"s": "x" * 20})))
+    thread.start()
+    until(lambda: bool(reader.calls))
+    os.kill(reader.process.pid, signal.SIGKILL)
+    thread.join()
+    assert answers == [COUNT]
+    with pytest.raises(CursorNotFound):
+        list(cursor)
+
+
+def test_a_command_that_has_lost_two_readers_ends(server: headrace.Server, client: pymongo.MongoClient[Any]) -> None:
+    errors: list[Any] = []
+
+    def run() -> None:
+        try:
+            client.t.c.count_documents(SLOW)
+        except OperationFailure as error:
+            errors.append(error.code)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    for _ in range(2):
+        until(lambda: any(reader.calls for reader in readers_of(server)))
+        reader = next(reader for reader in readers_of(server) if reader.calls)
+        os.kill(reader.process.pid, signal.SIGKILL)
+        until(lambda reader=reader: reader.is_ended)  # type: ignore[misc]
+    thread.join()
+    assert errors == [175]
+
+
+def test_kill_op_ends_a_command_in_a_reader(server: headrace.Server, client: pymongo.MongoClient[Any]) -> None:
+    errors: list[Any] = []
+
+    def run() -> None:
+        try:
+            client.t.c.count_documents(SLOW, comment="long")
+        except OperationFailure as error:
+            errors.append(error.code)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    reader = only_reader(server)
+    until(lambda: bool(reader.calls))
+    with pymongo.MongoClient(server.uri) as other:
+        (shown,) = [item for item in other.admin.command("currentOp")["inprog"] if item["command"].get("comment")]
+        other.admin.command("killOp", op=shown["opid"])
+    thread.join()
+    assert errors == [11601]
+    until(lambda: not reader.calls)
+    assert not reader.is_ended
+
+
+def test_max_time_ends_a_command_in_a_reader(server: headrace.Server, client: pymongo.MongoClient[Any]) -> None:
+    before = moved_count(server)
+    with pytest.raises(ExecutionTimeout):
+        client.t.c.aggregate([{"$match": SLOW}, {"$count": "n"}], maxTimeMS=100)
+    assert moved_count(server) == before + 1
+
+
+def test_a_client_that_leaves_ends_its_command_in_a_reader(server: headrace.Server) -> None:
+    reader = only_reader(server)
+    with RawClient(server.address) as raw:
+        raw.send({"count": "c", "query": SLOW}, "t")
+        until(lambda: bool(reader.calls))
+    until(lambda: not reader.calls)
+    assert not reader.is_ended
+
+
+def test_a_reader_that_does_not_end_a_command_is_killed(
+    server: headrace.Server, client: pymongo.MongoClient[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "READER_PATIENCE_SECONDS", 0.05)
+    reader = only_reader(server)
+    os.kill(reader.process.pid, signal.SIGSTOP)
+    with pytest.raises(ExecutionTimeout):
+        client.t.c.aggregate([{"$match": SLOW}, {"$count": "n"}], maxTimeMS=50)
+    until(lambda: reader.is_ended)
+    assert client.t.c.count_documents({"s": "x" * 20}) == COUNT
+
+
+def test_what_is_not_only_a_read_stays(server: headrace.Server, client: pymongo.MongoClient[Any]) -> None:
+    before = moved_count(server)
+    collection = client.t.c
+    assert collection.estimated_document_count() == COUNT
+    with client.start_session() as session, session.start_transaction():
+        assert len(list(collection.find({}, session=session))) == COUNT
+    with client.start_session(snapshot=True) as session:
+        assert len(list(collection.find({}, session=session))) == COUNT
+    list(collection.aggregate([{"$out": "copy"}]))
+    list(collection.aggregate([{"$indexStats": {}}]))
+    list(client.config["transactions"].find())
+    assert moved_count(server) == before
+    assert client.t.copy.count_documents({"s": "x" * 20}) == COUNT
+
+
+def test_the_server_counts_what_a_reader_has_used(server: headrace.Server, client: pymongo.MongoClient[Any]) -> None:
+    def uses() -> int:
+        stats = {item["name"]: item["accesses"]["ops"] for item in client.t.c.aggregate([{"$indexStats": {}}])}
+        return int(stats["a_1"])
+
+    total = client.admin.command("serverStatus")["metrics"]["commands"]["find"]["total"]
+    before, moved = uses(), moved_count(server)
+    assert len(list(client.t.c.find({"a": 3, "s": "x" * 20}))) == COUNT // 10
+    assert moved_count(server) > moved
+    assert uses() - before in (1, 2)  # it may have begun in the server, too
+    assert client.admin.command("serverStatus")["metrics"]["commands"]["find"]["total"] == total + 1
+
+
+def test_an_idle_reader_ends(server: headrace.Server, client: pymongo.MongoClient[Any]) -> None:
+    reader = only_reader(server)
+    cursor = client.t.c.find({"s": "x" * 20}, batch_size=100)
+    next(cursor)
+
+    def be_idle() -> None:
+        reader.idle_since -= limits.READER_IDLE_SECONDS
+        readers_of(server)._retire()
+
+    on_loop(server, be_idle)
+    assert not reader.is_retired  # which has a cursor
+    cursor.close()
+    on_loop(server, be_idle)
+    until(lambda: reader.is_ended)
+    assert reader.process.wait(60) == 0
+    assert client.t.c.count_documents({"s": "x" * 20}) == COUNT
