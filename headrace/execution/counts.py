@@ -28,7 +28,7 @@ def quick_count(
     if collection.is_view:
         return None
     if not spec and not finder.is_hinted:  # a sparse index has fewer
-        if context.transaction is not None or context.snapshot is not None or context.store.is_beside:
+        if context.transaction is not None or context.snapshot is not None:
             return _id_count(context, collection, [id_bounds(None, None)], wanted)
         return count_of(context, collection)
     if finder.is_by_id or finder.near is not None:

@@ -258,7 +258,8 @@ class _Inspection:
     # Counts.
 
     def _compare_count(self) -> None:
-        """Compare the number of documents in memory, and set a wrong one right where nothing has changed meanwhile."""
+        """Compare the number of documents in memory, and set a wrong one right where nothing has changed meanwhile. A
+        reader process has none."""
         view, collection = self._view()
         known = view.known_count(collection)
         if known is None or not view.is_counted(collection) or (stored := view.count(collection)) == self._report.count:

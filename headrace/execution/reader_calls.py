@@ -19,11 +19,16 @@ from headrace.execution.batches import register
 from headrace.memory_budget import Account
 from headrace.query.stages.other_collections import joined_collections
 from headrace.running_command import Work, running_command
+from headrace.turns import HandedOver
 
 if TYPE_CHECKING:
     from headrace.dispatch.engine import Engine
 
-COMMANDS: Final = frozenset({"aggregate", "count", "distinct", "find"})
+READS: Final = frozenset({"aggregate", "count", "distinct", "find"})
+_EXAMINING: Final = frozenset({"collStats", "dataSize", "dbHash", "dbStats", "headraceChanges", "validate"})
+"""Commands about documents, and not about what this process has of them."""
+_LARGE_COUNT: Final = 10_000
+"""Documents of a collection that is read from its beginning: from here on its cursor is opened in a reader at once."""
 _STAYING_STAGES: Final = frozenset({
     "$changeStream", "$collStats", "$currentOp", "$indexStats", "$listLocalSessions", "$listSessions", "$merge",
     "$out", "$planCacheStats", "$querySettings", "$queryStats",
@@ -125,27 +130,62 @@ class ReaderCall:
 
 
 def may_move(engine: Engine, command: Command, request: Request) -> bool:
-    """Whether a reader may run a command that has begun here: it reads what is stored, at the last commit, and nothing
-    else."""
+    """Whether a reader may run a command: it reads what is stored, at the last commit, and nothing else."""
     body = request.body
-    if command.name not in COMMANDS or "autocommit" in body or request.db in _STAYING_DATABASES or body.get("tailable"):
-        return False
-    concern = body.get("readConcern")
-    if concern is not None and concern.get("level") == "snapshot":
-        return False
     if engine.fail_points.active or engine.store.index_filters or engine.profiler.of(request.db).level:
         return False
-    if command.name == "count" and not body.get("query"):
+    if "autocommit" in body or (body.get("readConcern") or {}).get("level") == "snapshot":
         return False
+    if command.name == "explain":
+        inner = body["explain"]
+        return _is_read(next(iter(inner), ""), request.db, inner)
+    if command.name in _EXAMINING:
+        return request.db not in ("local", *_STAYING_DATABASES) and not body.get("repair") and not body.get("waitMs")
+    return _is_read(command.name, request.db, body)
+
+
+def _is_read(name: str, database: str, body: dict[str, Any]) -> bool:
     pipeline = body.get("pipeline")
-    if body.get("explain") or not _STAYING_STAGES.isdisjoint(_stages(pipeline)):
+    if name not in READS or database in _STAYING_DATABASES or body.get("tailable") or body.get("explain"):
         return False
-    namespaces = [f"{request.db}.{body.get(request.name)}"]
-    for namespace, inner in joined_collections(pipeline, request.db):
+    if (name == "count" and not body.get("query")) or not _STAYING_STAGES.isdisjoint(_stages(pipeline)):
+        return False
+    namespaces = [f"{database}.{body.get(name)}"]
+    for namespace, inner in joined_collections(pipeline, database):
         if not _STAYING_STAGES.isdisjoint(_stages(inner)):
             return False
         namespaces.append(namespace)
     return not any(_is_shown(namespace) for namespace in namespaces)
+
+
+def moves_at_once(engine: Engine, command: Command, request: Request) -> bool:
+    """Whether a command is long for certain: events of a range, or a large collection read from its beginning or from
+    an `_id` on."""
+    if command.name == "headraceChanges":
+        return may_move(engine, command, request)
+    if command.name != "find":
+        return False
+    body = request.body
+    if body.get("limit") or body.get("singleBatch") or not _is_range(body.get("filter")):
+        return False
+    collection = engine.store.catalog.collection(f"{request.db}.{body.get('find')}")
+    if collection is None or collection.is_view:
+        return False
+    count = engine.store.state.counts.get(collection.number)
+    return count is not None and count.documents > _LARGE_COUNT and may_move(engine, command, request)
+
+
+def _is_range(spec: Any) -> bool:
+    """Whether a filter says nothing but from where to where in `_id`."""
+    if not spec:
+        return True
+    bounds = spec.get("_id") if type(spec) is dict and len(spec) == 1 else None
+    return type(bounds) is dict and bounds.keys() <= {"$gt", "$gte", "$lt", "$lte"}
+
+
+def hand_over(context: CommandContext, request: Request) -> bytes:
+    """Stand for a command that a reader runs from its beginning."""
+    raise HandedOver(ReaderCall(request))
 
 
 def _is_shown(namespace: str) -> bool:

@@ -150,7 +150,11 @@ def equal_documents(context: CommandContext, namespace: str, path: str) -> Equal
         return None
     if path == "_id":
         by_id = lambda values: _by_ids(context, collection, values)  # noqa: E731
-        return EqualDocuments(by_id, count_of(context, collection)) if "collation" not in collection.options else None
+        return (
+            EqualDocuments(by_id, _estimated_count(context, collection))
+            if "collation" not in collection.options
+            else None
+        )
     index = index_for_equality(collection, path)
     if index is None:
         return None
@@ -163,7 +167,12 @@ def equal_documents(context: CommandContext, namespace: str, path: str) -> Equal
         ranges = equality_ranges(index, path, values)
         return map(decode, IndexScan(current, collection, index, ranges, seen=seen))
 
-    return EqualDocuments(find, count_of(context, collection))
+    return EqualDocuments(find, _estimated_count(context, collection))
+
+
+def _estimated_count(context: CommandContext, collection: Collection) -> int:
+    count = context.view.estimated_count(collection)
+    return count_of(context, collection) if count is None else count
 
 
 def _by_ids(context: CommandContext, collection: Collection, values: list[Any]) -> Iterator[dict[str, Any]]:

@@ -18,7 +18,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,7 +27,7 @@ from headrace.clock import monotonic
 from headrace.dispatch.command import Command
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError, Interrupted
-from headrace.execution.reader_calls import ReaderCall, may_move
+from headrace.execution.reader_calls import ReaderCall, hand_over, may_move, moves_at_once
 from headrace.memory_budget import exceeded
 from headrace.running_command import TURN_SECONDS, RunningCommand
 from headrace.server.measured_memory import MeasuredMemory, Paused, expendable, is_ending, oldest
@@ -106,7 +106,10 @@ class Scheduler:
     def run_read(self, peer: Peer, command: Command, request: Request) -> Any:
         """Return the result of `Engine.run_read`. If the command has paused, or waits for its first turn, neither bytes
         nor a `Wait`: its peer is answered through `finish`, or woken."""
-        if self._begun_count:
+        readers = self._core.readers
+        if readers is not None and moves_at_once(self._core.engine, command, request) and readers.have_room():
+            answer = self.turns.run(self._core.engine.run_read, replace(command, run=hand_over), request)
+        elif self._begun_count:
             if self._begun_count > CROWDED_COUNT:
                 self._queued.append((peer, command, request))
                 return None
@@ -118,7 +121,7 @@ class Scheduler:
                 self._begun()
             self.count_memory(answer, request)
             paused = _Paused(peer, request, answer, partial(_go_on, peer, command, request))
-            paused.may_move = self._core.readers is not None and may_move(self._core.engine, command, request)
+            paused.may_move = readers is not None and may_move(self._core.engine, command, request)
             self._add(paused)
             self.look_at_memory()
         return answer

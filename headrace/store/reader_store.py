@@ -27,8 +27,8 @@ from headrace.values.position import seconds
 class ReaderStore(Store):
     """The store of another process, which can only be read.
 
-    Its counts of collections are those of an earlier state: good enough to choose a plan. A command that answers with
-    a number of documents counts keys.
+    A count of a collection is that of one state. In the next one it is an estimate, good enough to choose a plan; a
+    command that answers with a number of documents counts them.
     """
 
     is_beside = True
@@ -56,6 +56,7 @@ class ReaderStore(Store):
             self.forget_read()
             self._published = kv
             if kv.number != self.number:
+                self.estimates |= {number: count.documents for number, count in self.state.counts.items()}
                 self.number, self.state = kv.number, self._state(kv)
         if position > self.state.last_position:
             self.state = self.state._replace(last_position=position)
@@ -74,7 +75,7 @@ class ReaderStore(Store):
             position = int.from_bytes(kv.get(b"last-position", db=meta) or b"", "big")
         return StoreState(
             self._catalog(kv),
-            self.state.counts,
+            {},
             position,
             seconds(position) * 1000,
             -1 if pruned is None else int.from_bytes(pruned, "big"),

@@ -106,6 +106,8 @@ class Store:
         """How often each index was used since the start, by its number."""
         self.id_uses: Counter[int] = Counter()
         """The same of the indexes on `_id`, by the collection's number."""
+        self.estimates: dict[int, int] = {}
+        """Numbers of documents that were right once, by the collection's number, for plans: a reader's."""
         self.index_filters: dict[bytes | None, dict[Any, Any]] = {}
         """The planner's index filters, by the UUID of the collection."""
         self._open_transaction: WriteTransaction | None = None

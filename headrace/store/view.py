@@ -327,6 +327,12 @@ class View:
         count = self.known_count(collection)
         return count is not None and count.through is None
 
+    def estimated_count(self, collection: Collection) -> int | None:
+        """Return about how many documents there are, for a plan; None where nothing is known."""
+        if self.is_counted(collection):
+            return self.count(collection)
+        return self.store.estimates.get(collection.number)
+
     def count_on(self, collection: Collection, count_max: int) -> None:
         """Count up to `count_max` documents more, until the collection `is_counted`."""
         documents, size, through = self.known_count(collection) or NOT_COUNTED

@@ -44,6 +44,7 @@ from headrace.values.arrow import COLUMNS, SIZE
 from headrace.values.bson import decode, encode
 
 if TYPE_CHECKING:
+    from headrace.dispatch.engine import Engine
     from headrace.values.arrow import RowColumns
 
 NAME: Final = "headraceChanges"
@@ -156,4 +157,11 @@ def _wanted(request: Request) -> Wanted:
     )  # fmt: skip
 
 
-COMMAND: Final = Command(NAME, run, FIELDS, needs_oplog=True, requires=on_collection("changeStream", "find"))
+def _is_read(engine: Engine, request: Request) -> bool:
+    """Whether it answers at once: one that may wait for events is short."""
+    return not request.body.get("waitMs")
+
+
+COMMAND: Final = Command(
+    NAME, run, FIELDS, needs_oplog=True, pauses=_is_read, requires=on_collection("changeStream", "find")
+)

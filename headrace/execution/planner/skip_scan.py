@@ -44,9 +44,10 @@ def skip_access(
         way = index_access(index, of_index, order, is_complete=is_complete, hinted=True)
         if way is not None and way.bounds[0] is None and are_points(way.bounds[1]):
             ways.append(way)
-    if not ways or not view.is_counted(collection):
+    count = view.estimated_count(collection) if ways else None
+    if count is None:
         return None
-    value_count = min(view.count(collection) // _DOCUMENT_COUNT, _VALUE_COUNT_MAX)
+    value_count = min(count // _DOCUMENT_COUNT, _VALUE_COUNT_MAX)
     for way in sorted(ways, key=lambda way: (-way.bounded_count, way.index.number)):
         if _has_few_values(view, way.index, value_count):
             return way

@@ -85,10 +85,10 @@ class Reader(asyncio.Protocol):
         self.calls[number] = call, done
         call.try_count += 1
         self._pool.note("commands")
-        request, now_ms = call.request, self._pool.now_ms()
+        request, client, now_ms = call.request, call.request.client, self._pool.now_ms()
         message: dict[str, Any] = {
             "run": number, "leftMs": None if request.deadline_ms is None else max(0.0, request.deadline_ms - now_ms),
-            "position": self._pool.position, "client": [request.client.connection_id, request.client.address],
+            "position": self._pool.position, "client": [client.connection_id, client.address, client.local_address],
         }  # fmt: skip
         if self._parameters != self._pool.parameters:
             self._parameters = message["parameters"] = dict(self._pool.parameters)
@@ -237,6 +237,8 @@ class Readers:
         options, environment = self._core.options, self._core.store.environment
         return {
             "path": str(environment.path.absolute()), "oplog": options.oplog, "mapBytes": options.map_bytes,
+            "replicaSet": options.replica_set, "advertisedHost": options.advertised_host,
+            "counts": {str(number): count.documents for number, count in self._core.store.state.counts.items()},
             "memoryBytesMax": max(self._core.engine.memory.bytes_max // self._count_max, limits.MEMORY_BYTES_LEAST),
         }  # fmt: skip
 

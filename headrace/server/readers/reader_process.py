@@ -67,9 +67,11 @@ class ReaderProcess:
         self._poll.register(connection, select.POLLIN)
         options = ServerOptions(
             dbpath=Path(start["path"]), bind_ips=(), oplog=start["oplog"], map_bytes=start["mapBytes"],
-            memory_bytes_max=start["memoryBytesMax"], slow_ms=None,
+            memory_bytes_max=start["memoryBytesMax"], slow_ms=None, replica_set=start["replicaSet"],
+            advertised_host=start["advertisedHost"],
         )  # fmt: skip
         self._store = ReaderStore(options.dbpath, clock=SystemClock(), oplog=options.oplog, map_bytes=options.map_bytes)
+        self._store.estimates = {int(number): count for number, count in start["counts"].items()}
         self._shell = _ReaderShell()
         self._engine = Engine(self._store, options, commands_for(options), start["parameters"], self._shell)
         self._turns = Turns()
@@ -106,8 +108,8 @@ class ReaderProcess:
             self._engine.cursors.kill(message["close"])
 
     def _begin(self, message: dict[str, Any], raw: bytes) -> None:
-        number, address = message["client"]
-        engine, client = self._engine, ClientInfo(number, address, "")
+        number, address, local = message["client"]
+        engine, client = self._engine, ClientInfo(number, address, tuple(local) if type(local) is list else local)
         if "parameters" in message:
             engine.parameters.update(message["parameters"])
         try:

@@ -216,6 +216,59 @@ def test_the_server_counts_what_a_reader_has_used(server: headrace.Server, clien
     assert client.admin.command("serverStatus")["metrics"]["commands"]["find"]["total"] == total + 1
 
 
+def test_commands_about_documents_go_to_readers(server: headrace.Server, client: pymongo.MongoClient[Any]) -> None:
+    client.t.c.estimated_document_count()  # the server counts once
+    explained = {"explain": {"find": "c", "filter": {"s": "x" * 20}}, "verbosity": "executionStats"}
+    for command in ({"validate": "c"}, {"collStats": "c"}, {"dbHash": 1}, {"dataSize": "t.c"}, explained):
+        moved = moved_count(server)
+        through_reader = _comparable(client.t.command(command))
+        assert moved_count(server) == moved + 1
+        server._running.scheduler.turns.seconds = 60.0
+        in_server = _comparable(client.t.command(command))
+        server._running.scheduler.turns.seconds = 0.0
+        assert moved_count(server) == moved + 1
+        assert through_reader == in_server
+
+
+def _comparable(reply: dict[str, Any]) -> dict[str, Any]:
+    """A reply without times."""
+    return {
+        name: _comparable(value) if isinstance(value, dict) else value
+        for name, value in reply.items()
+        if "illis" not in name and name not in ("$clusterTime", "operationTime")
+    }
+
+
+def test_a_large_collection_is_read_in_a_reader_from_the_first_batch_on(
+    server: headrace.Server, client: pymongo.MongoClient[Any]
+) -> None:
+    client.t.large.insert_many([{"_id": number} for number in range(10_001)])
+    assert client.t.large.estimated_document_count() == 10_001
+    server._running.scheduler.turns.seconds = 60.0
+    before = moved_count(server)
+    assert [item["_id"] for item in client.t.large.find()] == list(range(10_001))
+    assert len(list(client.t.large.find({"_id": {"$gte": 5000}}))) == 5001
+    assert moved_count(server) == before + 4
+    assert client.t.large.find_one() == {"_id": 0}
+    assert len(list(client.t.large.find({"_id": {"$gte": 5000}}, limit=5))) == 5
+    assert moved_count(server) == before + 4
+    server._running.scheduler.turns.seconds = 0.0
+
+
+def test_a_range_of_events_is_read_in_a_reader(server: headrace.Server, client: pymongo.MongoClient[Any]) -> None:
+    with client.t.watched.watch() as stream:
+        token = stream.resume_token
+    client.t.watched.insert_many([{"_id": number} for number in range(100)])
+    before = moved_count(server)
+    reply = client.t.command({"headraceChanges": "watched", "after": token, "columns": []})
+    assert (reply["rows"], reply["idle"]) == (100, True)
+    assert moved_count(server) == before + 1
+    client.t.watched.insert_one({})
+    reply = client.t.command({"headraceChanges": "watched", "after": reply["token"], "columns": [], "waitMs": 1})
+    assert reply["rows"] == 1
+    assert moved_count(server) == before + 1
+
+
 def test_an_idle_reader_ends(server: headrace.Server, client: pymongo.MongoClient[Any]) -> None:
     reader = only_reader(server)
     cursor = client.t.c.find({"s": "x" * 20}, batch_size=100)
