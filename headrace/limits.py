@@ -110,6 +110,10 @@ VIEW_CHUNK_COUNT: Final = 64  # documents or entries a scan reads from a view at
 BUILD_COUNT: Final = 500  # entries, one for each document and index, that a build makes at once: some 5 ms
 BUILD_BYTES: Final = 64 * 1024  # and bytes of documents, once for each index: arrays have a key for each 8 bytes
 VIEW_CHUNK_BYTES: Final = 1024 * 1024  # and bytes of them
+COLUMN_BYTES: Final = 64 * 1024  # of documents whose fields are read as columns between two looks at the time: 1 ms
+DECODED_COUNT: Final = (
+    1024  # documents of a scan that are decoded as a whole before patterns are made for its fields: 3 ms
+)
 MEMORY_SHARE_DEFAULT: Final = 0.25  # of the machine's: Python's objects take some times the bytes that are counted
 MEMORY_BYTES_LEAST: Final = 64 * 1024 * 1024  # that --memoryLimit may be: a message of the greatest length must fit
 MEMORY_BYTES_MIN: Final = 256 * 1024 * 1024  # of that share: room for a few operations of the size that MongoDB allows

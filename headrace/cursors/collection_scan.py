@@ -46,7 +46,7 @@ def check_collection(view: View, collection: Collection) -> None:
 class ChunkedScan:
     """An iterator of raw documents. At its end it can be asked again: what was added since comes then."""
 
-    __slots__ = ("_buffer", "_count", "_view")
+    __slots__ = ("_buffer", "_count", "_view", "keep")
 
     def __init__(self, view: Callable[[], View], wanted: int | None = None) -> None:
         """`wanted`: how many documents may be enough, so that the first chunk is no longer; each next one may be twice
@@ -54,6 +54,8 @@ class ChunkedScan:
         self._view = view
         self._count = min(wanted or limits.VIEW_CHUNK_COUNT, limits.VIEW_CHUNK_COUNT)
         self._buffer: list[bytes] = []  # what was read and not returned, the next one last
+        self.keep: Callable[[list[bytes]], list[bytes]] | None = None
+        """Chooses the documents of a chunk that are returned; may pause."""
 
     def __iter__(self) -> Self:
         return self
@@ -65,6 +67,10 @@ class ChunkedScan:
             self._count = min(2 * self._count, limits.VIEW_CHUNK_COUNT)
             if chunk:
                 holds_chunk(sum(map(len, chunk)))
+                if self.keep is not None:
+                    chunk = self.keep(chunk)
+                    if not chunk:
+                        continue
                 chunk.reverse()
                 self._buffer = chunk
                 return chunk.pop()

@@ -28,6 +28,7 @@ from headrace.query.stages.group import Group
 from headrace.query.stages.server_stage import ServerStage
 from headrace.query.stages.sort_stage import Sort
 from headrace.query.stages.stage import EqualDocuments
+from headrace.query.stages.unwind import Unwind
 from headrace.values.bson import decode, encode_in_order
 
 
@@ -116,7 +117,26 @@ def run_pipeline_on(
             results, stages = stages[0].apply_raw(results), stages[1:]
         if not stages:
             return results
+    if not is_scored(pipeline_context):
+        grouped = _grouped_by_columns(stages, results)
+        if grouped is not None:
+            return _finish(context, namespace, grouped[0], grouped[1])
     return _finish(context, namespace, stages, map(decode, results))
+
+
+def _grouped_by_columns(
+    stages: Sequence[Stage], raws: Iterator[bytes]
+) -> tuple[Sequence[Stage], Iterator[dict[str, Any]]] | None:
+    """The stages that are left and their input, where the first are a `$group`, or an `$unwind` and a `$group`, that
+    read few fields."""
+    unwind = stages[0] if stages and isinstance(stages[0], Unwind) else None
+    rest = stages[unwind is not None :]
+    if not rest or not isinstance(rest[0], Group):
+        return None
+    from headrace.query.stages.group_columns import group_columns  # no other pipeline needs it
+
+    columns = group_columns(rest[0], unwind)
+    return None if columns is None else (rest[1:], rest[0].apply_columns(columns, raws))
 
 
 def is_scored(context: PipelineContext) -> bool:

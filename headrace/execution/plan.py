@@ -396,6 +396,15 @@ class Finder:
         """The array index that `$` stands for in an update of this match."""
         return None if self.predicate is None else self.predicate.matched_index(document)
 
+    def keeper(self) -> Callable[[list[bytes]], list[bytes]] | None:
+        """Return what chooses those that match of many raw documents, as `narrowed` does, by their columns; None where
+        the filter asks for more."""
+        if self.predicate is None or self._within is not None or self.text is not None:
+            return None
+        from headrace.query.match.column_tests import columns_test  # no start or lookup needs it
+
+        return columns_test(self.predicate.node)
+
     def narrowed(self, documents: Callable[[], Iterator[bytes]]) -> Iterator[bytes]:
         """Raw documents of `documents` that match; nothing is decoded where everything does."""
         predicate, within = self.predicate, self._within

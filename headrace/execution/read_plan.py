@@ -157,7 +157,9 @@ def read(context: CommandContext, plan: ReadPlan) -> Iterator[bytes]:
         matches = documents if plan.covered is not None else finder.narrowed(lambda: documents)
         return matches if plan.choice.entry is None else _watched(matches, plan, plan.choice.entry)
     if plan.kind is ReadKind.COLLECTION:
-        return finder.narrowed(lambda: Scan(current, collection, backward=plan.backward))
+        scan = Scan(current, collection, backward=plan.backward)
+        scan.keep = finder.keeper()
+        return finder.narrowed(lambda: scan) if scan.keep is None else scan
     if plan.id_ranges is not None:
         ranges, reader = plan.id_ranges, _id_reader(collection)
         return IdKeyScan(current, collection, ranges, reader, backward=plan.backward, wanted=wanted)

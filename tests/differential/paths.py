@@ -30,6 +30,8 @@ Document = dict[str, Any]
 
 LIMITS: Final[dict[str, tuple[Any, str, list[int]]]] = {
     "build": (limits, "BUILD_COUNT", [1, 2, 6]),
+    "columns": (limits, "DECODED_COUNT", [1, 2, 3]),
+    "column bytes": (limits, "COLUMN_BYTES", [1, 80]),
     "count": (limits, "COUNT_COUNT", [1, 2, 3]),
     "distinct": (limits, "DISTINCT_VALUE_COUNT", [1, 2]),
     "growth": (plan_cache, "_EXCESS", [1]),

@@ -28,6 +28,7 @@ from headrace.values.order import compare, hash_key, sort_key
 ELEMENT_BYTES: Final = 32
 """Counted for a value, besides the size of one that is not small."""
 SMALL: Final = frozenset({bool, int, Int64, float, type(None), ObjectId, DatetimeMS, Missing})
+_INT32: Final = {int}
 _FEW_COUNT: Final = 64
 """Numbers sorted at once: some milliseconds."""
 
@@ -37,6 +38,9 @@ class AccumulatorState(Protocol):
 
     def add(self, value: Any) -> None:
         """Add the value of one document, MISSING if it has none. Raises 14 or 40400 for a type it does not accept."""
+
+    def add_all(self, values: list[Any]) -> None:
+        """Add the values of some documents, in order: as `add`."""
 
     def result(self) -> Any:
         """The value of the accumulator so far, MISSING if there is none."""
@@ -49,6 +53,15 @@ class State:
     """The base of all states."""
 
     __slots__ = ()
+
+    def add(self, value: Any) -> None:
+        """Add the value of one document."""
+        raise NotImplementedError
+
+    def add_all(self, values: list[Any]) -> None:
+        """Add the values of some documents, in order."""
+        for value in values:
+            self.add(value)
 
     def held(self) -> int:
         """About how many bytes it holds, besides a flat amount for itself. Raises 146 where they are too many."""
@@ -120,6 +133,14 @@ class Sum(State):
     def add(self, value: Any) -> None:
         if type(value) in NUMBERS:
             self.total.add(value)
+
+    def add_all(self, values: list[Any]) -> None:
+        kinds = set(map(type, values))
+        if kinds == _INT32:
+            self.total.add_integers(values)
+        else:
+            for value in values:
+                self.add(value)
 
     def result(self) -> Any:
         return self.total.result()

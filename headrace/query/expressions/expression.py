@@ -224,6 +224,11 @@ class CompiledExpression:
         return self.evaluate(env)
 
     @property
+    def node(self) -> Expression:
+        """The optimized tree."""
+        return self._node
+
+    @property
     def is_constant(self) -> bool:
         """Whether the value is the same for every document."""
         return type(self._node) is Constant

@@ -45,6 +45,11 @@ class Total:
             self.has_decimal = True
             self.decimals = CONTEXT.add(self.decimals, decimal_value(value))
 
+    def add_integers(self, values: list[int]) -> None:
+        """Add 32-bit integers: as `add`, many at a time."""
+        self.count += len(values)
+        self.integers += sum(values)
+
     def _shorten(self) -> None:
         """Keeps two terms that stand for all: the sum and what it lost."""
         high = _sum(self.doubles)

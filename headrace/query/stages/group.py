@@ -22,6 +22,7 @@ from headrace.values.order import hash_key
 
 if TYPE_CHECKING:
     from headrace.query.accumulators import Accumulator
+    from headrace.query.stages.group_columns import GroupColumns
 
 AccumulatedFields: TypeAlias = tuple[tuple[str, "Accumulator"], ...]
 
@@ -44,18 +45,30 @@ class Group(Stage):
         """One document a group; reads everything first. Raises 292, and 146 where an accumulator holds too much."""
         with self.context.memory.stage("$group") as memory:
             groups: Groups = {}
-            if self._gather(documents, groups, memory):
-                from headrace.query.stages.group_spill import PartitionedGroups  # which imports pickle
+            left = documents if self._gather(documents, groups, memory) else None
+            yield from self._results(groups, left, memory)
 
-                partitions = PartitionedGroups(self, memory)
-                partitions.take(groups)
-                for document in documents:
-                    partitions.add_document(self.key(document), document)
-                partitions.count()
-                yield from partitions.results()
-                return
-            for value, states in groups.values():
-                yield self.result(value, states)
+    def apply_columns(self, columns: GroupColumns, raws: Iterator[bytes]) -> Iterator[Document]:
+        """As `apply`, over encoded documents, of which only some fields are decoded."""
+        with self.context.memory.stage("$group") as memory:
+            groups: Groups = {}
+            left = columns.documents(raws) if columns.gather(raws, groups, memory) else None
+            yield from self._results(groups, left, memory)
+
+    def _results(self, groups: Groups, left: Iterator[Document] | None, memory: StageMemory) -> Iterator[Document]:
+        """The documents of the groups; `left`: what is still to be grouped, with the help of the disk."""
+        if left is not None:
+            from headrace.query.stages.group_spill import PartitionedGroups  # which imports pickle
+
+            partitions = PartitionedGroups(self, memory)
+            partitions.take(groups)
+            for document in left:
+                partitions.add_document(self.key(document), document)
+            partitions.count()
+            yield from partitions.results()
+            return
+        for value, states in groups.values():
+            yield self.result(value, states)
 
     def _gather(self, documents: Iterator[Document], groups: Groups, memory: StageMemory) -> bool:
         """Group all documents; or True, with some left, once the groups need more memory than there is."""

@@ -1,0 +1,143 @@
+"""A filter over the columns of many raw documents: the same tests, without the documents around the values.
+
+    keep = columns_test(predicate.node)
+    keep(documents)     → those that match, in order
+
+Rule: only conditions whose cost is bounded by the size of their values, and which raise nothing, are tested many at a
+time: a command pauses between batches, and no error comes sooner than the documents before it. A regular expression
+may take long: it is limited, and the command may pause, at each value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import compress
+from typing import Any, Final, TypeAlias
+
+from bson import Regex
+
+from headrace.query.match.match_expression import (
+    AlwaysBoolean,
+    And,
+    DocumentTest,
+    ElemMatchExpression,
+    LeafMatchExpression,
+    MatchExpression,
+    MatchType,
+    Nor,
+    Not,
+    Or,
+)
+from headrace.time_limit import limited
+from headrace.turns import tick
+from headrace.values.bson import MISSING
+from headrace.values.bson.columns import Columns, small_batches
+from headrace.values.paths import ValueTest
+
+Keep: TypeAlias = Callable[[list[bytes]], list[bytes]]
+
+_FIELD_COUNT_MAX: Final = 3
+"""The fields of one condition; with more, it is quicker to decode the documents."""
+_BOUNDED: Final = frozenset({
+    MatchType.BITS_ALL_CLEAR, MatchType.BITS_ALL_SET, MatchType.BITS_ANY_CLEAR, MatchType.BITS_ANY_SET, MatchType.EQ,
+    MatchType.EXISTS, MatchType.GT, MatchType.GTE, MatchType.IN, MatchType.LT, MatchType.LTE, MatchType.MOD,
+    MatchType.SIZE, MatchType.TYPE,
+})  # fmt: skip
+
+
+def columns_test(node: MatchExpression) -> Keep | None:
+    """The filter of an optimized expression over raw documents; None where some condition asks for more."""
+    conditions = [_condition(child) for child in (node.children if isinstance(node, And) else (node,))]
+    known = [condition for condition in conditions if condition is not None]
+    if len(known) < len(conditions):
+        return None
+
+    def keep(documents: list[bytes]) -> list[bytes]:
+        kept: list[bytes] = []
+        for some in small_batches(documents):
+            tick()
+            left = some
+            for condition in known:
+                left = condition(left) if left else left
+            kept += left
+        return kept
+
+    return keep
+
+
+Condition: TypeAlias = Callable[[Sequence[bytes]], Sequence[bytes]]
+
+
+def _condition(node: MatchExpression) -> Condition | None:
+    names, is_bounded = node.fields(), _is_bounded(node)
+    if is_bounded is None or not names or len(names) > _FIELD_COUNT_MAX:
+        return None
+    test: ValueTest
+    if isinstance(node, LeafMatchExpression) and "." not in node.path:
+        (name,), test = names, node.test
+        tests = _in_arrays(test) if node.enter_last else test
+    elif len(names) == 1:
+        (name,) = names
+        test = tests = _of_document(name, node.compiled())
+    else:
+        return _of_several(tuple(names), node.compiled(), is_bounded=is_bounded)
+    columns = Columns((name,))
+
+    def chosen(documents: Sequence[bytes]) -> Sequence[bytes]:
+        values = columns.values(documents)[name]
+        of_value = tests if list in map(type, values) else test
+        return list(compress(documents, map(of_value, values) if is_bounded else _slowly(of_value, values)))
+
+    return chosen
+
+
+def _in_arrays(test: ValueTest) -> ValueTest:
+    """The test of a value that may be an array, whose elements are tested, too."""
+    return lambda value: (type(value) is list and any(map(test, value))) or test(value)
+
+
+def _of_document(name: str, test: DocumentTest) -> ValueTest:
+    """The test of a document of one field, as that of its value."""
+    return lambda value: test({} if value is MISSING else {name: value})
+
+
+def _of_several(names: tuple[str, ...], test: DocumentTest, *, is_bounded: bool) -> Condition:
+    columns = Columns(names)
+
+    def of_row(row: tuple[Any, ...]) -> bool:
+        return test({name: value for name, value in zip(names, row) if value is not MISSING})
+
+    def chosen(documents: Sequence[bytes]) -> Sequence[bytes]:
+        found = columns.values(documents)
+        rows = list(zip(*map(found.__getitem__, names)))
+        return list(compress(documents, map(of_row, rows) if is_bounded else _slowly(of_row, rows)))
+
+    return chosen
+
+
+def _slowly(test: ValueTest, values: Sequence[Any]) -> list[bool]:
+    """The results of a test that may take long."""
+    each = limited(test)
+    results = []
+    for value in values:
+        tick()
+        results.append(each(value))
+    return results
+
+
+def _is_bounded(node: MatchExpression) -> bool | None:
+    """Whether the time of a condition is bounded; None where it may not be tested by columns at all."""
+    if isinstance(node, (And, Or, Nor)):
+        found = [_is_bounded(child) for child in node.children]
+        return None if None in found else all(found)
+    if isinstance(node, (Not, ElemMatchExpression)):
+        return _is_bounded(node.inner)
+    if isinstance(node, AlwaysBoolean):
+        return True
+    if not isinstance(node, LeafMatchExpression):
+        return None
+    if node.kind is MatchType.REGEX:
+        return False
+    if node.kind not in _BOUNDED:
+        return None
+    return node.kind is not MatchType.IN or not any(type(item) is Regex for item in node.argument)

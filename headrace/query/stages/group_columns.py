@@ -1,0 +1,213 @@
+"""`$group` over raw documents, by columns: only the fields that its keys and accumulators read are decoded.
+
+A batch of documents becomes a column for each field. `$unwind` before the group repeats the rows of the columns. The
+rows of a batch are put together by their keys, and each accumulator takes the values of a group's rows at once.
+
+Rule: a group sees the values of its documents in their order, as one by one; groups are in the order in which their
+keys were first seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from headrace.query.accumulators.states import STATE_FACTORIES
+from headrace.query.expressions import CompiledExpression, Env, parse_expression
+from headrace.query.expressions.expression import Constant
+from headrace.query.expressions.field_paths import FieldPathExpression
+from headrace.query.operation_memory import StageMemory
+from headrace.query.stages.growth_watch import WATCH_COUNT, Groups, GrowthWatch
+from headrace.query.stages.unwind import Unwind
+from headrace.turns import tick
+from headrace.values.bson import MISSING, decode
+from headrace.values.bson.columns import Columns, small_batches
+from headrace.values.order import hash_key
+
+if TYPE_CHECKING:
+    from headrace.query.stages.group import Group
+    from headrace.query.stages.stage import Document
+
+Column: TypeAlias = Sequence[Any]
+
+BATCH_COUNT: Final = 256
+_FIELD_COUNT_MAX: Final = 4
+"""The fields that are read; with more, it is quicker to decode the documents."""
+_OWN_HASHES: Final = frozenset({int, str})
+
+
+class RowBatch:
+    """The rows of a batch: columns by name, and the documents of these fields, for expressions."""
+
+    __slots__ = ("_documents", "columns", "count")
+
+    def __init__(self, columns: Mapping[str, Column], count: int) -> None:
+        self.columns = columns
+        self.count = count
+        self._documents: list[Document] | None = None
+
+    @property
+    def documents(self) -> list[Document]:
+        """A document of its fields for each row."""
+        if self._documents is None:
+            names = list(self.columns)
+            rows = zip(*self.columns.values()) if names else iter([()] * self.count)
+            self._documents = [{name: value for name, value in zip(names, row) if value is not MISSING} for row in rows]
+        return self._documents
+
+    def unwound(self, name: str, *, keeps_empty: bool) -> RowBatch:
+        """The rows with the elements of the arrays in a column, as `$unwind` has them."""
+        items: list[Any] = []
+        origins: list[int] = []
+        for number, value in enumerate(self.columns[name]):
+            is_array = type(value) is list
+            if is_array and value:
+                items += value
+                origins += [number] * len(value)
+            elif not is_array and value is not MISSING and value is not None:
+                items.append(value)
+                origins.append(number)
+            elif keeps_empty:
+                items.append(MISSING if is_array else value)
+                origins.append(number)
+        columns: dict[str, Column] = {
+            other: [column[number] for number in origins] for other, column in self.columns.items() if other != name
+        }
+        return RowBatch({**columns, name: items}, len(items))
+
+
+Reader: TypeAlias = Callable[[RowBatch], Column]
+
+
+class GroupColumns:
+    """Gathers raw documents into groups."""
+
+    __slots__ = ("_group", "_inputs", "_key", "_names", "_unwind")
+
+    def __init__(
+        self, group: Group, names: Sequence[str], key: Reader, inputs: Sequence[Reader], unwind: Unwind | None
+    ) -> None:
+        self._group = group
+        self._names = names
+        self._key = key
+        self._inputs = inputs
+        self._unwind = unwind
+
+    def documents(self, raws: Iterator[bytes]) -> Iterator[Document]:
+        """The documents that the group would take."""
+        documents = map(decode, raws)
+        return documents if self._unwind is None else self._unwind.apply(documents)
+
+    def gather(self, documents: Iterator[bytes], groups: Groups, memory: StageMemory) -> bool:
+        """Group all documents; or True, with some left, once the groups need more memory than there is."""
+        group, columns = self._group, Columns(self._names)
+        watch = GrowthWatch(group, memory) if group.grows else None
+        size = unwatched = 0
+        while batch := list(islice(documents, BATCH_COUNT)):
+            for some in small_batches(batch):
+                tick()
+                rows = RowBatch(columns.values(some), len(some))
+                if self._unwind is not None:
+                    rows = rows.unwound(self._unwind.path[0], keeps_empty=self._unwind.keeps_empty)
+                size += self._add(rows, groups)
+                unwatched += rows.count
+            if watch is not None and unwatched >= WATCH_COUNT and watch.is_due(unwatched // WATCH_COUNT * WATCH_COUNT):
+                size = watch.measure(groups.values()) - memory.used
+            unwatched %= WATCH_COUNT
+            if size >= memory.step:
+                memory.add(size)
+                size = 0
+                if memory.is_over:
+                    return True
+        return False
+
+    def _add(self, rows: RowBatch, groups: Groups) -> int:
+        """Add rows to their groups; return about how much memory new groups take."""
+        group, keys, size = self._group, self._key(rows), 0
+        inputs = [read(rows) for read in self._inputs]
+        for hashed, numbers in _together(keys, group.context.collation).items():
+            entry = groups.get(hashed)
+            is_new = entry is None
+            if entry is None:
+                entry = groups[hashed] = (
+                    keys[numbers[0]],
+                    [accumulator.new_state() for _, accumulator in group.fields],
+                )
+            for state, column in zip(entry[1], inputs):
+                state.add_all([column[number] for number in numbers])
+            if is_new:
+                size += group.size(*entry)
+        return size
+
+
+def _together(keys: Column, collation: Any) -> dict[Any, list[int]]:
+    """The numbers of the rows of each key, by its hash."""
+    if collation is not None or not _OWN_HASHES.issuperset(map(type, keys)):
+        keys = [hash_key(key, collation) for key in keys]
+    found: dict[Any, list[int]] = {}
+    for number, hashed in enumerate(keys):
+        if hashed in found:
+            found[hashed].append(number)
+        else:
+            found[hashed] = [number]
+    return found
+
+
+def group_columns(group: Group, unwind: Unwind | None = None) -> GroupColumns | None:
+    """The group, or an unwind and a group, by columns; None where they read many fields or the whole document."""
+    if unwind is not None and (len(unwind.path) > 1 or unwind.index_path is not None):
+        return None
+    scope = group.context.parse_context()
+    key = parse_expression(group.spec["_id"], scope)
+    inputs: list[CompiledExpression] = []
+    for name, accumulated in group.spec.items():
+        if name != "_id":
+            ((operator, argument),) = accumulated.items()
+            if operator not in STATE_FACTORIES:
+                return None
+            inputs.append(parse_expression(argument, scope))
+    names: set[str] = set() if unwind is None else {unwind.path[0]}
+    for expression in (key, *inputs):
+        fields = expression.fields()
+        if fields is None:
+            return None
+        names |= fields
+    if len(names) > _FIELD_COUNT_MAX:
+        return None
+    return GroupColumns(
+        group, sorted(names), _key_reader(key, group), list(map(_reader, inputs, [group] * len(inputs))), unwind
+    )
+
+
+def _key_reader(expression: CompiledExpression, group: Group) -> Reader:
+    node = expression.node
+    if isinstance(node, FieldPathExpression) and len(node.steps) == 1:
+        (name,) = node.steps
+        return lambda rows: [None if value is MISSING else value for value in rows.columns[name]]
+    key = group.key
+    if isinstance(node, Constant):
+        constant = key({})
+        return lambda rows: [constant] * rows.count
+    return lambda rows: _each(key, rows.documents)
+
+
+def _reader(expression: CompiledExpression, group: Group) -> Reader:
+    node = expression.node
+    if isinstance(node, FieldPathExpression) and len(node.steps) == 1:
+        (name,) = node.steps
+        return lambda rows: rows.columns[name]
+    if isinstance(node, Constant):
+        constant = node.value
+        return lambda rows: [constant] * rows.count
+    evaluate, bound = expression.evaluate, group.context.bound
+    return lambda rows: _each(lambda document: evaluate(Env(document, bound)), rows.documents)
+
+
+def _each(function: Callable[[Document], Any], documents: Sequence[Document]) -> list[Any]:
+    """The results of a limited function, which may take long."""
+    results = []
+    for document in documents:
+        tick()
+        results.append(function(document))
+    return results

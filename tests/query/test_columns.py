@@ -1,0 +1,179 @@
+"""What is read by columns is what the evaluator has of each document: random documents, all BSON types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from bson import Binary, Code, DBRef, Int64
+
+from headrace import limits
+from headrace.errors import CommandError
+from headrace.query.match import parse_filter
+from headrace.query.match.column_tests import columns_test
+from headrace.query.operation_memory import OperationMemory
+from headrace.query.pipeline import PipelineContext, parse_pipeline, run_pipeline
+from headrace.query.stages.group import Group
+from headrace.query.stages.group_columns import group_columns
+from headrace.query.stages.unwind import Unwind
+from headrace.store.spill_file import SpillFolder
+from headrace.values.bson import MISSING, decode, encode, encode_in_order
+from headrace.values.bson.columns import Columns
+from tests.differential.documents import RARE, Values
+from tests.differential.queries import filter_of
+
+Document = dict[str, Any]
+
+
+@pytest.fixture(autouse=True)
+def _patterns_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "DECODED_COUNT", 0)
+
+
+def random_documents(seed: int, count: int = 30) -> tuple[Values, list[bytes]]:
+    random = Random(seed)
+    values = Values(random, arrays=seed % 2 == 0, nested=random.random() < 0.6, rare=random.choice([0.05, 0.4]))
+    documents = []
+    for number in range(count):
+        items = list(values.document(number).items())
+        if random.random() < 0.2:
+            random.shuffle(items)
+        documents.append(encode_in_order(dict(items)))
+    return values, documents
+
+
+LENGTHS = [0, 1, 15, 16, 62, 63, 64, 65, 127, 128, 255, 256, 257, 70_000]
+
+
+def of_all_types() -> Iterator[Any]:
+    yield from RARE
+    yield from ("x" * length for length in LENGTHS)
+    yield from ("\0" * length for length in LENGTHS)
+    yield from ({"s": "x" * length} for length in LENGTHS)
+    yield from (["x" * length] for length in LENGTHS)
+    yield from (b"\0" * length for length in LENGTHS)
+    yield from (
+        Binary(b"\0" * 16, 4),
+        Binary(b"\1" * 20, 2),
+        Code("f", {"a": 1}),
+        DBRef("c", 1),
+        [],
+        [[]],
+        {"a": {"b": None}},
+    )
+    yield from ("\0\x10a\0\1\0\0\0", b"\x10a\0\1\0\0\0", {"a": 7}, [{"a": 7}], {"$ref": "c", "$id": 2})
+
+
+def test_a_column_has_the_value_of_every_type_behind_values_of_every_type() -> None:
+    whole = []
+    for value in of_all_types():
+        for other in (1, "x" * 300):
+            whole += [
+                encode({"b": other, "c": value, "a": other}),
+                encode({"a": value, "c": other}),
+                encode({"c": value}),
+            ]
+    whole += [encode({}), encode({"aa": 1, "": 2})]
+    found = Columns(("a", "c", "aa", "")).values(whole)
+    for name, values in found.items():
+        expected = [decode(document).get(name, MISSING) for document in whole]
+        assert [repr(value) for value in values] == [repr(value) for value in expected]
+        assert list(map(type, values)) == list(map(type, expected))
+
+
+def test_types_that_are_no_longer_written_are_read_as_the_codec_reads_them() -> None:
+    elements = [b"\x06u\0", b"\x0eu\0\2\0\0\0x\0", b"\x0cu\0\2\0\0\0x\0" + b"\0" * 12, b"\x10u\0\1\0\0\0"]
+    made = [element + b"\x10a\0\5\0\0\0" for element in elements]
+    documents = [(len(body) + 5).to_bytes(4, "little") + body + b"\0" for body in made]
+    found = Columns(("a", "u")).values(documents)
+    assert found == {name: [decode(document).get(name) for document in documents] for name in ("a", "u")}
+
+
+def test_fields_are_cut_out_in_their_order_or_not_at_all() -> None:
+    documents = [encode({"a": 1, "b": [1, {"c": "x"}], "c": 2}), encode({"c": 1, "a": 2}), encode({"a": 1})]
+    assert list(Columns(("a", "c")).cut(documents)) == [encode({"a": 1, "c": 2}), None, None]
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_filters_by_columns_choose_what_the_evaluator_chooses(part: int) -> None:
+    by_columns = 0
+    for seed in range(100 * part, 100 * part + 100):
+        values, documents = random_documents(seed)
+        for _ in range(5):
+            spec = filter_of(values)
+            try:
+                predicate = parse_filter(spec)
+            except CommandError:
+                continue
+            keep = columns_test(predicate.node)
+            if keep is not None:
+                by_columns += 1
+                expected = [document for document in documents if predicate(decode(document))]
+                assert keep(documents) == expected, spec
+    assert by_columns > 200
+
+
+KEYS: list[Any] = [
+    None, 1, "$a", "$b", "$a.b", {"x": "$a"}, {"x": "$a", "y": "$b"}, {"$type": "$c"}, "$_id",
+    {"$ifNull": ["$a", "$b"]}, {"x": "$missing"}, ["$a", "$b"],
+]  # fmt: skip
+INPUTS: list[Any] = [1, "$b", "$a.b", "$c", {"$ifNull": ["$a", 2]}, {"$type": "$a"}, None, Int64(2), 1.5, "$_id"]
+ACCUMULATORS = (
+    "$addToSet", "$avg", "$first", "$last", "$max", "$mergeObjects", "$min", "$push", "$stdDevPop", "$sum", "$sum",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_groups_by_columns_are_those_of_the_evaluator(part: int) -> None:
+    by_columns = 0
+    for seed in range(100 * part, 100 * part + 100):
+        _, documents = random_documents(seed, 40)
+        random = Random(seed)
+        for _ in range(5):
+            spec = {"_id": random.choice(KEYS)}
+            for number in range(random.choice([0, 1, 2])):
+                spec[f"f{number}"] = {random.choice(ACCUMULATORS): random.choice(INPUTS)}
+            stages: list[Document] = [{"$group": spec}]
+            if random.random() < 0.4:
+                keeps = random.choice([True, False])
+                stages.insert(
+                    0, {"$unwind": {"path": random.choice(["$a", "$b"]), "preserveNullAndEmptyArrays": keeps}}
+                )
+            by_columns += compare_groups(stages, documents)
+    assert by_columns > 300
+
+
+def compare_groups(stages: list[Document], documents: list[bytes]) -> bool:
+    parsed = parse_pipeline(stages, context=PipelineContext())
+    unwind = parsed[0] if isinstance(parsed[0], Unwind) else None
+    group = parsed[-1]
+    assert isinstance(group, Group)
+    columns = group_columns(group, unwind)
+    if columns is None:
+        return False
+    expected = answer(run_pipeline(parsed, map(decode, documents)))
+    got = answer(group.apply_columns(columns, iter(documents)))
+    assert got == expected, stages
+    return True
+
+
+def answer(documents: Iterator[Document]) -> Any:
+    try:
+        return list(map(encode, documents))
+    except CommandError as error:
+        return error.code
+
+
+def test_a_group_by_columns_goes_on_where_its_memory_is_full(tmp_path: Path) -> None:
+    documents = [encode({"_id": number, "k": number * 7 % 1000, "a": [number, "x" * 20]}) for number in range(3000)]
+    stages = [{"$unwind": "$a"}, {"$group": {"_id": "$k", "n": {"$sum": 1}, "all": {"$push": "$a"}}}]
+    memory = OperationMemory(lambda stage: 50_000, open_file=SpillFolder(tmp_path, 0).open_file)
+    unwind, group = parse_pipeline(stages, context=PipelineContext(memory=memory))
+    assert isinstance(group, Group) and isinstance(unwind, Unwind)
+    columns = group_columns(group, unwind)
+    assert columns is not None
+    expected = run_pipeline(parse_pipeline(stages, context=PipelineContext()), map(decode, documents))
+    assert sorted(map(encode, group.apply_columns(columns, iter(documents)))) == sorted(map(encode, expected))
