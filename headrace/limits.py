@@ -257,7 +257,6 @@ UPKEEP_BYTES_MAX: Final = 1_000_000_000  # of small files that are joined betwee
 SPARK_CORE_COUNT_MAX: Final = 1024  # threads of a local session
 UPKEEP_COMMIT_COUNT_MIN: Final = 100  # of a table's last versions that stay: deltalake makes a checkpoint as often
 UPKEEP_SMALL_FILE_COUNT: Final = 8  # of them in a table that are worth a commit
-TEXT_FORM_COUNT_MAX: Final = 27  # texts that a column is compared with for one value: 3 types for each of 3 numbers
 TYPED_COLUMN_COUNT_MAX: Final = 1000  # columns of a typed table, nested ones counted: readers of Parquet slow down
 STRUCT_FIELD_COUNT_MAX: Final = 200  # fields that an object of a typed table gains by itself; what has more is a map
 TYPED_DEPTH_MAX: Final = 12  # objects within objects that become columns: readers of Delta recurse

@@ -1,1 +1,1 @@
-"""MongoDB pipelines on Spark: parsed by `headrace.query`, compiled to columns where exact, or evaluated by it."""
+"""MongoDB pipelines on Spark: parsed and evaluated by `headrace.query`."""

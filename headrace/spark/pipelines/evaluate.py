@@ -23,9 +23,6 @@ from headrace.spark.pipelines.program import Document, Program, fields_of, flow_
 if TYPE_CHECKING:
     from headrace.spark.pipelines.program import Flow
 
-CERTAIN: Final = "_sure"
-"""The internal column that says that columns alone have decided that a row matches the leading filters."""
-
 FAILED: Final = "_failed"
 """The column that says why the stages have failed on a row."""
 
@@ -72,28 +69,20 @@ class FilterDocuments:
             yield failed.joined(chosen, batch.select(list(self.columns))) if self.failures else chosen
 
     def _mask(self, batch: pa.RecordBatch, flow: Flow, fields: Collection[str] | None, failed: Failures) -> list[bool]:
-        mask = _certain(batch)
-        asked = [index for index, certain in enumerate(mask) if not certain]
-        if not asked:
-            return mask
-        undecided = batch if len(asked) == batch.num_rows else batch.take(pa.array(asked, pa.int64()))
-        for index, document in zip(asked, self.source.read(undecided, fields), strict=True):
-            mask[index] = document is not None and bool(failed.results(flow, document, index))
-        return mask
+        return [
+            document is not None and bool(failed.results(flow, document, index))
+            for index, document in enumerate(self.source.read(batch, fields))
+        ]
 
 
 @dataclass(frozen=True, slots=True)
 class MakeDocuments:
-    """Runs the program and puts its documents into the column `into`, with the columns `carried` of their rows.
-
-    The program's first `filters` stages are skipped for rows that are certain to match.
-    """
+    """Runs the program and puts its documents into the column `into`, with the columns `carried` of their rows."""
 
     source: DocumentReader
     program: Program
     carried: tuple[str, ...]
     into: str
-    filters: int = 0
     failures: bool = False
 
     def __call__(self, batches: Batches) -> Batches:
@@ -119,10 +108,10 @@ class MakeDocuments:
         if self.source.document is None:
             texts: dict[int, str] = {}
             documents = self.source.read(batch, texts=texts)  # referenced, as `texts` has them by their ids
-            indexes, made = run_over(documents, stages, batch, self.filters, failed)
+            indexes, made = run_over(documents, stages, failed)
             made += [documents[index] for index in failed.reasons]
             return [*indexes, *failed.reasons], pa.string(), [row_events.text_of(document, texts) for document in made]
-        indexes, made = run_over(self.source.read(batch), stages, batch, self.filters, failed)
+        indexes, made = run_over(self.source.read(batch), stages, failed)
         column = batch.column(self.into)
         write = row_events.writer(column.type)
         cells = [*(write(document) for document in made), *(column[index].as_py() for index in failed.reasons)]
@@ -136,7 +125,6 @@ class RewriteEvents:
     source: DocumentReader
     program: Program
     columns: tuple[str, ...]
-    filters: int = 0
     failures: bool = False
 
     def __call__(self, batches: Batches) -> Batches:
@@ -145,7 +133,7 @@ class RewriteEvents:
         stages = self.program.stages()
         for batch in batches:
             failed = Failures(raising=not self.failures)
-            indexes, made = run_over(self.source.read(batch), stages, batch, self.filters, failed)
+            indexes, made = run_over(self.source.read(batch), stages, failed)
             tokens = batch.column("token").take(pa.array(indexes, pa.int64())).to_pylist()
             for token, document in zip(tokens, made, strict=True):
                 check_id(token, document)
@@ -205,31 +193,22 @@ def check_id(token: str, document: Document) -> None:
         )
 
 
-def run(
-    source: DocumentReader, stages: tuple[Stage, ...], batch: pa.RecordBatch, filters: int
-) -> tuple[list[int], list[Any]]:
+def run(source: DocumentReader, stages: tuple[Stage, ...], batch: pa.RecordBatch) -> tuple[list[int], list[Any]]:
     """The documents that the stages make of a batch, with the indexes of their rows first."""
-    return run_over(source.read(batch), stages, batch, filters, Failures(raising=True))
+    return run_over(source.read(batch), stages, Failures(raising=True))
 
 
 def run_over(
-    documents: list[Document | None], stages: tuple[Stage, ...], batch: pa.RecordBatch, filters: int, failed: Failures
+    documents: list[Document | None], stages: tuple[Stage, ...], failed: Failures
 ) -> tuple[list[int], list[Any]]:
     """As `run`, for documents that were read already; `failed` gets the rows that fail, if it does not raise."""
-    full_flow = flow_of(stages)
-    rest = flow_of(stages[filters:]) if filters else full_flow
+    flow = flow_of(stages)
     indexes: list[int] = []
     made: list[Any] = []
-    for index, (document, certain) in enumerate(zip(documents, _certain(batch), strict=True)):
+    for index, document in enumerate(documents):
         if document is None or index in failed.reasons:
             continue
-        for result in failed.results(rest if certain else full_flow, document, index):
+        for result in failed.results(flow, document, index):
             indexes.append(index)
             made.append(result)
     return indexes, made
-
-
-def _certain(batch: pa.RecordBatch) -> list[bool]:
-    if CERTAIN in batch.schema.names:
-        return [bool(certain) for certain in batch.column(CERTAIN).to_pylist()]
-    return [False] * batch.num_rows

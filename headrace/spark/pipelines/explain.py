@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.spark.pipelines.conditions import FALSE, TRUE
 from headrace.spark.pipelines.plan import EvaluateStep, FilterStep, GroupStep, LookupStep, PlanOptions, Step, plan
 from headrace.spark.pipelines.program import Document, Setting, canonical
 from headrace.spark.pipelines.reader import split_stages
@@ -52,18 +51,17 @@ def explain(
     window: Window | None = None,
     delay: str | None = None,
     order: str | None = "token",
-    compiled: bool = True,
 ) -> Explanation:
     """Where each stage of `headrace.spark.pipeline(df, stages)` runs, after a source with the options `source`.
 
-    Of the options only `pipeline` (JSON text, or the stages) and `documents` matter. `events=False`: df has a column
-    of documents. The rest is as for `pipeline`, also what it raises.
+    Of the options only `pipeline` (JSON text, or the stages) matters. `events=False`: df has a column of documents. The
+    rest is as for `pipeline`, also what it raises.
     """
     options = {name.lower(): value for name, value in (source or {}).items()}
     explained = _of_source(options.get("pipeline", []))
     given = PlanOptions(
-        events=events, texts=options.get("documents", "extjson") == "extjson", streaming=streaming,
-        ordered=order is not None, compiled=compiled, tables=frozenset(tables), window=window, delay=delay,
+        events=events, streaming=streaming, ordered=order is not None, tables=frozenset(tables), window=window,
+        delay=delay,
     )  # fmt: skip
     for step in plan(stages, Setting({"NOW": None}), given).steps:
         explained.extend(_of_step(step))
@@ -80,14 +78,7 @@ def _of_source(pipeline: Any) -> list[ExplainedStage]:
 
 def _of_step(step: Step) -> list[ExplainedStage]:
     if isinstance(step, FilterStep):
-        if step.approximation.possible == TRUE and step.approximation.certain == FALSE:
-            return []
-        how = (
-            f"exactly: {step.approximation.possible}"
-            if step.approximation.exact
-            else f"at most: {step.approximation.possible}"
-        )
-        return [ExplainedStage(" ".join(map(_short, step.stages)), COLUMNS, how)]
+        return [ExplainedStage(" ".join(map(_short, step.stages)), COLUMNS, f"at most: {step.condition}")]
     if isinstance(step, EvaluateStep):
         return [ExplainedStage(_short(stage), EVALUATOR) for stage in step.stages]
     if isinstance(step, GroupStep):

@@ -108,7 +108,6 @@ class PartialGroups:
 
     source: DocumentReader
     program: Program
-    filters: int
     body: bytes
     order: str | None
     window: Window | Bins | None
@@ -117,7 +116,7 @@ class PartialGroups:
         stages = self.program.stages()
         maker = _PartialGroupMaker(Grouping(bson.decode(self.body), self.program.setting, self.window))
         for batch in batches:
-            indexes, made = run(self.source, stages, batch, self.filters)
+            indexes, made = run(self.source, stages, batch)
             yield maker.rows(list(zip(self._order(batch, indexes), made, strict=True)))
 
     def _order(self, batch: pa.RecordBatch, indexes: list[int]) -> Iterator[str]:

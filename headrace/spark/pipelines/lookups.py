@@ -73,7 +73,6 @@ class LocalKeys:
 
     source: DocumentReader
     program: Program
-    filters: int
     path: str
     carried: tuple[str, ...]
     into: str
@@ -84,7 +83,7 @@ class LocalKeys:
         for batch in batches:
             documents = self.source.read(batch)
             failed = Failures(raising=not self.failures, before=failures_before(batch))
-            indexes, made = run_over(documents, stages, batch, self.filters, failed)
+            indexes, made = run_over(documents, stages, failed)
             kind = pa.string() if self.source.document is None else batch.column(self.into).type
             write = row_events.writer(kind)
             matches: list[tuple[int, Any, int, int, bytes]] = []

@@ -1,20 +1,20 @@
 """Plans which stage of a pipeline runs where, before anything runs and without Spark.
 
-Rule: leading filters of events become conditions on columns, as far as columns can decide them; consecutive stages of
-one document form one step of the evaluator; `$group` and `$lookup` are Spark's aggregation and join around the
-evaluator. Other stages are refused.
+Rule: of leading filters of events, what columns can tell is a condition for Spark (`column_condition.py`); consecutive
+stages of one document form one step of the evaluator; `$group` and `$lookup` are Spark's aggregation and join around
+the evaluator. Other stages are refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from headrace.query.pipeline import parse_pipeline
 from headrace.query.stages.match_stage import Match
-from headrace.spark.pipelines.compile_match import MatchCompiler
-from headrace.spark.pipelines.conditions import Condition, FilterApproximation, every
+from headrace.spark.pipelines.column_condition import column_condition
 from headrace.spark.pipelines.groups import Grouping, grouping
 from headrace.spark.pipelines.lookups import check_lookup
 from headrace.spark.pipelines.program import ONE_DOCUMENT, Document, Setting, canonical
@@ -24,16 +24,14 @@ from headrace.spark.pipelines.windows import Window
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """The inputs of a plan besides the stages; the last four fields are as for `pipeline`.
+    """The inputs of a plan besides the stages; the last three fields are as for `pipeline`.
 
-    `events`: rows are events. `texts`: their documents are Extended JSON. `ordered`: rows have an order.
+    `events`: rows are events. `ordered`: rows have an order.
     """
 
     events: bool = True
-    texts: bool = True
     streaming: bool = False
     ordered: bool = True
-    compiled: bool = True
     tables: frozenset[str] = frozenset()
     window: Window | None = None
     delay: str | None = None
@@ -41,19 +39,17 @@ class PlanOptions:
 
 @dataclass(frozen=True, slots=True)
 class FilterStep:
-    """Leading `$match` stages as conditions on columns, which do not hold for `misplaced` rows."""
+    """A condition of SQL that all rows fulfil which leading `$match` stages match; these follow in an EvaluateStep."""
 
     stages: tuple[Document, ...]
-    approximation: FilterApproximation
-    misplaced: Condition
+    condition: str
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluateStep:
-    """Stages of one document each, for the evaluator; the first `filters` of them are also in a FilterStep."""
+    """Stages of one document each, for the evaluator."""
 
     stages: tuple[Document, ...]
-    filters: int = 0
 
     @property
     def filtering(self) -> bool:
@@ -122,15 +118,10 @@ def plan(stages: Sequence[Mapping[str, Any]], setting: Setting, given: PlanOptio
     """The plan. Raises StageRefused for what Spark cannot run, CommandError for what is invalid."""
     steps: list[Step] = []
     rest = parse_stages(stages, setting)
-    if given.events and given.compiled:
-        leading = next((index for index, stage in enumerate(rest) if "$match" not in stage), len(rest))
-        if leading:
-            filtering = _filtering(rest[:leading], setting, given)
-            steps.append(filtering)
-            if filtering.approximation.exact:
-                rest = rest[leading:]
-            else:
-                rest = _evaluated(steps, rest, filters=leading)
+    if given.events and setting.collation is None:
+        leading = list(takewhile(lambda stage: "$match" in stage, rest))
+        if condition := _condition(leading, setting):
+            steps.append(FilterStep(tuple(leading), condition))
     while rest:
         rest = _next_step(steps, rest, setting, given)
     return PipelinePlan(tuple(steps), setting)
@@ -156,19 +147,14 @@ def _next_step(steps: list[Step], rest: list[Document], setting: Setting, given:
     return _evaluated(steps, rest)
 
 
-def _evaluated(steps: list[Step], rest: list[Document], filters: int = 0) -> list[Document]:
+def _evaluated(steps: list[Step], rest: list[Document]) -> list[Document]:
     """Appends a step of the leading stages of one document; returns the remaining stages."""
     end = next((index for index, stage in enumerate(rest) if next(iter(stage)) not in ONE_DOCUMENT), len(rest))
-    steps.append(EvaluateStep(tuple(rest[:end]), filters))
+    steps.append(EvaluateStep(tuple(rest[:end])))
     return rest[end:]
 
 
-def _filtering(stages: list[Document], setting: Setting, given: PlanOptions) -> FilterStep:
-    compiler = MatchCompiler(texts=given.texts, collated=setting.collation is not None)
-    sure, maybe = [], []
-    for stage in parse_pipeline(stages, context=setting.context()):
-        assert isinstance(stage, Match)
-        approximation = compiler.approximation(stage.predicate)
-        sure.append(approximation.certain)
-        maybe.append(approximation.possible)
-    return FilterStep(tuple(stages), FilterApproximation(every(sure), every(maybe)), compiler.misplaced())
+def _condition(filters: list[Document], setting: Setting) -> str:
+    """The condition of all these `$match` stages; empty if columns say nothing of them."""
+    matches = [stage for stage in parse_pipeline(filters, context=setting.context()) if isinstance(stage, Match)]
+    return " AND ".join(filter(None, (column_condition(stage.predicate.node) for stage in matches)))

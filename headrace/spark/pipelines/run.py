@@ -18,9 +18,7 @@ from bson.datetime_ms import DatetimeMS
 
 from headrace.clock import SystemClock
 from headrace.spark.pipelines import row_events
-from headrace.spark.pipelines.conditions import FALSE, TRUE
 from headrace.spark.pipelines.evaluate import (
-    CERTAIN,
     FAILED,
     DocumentReader,
     FilterDocuments,
@@ -63,7 +61,6 @@ def pipeline(
     order: str | None = None,
     let: Mapping[str, Any] | None = None,
     collation: Mapping[str, Any] | None = None,
-    compiled: bool = True,
     failures: bool = False,
 ) -> DataFrame:
     """The DataFrame after the stages, which mean what they mean to the server; batch or stream.
@@ -76,7 +73,6 @@ def pipeline(
     delay      for a `$dateTrunc` in a group's `_id` on a stream: how late documents may come ("10 seconds")
     order      the column that orders rows, for `$first` and `$last`; events are ordered by their tokens
     let        values of `$$` variables; `$$NOW` is the time of this call
-    compiled   False: no condition on columns, everything by the evaluator
     failures   True: a row on which a stage fails comes as it is, with the reason in the column `_failed`, which is
                null in others (and missing, if no stage can fail); after a $lookup the document as it came to the
                stage that fails; not with $group
@@ -89,7 +85,7 @@ def pipeline(
         canonical({"NOW": now} | dict(let or {})), None if collation is None else canonical(dict(collation))
     )
     builder = PipelineBuilder(df, document, order, tables or {}, failures=failures)
-    return builder.build(stages, setting, output, window, delay, compiled)
+    return builder.build(stages, setting, output, window, delay)
 
 
 class PipelineBuilder:
@@ -114,14 +110,12 @@ class PipelineBuilder:
 
     def build(
         self, stages: Sequence[Mapping[str, Any]], setting: Setting, output: str | None, window: Window | None,
-        delay: str | None, compiled: bool,
+        delay: str | None,
     ) -> DataFrame:  # fmt: skip
         """The DataFrame after the stages."""
-        kinds = dict(self.df.dtypes)
         given = PlanOptions(
-            events=self.events, texts=kinds.get("fullDocument") == "string", streaming=self.df.isStreaming,
-            ordered=self._order is not None, compiled=compiled, tables=frozenset(self._tables), window=window,
-            delay=delay,
+            events=self.events, streaming=self.df.isStreaming, ordered=self._order is not None,
+            tables=frozenset(self._tables), window=window, delay=delay,
         )  # fmt: skip
         planned = plan(stages, setting, given)
         if output not in (None, "events") or (output and not self.events):
@@ -138,12 +132,11 @@ class PipelineBuilder:
     def _take(self, planned: PipelinePlan, steps: list[Any], output: str | None) -> None:
         step = steps.pop(0)
         if isinstance(step, FilterStep):
-            self._filter(step)
+            self.df = self.df.where(step.condition)
             return
         stages: tuple[dict[str, Any], ...] = ()
-        filters = 0
         if isinstance(step, EvaluateStep):
-            stages, filters = step.stages, step.filters
+            stages = step.stages
             follows = steps[0] if steps else None
             if follows is None or not isinstance(follows, GroupStep | LookupStep):
                 self._evaluate(planned, step, output)
@@ -151,56 +144,44 @@ class PipelineBuilder:
             step = steps.pop(0)
         program = Program.of(stages, planned.setting)
         if isinstance(step, GroupStep):
-            self._group(step, program, filters)
+            self._group(step, program)
         else:
-            self._join(step, program, filters)
-
-    def _filter(self, step: FilterStep) -> None:
-        from pyspark.sql import functions as f
-
-        passing = step.approximation.possible.column()
-        if step.misplaced != FALSE:
-            message = "an event's header is not one's: it was reshaped before; give pipeline(..., compiled=False)"
-            passing = f.when(step.misplaced.column(), f.raise_error(f.lit(message)).cast("boolean")).otherwise(passing)
-        if step.approximation.possible != TRUE or step.misplaced != FALSE:
-            self.df = self.df.where(passing)
-        if not step.approximation.exact and step.approximation.certain != FALSE:
-            self.df = self.df.withColumn(CERTAIN, step.approximation.certain.column())
+            self._join(step, program)
 
     def _evaluate(self, planned: PipelinePlan, step: EvaluateStep, output: str | None) -> None:
         program = Program.of(step.stages, planned.setting)
-        columns = tuple(name for name in self.df.columns if name != CERTAIN)
+        columns = tuple(self.df.columns)
         if step.filtering and (planned.only_filters or output):
             select = FilterDocuments(self._source, program, columns, self._failures)
             self.df = self.df.mapInArrow(select, self._schema(columns))
         elif output:
-            rewrite = RewriteEvents(self._source, program, columns, step.filters, self._failures)
+            rewrite = RewriteEvents(self._source, program, columns, self._failures)
             self.df = self.df.mapInArrow(rewrite, self._schema(columns))
         else:
-            self._documents(planned.setting, program, step.filters)
+            self._documents(planned.setting, program)
 
-    def _documents(self, setting: Setting, program: Program | None = None, filters: int = 0) -> DataFrame:
+    def _documents(self, setting: Setting, program: Program | None = None) -> DataFrame:
         """Replaces events, or documents, by the documents that the program makes of them."""
         if program is None and not self.events:
             return self.df
         carried = self._carried
         program = program or Program.of([], setting)
-        build = MakeDocuments(self._source, program, carried, self._document, filters, self._failures)
+        build = MakeDocuments(self._source, program, carried, self._document, self._failures)
         self.df = self.df.mapInArrow(build, self._document_schema(carried))
         self.events = False
         return self.df
 
-    def _group(self, step: GroupStep, program: Program, filters: int) -> None:
+    def _group(self, step: GroupStep, program: Program) -> None:
         spec = bson.encode(step.grouping.spec)
-        partials = PartialGroups(self._source, program, filters, spec, self._order, step.grouping.window)
+        partials = PartialGroups(self._source, program, spec, self._order, step.grouping.window)
         self.df = grouped(self.df, step.grouping, partials, self._document)
         self.events, self._order = False, None
 
-    def _join(self, step: LookupStep, program: Program, filters: int) -> None:
+    def _join(self, step: LookupStep, program: Program) -> None:
         spec = step.stage["$lookup"]
         table, column = self._tables[spec["from"]]
         carried = self._carried
-        keyed = LocalKeys(self._source, program, filters, spec["localField"], carried, self._document, self._failures)
+        keyed = LocalKeys(self._source, program, spec["localField"], carried, self._document, self._failures)
         lookup = Program.of([step.stage], program.setting)
         self.df = joined(self.df, table, column, keyed, lookup, self._document_schema(carried))
         self.events = False
@@ -215,7 +196,7 @@ class PipelineBuilder:
         if self.events:
             extra = self._order if self._order not in _CARRIED else None
             return (*_CARRIED, *([extra] if extra else []))
-        return tuple(name for name in self.df.columns if name not in (self._document, CERTAIN, FAILED))
+        return tuple(name for name in self.df.columns if name not in (self._document, FAILED))
 
     def _schema(self, columns: tuple[str, ...]) -> Any:
         schema = self.df.select(*columns).schema

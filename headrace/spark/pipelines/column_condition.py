@@ -1,0 +1,33 @@
+"""The condition of SQL on the columns of events' rows that every row fulfils which a filter matches.
+
+It leaves out rows before Spark gives them to Python. The evaluator decides all others, so only what is common and plain
+is looked at: operation and namespace, equal to a text or in a list of texts. A row without such a column may have the
+field in `other`, with another type, and is never left out.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from headrace.query.match.match_expression import And, LeafMatchExpression, MatchExpression, MatchType, Or
+
+_COLUMNS: Final = {"ns.coll": "collection", "ns.db": "database", "operationType": "operationType"}
+_PLAIN: Final = re.compile(r"[\w.-]+")
+
+
+def column_condition(node: MatchExpression) -> str:
+    """The condition; empty if the columns say nothing. Texts are compared without a collation."""
+    if isinstance(node, And):
+        return " AND ".join(filter(None, map(column_condition, node.children)))
+    if isinstance(node, Or):
+        each = list(map(column_condition, node.children))
+        return f"({' OR '.join(each)})" if each and all(each) else ""
+    if not isinstance(node, LeafMatchExpression) or node.path not in _COLUMNS:
+        return ""
+    wanted = {MatchType.EQ: [node.wanted], MatchType.IN: node.argument}.get(node.kind)
+    if type(wanted) is not list or not all(type(each) is str and _PLAIN.fullmatch(each) for each in wanted):
+        return ""
+    column = _COLUMNS[node.path]
+    texts = ", ".join(f"'{each}'" for each in wanted)
+    return f"({column} IS NULL OR {column} IN ({texts}))" if wanted else ""
