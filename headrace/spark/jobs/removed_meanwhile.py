@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from headrace.spark.jobs.job_record import NAME, JobRecord
 from headrace.spark.jobs.job_tables import has_table, may_be_table_of, table_name
 from headrace.spark.jobs.sink_states import sink_state
-from headrace.spark.jobs.start_checks import TableGone
+from headrace.spark.tables.mirror_table import TableGone
 from headrace.spark.tables.table_location import location_of
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from headrace.spark.jobs.job_stages import explained, spark_stages
 from headrace.spark.jobs.job_tables import JobTable, missing_tables, tables_of
 from headrace.spark.jobs.runner import JobRunning, job_lock, job_session, source_options
 from headrace.spark.jobs.sink_states import answering, sink_state, sink_states
-from headrace.spark.jobs.start_checks import CheckedJob, TableGone, check_there, gone_message, new_record
+from headrace.spark.jobs.start_checks import CheckedJob, check_there, gone_message, new_record
 from headrace.spark.masks.mask import Mask
 from headrace.spark.mongodb.collection_selection import namespace_of
 from headrace.spark.mongodb.mongodb_stream import client_of
@@ -34,7 +34,7 @@ from headrace.spark.sinks.sink_options import SinkOptions
 from headrace.spark.source.options import parse_options
 from headrace.spark.tables.event_log import EventLog
 from headrace.spark.tables.fold import MirrorState, key_of
-from headrace.spark.tables.mirror_table import ReadMirror
+from headrace.spark.tables.mirror_table import ReadMirror, TableGone
 from headrace.spark.tables.mongodb.mongodb_mirror import MongoMirror, only_reading
 from headrace.spark.tables.progress import Progress
 from headrace.spark.tables.table_owner import NotOurTable, check_owner
@@ -297,9 +297,14 @@ def _verified_copies(
         title = f"{sink} {name}"
         with only_reading():
             copy = copies.copy_of((database, collection))
+            try:
+                token = copy.state().token
+            except TableGone as error:
+                yield SinkVerification(title, False, error_line(error))
+                continue
             if name in states:
                 yield SinkVerification(title, None, f"cannot be compared: {states[name]}")
-            elif copy.state().token:
+            elif token:
                 table = TableAtPosition(_CompleteCopy(copy), reached)
                 of_one = _ComparedTable(options.uri, database, collection, table)
                 comparison = compare(of_one, _masks(options, copies), counted)

@@ -23,6 +23,7 @@ from headrace.spark.jobs.checkpoint import ServerPosition, planned_ends, read_ch
 from headrace.spark.jobs.collection_checks import SeenCollections
 from headrace.spark.jobs.dead_letter_jobs import dead_letter_locations, with_dead_letters
 from headrace.spark.jobs.job_file import Job
+from headrace.spark.jobs.job_record import JobRecord, read_record
 from headrace.spark.jobs.job_stages import apply_stages, server_stages
 from headrace.spark.jobs.job_tables import open_sink, tables_of
 from headrace.spark.jobs.job_upkeep import JobUpkeep
@@ -31,8 +32,9 @@ from headrace.spark.jobs.machine_checks import CannotStart, machine_problems
 from headrace.spark.jobs.metrics import JobMetrics, serve
 from headrace.spark.jobs.removed_meanwhile import CheckpointGone, TablesThere
 from headrace.spark.jobs.run_reports import RunReports
-from headrace.spark.jobs.start_checks import CheckedJob, TableGone, begin, noted
+from headrace.spark.jobs.start_checks import CheckedJob, begin, noted
 from headrace.spark.jobs.typed_sinks import set_validators
+from headrace.spark.mongodb.collection_selection import namespace_of
 from headrace.spark.mongodb.server_history import HistoryChanged
 from headrace.spark.mongodb.stream_fingerprint import stream_fingerprint
 from headrace.spark.session.active_batches import QueryStopping
@@ -44,6 +46,7 @@ from headrace.spark.sinks.mongodb_sink import PerCollectionSink
 from headrace.spark.sinks.query_id import query_id
 from headrace.spark.source.options import parse_options
 from headrace.spark.tables.event_log import SharedLog
+from headrace.spark.tables.mirror_table import TableGone
 from headrace.spark.tables.table_location import location_of
 
 if TYPE_CHECKING:
@@ -500,13 +503,14 @@ def reset_job(job: Job, *, data: bool = False) -> ResetResult:
     locations += [table.sink.location for table in tables if table.sink.location] if data else []
     locations += dead_letter_locations(job) if data else []
     with job_lock(job):
+        record = read_record(job.checkpoint)
         removed = [location.url for location in locations if location.remove()]
         if data:
-            _forget_positions(job)
+            _forget_positions(job, record)
     return ResetResult(tuple(removed))
 
 
-def _forget_positions(job: Job) -> None:
+def _forget_positions(job: Job, record: JobRecord | None) -> None:
     from headrace.spark.sinks.kafka_sink import KafkaSink
     from headrace.spark.sinks.mirror_sink import MirrorSink
     from headrace.spark.tables.mongodb.mongodb_mirror import MongoMirror
@@ -519,3 +523,5 @@ def _forget_positions(job: Job) -> None:
                 opened.forget()
             elif isinstance(opened, MirrorSink) and isinstance(opened.table, MongoMirror | SqlMirror):
                 opened.table.forget()
+            elif isinstance(opened, PerCollectionSink) and record and not job.options.others:
+                opened.forget(map(namespace_of, record.collections))

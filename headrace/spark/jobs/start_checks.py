@@ -52,14 +52,11 @@ from headrace.spark.sinks.mongodb_sink import PerCollectionSink
 from headrace.spark.sinks.sink_options import SinkOptions
 from headrace.spark.source.options import parse_options
 from headrace.spark.tables.fold import MirrorState
+from headrace.spark.tables.mirror_table import TableGone
 from headrace.spark.tables.mongodb.mongodb_mirror import only_reading
 from headrace.spark.tables.progress import Progress
 from headrace.spark.tables.table_location import location_of
 from headrace.spark.tables.table_owner import NotOurTable, TableOwner, check_owner, check_servers
-
-
-class TableGone(RuntimeError):
-    """The checkpoint says that a sink has begun, and its table is not there."""
 
 
 class StreamRefused(RuntimeError):
@@ -144,7 +141,7 @@ def check_job(job: Job, *, with_spark: bool = False) -> CheckedJob:
         else:
             _check_order(checked, histories)
         _check_streams(checked)
-    _check_targets(job)
+    _check_targets(checked)
     # Not under the timeout, which pymongo would give the server as the time that it may wait for an event.
     checked = _with_collections(checked)
     if checkpoint.planned < 0:
@@ -317,18 +314,24 @@ def note_begun(job: Job, record: JobRecord, committed: Iterable[SinkOptions] = (
     return record
 
 
-def _check_targets(job: Job) -> None:
+def _check_targets(checked: CheckedJob) -> None:
     """Raises MayNotWrite if a user may not write the collections of a sink `mongodb` that are named as those it copies.
 
-    Raises ServerUnreachable if the target does not answer.
+    Raises ServerUnreachable if the target does not answer, TableGone if a copy, or all that was begun, is not there.
     """
+    job = checked.job
+    recorded = [namespace_of(name) for name, each in checked.record.collections.items() if each["uuid"]]
+    begun = recorded if checked.checkpoint.committed >= 0 and not job.options.others else []
     for sink in job.sinks:
         opened = sink.open() if sink.kind == "mongodb" else None
         if isinstance(opened, PerCollectionSink):
             with answering(job.options):
                 names = list(read_collections(job.options))
-            with answering_target(sink):
+            with answering_target(sink), only_reading():
                 opened.check_rights(names)
+                reached = [opened.reached(name) for name in begun]
+                if reached and not any(reached):
+                    raise TableGone(gone_message(str(sink), job.checkpoint))
 
 
 def new_record(job: Job, sinks: Iterable[SinkState], record: JobRecord | None = None) -> JobRecord:

@@ -73,6 +73,11 @@ class PerCollectionSink:
         """The position that this process applied last."""
         return self._last
 
+    def forget(self, names: Iterable[Namespace]) -> None:
+        """Removes the positions of these collections' copies; the documents stay."""
+        for name in names:
+            self.copy_of(name).forget()
+
     def check_rights(self, names: Iterable[Namespace]) -> None:
         """Raises MayNotWrite if the user may not write the target of these collections: of one in each database."""
         targets = {target[0]: target for target in (self._namespace(*name) for name in names)}
@@ -145,6 +150,7 @@ class PerCollectionSink:
         if self._policy == "fail":
             raise CollectionGone(f"{row.operationType} of {row.database}.{row.collection} at {row.token}")
         name = self._namespace(row.database, row.collection)
+        table.leave()
         if row.operationType == "rename":
             self._rename(name, self._target(row), row.token)
         else:
@@ -167,10 +173,3 @@ class PerCollectionSink:
             command: dict[str, Any] = {"renameCollection": ".".join(name), "to": ".".join(to), "dropTarget": True}
             client.admin.command(command)
         self._table(to).set_state(self._emptied(token))
-
-
-def forget(uri: str, database: str, collections: Iterable[str]) -> None:
-    """Removes the sink's positions; the documents stay."""
-    uri = resolved(uri)
-    for collection in collections:
-        MongoMirror(client_of(uri), database, collection).forget()

@@ -27,11 +27,15 @@ class NotAMirror(RuntimeError):
     """There is a table at the path, but no mirror was ever written to it, or not by this program."""
 
 
+class TableGone(RuntimeError):
+    """A table has begun, by the job's checkpoint or by its own position, and is not there."""
+
+
 class ReadMirror(Protocol):
     """The content of a mirror, for a comparison."""
 
     def state(self) -> MirrorState:
-        """The state last committed; `State()` if there is no table yet. Raises NotAMirror."""
+        """The state last committed; `MirrorState()` if there is no table yet. Raises NotAMirror, TableGone."""
 
     def read(self) -> pa.Table:
         """All rows, in no order."""

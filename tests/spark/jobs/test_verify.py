@@ -13,7 +13,11 @@ import headrace
 from headrace.cli.main import main
 from headrace.spark.jobs.job_file import Job
 from headrace.spark.jobs.report import SinkVerification, verify_job
-from tests.spark.jobs.test_start_checks import insert, job_of, ran
+from headrace.spark.jobs.runner import reset_job
+from headrace.spark.jobs.start_checks import problems
+from headrace.spark.sinks.contract import MicroBatch
+from tests.spark.jobs.test_start_checks import insert, job_of, last_event, ran
+from tests.spark.support.generated_changes import table_of
 
 pytestmark = pytest.mark.long
 
@@ -39,6 +43,29 @@ def test_a_table_that_was_removed_after_the_job_ran_fails(server: headrace.Serve
     (result,) = verified(job)
     assert result.equal is False
     assert result.description.startswith("TableGone: the table of the sink") and "reset" in result.description
+
+
+@pytest.mark.parametrize("collection", ["c", None])
+def test_a_copy_that_was_removed_is_named_at_the_start_and_fails(
+    server: headrace.Server, tmp_path: Path, collection: str | None
+) -> None:
+    insert(server.uri, 1)
+    with headrace.Server() as target, MongoClient[dict[str, object]](target.uri) as client:
+        sink = {"kind": "mongodb", "uri": target.uri}
+        job = job_of(server.uri, tmp_path, sink, collection=collection)
+        ran(job)
+        insert(server.uri, 2)
+        job.sinks[0].open().apply(MicroBatch("q", 1, table_of([last_event(server.uri)])))
+        assert client.d.c.count_documents({}) == 1
+        client.d.c.drop()
+        (result,) = verified(job)
+        assert result.equal is False
+        assert result.description.startswith("TableGone: the copy d.c is gone") and "reset --data" in result.description
+        assert any(line.startswith("TableGone: the copy d.c is gone") for line in problems(job))
+        client.drop_database("d")
+        assert any(line.startswith("TableGone: the table of the sink mongodb") for line in problems(job))
+        reset_job(job, data=True)
+        assert not problems(job)
 
 
 def test_a_table_of_another_job_fails(server: headrace.Server, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from headrace.spark.sinks.contract import MicroBatch
 from headrace.spark.sinks.mongodb_sink import PerCollectionSink, mongodb_sink
 from headrace.spark.tables.drop_policy import CollectionGone
 from headrace.spark.tables.fold import INVALIDATING
+from headrace.spark.tables.mirror_table import TableGone
 from tests.spark.jobs.test_start_checks import job_of
 from tests.spark.support.generated_changes import table_of, token_at
 
@@ -105,6 +106,33 @@ def test_crashed_at_any_write_and_given_again_it_ends_the_same(
             mongodb_sink(uri, database=target.name).apply(MicroBatch("q", 0, table_of(EVENTS)))
     mongodb_sink(uri, database=target.name).apply(MicroBatch("q", 0, table_of(EVENTS)))
     assert contents(target) == EXPECTED
+
+
+@pytest.mark.parametrize("collection", ["c", None])
+def test_a_copy_that_was_removed_does_not_begin_anew_with_the_next_batch(
+    uri: str, target: Db, collection: str | None
+) -> None:
+    first, second = ([event(time, "insert", "c", time, fullDocument={"_id": time})] for time in (1, 2))
+    sink = mongodb_sink(uri, database=target.name, collection=collection)
+    sink.apply(MicroBatch("q", 0, table_of(first)))
+    target.c.drop()
+    for each in (sink, mongodb_sink(uri, database=target.name, collection=collection)):
+        with pytest.raises(TableGone, match=r"c is gone, while headrace.positions .* `headrace pipeline reset --data`"):
+            each.apply(MicroBatch("q", 1, table_of(second)))
+    target.client.drop_database(target.name)
+    with pytest.raises(TableGone, match="c is gone, while this job knows"):
+        sink.apply(MicroBatch("q", 1, table_of(second)))
+    assert not contents(target)
+
+
+def test_a_copy_without_documents_need_not_be_there(uri: str, target: Db) -> None:
+    sink = mongodb_sink(uri, database=target.name, collection="c")
+    for number in range(2):
+        sink.apply(MicroBatch("q", number, table_of([event(number, "create")])))
+    sink.apply(MicroBatch("q", 2, table_of([event(5, "insert", "c", 1, fullDocument={"_id": 1})])))
+    sink.apply(MicroBatch("q", 3, table_of([event(6, "delete", "c", 1)])))
+    sink.apply(MicroBatch("q", 4, table_of([event(7, "insert", "c", 2, fullDocument={"_id": 2})])))
+    assert contents(target) == {"c": [{"_id": 2}]}
 
 
 def test_a_large_document_is_updated_by_its_fields(uri: str, target: Db, monkeypatch: pytest.MonkeyPatch) -> None:

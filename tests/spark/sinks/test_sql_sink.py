@@ -21,7 +21,7 @@ from headrace.spark.sinks.mirror_sink import MirrorSink
 from headrace.spark.sinks.sink_options import parse_sink
 from headrace.spark.sinks.sql_sink import sql_sink
 from headrace.spark.tables.fold import fold
-from headrace.spark.tables.mirror_table import NotAMirror
+from headrace.spark.tables.mirror_table import NotAMirror, TableGone
 from headrace.spark.tables.sql.sql_mirror import DatabaseError, OtherWriter
 from tests.spark.support.crashes import crashing
 from tests.spark.support.generated_changes import GeneratedChanges, batches, generated_changes, table_of
@@ -88,11 +88,18 @@ def test_a_table_that_was_removed_does_not_begin_anew_with_the_next_batch(
     with engine.begin() as connection:
         connection.execute(sqlalchemy.text(f"DROP TABLE {table}"))
     sink = sql_sink(database, table)
-    with pytest.raises(NotAMirror, match=f"{table} is gone, while .* `headrace pipeline reset --data`"):
+    with pytest.raises(
+        TableGone, match=f"{table} is gone, while headrace_positions .* `headrace pipeline reset --data`"
+    ):
         sink.apply(second)
     sink.table.forget()  # type: ignore[attr-defined]
     sink.apply(first)
     assert rows_of(database, table)
+    with engine.begin() as connection:
+        for name in (table, "headrace_positions"):
+            connection.execute(sqlalchemy.text(f"DROP TABLE {name}"))
+    with pytest.raises(TableGone, match=f"{table} is gone, while this job knows"):
+        sink.apply(second)
 
 
 @pytest.mark.process

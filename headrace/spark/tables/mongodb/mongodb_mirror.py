@@ -1,7 +1,7 @@
 """A mirror as a collection of another MongoDB or Headrace, with its position in the same database, whatever crashes.
 
     <collection>           the documents
-    headrace.positions     {_id: <collection>, state: …, pending: {parts, clear, stale_before, next}}
+    headrace.positions     {_id: <collection>, state: …, there: true, pending: {parts, clear, stale_before, next}}
     headrace.redo          {_id: "<collection>/<part>", of: <collection>, bson: …, more}  what a commit is about to do
     headrace.tokens        {_id: "<collection>/<key>", of: <collection>, token: …}  while a snapshot is caught up with
 
@@ -19,7 +19,9 @@ What the target refuses (a validator, a unique index, the size) is known in 3 on
 4; without it the position stays where it is. A document that was refused is as before, and takes no update until
 a later one is taken.
 
-Documents that others write into the collection remain, unless the source has their keys.
+Documents that others write into the collection remain, unless the source has their keys. A collection that is gone,
+although it was `there` after the last commit, is a TableGone: what comes next would make one with a part of the
+documents.
 
 The server takes 1 and 1.0 for one `_id`, so a token's key is the key's identity (`rows/key_identity.py`), and deletes
 come before other writes: a document that comes back with a key of another type is deleted and inserted. A document with
@@ -42,7 +44,7 @@ from headrace import limits
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.rows.key_identity import key_identity
 from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
-from headrace.spark.tables.mirror_table import schema, state_of, state_text
+from headrace.spark.tables.mirror_table import TableGone, schema, state_of, state_text
 from headrace.spark.tables.mongodb.refused_writes import write_all
 from headrace.spark.tables.refused_rows import CommitOutcome, RefusedWrite, RowRefused
 from headrace.values.bson import OPTIONS, decode, encode
@@ -100,18 +102,43 @@ class MongoMirror:
         self._refused: set[str] = set()
         """The identities of the keys whose last document was refused."""
         self.on_outcome: Callable[[CommitOutcome], object] | None = None
+        self._has_begun = self._is_there = False
+        """Whether a position was seen, and the collection with it."""
 
     def __str__(self) -> str:
         return f"{self._database.name}.{self.collection}"
 
     def state(self) -> MirrorState:
         position = self._positions.find_one({"_id": self.collection}) or {}
+        self._check_there(position)
         if "state" not in position and ("pending" not in position or _READING.get()):
             return MirrorState()
         if "pending" in position and not _READING.get():
             self._apply_pending(position["pending"])
             return state_of(position["pending"]["next"])
         return state_of(position["state"])
+
+    def _check_there(self, position: Document) -> None:
+        """Raises TableGone if the collection was removed, or its database, with the position."""
+        if (position.get("there") and self._exists() is False) or (self._has_begun and not position):
+            known = f"{self._positions.name} says" if position else "this job knows"
+            raise TableGone(
+                f"the copy {self} is gone, while {known} how far it was: put it back, or begin again with "
+                "`headrace pipeline reset --data`"
+            )
+        self._has_begun, self._is_there = bool(position), bool(position.get("there"))
+
+    def _exists(self) -> bool | None:
+        """Whether there is such a collection; None without the right to know."""
+        try:
+            return self.collection in self._database.list_collection_names(filter={"name": self.collection})
+        except OperationFailure:
+            return None
+
+    def leave(self) -> None:
+        """Notes that the collection is about to be dropped or renamed, as its source was."""
+        self._positions.update_one({"_id": self.collection}, {"$set": {"there": False}})
+        self._is_there = False
 
     def check_rights(self) -> None:
         """Raises MayNotWrite if the target's user may not change documents or position; changes nothing."""
@@ -183,6 +210,7 @@ class MongoMirror:
 
     def forget(self) -> None:
         """Removes the position and all that belongs to it; the documents stay."""
+        self._has_begun = False
         self._positions.delete_one({"_id": self.collection})
         self._redo.delete_many({"of": self.collection})
         self._tokens.delete_many({"of": self.collection})
@@ -231,7 +259,9 @@ class MongoMirror:
         if state.snapshot_token and state.token > state.snapshot_token:
             # Every event is newer than what the snapshot read, from now on. What was replayed may be newer still.
             self._tokens.delete_many({"of": self.collection, "token": {"$lte": state.token}})
-        self._positions.replace_one({"_id": self.collection}, {"state": text}, upsert=True)
+        self._has_begun, self._is_there = True, self._is_there or bool(self._exists())
+        position = {"state": text, "there": self._is_there}
+        self._positions.replace_one({"_id": self.collection}, position, upsert=True)
         self._redo.delete_many({"of": self.collection})
 
     def _writes(self, changes: MirrorChanges) -> Iterator[Document]:

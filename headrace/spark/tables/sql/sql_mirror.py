@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace import limits
 from headrace.spark.errors import redacted
 from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
-from headrace.spark.tables.mirror_table import NotAMirror, state_of, state_text
+from headrace.spark.tables.mirror_table import NotAMirror, TableGone, state_of, state_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -86,10 +86,11 @@ class SqlMirror:
             there = self._has(connection, self._positions)
             text = self._state_text(connection) if there else None
             has_table = self._has(connection, self._table)
-            if text is not None and not has_table:
-                raise NotAMirror(
-                    f"the table {self._name} is gone, while {_POSITIONS} says how far it was: put it back, or begin "
-                    "again with `headrace pipeline reset --data`"
+            if (text is not None and not has_table) or (text is None and self._read_text is not None):
+                known = f"{_POSITIONS} says" if text is not None else "this job knows"
+                raise TableGone(
+                    f"the table {self._name} is gone, while {known} how far it was: put it back, or begin again with "
+                    "`headrace pipeline reset --data`"
                 )
             if text is None and has_table:
                 first = connection.execute(self._table.select().limit(1)).first()
@@ -150,6 +151,7 @@ class SqlMirror:
         with self._transaction() as connection:
             if self._has(connection, self._positions):
                 connection.execute(self._positions.delete().where(self._positions.c.target == self._target))
+        self._read_text = None
 
     @property
     def _target(self) -> str:
