@@ -6,7 +6,8 @@
 
 The load comes from this process, so on two cores it takes a part of what the server and its readers could have. The
 aggregation groups all documents. Partitions are ranges of the oplog, read as Spark's tasks do, with `headraceChanges`.
-Memory is what a process has for itself (private pages in /proc/PID/smaps_rollup), in MiB.
+Memory is what a process has changed (`Private_Dirty` in /proc/PID/smaps_rollup), in MiB: pages of the data file and of
+libraries are shared with others, or could be read again.
 """
 
 from __future__ import annotations
@@ -89,6 +90,7 @@ def measured(readers: int, documents: int, seconds: float) -> Figures:
             _together([_aggregation(target) for _ in range(max(1, readers))])
         one = min(_together([_aggregation(target)]) for _ in range(3))
         two = min(_together([_aggregation(target) for _ in range(2)]) for _ in range(3))
+        memory = [private_mib(child) for child in children(target.pid)]  # before they import Arrow
         tokens = _divided(target, token)
         partition = min(_together([_partition(target, tokens[0], tokens[-1])]) for _ in range(2))
         ranges = list(pairwise(tokens))
@@ -101,7 +103,6 @@ def measured(readers: int, documents: int, seconds: float) -> Figures:
         beside = max(_inserts(target, seconds) for _ in range(2))
         stops.set()
         thread.join()
-        memory = [private_mib(child) for child in children(target.pid)]
     return Figures(readers, idle, alone, beside, one, two, partition, partitions, memory)
 
 
@@ -188,9 +189,9 @@ def children(pid: int) -> list[int]:
 
 
 def private_mib(pid: int) -> float:
-    """The memory that a process shares with no other."""
-    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-    return sum(int(size) for size in re.findall(r"^Private_(?:Clean|Dirty): +(\d+) kB", text, re.MULTILINE)) / 1024
+    """The memory that a process has changed and shares with no other."""
+    found = re.search(r"^Private_Dirty: +(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
+    return int(found[1]) / 1024 if found else float("nan")
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ import headrace.execution
 import headrace.query
 from headrace import limits
 from headrace.clock import monotonic
-from headrace.server.measured_memory import resident_bytes, resident_bytes_of_all
+from headrace.server.measured_memory import c_library, resident_bytes, resident_bytes_of_all, return_freed_memory
 from headrace.store.data_file import DATA_FILE
 from headrace.time_limit import watch
 from headrace.values import collator
@@ -200,15 +200,9 @@ def retain_freed_memory() -> None:
     """Let the C library use freed blocks again rather than return them to the system at once. Elsewhere than on glibc
     nothing happens."""
     with contextlib.suppress(OSError, AttributeError):
-        library = _c_library()
+        library = c_library()
         library.mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES)
         library.mallopt(_M_TRIM_THRESHOLD, limits.FREED_BYTES_MAX)
-
-
-@cache
-def _c_library() -> ctypes.CDLL:
-    """Opened once: each that is opened leaves a class behind, which is garbage in a cycle. Raises OSError."""
-    return ctypes.CDLL(None)
 
 
 class _MallocInfo(ctypes.Structure):
@@ -233,7 +227,7 @@ def freed_bytes() -> int:
 @cache
 def _mallinfo2() -> Callable[[], _MallocInfo]:
     """The function of malloc.h. Raises OSError, and AttributeError where there is none."""
-    function = _c_library().mallinfo2
+    function = c_library().mallinfo2
     function.restype = _MallocInfo
     return function
 
@@ -246,10 +240,4 @@ def forget_pages(path: Path) -> None:
             span, _, rest = line.partition(" ")
             if rest.endswith(f" {path.resolve()}"):
                 start, end = (int(word, 16) for word in span.split("-"))
-                _c_library().madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_DONTNEED)
-
-
-def return_freed_memory() -> None:
-    """Return freed blocks to the system: a millisecond for 16 MB of them."""
-    with contextlib.suppress(OSError, AttributeError):
-        _c_library().malloc_trim(0)
+                c_library().madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_DONTNEED)

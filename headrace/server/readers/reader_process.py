@@ -6,14 +6,17 @@ server's end of the socket is closed, however that has come about.
 
 from __future__ import annotations
 
+import gc
 import os
 import select
 import signal
 import socket
+import sys
 from collections import deque
 from pathlib import Path
 from typing import Any, Final
 
+from headrace import limits
 from headrace.clock import SystemClock
 from headrace.commands.table import commands_for
 from headrace.dispatch.engine import Engine
@@ -24,8 +27,7 @@ from headrace.errors import AnsweredError, CommandError, Interrupted
 from headrace.memory_budget import exceeded
 from headrace.running_command import RunningCommand, Work
 from headrace.server.failures import log_failure, read_error
-from headrace.server.measured_memory import MeasuredMemory, resident_bytes
-from headrace.server.process import return_freed_memory
+from headrace.server.measured_memory import MeasuredMemory, resident_bytes, return_freed_memory
 from headrace.server.readers.frames import Frames, frame
 from headrace.store.reader_store import ReaderStore
 from headrace.thread_calls import ThreadCall
@@ -79,7 +81,8 @@ class ReaderProcess:
         self._frames = Frames()
         self._reported: dict[str, int] = dict(self._engine.metrics)
         self._measured = MeasuredMemory(self._engine.memory)
-        self._measured.resident, self._measured.return_freed = resident_bytes, return_freed_memory
+        self._measured.resident, self._measured.return_freed = resident_bytes, _return_freed_memory
+        self._has_freed = True  # since memory was last returned to the system
 
     def serve(self) -> None:
         """Run commands until the server is gone."""
@@ -87,7 +90,7 @@ class ReaderProcess:
         while True:
             if not self._paused:
                 self._store.forget_read()  # whose pages the server may then use again
-                self._poll.poll()
+                self._rest()
             elif not self._poll.poll(0):
                 self._resume()
                 continue
@@ -96,6 +99,13 @@ class ReaderProcess:
                 return
             for message, payload in self._frames.feed(data):
                 self._take(message, payload)
+
+    def _rest(self) -> None:
+        """Wait for a command; return what is freed if none comes for a while."""
+        if self._has_freed and not self._poll.poll(limits.QUIET_SECONDS * 1000):
+            _return_freed_memory()
+            self._has_freed = False
+        self._poll.poll()
 
     def _take(self, message: dict[str, Any], payload: bytes) -> None:
         if "run" in message:
@@ -108,6 +118,7 @@ class ReaderProcess:
             self._engine.cursors.kill(message["close"])
 
     def _begin(self, message: dict[str, Any], raw: bytes) -> None:
+        self._has_freed = True
         number, address, local = message["client"]
         engine, client = self._engine, ClientInfo(number, address, tuple(local) if type(local) is list else local)
         if "parameters" in message:
@@ -195,10 +206,18 @@ class ReaderProcess:
         self._socket.sendall(frame(message, payload))
 
 
+def _return_freed_memory() -> None:
+    """Return freed blocks to the system."""
+    if (arrow := sys.modules.get("pyarrow")) is not None:
+        arrow.default_memory_pool().release_unused()
+    return_freed_memory()
+
+
 def serve(connection: socket.socket) -> None:
     """Be a reader until the server's end of `connection` is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(_NICENESS)
+    gc.freeze()
     frames = Frames()
     while data := connection.recv(_RECEIVE_BYTES):
         for start, _ in frames.feed(data):
