@@ -56,6 +56,7 @@ class Reader(asyncio.Protocol):
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
+        self._pool.add(self)
         self._parameters = dict(self._pool.parameters)
         self.send({**self._pool.start_message(), "parameters": self._parameters})
 
@@ -167,6 +168,7 @@ class Readers:
         self._starting: set[asyncio.Task[None]] = set()
         self._start_at = 0.0  # not before this time: one has failed to start
         self._pending: deque[tuple[ReaderCall, Done]] = deque()  # that no reader is there for
+        self._retires: asyncio.TimerHandle | None = None
         self._held: list[tuple[int, Done]] = []  # that have read a commit which is not published yet
         core.store.transactions.wake_listeners.append(self._woken)
 
@@ -201,7 +203,9 @@ class Readers:
             _fail(call, done)
 
     def give_up(self, call: ReaderCall) -> None:
-        """End a command; its `done` is not called any more."""
+        """End a command, whose `done` has no effect any more."""
+        if call.outcome is not None and call.outcome.cursor is not None and call.cursor is None:
+            call.outcome.cursor.close()
         self._pending = deque(item for item in self._pending if item[0] is not call)
         for reader in self._readers:
             reader.give_up(call)
@@ -245,6 +249,10 @@ class Readers:
     def call_later(self, seconds: float, function: Callable[[int], None], number: int) -> None:
         """Call a function in some seconds."""
         self._core.loop.call_later(seconds, function, number)
+
+    def add(self, reader: Reader) -> None:
+        """A reader's process has been started."""
+        self._readers.append(reader)
 
     def ready(self) -> None:
         """A reader has started: give it what waits."""
@@ -335,12 +343,15 @@ class Readers:
             LOG.error("a reader process cannot be started: %s", printable(error))
             self._not_started()
             return
-        self._readers.append(reader)
-        await reader.has_started.wait()
+        try:
+            await asyncio.wait_for(reader.has_started.wait(), limits.READER_START_SECONDS_MAX)
+        except TimeoutError:
+            LOG.error("a reader process has not started within %d s", limits.READER_START_SECONDS_MAX)
+            reader.kill()
         if not reader.is_ready:
             self._not_started()
-        elif len(self._readers) == 1:
-            loop.call_later(limits.READER_IDLE_SECONDS, self._retire)
+        elif self._retires is None:
+            self._retires = loop.call_later(limits.READER_IDLE_SECONDS, self._retire)
 
     def _not_started(self) -> None:
         """Do without another reader for a while."""
@@ -356,8 +367,9 @@ class Readers:
         for reader in self:
             if not reader.calls and reader not in used and reader.idle_since <= before:
                 reader.retire()
+        self._retires = None
         if self._readers and not self._core.ending:
-            self._core.loop.call_later(limits.READER_IDLE_SECONDS, self._retire)
+            self._retires = self._core.loop.call_later(limits.READER_IDLE_SECONDS, self._retire)
 
 
 def _fail(call: ReaderCall, done: Done) -> None:

@@ -6,6 +6,7 @@ server's end of the socket is closed, however that has come about.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import select
@@ -31,12 +32,17 @@ from headrace.server.measured_memory import MeasuredMemory, resident_bytes, retu
 from headrace.server.readers.frames import Frames, frame
 from headrace.store.reader_store import ReaderStore
 from headrace.thread_calls import ThreadCall
+from headrace.time_limit import watch
 from headrace.turns import Turn, Turns
 from headrace.values.bson import find_element
 
 _RECEIVE_BYTES: Final = 256 * 1024
 _NICENESS: Final = 5
 """Below the server's priority: what it does is short, and clients wait for it."""
+
+
+_OOM_SCORE: Final = "500"
+"""If the system is out of memory, it is to kill a reader and not the server."""
 
 
 class _Running:
@@ -82,6 +88,7 @@ class ReaderProcess:
         self._reported: dict[str, int] = dict(self._engine.metrics)
         self._measured = MeasuredMemory(self._engine.memory)
         self._measured.resident, self._measured.return_freed = resident_bytes, _return_freed_memory
+        watch.memory_is_exceeded = lambda: self._measured.excess() > 0
         self._has_freed = True  # since memory was last returned to the system
 
     def serve(self) -> None:
@@ -217,6 +224,8 @@ def serve(connection: socket.socket) -> None:
     """Be a reader until the server's end of `connection` is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(_NICENESS)
+    with contextlib.suppress(OSError):  # elsewhere than on Linux
+        Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
     gc.freeze()
     frames = Frames()
     while data := connection.recv(_RECEIVE_BYTES):

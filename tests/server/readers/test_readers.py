@@ -14,6 +14,7 @@ from pymongo.errors import CursorNotFound, ExecutionTimeout, OperationFailure
 
 import headrace
 from headrace import limits
+from tests.held_commits import HeldCommits
 from tests.server.raw import RawClient
 from tests.server.readers.reading import moved_count, on_loop, only_reader, readers_of, serving, start_readers
 from tests.waiting import until
@@ -73,6 +74,21 @@ def test_a_read_sees_what_was_written_before_it(server: headrace.Server, client:
             client.t.growing.create_index("n")
     client.t.growing.drop()
     assert client.t.growing.count_documents({"n": {"$gte": 0}}) == 0
+
+
+def test_a_reader_answers_once_the_server_has_published_what_it_has_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LMDB shows a commit to the reader when it is on the disk, and its client has not been answered yet."""
+    commits = HeldCommits()
+    with serving() as server, RawClient(server.address) as client, RawClient(server.address) as other:
+        client.ask({"insert": "c", "documents": [{"n": 0}]})
+        commits.hold(monkeypatch)
+        client.send({"insert": "c", "documents": [{"n": 1}]})
+        assert commits.synced.wait(60)
+        other.send({"count": "c", "query": {"n": {"$gte": 0}}})
+        until(lambda: readers_of(server)._held)
+        commits.go_on.set()
+        acknowledged, counted = client.receive()[1], other.receive()[1]
+    assert counted["n"] == 2 and counted["operationTime"] >= acknowledged["operationTime"]
 
 
 def test_cursors_stay_in_the_reader_that_has_opened_them(
