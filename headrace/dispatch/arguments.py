@@ -52,11 +52,13 @@ class FieldType:
         return CommandError(14, f"BSON field '{path}' is the wrong type '{type_name(value)}', expected {expected}")
 
 
+_ANY: Final = (
+    "double", "string", "object", "array", "binData", "objectId", "bool", "date", "regex", "javascript", "int",
+    "timestamp", "long", "decimal", "minKey", "maxKey",
+)  # fmt: skip
 TYPES: Final = {
-    "any": FieldType((
-        "double", "string", "object", "array", "binData", "objectId", "bool", "date", "regex", "javascript", "int",
-        "timestamp", "long", "decimal", "minKey", "maxKey",
-    )),
+    "any": FieldType(_ANY),
+    "anyBool": FieldType(_ANY, truthy, bool),  # of commands without an IDL: what is no number and not false is true
     "array": FieldType(("array",)),
     "binData": FieldType(("binData",)),
     "bool": FieldType(("bool", "long", "int", "decimal", "double"), truthy, bool),  # MongoDB's safeBool
@@ -235,6 +237,11 @@ def documents(name: str, fields: Fields, *, required: bool = False) -> Field[lis
             fields.check(f"{path}.{index}", item)
 
     return array(name, "object", required=required, check=check)
+
+
+def any_boolean(name: str) -> Field[bool]:
+    """A boolean of a command without an IDL in MongoDB: a value of any type counts as one."""
+    return Field(name, "anyBool", False)
 
 
 def boolean(name: str, default: bool = False, *, strict: bool = False, required: bool = False) -> Field[bool]:

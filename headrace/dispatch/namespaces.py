@@ -24,6 +24,10 @@ OPLOG: Final = "local.oplog.rs"
 PRE_IMAGES: Final = "config.system.preimages"
 TRANSACTIONS: Final = "config.transactions"
 VERSIONS: Final = "admin.system.version"
+_WITHOUT_IDL: Final = frozenset({
+    "planCacheClear", "planCacheClearFilters", "planCacheListFilters", "planCacheSetFilter", "reIndex", "validate",
+})  # fmt: skip
+"""The commands for which a collection's name of another type is an invalid namespace."""
 _DATABASE_REFUSED: Final = frozenset('/\\. "$\x00')
 
 
@@ -58,7 +62,8 @@ def target(request: Request) -> str:
     """The namespace that a command's first field names: `{find: "coll"}` on a database."""
     name = request.body[request.name]
     if type(name) is not str:
-        raise CommandError(2, f"collection name has invalid type {type_name(name)}")
+        code = 73 if request.name in _WITHOUT_IDL else 2
+        raise CommandError(code, f"collection name has invalid type {type_name(name)}")
     return check_namespace(f"{request.db}.{name}")
 
 

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from headrace.dispatch.arguments import Fields, array, document, string
+from headrace.dispatch.arguments import Fields
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
-from headrace.dispatch.generic_arguments import COLLATION
 from headrace.dispatch.namespaces import target
 from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import on_collection
@@ -23,49 +22,68 @@ from headrace.query.match import parse_filter
 from headrace.query.sort import parse_sort
 from headrace.store.catalog import Collection
 
-COMMENT: Final = string("comment")
-PROJECTION: Final = document("projection")
-QUERY: Final = document("query")
-SORT: Final = document("sort")
-_SHAPE: Final = (COLLATION, PROJECTION, QUERY, SORT)
-INDEXES: Final = array("indexes", error=(2, "required field indexes must be an array"))
+_SHAPE: Final = ("collation", "projection", "query", "sort")
 
 
-def _shape(request: Request, collection: Collection | None) -> Shape | None:
+def _documents(request: Request) -> dict[str, dict[str, Any]]:
+    """The parts of a shape that are given; an array counts as a document. Raises 2 for what is none."""
+    parts: dict[str, dict[str, Any]] = {}
+    for name in _SHAPE:
+        if name in request.body:
+            value = request.body[name]
+            if type(value) is list and name != "collation":
+                value = {str(index): item for index, item in enumerate(value)}
+            if type(value) is not dict:
+                raise CommandError(2, f"{'required' if name == 'query' else 'optional'} field {name} must be an object")
+            parts[name] = value
+    return parts
+
+
+def _shape(parts: dict[str, dict[str, Any]], collection: Collection) -> Shape | None:
     """The shape that is named, if any. Raises 2 for a sort or a projection without a query."""
-    body = request.body
-    if body.get("query") is None:
-        if any(body.get(name) is not None for name in ("collation", "projection", "sort")):
+    if "query" not in parts:
+        if parts:
             raise CommandError(2, "sort, projection, or collation provided without query")
         return None
-    spec, sort = QUERY.of(body), SORT.of(body)
-    collation = collation_of(collection, body.get("collation"))
+    spec, sort = parts["query"], parts.get("sort")
+    collation = collation_of(collection, parts.get("collation"))
     node = parse_filter(spec, collation=collation).node if spec else None
     return shape_of(node, parse_sort(sort, collation) if sort else None, collation)
 
 
+def _collection(context: CommandContext, request: Request) -> Collection | None:
+    """The collection that is named, None if it is not there. Raises 166 for a view."""
+    collection = context.view.collection(target(request))
+    if collection is not None and collection.is_view:
+        raise CommandError(166, f"Namespace {collection.namespace} is a view, not a collection")
+    return collection
+
+
 def clear(context: CommandContext, request: Request) -> dict[str, Any]:
     """planCacheClear: forget the plans of a shape, or all of a collection."""
-    collection = context.view.collection(target(request))
-    shape = _shape(request, collection)
-    if collection is not None and shape is None:
-        clear_plan_cache(collection)
-    elif collection is not None and shape is not None:
-        plan_cache_of(collection).forget(shape)
+    collection = _collection(context, request)
+    if collection is not None:
+        shape = _shape(_documents(request), collection)
+        if shape is None:
+            clear_plan_cache(collection)
+        else:
+            plan_cache_of(collection).forget(shape)
     return {}
 
 
 def set_filter(context: CommandContext, request: Request) -> dict[str, Any]:
     """planCacheSetFilter: from now on plans of the shape use these indexes only. Raises 2."""
-    collection = context.view.collection(target(request))
-    if collection is None or collection.is_view:
+    collection = _collection(context, request)
+    if collection is None:
         raise CommandError(2, "no such collection")
-    body = request.body
-    if body.get("query") is None:
+    parts = _documents(request)
+    if "query" not in parts:
         raise CommandError(2, "required field query missing")
-    chosen = INDEXES.of(body)
-    if body.get("indexes") is None:
+    chosen = request.body.get("indexes")
+    if chosen is None:
         raise CommandError(2, "required field indexes missing")
+    if type(chosen) is not list:
+        raise CommandError(2, "required field indexes must be an array")
     if not chosen:
         raise CommandError(2, "required field indexes must contain at least one index")
     for item in chosen:
@@ -73,17 +91,17 @@ def set_filter(context: CommandContext, request: Request) -> dict[str, Any]:
             raise CommandError(2, "each item in indexes must be an object or string")
         if not item and type(item) is dict:
             raise CommandError(2, "index specification cannot be empty")
-    shape = _shape(request, collection)
+    shape = _shape(parts, collection)
     assert shape is not None
-    made = IndexFilter(QUERY.of(body), SORT.of(body), PROJECTION.of(body), body.get("collation") or {}, chosen)
-    filters_of(context.view, collection)[shape] = made
+    query, sort, projection, collation = (parts.get(name, {}) for name in ("query", "sort", "projection", "collation"))
+    filters_of(context.view, collection)[shape] = IndexFilter(query, sort, projection, collation, chosen)
     plan_cache_of(collection).forget(shape)
     return {}
 
 
 def list_filters(context: CommandContext, request: Request) -> dict[str, Any]:
     """planCacheListFilters: all filters of a collection."""
-    collection = context.view.collection(target(request))
+    collection = _collection(context, request)
     listed = [] if collection is None else filters_of(context.view, collection).values()
     return {
         "filters": [
@@ -97,10 +115,9 @@ def list_filters(context: CommandContext, request: Request) -> dict[str, Any]:
 
 def clear_filters(context: CommandContext, request: Request) -> dict[str, Any]:
     """planCacheClearFilters: remove the filter of a shape, or all."""
-    collection = context.view.collection(target(request))
-    shape = _shape(request, collection)
+    collection = _collection(context, request)
     if collection is not None:
-        filters = filters_of(context.view, collection)
+        filters, shape = filters_of(context.view, collection), _shape(_documents(request), collection)
         if shape is None:
             filters.clear()
         else:
@@ -109,14 +126,11 @@ def clear_filters(context: CommandContext, request: Request) -> dict[str, Any]:
     return {}
 
 
+_FIELDS: Final = Fields(strict=False)
+"""MongoDB has no IDL of these commands: it looks at their fields where there is a collection, and ignores others."""
 COMMANDS: Final = (
-    Command("planCacheClear", clear, Fields(COMMENT, *_SHAPE), requires=on_collection("planCacheWrite")),
-    Command(
-        "planCacheClearFilters", clear_filters, Fields(COMMENT, *_SHAPE), requires=on_collection("planCacheIndexFilter")
-    ),
-    Command("planCacheListFilters", list_filters, Fields(COMMENT), requires=on_collection("planCacheIndexFilter")),
-    Command(
-        "planCacheSetFilter", set_filter, Fields(COMMENT, INDEXES, *_SHAPE),
-        requires=on_collection("planCacheIndexFilter"),
-    ),
-)  # fmt: skip
+    Command("planCacheClear", clear, _FIELDS, requires=on_collection("planCacheWrite")),
+    Command("planCacheClearFilters", clear_filters, _FIELDS, requires=on_collection("planCacheIndexFilter")),
+    Command("planCacheListFilters", list_filters, _FIELDS, requires=on_collection("planCacheIndexFilter")),
+    Command("planCacheSetFilter", set_filter, _FIELDS, requires=on_collection("planCacheIndexFilter")),
+)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from bson import Binary
 
-from headrace.dispatch.arguments import Fields, boolean, without_effect
+from headrace.dispatch.arguments import Fields, any_boolean
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.namespaces import OPLOG, target
@@ -20,15 +20,16 @@ from headrace.errors import CommandError
 from headrace.execution.integrity import CollectionReport, inspect
 from headrace.store.catalog import Collection
 
-BACKGROUND: Final = boolean("background")
-FULL: Final = boolean("full")
-METADATA: Final = boolean("metadata")
-REPAIR: Final = boolean("repair")
+BACKGROUND: Final = any_boolean("background")
+FULL: Final = any_boolean("full")
+METADATA: Final = any_boolean("metadata")
+CONFORMANCE: Final = any_boolean("checkBSONConformance")
+REPAIR: Final = any_boolean("repair")
 
 
 def validate(context: CommandContext, request: Request) -> dict[str, Any]:
-    """Raises 26 where there is no collection, 166 for a view, 72 for options that do not go together, 20 for a repair
-    of a member of a replica set."""
+    """Raises 26 where there is no collection, 166 for a view, 72 for options that do not go together and for a repair
+    of a member of a replica set, 115 for a standalone that is to validate in the background."""
     namespace, body = target(request), request.body
     _check_options(context, body)
     collection = context.view.collection(namespace)
@@ -45,6 +46,7 @@ def validate(context: CommandContext, request: Request) -> dict[str, Any]:
 
 def _check_options(context: CommandContext, body: dict[str, Any]) -> None:
     background, full, metadata, repair = (item.of(body) for item in (BACKGROUND, FULL, METADATA, REPAIR))
+    conforms = CONFORMANCE.of(body)
     for name, given in (("full", full), ("repair", repair)):
         if background and given:
             raise CommandError(
@@ -52,9 +54,19 @@ def _check_options(context: CommandContext, body: dict[str, Any]) -> None:
                 f"Running the validate command with both {{ background: true }} and {{ {name}: true }} is not "
                 "supported.",
             )
-    if metadata and (background or full or repair):
+    if conforms and repair:
+        raise CommandError(
+            72,
+            "Running the validate command with both { checkBSONConformance: true } and { repair: true } is not "
+            "supported.",
+        )
+    if metadata and (background or full or repair or conforms):
         raise CommandError(
             72, "Running the validate command with { metadata: true } is not supported with any other options"
+        )
+    if background and not context.store.oplog_enabled:
+        raise CommandError(
+            115, "Running the validate command with { background: true } is not supported in standalone mode"
         )
     if repair and context.store.oplog_enabled:
         raise CommandError(
@@ -124,7 +136,7 @@ def _invalid(report: CollectionReport) -> list[tuple[str, Any]]:
 
 _FIELDS: Final = Fields(
     BACKGROUND, FULL, METADATA, REPAIR,
-    *without_effect("bool", "checkBSONConformance", "enforceFastCount", "fixMultikey"), strict=False,
+    CONFORMANCE, any_boolean("enforceFastCount"), any_boolean("fixMultikey"), strict=False,
 )  # fmt: skip
 
 COMMANDS: Final = (
@@ -133,7 +145,7 @@ COMMANDS: Final = (
         validate,
         _FIELDS,
         pauses=True,
-        writes=lambda request: bool(request.body.get("repair")),
+        writes=lambda request: REPAIR.of(request.body),
         requires=on_collection("validate"),
     ),
 )

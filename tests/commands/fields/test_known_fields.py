@@ -187,13 +187,12 @@ def test_a_statement_knows_exactly_the_fields_that_mongodb_knows(path: str) -> N
 def test_the_table_has_every_command_that_refuses_what_it_does_not_know() -> None:
     ours = {"_mergeAuthzCollections", "headraceChanges"}
     undeclared = {"compact", "cloneCollectionAsCapped", "convertToCapped", "dataSize", "logApplicationMessage"}
-    planning = {"planCacheClear", "planCacheClearFilters", "planCacheListFilters", "planCacheSetFilter"}
     others = {
         "fsync", "profile", "reIndex", "removeQuerySettings", "rotateCertificates", "setQuerySettings",
         "setUserWriteBlockMode",
     }  # fmt: skip
     strict = {command.name for command in COMMANDS.values() if command.fields.strict}
-    assert strict == FIELDS.keys() | ours | undeclared | planning | others
+    assert strict == FIELDS.keys() | ours | undeclared | others
 
 
 def test_every_command_has_the_generic_fields() -> None:
