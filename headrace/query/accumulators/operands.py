@@ -79,7 +79,7 @@ def read_percentile_arguments(name: str, argument: Any) -> dict[str, Any]:
 def check_fractions(value: Any) -> tuple[float, ...]:
     """The operand `p` of $percentile: a list of numbers from 0 to 1. Raises 7750300 to 7750303."""
     if type(value) is not list or not value:
-        raise CommandError(7750300, "The $percentile 'p' field must be an array of numbers from [0.0, 1.0]")
+        raise CommandError(7750301, "The $percentile 'p' field must be an array of numbers from [0.0, 1.0]")
     fractions = []
     for item in value:
         if type(item) not in NUMBERS:

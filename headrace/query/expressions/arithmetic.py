@@ -147,7 +147,8 @@ def _mod(left: Any, right: Any) -> Any:
 
 def _remainder(left: Any, right: Any) -> Any:
     if double_of(right) == 0:
-        raise CommandError(16610, "can't $mod by zero")
+        is_decimal = type(left) is Decimal128 or type(right) is Decimal128
+        raise CommandError(5733415 if is_decimal else 16610, "can't $mod by zero")
     if type(left) is Decimal128 or type(right) is Decimal128:
         return wrap(EXACT_REMAINDERS.remainder(decimal_of(left), decimal_of(right)))
     if type(left) is float or type(right) is float:

@@ -96,10 +96,10 @@ def _make_index_of(
             return None
         if type(items) is not list:
             raise CommandError(40090, f"$indexOfArray requires an array as a first argument, found: {type_name(items)}")
-        first = 0 if start is None else search_bound("$indexOfArray", start(env), "starting index")
+        first = 0 if start is None else search_bound("$indexOfArray", start(env), "starting index", 9711600)
         last = len(items)
         if end is not None:
-            last = min(last, search_bound("$indexOfArray", end(env), "ending index"))
+            last = min(last, search_bound("$indexOfArray", end(env), "ending index", 9711600))
         target = sought(env)
         return next((index for index in range(first, last) if equal(items[index], target, collation)), -1)
 
@@ -120,13 +120,13 @@ def _simplify_index_of(call: Call) -> Expression:
     return call
 
 
-def search_bound(name: str, value: Any, what: str) -> int:
-    """A bound of a search, as an int of 32 bits. Raises 40096 if it is not integral, 40097 if it is negative."""
+def search_bound(name: str, value: Any, what: str, code: int = 40096) -> int:
+    """A bound of a search, as an int of 32 bits. Raises `code` if it is not integral, the next if it is negative."""
     number = int32_of(value)
     if number is None:
-        raise CommandError(40096, f"{name}requires an integral {what}, found a value of type: {type_name(value)}")
+        raise CommandError(code, f"{name}requires an integral {what}, found a value of type: {type_name(value)}")
     if number < 0:
-        raise CommandError(40097, f"{name} requires a nonnegative {what}, found: {number}")
+        raise CommandError(code + 1, f"{name} requires a nonnegative {what}, found: {number}")
     return number
 
 
@@ -294,18 +294,21 @@ def _sort_part(steps: tuple[str, ...], collation: Any, item: Any) -> Any:
 def _sort_keys(pattern: Any) -> list[tuple[tuple[str, ...], bool]]:
     """The paths to sort by (no steps: the whole element), most significant first, and whether each descends."""
     if type(pattern) is not dict:
-        return [((), _descends(pattern))]
+        if type(pattern) not in NUMBERS:
+            raise CommandError(
+                2942507, "The $sort element type must be either an object or a numeric type, but found: " +
+                type_name(pattern),
+            )  # fmt: skip
+        return [((), _descends(pattern, 2942506))]
     if not pattern:
-        raise CommandError(15976, "$sort stage must have at least one sort key")
-    return [(checked_path(path), _descends(direction)) for path, direction in pattern.items()]
+        raise CommandError(2942505, "$sortArray requires at least one sort field")
+    return [(checked_path(path), _descends(direction, 2942505)) for path, direction in pattern.items()]
 
 
-def _descends(direction: Any) -> bool:
-    if type(direction) not in NUMBERS:
-        raise CommandError(15974, f"Illegal key in $sort specification: {as_text(direction)}")
-    number = int32_of(direction)
+def _descends(direction: Any, code: int) -> bool:
+    number = int32_of(direction) if type(direction) in NUMBERS else None
     if number not in (1, -1):
-        raise CommandError(15975, "$sort key ordering must be 1 (for ascending) or -1 (for descending)")
+        raise CommandError(code, f"The $sort element value must be either 1 or -1, but found: {as_text(direction)}")
     return number == -1
 
 

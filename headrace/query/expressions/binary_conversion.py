@@ -17,7 +17,8 @@ from typing import Any, Final
 from bson import Binary, Int64
 
 from headrace.errors import CommandError
-from headrace.query.expressions.numbers import int32_of, is_nullish
+from headrace.query.expressions.numbers import NUMBERS, int32_of, is_nullish
+from headrace.values.bson import type_name
 
 _FORMATS: Final = ("auto", "base64", "base64url", "hex", "utf8", "uuid")
 _UUID: Final = 4
@@ -72,6 +73,8 @@ def _format(options: ConvertOptions) -> str:
 def _order(options: ConvertOptions) -> str:
     if is_nullish(options.byte_order):
         return "<"
+    if type(options.byte_order) is not str:
+        raise CommandError(9130001, "$convert requires that 'byteOrder' be a string")
     if options.byte_order not in ("big", "little"):
         raise CommandError(9130002, f"Invalid 'byteOrder' argument for $convert: {options.byte_order}")
     return ">" if options.byte_order == "big" else "<"
@@ -80,8 +83,12 @@ def _order(options: ConvertOptions) -> str:
 def _subtype(options: ConvertOptions) -> int:
     if is_nullish(options.subtype):
         return 0
+    if type(options.subtype) not in NUMBERS:
+        raise CommandError(4341108, f"In $convert, 'subtype' must be a number, found: {type_name(options.subtype)}")
     number = int32_of(options.subtype)
-    if number is None or not 0 <= number <= 255:
+    if number is None:
+        raise CommandError(4341106, f"In $convert, 'subtype' must be an integer, found: {options.subtype}")
+    if not (0 <= number <= 9 or 128 <= number <= 255):
         raise CommandError(4341107, f"In $convert, invalid binary data subtype: {options.subtype}")
     return number
 

@@ -219,6 +219,8 @@ def _target(value: Any) -> tuple[str | None, Any]:
         unknown = set(value) - {"type", "subtype"}
         if unknown or "type" not in value:
             raise CommandError(9, "$convert's 'to' argument must be an object with 'type' and optionally 'subtype'")
+        if value.get("subtype", 0) is None:
+            raise CommandError(4341108, "In $convert, 'subtype' must be a number, found: null")
         return _type_named(value["type"]), value.get("subtype")
     return _type_named(value), None
 

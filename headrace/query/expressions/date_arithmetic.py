@@ -30,13 +30,15 @@ _WEEKDAYS: Final = {
     for name in (long, long[:3])
 }
 _SUNDAY: Final = 6
+_MONTH_BINS_MAX: Final = 100_000_000_000
+"""MongoDB's largest bin of months, quarters or years."""
 _REFERENCE_DAYS: Final = days_of(2000, 1, 1)
 
 
-def read_unit(name: str, value: Any) -> str:
-    """A time unit. Raises 5439013 if it is no string, 9 if it is unknown."""
+def read_unit(name: str, value: Any, code: int = 5439013) -> str:
+    """A time unit. Raises `code` if it is no string, 9 if it is unknown."""
     if type(value) is not str:
-        raise CommandError(5439013, f"{name} requires 'unit' to be a string, but got {type_name(value)}")
+        raise CommandError(code, f"{name} requires 'unit' to be a string, but got {type_name(value)}")
     if value not in _SHORT and value not in _DAYS and value not in _MONTHS:
         raise CommandError(
             9, f"{name} parameter 'unit' value parsing failed :: caused by :: unknown time unit: {value}"
@@ -59,7 +61,7 @@ def _adder(name: str, sign: int) -> OperatorParser:
             date, which = start(env), unit(env)
             if is_nullish(date) or is_nullish(which):
                 return None
-            step = read_unit(name, which)
+            step = read_unit(name, which, 5166404)
             count = amount(env)
             if is_nullish(count) or (zone := read_zone(timezone, env)) is None:
                 return None
@@ -68,6 +70,8 @@ def _adder(name: str, sign: int) -> OperatorParser:
             number = int64_of(count)
             if number is None:
                 raise CommandError(5166405, f"{name} expects integer amount of time units")
+            if sign < 0 and number == -(2**63):
+                raise CommandError(6045000, f"invalid {name[1:]} 'amount' parameter value: {number}")
             return DatetimeMS(_added(name, date_of(date), step, sign * number, zone))
 
         return evaluate
@@ -86,6 +90,8 @@ def _added(name: str, instant: int, unit: str, amount: int, zone: Zone) -> int:
         if fits_long(moved):
             moved = zone.utc(moved)
     if not fits_long(moved):
+        if unit == "millisecond":
+            raise CommandError(5166406, f"{name[1:]} overflowed")
         raise CommandError(5976500, f"invalid {name[1:]} 'amount' parameter value: {amount} {unit}")
     return moved
 
@@ -199,6 +205,8 @@ def _truncated(instant: int, unit: str, size: int, zone: Zone, weekday: int) -> 
             reference += (weekday - weekday_of(reference)) % 7
         start = days - (days - reference) % (size * _DAYS[unit])
     else:
+        if size > _MONTH_BINS_MAX:
+            raise CommandError(5439006, f"dateTrunc unsupported binSize value {size}")
         year, month, _ = civil_of(days)
         months = (year - 2000) * 12 + month - 1
         months -= months % (size * _MONTHS[unit])

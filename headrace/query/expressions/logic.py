@@ -173,7 +173,18 @@ def _parse_branches(value: Any, context: ParseContext) -> list[Expression | None
     return nodes
 
 
-_SWITCH: Final = Operator("$switch", _make_switch, folds=False)
+def _simplify_switch(call: Call) -> Expression:
+    """Raise 40069 where no branch can be taken, and there is no default."""
+    default, *branches = call.operands
+    if default is None and all(type(case) is Constant and not truthy(case.value) for case in branches[::2]):
+        raise CommandError(
+            40069,
+            "One cannot execute a switch statement where all the cases evaluate to false without a default",
+        )
+    return call
+
+
+_SWITCH: Final = Operator("$switch", _make_switch, folds=False, simplify=_simplify_switch)
 
 
 def _junction(name: str, make: Make) -> OperatorParser:

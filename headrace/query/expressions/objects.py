@@ -7,6 +7,7 @@ from typing import Any, Final
 from headrace.errors import CommandError
 from headrace.query.expressions.expression import ABSENT, Call, Constant, Evaluate, Expression, Operator, ParseContext
 from headrace.query.expressions.expression_parser import parse_operand
+from headrace.query.expressions.field_paths import FieldPathExpression
 from headrace.query.expressions.numbers import is_nullish
 from headrace.query.expressions.operator_parser import NamedArguments, OperatorParser, binary, positional, unary
 from headrace.values.bson import MISSING, type_name
@@ -33,13 +34,12 @@ def _from_array(value: Any) -> Any:
     first = type(value[0])
     if first not in (list, dict):
         raise CommandError(40398, f"Unrecognised input type format for $arrayToObject: {type_name(value[0])}")
-    pairs = []
-    for item in value:
-        pairs.append(_listed_pair(item) if first is list else _named_pair(item))
     made: dict[str, Any] = {}
+    pairs = [_listed_pair(item) if first is list else _named_pair(item) for item in value]
     for name, item in pairs:
         if "\0" in name:
-            raise CommandError(4940400, "Key field cannot contain an embedded null byte")
+            code = 4940400 if first is list else 4940401
+            raise CommandError(code, "Key field cannot contain an embedded null byte")
         made[name] = item
     return made
 
@@ -90,7 +90,7 @@ def _parse_get_field(argument: Any, context: ParseContext) -> Expression:
         name, source = parse_operand(argument, context), parse_operand("$$CURRENT", context)
     if type(name) is Constant and type(name.value) is not str:
         message = f"$getField requires 'field' to evaluate to type String, but got {type_name(name.value)}"
-        raise CommandError(5654602, message)
+        raise CommandError(3041704, message)
     return Call(_GET_FIELD, [name, source])
 
 
@@ -129,23 +129,25 @@ _UNSET_NAMED: Final = NamedArguments(
 def _parse_set_field(argument: Any, context: ParseContext) -> Expression:
     call = _SET_NAMED.parse(argument, context)
     assert isinstance(call, Call)
-    return Call(call.operator, [_constant_name("$setField", call.operands[0]), *call.operands[1:]])
+    return Call(call.operator, [_constant_name("$setField", argument, call.operands[0]), *call.operands[1:]])
 
 
 def _parse_unset_field(argument: Any, context: ParseContext) -> Expression:
     call = _UNSET_NAMED.parse(argument, context)
     assert isinstance(call, Call)
-    return Call(call.operator, [_constant_name("$unsetField", call.operands[0]), call.operands[1], ABSENT])
+    return Call(call.operator, [_constant_name("$unsetField", argument, call.operands[0]), call.operands[1], ABSENT])
 
 
-def _constant_name(operator: str, name: Expression | None) -> Expression:
-    optimized = name.optimized() if name is not None else ABSENT
-    if type(optimized) is not Constant:
-        raise CommandError(4161108, f"{operator} requires 'field' to evaluate to a constant")
-    if type(optimized.value) is not str:
-        message = f"{operator} requires 'field' to evaluate to type String, but got {type_name(optimized.value)}"
+def _constant_name(operator: str, argument: dict[str, Any], name: Expression | None) -> Expression:
+    constant = ABSENT if name is None else Constant({}) if argument["field"] == {} else name
+    if isinstance(constant, FieldPathExpression):
+        raise CommandError(4161108, f"{operator} requires 'field' to evaluate to a constant, and not a field path")
+    if type(constant) is not Constant:
+        raise CommandError(4161106, f"{operator} requires 'field' to evaluate to a constant")
+    if type(constant.value) is not str:
+        message = f"{operator} requires 'field' to evaluate to type String, but got {type_name(constant.value)}"
         raise CommandError(4161107, message)
-    return optimized
+    return constant
 
 
 OPERATORS: Final[dict[str, OperatorParser]] = {
