@@ -279,8 +279,8 @@ SNAPSHOT_COLLECTION_COUNT_MAX: Final = (
     100  # collections whose snapshots are in a micro-batch: a commit of each takes 30 ms
 )
 FOLD_ROW_COUNT_MIN: Final = 20_000  # rows of a batch that tasks fold: two more rounds of tasks cost a second of CPU
-FOLD_BYTES_MAX: Final = (
-    1_000_000_000  # of a mirror without buckets that tasks write anew: each holds its share in memory
+FOLD_SLOT_BYTES_MAX: Final = (
+    250_000_000  # of a table without buckets, for each task that folds a batch: it may hold its share in memory
 )
 FOLD_TASK_COUNT_MAX: Final = 64  # that fold a batch: each writes a file
 FOLD_TASK_COUNT_MIN: Final = 4  # where a session does not tell how many tasks it runs at once

@@ -358,7 +358,7 @@ def staging_options(job: Job, sinks: Sequence[Sink], session: SparkSession) -> d
 
     Empty if the rows are for more than that.
     """
-    from headrace.spark.sinks.fold_tasks import is_cluster, slot_count
+    from headrace.spark.sinks.fold_tasks import is_cluster
     from headrace.spark.sinks.folding_sink import FoldingSink
 
     (sink,) = sinks if len(sinks) == 1 else (None,)
@@ -371,7 +371,7 @@ def staging_options(job: Job, sinks: Sequence[Sink], session: SparkSession) -> d
         return {"stageinto": sink.log.location.url}
     if isinstance(sink, FoldingSink) and (table := sink.folded_by_tasks) and is_cluster(session):
         sink.staged_by_source = True
-        return {"stageinto": table.location.url, "stageslots": table.slots(slot_count(session)).text()}
+        return {"stageinto": table.location.url, "stageslots": sink.slots(session).text()}
     return {}
 
 

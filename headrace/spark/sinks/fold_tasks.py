@@ -2,7 +2,7 @@
 
 The rows come in files, divided into slots by the document's key (`tables/slots.py`). The task of a slot reads its rows
 and what the table has of their documents, folds them as the driver would, and writes each file of the table anew that
-has one of them. Files of several slots are written anew by all of them, each its own rows.
+has one of them. A file of several slots is written anew by all of them, each its own rows, if it has a row of any.
 
 Where documents need columns that a typed table has not yet, tasks say which, the driver adds all of them, and these
 tasks run again. Where a column's type is to be another, all tasks run again and write all files anew. So the driver
@@ -29,7 +29,7 @@ from headrace.spark.rows.events import Row
 from headrace.spark.sinks.contract import MicroBatch
 from headrace.spark.tables.delta_documents import DeltaDocuments
 from headrace.spark.tables.delta_files import WrittenFile
-from headrace.spark.tables.document_files import DocumentFiles
+from headrace.spark.tables.document_files import DocumentFile, DocumentFiles
 from headrace.spark.tables.fold import (
     DOCUMENT_OPERATIONS,
     MirrorDiverged,
@@ -42,7 +42,7 @@ from headrace.spark.tables.fold import (
 from headrace.spark.tables.history_table import stored_versions, table_of, versions_by_key
 from headrace.spark.tables.mirror_table import stored_rows, upserted
 from headrace.spark.tables.progress import Progress
-from headrace.spark.tables.staged_files import StagedFile
+from headrace.spark.tables.staged_files import StagedFile, read_staged
 from headrace.spark.tables.typed.table_schema import SchemaChange
 from headrace.spark.tables.versions import VersionChanges
 
@@ -207,7 +207,7 @@ class FoldTask:
             if groups:
                 with pq.ParquetFile(file.name, filesystem=self.table.location.files) as opened:
                     pieces.append(opened.read_row_groups(groups))
-        rows = MicroBatch("", 0, pa.concat_tables(pieces)).masked(self.omit).rows() if pieces else []
+        rows = self._masked(pieces)
         slots = self.table.slots
         every = range(slot, slots.buckets, slots.count) if self.table.before is not None else ()
         buckets: dict[int, list[Row]] = {bucket: [] for bucket in (every if slots.buckets else (0,))}
@@ -216,10 +216,23 @@ class FoldTask:
             buckets.setdefault(slots.bucket(key_of(row)) if about_one else 0, []).append(row)
         return buckets
 
+    def _masked(self, pieces: Sequence[pa.Table]) -> list[Row]:
+        """The rows, in order, without the fields that the table omits."""
+        return MicroBatch("", 0, pa.concat_tables(pieces)).masked(self.omit).rows() if pieces else []
+
+    def _touched(self, slot: int, bucket: int, rows: list[Row]) -> list[DocumentFile]:
+        """The files that the slot's task writes anew; of shared ones each task finds the same."""
+        table, keys = self.table, pa.array(document_keys(rows), pa.string())
+        files = table.files_of(slot, bucket)
+        every = pa.array([], pa.string())
+        if any(file.shared for file in files):
+            staged = [read_staged([file], table.location) for file in self.staged]
+            every = pa.array(document_keys(self._masked(staged)), pa.string())
+        return [file for file in files if table.is_touched(file, every if file.shared else keys)]
+
     def _folded(self, slot: int, bucket: int, rows: list[Row]) -> FoldedSlot | None:
         table = self.table
-        wanted = pa.array(document_keys(rows), pa.string())
-        touched = [file for file in table.files_of(slot, bucket) if table.is_touched(file, wanted)]
+        touched = self._touched(slot, bucket, rows)
         old = pa.concat_tables([table.stored.empty_table(), *(table.read(file, slot) for file in touched)])
         result = self.fold.folded(rows, table.decoded(old, self.fold.keys(rows)), table.codec.prefix)
         if any(table.slots.bucket(key) != bucket for key in result.rows.column("_id").to_pylist()):

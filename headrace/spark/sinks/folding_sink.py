@@ -21,6 +21,7 @@ from headrace.spark.sinks.stage_files import schema_of, stage
 from headrace.spark.tables.delta_documents import DeltaDocuments
 from headrace.spark.tables.drop_policy import checked_policy
 from headrace.spark.tables.leftover_keys import KeyedTable, LeftoverKeys
+from headrace.spark.tables.slots import Slots
 from headrace.spark.tables.staged_files import StagedBatch, merged_batches, read_staged, remove_files, staged_prefix
 from headrace.spark.tables.staged_rows import staged_batches
 from headrace.spark.tables.table_owner import TableOwner, check_owner, check_servers
@@ -51,6 +52,7 @@ class FoldingSink:
         self._leftover_keys = LeftoverKeys(table, policy)
         self._several = several
         self._policy = checked_policy(policy)
+        self._slots: Slots | None = None
         self.owner: TableOwner | None = None
         self.omit: Mask | None = None
         """The fields that the table does not have."""
@@ -73,6 +75,12 @@ class FoldingSink:
         if self.folded_by_tasks is None or not is_cluster(_active_session()):
             return False
         return self.staged_by_source or bool(self.position().token)
+
+    def slots(self, spark: Any) -> Slots:
+        """The slots into which this sink has rows divided, from its first batch on."""
+        assert self.folded_by_tasks is not None
+        self._slots = self._slots or self.folded_by_tasks.slots(slot_count(spark))
+        return self._slots
 
     def apply(self, batch: MicroBatch) -> BatchReport | None:
         """See `contract.Sink`."""
@@ -97,7 +105,7 @@ class FoldingSink:
             if SERVER in schema.names or "documentKey" not in schema.names or were_fetched(frame):
                 rows = frame.toArrow()
             else:
-                staged = stage(frame, table.location, prefix, schema, "", table.slots(slot_count(frame.sparkSession)))
+                staged = stage(frame, table.location, prefix, schema, "", self.slots(frame.sparkSession))
         if staged is None:
             return self.apply(MicroBatch(query, number, rows))
         try:
@@ -113,8 +121,8 @@ class FoldingSink:
         if not staged.files:
             return None
         about_many = stats.begins or stats.ends or stats.invalidated or state.leftovers or state.servers
-        slots = table.slots(slot_count(frame.sparkSession))
-        files = None if about_many or stats.row_count < limits.FOLD_ROW_COUNT_MIN else table.files(slots)
+        few = stats.row_count < limits.FOLD_ROW_COUNT_MIN
+        files = None if about_many or few else table.files(self.slots(frame.sparkSession))
         task = FoldTask(files, staged.files, self._fold(state), self.omit) if files else None
         result = task.run(frame.sparkSession, table) if task else None
         if result is None:

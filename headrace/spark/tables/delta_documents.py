@@ -19,7 +19,7 @@ from headrace import limits
 from headrace.clock import SystemClock
 from headrace.spark.columns.infer import with_growth
 from headrace.spark.rows.events import SERVER
-from headrace.spark.tables.delta_commits import commit_properties, compact_small_files, newest_commit
+from headrace.spark.tables.delta_commits import byte_count, commit_properties, compact_small_files, newest_commit
 from headrace.spark.tables.delta_files import (
     Partition,
     WrittenFile,
@@ -179,7 +179,11 @@ class DeltaDocuments:
         compact_small_files(table, properties, self.compact_commits, self.codec.cluster)
 
     def slots(self, count: int) -> Slots:
-        """Up to `count` slots for the table's rows."""
+        """Slots for the table's rows: `count`, or some times as many where the table is large."""
+        table = self._open_table.now()
+        size = byte_count(table) if table else 0
+        while size / count > limits.FOLD_SLOT_BYTES_MAX / 2:
+            count *= 2
         return Slots(count)
 
     def properties(self, state: Any, metadata: Mapping[str, str]) -> CommitProperties:
@@ -207,7 +211,8 @@ class DeltaDocuments:
         actions = pa.table(table.get_add_actions(flatten=True)).to_pylist()
         if of:
             actions = [each for each in actions if each[f"partition.{of[0]}"] == of[1]]
-        if not slots.buckets and sum(each["size_bytes"] for each in actions) > limits.FOLD_BYTES_MAX:
+        share = sum(each["size_bytes"] for each in actions) / slots.count
+        if not slots.buckets and share > limits.FOLD_SLOT_BYTES_MAX:
             return None
         files = []
         for each in actions:

@@ -143,7 +143,8 @@ class DeltaMirror(DeltaDocuments):
         )
 
     def slots(self, count: int) -> Slots:
-        return Slots(min(count, self._slots.buckets or count), self._slots.buckets)
+        buckets = self._slots.buckets
+        return Slots(min(count, buckets), buckets) if buckets else super().slots(count)
 
     def files(self, slots: Slots) -> DocumentFiles | None:
         return self.files_for(slots, self._slots.bucketed(schema().empty_table()).schema)

@@ -65,8 +65,11 @@ class DocumentFiles:
         return [file for file in self.files if file.shared or file.owner == owner]
 
     def is_touched(self, file: DocumentFile, keys: pa.Array) -> bool:
-        """Whether the file is to be written anew: it may have a row with one of the keys, or all files are."""
-        if file.shared or self.before is not None:
+        """Whether the file is to be written anew: it has a row with one of the keys, or all files are.
+
+        The keys are those of the slot; for a shared file, which all slots then write anew, those of the batch.
+        """
+        if self.before is not None:
             return True
         name = self.codec.name("_id")
         rows = read_files(self.location, [file.name], pa.schema([pa.field(name, pa.string())]))

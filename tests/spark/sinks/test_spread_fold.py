@@ -67,7 +67,9 @@ def spread(request: pytest.FixtureRequest) -> Spread:
         assert table is not None
         if request.param == "by the source's":
             sink.staged_by_source = True
-            frame = SourceFrame(rows, table.location.url, staged_prefix("q", number), table.slots(3).text())
+            frame = SourceFrame(
+                rows, table.location.url, staged_prefix("q", number), sink.slots(frame.sparkSession).text()
+            )
         return sink.apply_frame(frame, "q", number)
 
     return apply
@@ -242,12 +244,31 @@ def test_a_small_batch_stays_in_the_driver(spread: Spread, tmp_path: Path, monke
 def test_a_table_too_large_for_tasks_is_merged_by_the_driver(
     spread: Spread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "FOLD_BYTES_MAX", 0)
     sink = mirror_sink(tmp_path)
     spread(sink, _table([_row(1, "insert", {"_id": 1})]))
+    monkeypatch.setattr(limits, "FOLD_SLOT_BYTES_MAX", 1)
     monkeypatch.setattr(FoldTask, "run", lambda *_: pytest.fail("tasks fold it"))
     spread(sink, _table([_row(2, "insert", {"_id": 2})]), 1)
     assert len(rows_of(sink)) == 2
+
+
+def test_a_large_table_has_more_tasks_and_keeps_the_files_that_no_row_changes(
+    spread: Spread, in_tasks: Callable[[], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_tasks()
+    for number in range(2):
+        inserts = [_row(100 * number + key, "insert", {"_id": 100 * number + key}) for key in range(1, 41)]
+        spread(mirror_sink(tmp_path), _table(inserts), number)
+    before = DeltaTable(tmp_path)
+    sizes = pa.table(before.get_add_actions(flatten=True)).column("size_bytes").to_pylist()
+    monkeypatch.setattr(limits, "FOLD_SLOT_BYTES_MAX", sum(sizes) / 5)
+    sink = mirror_sink(tmp_path)
+    spread(sink, _table([_row(300, "replace", {"_id": 7, "n": 1})]), 2)
+    assert sink.slots(None).count == 12
+    files = set(DeltaTable(tmp_path).file_uris())
+    assert len(files & set(before.file_uris())) == len(sizes) - 1 and len(files) > len(sizes)
+    keys = [row["_id"] for row in rows_of(sink)]
+    assert len(keys) == len(set(keys)) == 80
 
 
 def test_fields_that_the_table_omits_are_omitted_by_tasks(
