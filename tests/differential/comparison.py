@@ -49,10 +49,11 @@ class Finding:
     commands: list[Document]
 
 
-def run_case(case: Case) -> Finding | None:
-    """Run all steps. Return the first difference, or the first exception, which ends them."""
+def run_case(case: Case, *, in_reader: bool = False) -> Finding | None:
+    """Run all steps. Return the first difference, or the first exception, which ends them. `in_reader`: a reader
+    process answers what it may."""
     with small_limits(case.limits):
-        run = _Run()
+        run = _Run(in_reader=in_reader)
         try:
             with _time_limit():
                 for step in case.steps:
@@ -63,7 +64,7 @@ def run_case(case: Case) -> Finding | None:
         except Exception:
             return Finding(traceback.format_exc(limit=-6), run.commands())
         finally:
-            run.paths.at.close()
+            run.paths.close()
     return None
 
 
@@ -84,8 +85,8 @@ def _time_limit() -> Iterator[None]:
 
 
 class _Run:
-    def __init__(self) -> None:
-        self.paths = Paths()
+    def __init__(self, *, in_reader: bool = False) -> None:
+        self.paths = Paths(in_reader=in_reader)
         self.documents: list[Document] = []
         """All documents in natural order, as clients outside of transactions see them."""
         self._is_clustered = False

@@ -25,6 +25,7 @@ from headrace.turns import Turn, Turns
 from headrace.values.bson import decode
 from tests.differential.documents import raw
 from tests.differential.model import Difference
+from tests.differential.reader import DrivenReader
 
 Document = dict[str, Any]
 
@@ -65,8 +66,10 @@ def small_limits(chosen: dict[str, int]) -> Iterator[None]:
 class Paths:
     """A server with a collection `c`, whose commands are sent inside a transaction where one is open."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, in_reader: bool = False) -> None:
+        """`in_reader`: a reader process answers what it may, and has its own limits."""
         self.at = DrivenServer(clock=FakeClock())
+        self.reader = DrivenReader(self.at) if in_reader else None
         self.at.between = self._during
         self.open: Document | None = None
         """The fields that make a command one of the open transaction."""
@@ -79,6 +82,12 @@ class Paths:
         self.last: Document = {}
         """The command that was sent last."""
         self._number = 0
+
+    def close(self) -> None:
+        """Close the server."""
+        if self.reader is not None:
+            self.reader.close()
+        self.at.close()
 
     def begin(self) -> None:
         """Begin a transaction, which reads as of now."""
@@ -100,6 +109,8 @@ class Paths:
     def send(self, body: Document, *, database: str = "t") -> Document:
         """Return the reply to a command outside of the transaction, also to one that failed."""
         self.last = body
+        if self.reader is not None and (answer := self.reader.run(database, body)) is not None:
+            return answer
         reply = self.at.run(database, body)
         if isinstance(reply, Wait):
             return {"ok": 0.0, "code": 0, "errmsg": "it would wait"}
@@ -118,10 +129,12 @@ class Paths:
             return
         published, self.published = self.published, None
         open_fields, self.open, last = self.open, None, self.last
+        reader, self.reader = self.reader, None  # for which a server would wait until the commit is published
         try:
             self._see(published)
         finally:
             self.open, self.published, self.last = open_fields, published, last
+            self.reader = reader
 
     def _see(self, published: list[Document]) -> None:
         self.forget_indexes()

@@ -30,6 +30,15 @@ def test_access_paths_agree_in_many_cases(part: int) -> None:
     compare(range(1000 + 50 * part, 1050 + 50 * part))
 
 
+@pytest.mark.process
+def test_readers_agree() -> None:
+    """Each case has a reader process of its own."""
+    for seed in range(2000, 2012):
+        case = random_case(seed)
+        finding = run_case(case, in_reader=True)
+        assert finding is None, report(seed, case, finding)
+
+
 def test_a_case_shrinks_to_what_fails() -> None:
     steps = [{"do": {"insert": "c", "documents": [{"_id": at, "a": at} for at in range(5)]}}, {"ask": {"kind": "find"}}]
 

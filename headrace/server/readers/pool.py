@@ -336,7 +336,7 @@ class Readers:
         ours, theirs = socket.socketpair()
         try:
             with theirs:
-                process = await loop.run_in_executor(None, _spawn, theirs.fileno())
+                process = await loop.run_in_executor(None, spawn, theirs.fileno())
             reader = Reader(self, process)
             await loop.create_unix_connection(lambda: reader, sock=ours)
         except OSError as error:
@@ -381,7 +381,7 @@ def _fail(call: ReaderCall, done: Done) -> None:
     done()
 
 
-def _spawn(descriptor: int) -> subprocess.Popen[bytes]:
+def spawn(descriptor: int) -> subprocess.Popen[bytes]:
     """Start a reader process with this end of a socket."""
     # With the package of this process, and without what the working directory may have of its name.
     paths = [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]
