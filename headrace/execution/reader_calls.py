@@ -132,7 +132,12 @@ class ReaderCall:
 def may_move(engine: Engine, command: Command, request: Request) -> bool:
     """Whether a reader may run a command: it reads what is stored, at the last commit, and nothing else."""
     body = request.body
-    if engine.fail_points.active or engine.store.index_filters or engine.profiler.of(request.db).level:
+    if (
+        request.sequences
+        or engine.fail_points.active
+        or engine.store.index_filters
+        or engine.profiler.of(request.db).level
+    ):
         return False
     if "autocommit" in body or (body.get("readConcern") or {}).get("level") == "snapshot":
         return False

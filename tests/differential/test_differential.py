@@ -33,7 +33,7 @@ def test_access_paths_agree_in_many_cases(part: int) -> None:
 @pytest.mark.process
 def test_readers_agree() -> None:
     """Each case has a reader process of its own."""
-    for seed in range(2000, 2012):
+    for seed in range(2000, 2006):
         case = random_case(seed)
         finding = run_case(case, in_reader=True)
         assert finding is None, report(seed, case, finding)

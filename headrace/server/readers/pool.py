@@ -386,8 +386,9 @@ def spawn(descriptor: int) -> subprocess.Popen[bytes]:
     # With the package of this process, and without what the working directory may have of its name.
     paths = [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    # A session of its own: Ctrl-C in the terminal is the server's.
+    # A process group of its own: Ctrl-C in the terminal is the server's. Not a session, for which Linux would share the
+    # cores out anew, whatever the priorities in it.
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "headrace.server.readers", str(descriptor)], env=environment,
-        pass_fds=(descriptor,), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True,
+        pass_fds=(descriptor,), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, process_group=0,
     )  # fmt: skip
