@@ -30,6 +30,7 @@ _FIND: Final = {"query": {"_id": 1}, "update": {"$set": {"a": 1}}}
 _PRIVILEGE: Final = {"resource": {"db": "shop", "collection": "orders"}, "actions": ["find"]}
 _STATEMENT: Final = {"q": {"_id": 1}, "u": {"$set": {"a": 1}}}
 _MERGE: Final = {"tempUsersCollection": "admin.tempusers", "db": "shop"}
+_QUERY: Final = {"find": "orders", "filter": {"a": 1}, "$db": "shop"}
 EXAMPLES: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "_mergeAuthzCollections": ("admin", {"_mergeAuthzCollections": 1, **_MERGE}),
     "aggregate": ("shop", {"aggregate": "orders", "pipeline": [], "cursor": {}}),
@@ -68,11 +69,15 @@ EXAMPLES: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "listCollections": ("shop", {"listCollections": 1}),
     "logApplicationMessage": ("admin", {"logApplicationMessage": "hello"}),
     "renameCollection": ("admin", {"renameCollection": "shop.spare", "to": "shop.renamed"}),
+    "removeQuerySettings": ("admin", {"removeQuerySettings": _QUERY}),
     "revokePrivilegesFromRole": ("shop", {"revokePrivilegesFromRole": "clerk", "privileges": [_PRIVILEGE]}),
     "revokeRolesFromRole": ("shop", {"revokeRolesFromRole": "clerk", "roles": ["read"]}),
     "revokeRolesFromUser": ("shop", {"revokeRolesFromUser": "ann", "roles": ["read"]}),
     "rolesInfo": ("shop", {"rolesInfo": 1}),
+    "setClusterParameter": ("admin", {"setClusterParameter": {"changeStreamOptions": {}}}),
     "setFeatureCompatibilityVersion": ("admin", {"setFeatureCompatibilityVersion": "0"}),
+    "setQuerySettings": ("admin", {"setQuerySettings": _QUERY, "settings": {"reject": True}}),
+    "setUserWriteBlockMode": ("admin", {"setUserWriteBlockMode": 1, "global": False}),
     "update": ("shop", {"update": "orders", "updates": [_STATEMENT]}),
     "updateRole": ("shop", {"updateRole": "clerk", "roles": ["read"]}),
     "updateUser": ("shop", {"updateUser": "ann", "customData": {"a": 1}}),
