@@ -195,6 +195,14 @@ class Access:
         self._set(client, grants)
         return grants
 
+    def shown_roles(self, client: ClientInfo) -> list[dict[str, Any]]:
+        """The roles of the connection's user, with those they inherit, as `$$USER_ROLES` has them."""
+        if client.shown_roles is not None:
+            return client.shown_roles
+        grants = self.grants(client)
+        roles = () if grants is None else grants.resolved.roles
+        return [{"_id": each.id, "role": each.role, "db": each.db} for each in roles]
+
     def _set(self, client: ClientInfo, grants: Grants | None) -> None:
         client.grants = grants
         client.last_session = None

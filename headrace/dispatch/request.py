@@ -60,6 +60,7 @@ class ClientInfo:
         "last_session",
         "local_address",
         "metadata",
+        "shown_roles",
         "tls",
         "uid",
     )
@@ -91,6 +92,8 @@ class ClientInfo:
         """The login that has begun on this connection, see `commands/users/logging_in.py`."""
         self.grants: Any = None
         """The privileges of its user; None: no user is logged in. Read through `Access.grants`."""
+        self.shown_roles: list[dict[str, Any]] | None = None
+        """The value of `$$USER_ROLES`, in a reader process, which does not know the user."""
         self.is_program = False
         """Whether it is a thread of the program that has the store open, which needs no login."""
         self.cut_off = False

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from bson.datetime_ms import DatetimeMS
-
 from headrace import limits
 from headrace.changes.builder import EventBuilder
 from headrace.changes.stream import StreamSpec, parse_stream
@@ -109,11 +107,7 @@ def stream_spec(context: CommandContext, request: Request, pipeline: list[dict[s
         check_database(request.db)
         if isinstance(name, bool) or name != 1:
             raise CommandError(9, "Invalid command format: the 'aggregate' field must specify a collection name or 1")
-    variables: dict[str, Any] = {
-        "NOW": DatetimeMS(context.clock.now_ms()),
-        "CLUSTER_TIME": context.engine.last_write()[0],
-    }
-    variables.update(variables_of(body))
+    variables = variables_of(context, request)
     spec = parse_stream(
         request.db, coll, pipeline, collation=body.get("collation"), api_strict=bool(body.get("apiStrict")),
         context=PipelineContext(database=request.db, collection=coll, variables=variables),

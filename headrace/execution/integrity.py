@@ -20,6 +20,7 @@ from bson.errors import BSONError
 from headrace import limits
 from headrace.dispatch.context import CommandContext
 from headrace.errors import CommandError
+from headrace.execution.let import CommandVariables
 from headrace.query.match import parse_filter
 from headrace.store.catalog import Collection
 from headrace.store.checksums.transaction import DamagedValue
@@ -83,7 +84,7 @@ class _Inspection:
         self._recent = RecentRows()
         self._last: tuple[bytes, bytes | None] = b"", None
         validator = collection.options.get("validator")
-        self._complies = parse_filter(validator) if validator else None
+        self._complies = parse_filter(validator, variables=CommandVariables(context)) if validator else None
 
     def run(self) -> CollectionReport:
         report, store = self._report, self._context.store

@@ -1,20 +1,61 @@
-"""The `let` of a command: variables, each an expression without a document, evaluated once per command."""
+"""The variables of a command: its `let`, and MongoDB's own, such as `$$NOW`."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
+from bson.datetime_ms import DatetimeMS
+
+from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import LET
-from headrace.query.expressions import Env, parse_expression
+from headrace.dispatch.request import ClientInfo, Request
+from headrace.query.expressions import Env, ParseContext, parse_expression
 from headrace.values.bson import MISSING
 
+if TYPE_CHECKING:
+    from headrace.dispatch.access import Access
 
-def variables_of(body: dict[str, Any]) -> dict[str, Any]:
-    """The values by name, {} where there is no `let`. Raises what a wrong expression raises."""
-    values = {}
-    for name, value in LET.of(body).items():
+
+def _roles(context: CommandContext, client: ClientInfo | None) -> list[dict[str, Any]]:
+    access: Access = context.engine.access
+    return [] if client is None else access.shown_roles(client)
+
+
+_OWN: Final[dict[str, Callable[[CommandContext, ClientInfo | None], Any]]] = {
+    "NOW": lambda context, client: DatetimeMS(context.clock.now_ms()),
+    "CLUSTER_TIME": lambda context, client: context.engine.last_write()[0],
+    "USER_ROLES": _roles,
+}
+
+
+class CommandVariables(dict[str, Any]):
+    """Variables by name, each with one value for the complete command. MongoDB's own get theirs when they are first
+    asked for."""
+
+    __slots__ = ("_client", "_context")
+
+    def __init__(self, context: CommandContext, client: ClientInfo | None = None) -> None:
+        self._context, self._client = context, client
+
+    def __contains__(self, name: object) -> bool:
+        return dict.__contains__(self, name) or name in _OWN
+
+    def __missing__(self, name: str) -> Any:
+        value = self[name] = _OWN[name](self._context, self._client)
+        return value
+
+    def __bool__(self) -> bool:
+        return True
+
+
+def variables_of(context: CommandContext, request: Request, body: dict[str, Any] | None = None) -> CommandVariables:
+    """The variables, with the `let` of the request, or of another `body`: each an expression without a document,
+    evaluated once per command. Raises what a wrong expression raises."""
+    variables = CommandVariables(context, request.client)
+    for name, value in LET.of(request.body if body is None else body).items():
         if type(value) in (dict, list) or (type(value) is str and value.startswith("$")):
-            value = parse_expression(value).evaluate(Env({}))
+            value = parse_expression(value, context=ParseContext(constants=variables)).evaluate(Env({}))
         if value is not MISSING:
-            values[name] = value
-    return values
+            variables[name] = value
+    return variables

@@ -6,8 +6,6 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
-from bson.datetime_ms import DatetimeMS
-
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
@@ -33,27 +31,19 @@ from headrace.values.bson import decode, encode_in_order
 
 
 def pipeline_context_of(
-    context: CommandContext, namespace: str, body: dict[str, Any], depth: int = 0, request: Request | None = None
+    context: CommandContext, namespace: str, body: dict[str, Any], request: Request, depth: int = 0
 ) -> PipelineContext:
-    """Return what the stages of a command may refer to.
-
-    `depth` counts the stages around them that read another collection. `request`: the
-    client's, where stages may describe other collections.
-    """
+    """Return what the stages of a command may refer to. `depth` counts the stages around them that read another
+    collection."""
     database, _, name = namespace.partition(".")
     collection = context.view.collection(namespace)
-    variables: dict[str, Any] = {
-        "NOW": DatetimeMS(context.clock.now_ms()),
-        "CLUSTER_TIME": context.engine.last_write()[0],
-    }
-    variables.update(variables_of(body))
 
     def read_collection(other: str | None, coll: str, depth: int) -> Iterator[dict[str, Any]]:
         target, pipeline = resolve(context, f"{other or database}.{coll}")
         results = (decode(raw) for raw in documents(context, target, {}, None))
         if not pipeline:
             return results
-        inner = pipeline_context_of(context, target, {}, depth + 1, request)
+        inner = pipeline_context_of(context, target, {}, request, depth + 1)
         return run_pipeline(parse_pipeline(pipeline, context=inner), results)
 
     def find_equal(other: str | None, coll: str, path: str) -> EqualDocuments | None:
@@ -61,7 +51,6 @@ def pipeline_context_of(
         return None if pipeline or is_virtual(context, target) else equal_documents(context, target, path)
 
     def describe(coll: str, stage: str, spec: Any) -> Iterator[dict[str, Any]]:
-        assert request is not None
         target, pipeline = resolve(context, f"{database}.{coll}")
         if pipeline:
             raise CommandError(40602, f"{stage} is only valid as the first stage in a pipeline")
@@ -70,8 +59,8 @@ def pipeline_context_of(
 
     return PipelineContext(
         database=database, collection=None if name == "$cmd.aggregate" else name,
-        collation=collation_of(collection, body.get("collation")), variables=variables,
-        read_collection=read_collection, find_equal=find_equal, describe=None if request is None else describe,
+        collation=collation_of(collection, body.get("collation")), variables=variables_of(context, request, body),
+        read_collection=read_collection, find_equal=find_equal, describe=describe,
         memory=memory_of(context, body), depth=depth, text=text_query(collection, namespace),
     )  # fmt: skip
 
@@ -81,15 +70,12 @@ def run_pipeline_on(
     namespace: str,
     pipeline: list[dict[str, Any]],
     body: dict[str, Any],
-    request: Request | None = None,
+    request: Request,
 ) -> Iterator[bytes]:
-    """The raw documents that leave a pipeline over `namespace` (a view's own stages are in it already).
-
-    `request`: the client's, where the pipeline may begin with a stage whose source is the server.
-    """
-    pipeline_context = pipeline_context_of(context, namespace, body, request=request)
+    """The raw documents that leave a pipeline over `namespace` (a view's own stages are in it already)."""
+    pipeline_context = pipeline_context_of(context, namespace, body, request)
     stages = parse_pipeline(pipeline, context=pipeline_context)
-    if request is not None and stages and isinstance(stages[0], ServerStage):
+    if stages and isinstance(stages[0], ServerStage):
         made = server_stages.documents(context, request, resolve(context, namespace)[0], stages[0])
         return _finish(context, namespace, stages[1:], made)
     base, _ = resolve(context, namespace)
@@ -107,7 +93,7 @@ def run_pipeline_on(
     results, plan = in_order(
         context, base, spec, pipeline_context.collation,
         Order() if sort is None else Order(sort.order, sort.count_max),
-        variables=dict(pipeline_context.variables), hint=body.get("hint"), scored=is_scored(pipeline_context),
+        variables=pipeline_context.variables, hint=body.get("hint"), scored=is_scored(pipeline_context),
     )  # fmt: skip
     if sort is not None and plan is not None and plan.is_sorted:
         limit = sort.count_max
@@ -175,7 +161,7 @@ def first_of_each(
     collection = stored(context, namespace)
     if path is None or collection is None or collection.is_view:
         return None
-    finder = Finder(collection, spec, pipeline_context.collation, dict(pipeline_context.variables), hint)
+    finder = Finder(collection, spec, pipeline_context.collation, pipeline_context.variables, hint)
     order = Order() if sort is None else Order(sort.order)
     access = finder.distinct(context.view, path, order, with_missing=True)
     if access is None:
@@ -220,8 +206,7 @@ def _count_of_all(
             head = {"_id": constant}
         case _:
             return None
-    variables = dict(pipeline_context.variables)
-    finder = Finder(collection, spec, pipeline_context.collation, variables, body.get("hint"))
+    finder = Finder(collection, spec, pipeline_context.collation, pipeline_context.variables, body.get("hint"))
     total = quick_count(context, collection, finder, spec)
     if total is None:
         return None

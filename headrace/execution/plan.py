@@ -5,7 +5,7 @@ All commands that match documents use this: find, update, delete, findAndModify,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from bson import Decimal128, Int64, ObjectId
@@ -64,7 +64,7 @@ class Finder:
 
     def __init__(
         self, collection: Collection, spec: dict[str, Any], collation: Collation | None,
-        variables: dict[str, Any] | None = None, hint: Any = None, between: IndexRange | None = None,
+        variables: Mapping[str, Any] | None = None, hint: Any = None, between: IndexRange | None = None,
     ) -> None:  # fmt: skip
         """Parse `spec`; raises what is wrong with it. A filter on nothing but a plain `_id` is not even parsed.
 
@@ -109,7 +109,7 @@ class Finder:
         if between is not None:
             self._bound(between)
 
-    def _parsed(self, variables: dict[str, Any] | None) -> Predicate:
+    def _parsed(self, variables: Mapping[str, Any] | None) -> Predicate:
         """The filter, parsed; notes what it searches for. Raises 2 for a search with a hint."""
         nears: list[Near] = []
         text = text_query(self._collection)

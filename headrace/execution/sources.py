@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from bson import Binary, Int64
@@ -83,7 +83,7 @@ def stored(context: CommandContext, namespace: str) -> Collection | None:
 
 def virtual(
     context: CommandContext, namespace: str, spec: dict[str, Any], collation: Collation | None, backward: bool,
-    variables: dict[str, Any] | None = None,
+    variables: Mapping[str, Any] | None = None,
 ) -> Iterator[bytes]:  # fmt: skip
     """Matching raw documents of the oplog or another shown table."""
     current: Callable[[], View] = lambda: context.view  # noqa: E731
@@ -185,7 +185,7 @@ def _by_ids(context: CommandContext, collection: Collection, values: list[Any]) 
 
 def documents(
     context: CommandContext, namespace: str, spec: dict[str, Any], collation: Collation | None, *,
-    backward: bool = False, variables: dict[str, Any] | None = None, hint: Any = None,
+    backward: bool = False, variables: Mapping[str, Any] | None = None, hint: Any = None,
 ) -> Iterator[bytes]:  # fmt: skip
     """Matching raw documents of a namespace that is no view; none where there is nothing of that name."""
     return in_order(
@@ -195,7 +195,7 @@ def documents(
 
 def in_order(
     context: CommandContext, namespace: str, spec: dict[str, Any], collation: Collation | None, order: Order, *,
-    backward: bool = False, variables: dict[str, Any] | None = None, hint: Any = None,
+    backward: bool = False, variables: Mapping[str, Any] | None = None, hint: Any = None,
     between: IndexRange | None = None, marked: bool = False, explained: bool = False, scored: bool = False,
 ) -> Opened:  # fmt: skip
     """As `documents`, in the order asked for if they can be read so; `explained`: planned without the plan cache.

@@ -8,7 +8,7 @@ cache, as by MongoDB, so that `allPlansExecution` has the trial that chose.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
@@ -233,7 +233,7 @@ def _find(context: CommandContext, request: Request) -> Plan:
 
 def _read(
     context: CommandContext, collection: Collection | None, spec: dict[str, Any], body: dict[str, Any],
-    variables: dict[str, Any] | None = None, order: Order = ANY_ORDER,
+    variables: Mapping[str, Any] | None = None, order: Order = ANY_ORDER,
 ) -> ReadPlan | None:  # fmt: skip
     """The plan that reads the matches; `body` has the collation and the hint."""
     collation = collation_of(collection, body.get("collation"))
@@ -278,11 +278,11 @@ def _distinct(context: CommandContext, request: Request) -> Plan:
 
 def _writes(context: CommandContext, request: Request, statement: dict[str, Any], one: bool, sort: Any) -> Plan:
     """The plan of one statement of a write; `u` is in it if it would update."""
-    namespace, body = target(request), request.body
+    namespace = target(request)
     collection = context.view.collection(namespace)
     check_hint(collection, statement.get("hint"))
     collation, spec = collation_of(collection, statement.get("collation")), statement["q"]
-    let = variables_of(body) or None
+    let = variables_of(context, request)
     order = Order(parse_sort(sort, collation), 1) if sort else ANY_ORDER
     read = _read(context, collection, spec, statement, let, order)
     below = read_stage(read, spec)
@@ -383,7 +383,7 @@ def _pipeline(context: CommandContext, request: Request, examined: Examined, ver
     base, of_views = resolve(context, namespace)
     asked = find.as_pipeline(body) if request.name == "find" else PIPELINE.of(body)
     pipeline = [*of_views, *asked]
-    pipeline_context = pipeline_context_of(context, namespace, body)
+    pipeline_context = pipeline_context_of(context, namespace, body, request)
     stages = parse_pipeline(pipeline, context=pipeline_context)
     if any(stage.name == "$changeStream" for stage in stages):
         raise CommandError(115, "explain of a change stream is not supported")
@@ -438,7 +438,7 @@ def _source(
         return Plan(base, spec, stage, None, never), firsts.documents, firsts.stages
     order = Order(stages[0].order, stages[0].count_max) if stages and isinstance(stages[0], Sort) else ANY_ORDER
     documents, read = in_order(
-        context, base, spec, pipeline_context.collation, order, variables=dict(pipeline_context.variables), hint=hint,
+        context, base, spec, pipeline_context.collation, order, variables=pipeline_context.variables, hint=hint,
         explained=True, scored=is_scored(pipeline_context),
     )  # fmt: skip
     if read is not None and read.is_sorted and order.is_asked:

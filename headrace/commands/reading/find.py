@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -161,7 +161,7 @@ def selected(
     sort = body.get("sort") or {}
     hint = sort if "$natural" in sort else body.get("hint")
     backward = hint == {"$natural": -1}
-    let = variables_of(body) or None
+    let = variables_of(context, request)
     projection = body.get("projection")
     wanted = None if limit is None else skip + limit
     marked = RETURN_KEY.of(body) or SHOW_RECORD_ID.of(body)
@@ -223,7 +223,7 @@ def covering(projection: dict[str, Any]) -> tuple[str, ...] | None:
 
 def _projection(
     projection: dict[str, Any], spec: dict[str, Any], collection: Collection | None, collation: Collation | None,
-    variables: dict[str, Any] | None, sort: SortKey | None = None, score: TextScore | None = None,
+    variables: Mapping[str, Any] | None, sort: SortKey | None = None, score: TextScore | None = None,
 ) -> Projection:  # fmt: skip
     nears: list[Near] = []
     predicate = None
@@ -295,7 +295,7 @@ def _tail(
         )
     cursor = DocumentCursor(
         namespace,
-        _tailable(context, body, namespace, spec, None if is_oplog else collection),
+        _tailable(context, request, namespace, spec, None if is_oplog else collection),
         context,
         no_timeout=True,
         limit=LIMIT.of(body) or None,
@@ -312,10 +312,11 @@ def _tail(
 
 
 def _tailable(
-    context: CommandContext, body: dict[str, Any], namespace: str, spec: dict[str, Any], collection: Collection | None
+    context: CommandContext, request: Request, namespace: str, spec: dict[str, Any], collection: Collection | None
 ) -> Iterator[bytes]:
     """The documents of a tailable cursor: matched, skipped, projected. `collection`: None for the oplog."""
-    collation, variables = collation_of(collection, body.get("collation")), variables_of(body) or None
+    body = request.body
+    collation, variables = collation_of(collection, body.get("collation")), variables_of(context, request)
     if collection is None:
         matches = documents(context, namespace, spec, collation, variables=variables)
     else:

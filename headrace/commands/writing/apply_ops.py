@@ -113,7 +113,7 @@ def _apply_insert(
     if _match(context, collection, operation) is not None:
         return _change(context, request, operation, collection)
     target = Target(context, collection)
-    Validator(request.body).check(target.collection, operation.raw_o)
+    Validator(request.body, context).check(target.collection, operation.raw_o)
     measure(context, target)
     insert(context, target, operation.raw_o)
     while capped.make_room(context.txn, target.collection):

@@ -268,7 +268,7 @@ def _delete(
     operation = group[0]
     try:
         operation.check_collection(context)
-        let, retryable = variables_of(request.body) or None, totals.retryable_at(index)
+        let, retryable = variables_of(context, request), totals.retryable_at(index)
         removed = delete.run_statement(context, operation.namespace, operation.statement, let, retryable)
     except CommandError as error:
         totals.failed(index, "delete", error)

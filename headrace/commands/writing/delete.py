@@ -61,7 +61,7 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
     errors = refused(context.txn.collection(namespace), len(statements), ordered=ordered)
     if errors is not None:
         return {"n": 0, "writeErrors": errors}
-    let = variables_of(request.body) or None
+    let = variables_of(context, request)
     progress = progress_of(context, n=0, writeErrors=[])
     for index in range(progress["next"], len(statements)):
         if retryable is not None:

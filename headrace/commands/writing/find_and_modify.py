@@ -63,22 +63,21 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
     collection = writable(context, namespace)
     check_hint(collection, body.get("hint"))
     spec = QUERY.of(body)
-    finder = None
+    finder, variables = None, variables_of(context, request)
     if collection is not None:
-        finder = Finder(
-            collection, spec, collation_of(collection, body.get("collation")), variables_of(body) or None,
-            body.get("hint"),
-        )  # fmt: skip
+        collation = collation_of(collection, body.get("collation"))
+        finder = Finder(collection, spec, collation, variables, body.get("hint"))
     progress = progress_of(context, last={"n": 0}, document=None, sorted=None)
     if body.get("fields"):
-        _projection(body, collection, None if finder is None else finder.predicate, None)  # raises before a change
+        predicate = None if finder is None else finder.predicate
+        _projection(body, collection, predicate, None, variables)  # raises before a change
     if not progress["next"]:
         if REMOVE.of(body):
             _remove(context, request, collection, finder, progress)
         else:
-            _modify(context, request, namespace, collection, finder, progress)
+            _modify(context, request, namespace, collection, finder, variables, progress)
     predicate = None if finder is None or "upserted" in progress["last"] else finder.predicate
-    return {"lastErrorObject": progress["last"], "value": _shown(body, collection, progress, predicate)}
+    return {"lastErrorObject": progress["last"], "value": _shown(body, collection, progress, predicate, variables)}
 
 
 def _check(body: dict[str, Any]) -> None:
@@ -98,23 +97,28 @@ def _check(body: dict[str, Any]) -> None:
 
 
 def _shown(
-    body: dict[str, Any], collection: Collection | None, progress: dict[str, Any], predicate: Any
+    body: dict[str, Any],
+    collection: Collection | None,
+    progress: dict[str, Any],
+    predicate: Any,
+    variables: dict[str, Any],
 ) -> dict[str, Any] | None:
     document: dict[str, Any] | None = progress["document"]
     if document is None or not body.get("fields"):
         return document
-    return _projection(body, collection, predicate, progress["sorted"])(document)
+    return _projection(body, collection, predicate, progress["sorted"], variables)(document)
 
 
 def _projection(
-    body: dict[str, Any], collection: Collection | None, predicate: Any, document: dict[str, Any] | None
-) -> Projection:
+    body: dict[str, Any], collection: Collection | None, predicate: Any, document: dict[str, Any] | None,
+    variables: dict[str, Any],
+) -> Projection:  # fmt: skip
     """The projection of the answer; `document`: the one whose sort key it may show. Raises what is wrong with it."""
     sort = None if collection is None else _sort_key(body, collection)
     key = MISSING if sort is None or document is None else sort.values(document)
     return parse_projection(
         body["fields"], kind="find", predicate=predicate, collation=collation_of(collection, body.get("collation")),
-        variables=variables_of(body), sort_key=None if sort is None else lambda: lambda env: key,
+        variables=variables, sort_key=None if sort is None else lambda: lambda env: key,
     )  # fmt: skip
 
 
@@ -142,15 +146,14 @@ def _remove(
 
 def _modify(
     context: CommandContext, request: Request, namespace: str, collection: Collection | None, finder: Finder | None,
-    progress: dict[str, Any],
+    variables: dict[str, Any], progress: dict[str, Any],
 ) -> None:  # fmt: skip
     body = request.body
     spec = QUERY.of(body)
     upsert, new = UPSERT.of(body), NEW.of(body)
     statement = {"q": spec, "u": body["update"], "upsert": upsert}
     statement |= {name: body[name] for name in ("arrayFilters", "collation") if name in body}
-    let = variables_of(body) or None
-    update = parsed(statement, collection, let)
+    update = parsed(statement, collection, variables)
     if upsert:
         check_upsert_filter(spec)
     progress["last"] = {"n": 0, "updatedExisting": False}
@@ -158,10 +161,10 @@ def _modify(
         if not upsert:
             return
         absent = missing(namespace)
-        Finder(absent, spec, collation_of(absent, body.get("collation")), let, body.get("hint"))
+        Finder(absent, spec, collation_of(absent, body.get("collation")), variables, body.get("hint"))
         _sort_key(body, absent)
         collection = created(context, namespace)
-        finder = Finder(collection, spec, collation_of(collection, body.get("collation")), let)
+        finder = Finder(collection, spec, collation_of(collection, body.get("collation")), variables)
     retryable = retryable_of(context, request)
     applier = Applier(context, Target(context, collection), statement, update, finder, body, retryable)
     key, tried = _sort_key(body, collection), False

@@ -193,7 +193,7 @@ class Inserts:
     """Documents that are inserted at once: fewer where they bring many entries to indexes."""
 
     def __post_init__(self) -> None:
-        self.validator = Validator(self.request.body)
+        self.validator = Validator(self.request.body, self.context)
 
     def run(self, documents: list[bytes], first: int, offset: int = 0) -> None:
         """Insert `documents` from number `first` on; `offset`: the first one's number among the command's statements.

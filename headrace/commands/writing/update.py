@@ -210,7 +210,7 @@ def _run_statement(
     retryable: RetryableWrite | None,
 ) -> Outcome:  # fmt: skip
     collection = context.txn.collection(namespace)
-    let = variables_of(request.body) or None
+    let = variables_of(context, request)
     update = parsed(statement, collection, let)
     upsert = UPSERT.of(statement)
     if upsert:

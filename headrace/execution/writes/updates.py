@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -26,10 +27,13 @@ from headrace.values.position import to_timestamp
 
 def parsed(statement: dict[str, Any], collection: Collection | None, let: Any) -> Update:
     """The update of a statement, checked; raises what is wrong with it before anything is looked for."""
+    if statement.get("c"):
+        let = {} if let is None else copy(let)
+        let.update(statement["c"])
     return parse_update(
         statement["u"],
         array_filters=statement.get("arrayFilters"),
-        variables={**(let or {}), **(statement.get("c") or {})} or None,
+        variables=let,
         collation=collation_of(collection, statement.get("collation")),
         multi=MULTI.of(statement),
         upsert=UPSERT.of(statement),
@@ -76,7 +80,7 @@ class Applier:
         self._update = update
         self._finder = finder
         self._retryable = retryable
-        self._validator = Validator(body)
+        self._validator = Validator(body, context)
         varies = self._takes_time or update.needs_position or update.kind == "pipeline"
         self._shared_context = None if varies else UpdateContext(context.txn.wall_ms, _NO_TIME)
 

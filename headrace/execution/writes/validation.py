@@ -9,8 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace import limits
+from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import BYPASS
 from headrace.errors import CommandError
+from headrace.execution.let import CommandVariables
 from headrace.query.match import parse_filter
 from headrace.query.match.filter_failures import failure_details
 from headrace.query.operation_memory import size_of
@@ -23,7 +25,7 @@ def _accept(document: bytes) -> None:
     return None
 
 
-def checker(collection: Collection, body: dict[str, Any]) -> Callable[[bytes], None]:
+def checker(collection: Collection, body: dict[str, Any], context: CommandContext) -> Callable[[bytes], None]:
     """A function that raises 121 for a raw document the collection's validator refuses.
 
     The error has the details of what failed, until those of one command exceed their limit.
@@ -35,7 +37,8 @@ def checker(collection: Collection, body: dict[str, Any]) -> Callable[[bytes], N
         return _accept
     if collection.options.get("validationLevel", "strict") == "off":
         return _accept
-    matches = parse_filter(validator)
+    variables = CommandVariables(context)
+    matches = parse_filter(validator, variables=variables)
     described_bytes = 0
 
     def check(document: bytes) -> None:
@@ -45,7 +48,7 @@ def checker(collection: Collection, body: dict[str, Any]) -> Callable[[bytes], N
             return
         information = {"failingDocumentId": decoded.get("_id")}
         if described_bytes < limits.VALIDATION_DETAIL_BYTES_MAX:
-            details = run_limited(failure_details, validator, decoded)
+            details = run_limited(failure_details, validator, decoded, variables)
             described_bytes += size_of(details)
             if described_bytes < limits.VALIDATION_DETAIL_BYTES_MAX:
                 information["details"] = details
@@ -57,14 +60,14 @@ def checker(collection: Collection, body: dict[str, Any]) -> Callable[[bytes], N
 class Validator:
     """The check of documents on their way into a collection whose options may change while a command has paused."""
 
-    __slots__ = ("_body", "_check", "_options")
+    __slots__ = ("_body", "_check", "_context", "_options")
 
-    def __init__(self, body: dict[str, Any]) -> None:
-        self._body = body
+    def __init__(self, body: dict[str, Any], context: CommandContext) -> None:
+        self._body, self._context = body, context
         self._options: dict[str, Any] | None = None
 
     def check(self, collection: Collection, document: bytes) -> None:
         """Raise 121 for a raw document that the collection's validator refuses. May pause."""
         if collection.options is not self._options:
-            self._options, self._check = collection.options, checker(collection, self._body)
+            self._options, self._check = collection.options, checker(collection, self._body, self._context)
         self._check(document)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
@@ -70,7 +71,11 @@ def less_bound(variables: Mapping[str, Any], bound: Mapping[str, Any]) -> Mappin
     """The variables, less those that are bound at evaluation time."""
     if bound.keys().isdisjoint(variables.keys()):  # which looks at the fewer of both
         return variables
-    return {name: value for name, value in variables.items() if name not in bound}
+    left = copy(variables)  # which may make more when they are asked for
+    assert isinstance(left, dict)
+    for name in bound:
+        left.pop(name, None)
+    return left
 
 
 class Expression:

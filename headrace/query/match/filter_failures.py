@@ -6,8 +6,8 @@ Source: MongoDB's manual, "Document validation error output"; the recorded answe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
 
 from headrace.query.match.filter_parser import is_operator_object, parse_filter
 from headrace.query.match.schema_failures import labels, schema_failures
@@ -17,17 +17,25 @@ from headrace.values.paths import located_values, split_path
 Details = dict[str, Any]
 
 
-def failure_details(validator: dict[str, Any], document: dict[str, Any]) -> Details:
-    """The details of a document that the validator refuses. A valid validator is expected."""
-    return _failure(validator, document, matching=False) or {}
+def failure_details(validator: dict[str, Any], document: dict[str, Any], variables: Mapping[str, Any]) -> Details:
+    """The details of a document that the validator refuses. A valid validator is expected. `variables`: those that it
+    may refer to."""
+    return _failure(validator, _Failed(document, variables), matching=False) or {}
 
 
-def _failure(filter_: dict[str, Any], document: dict[str, Any], *, matching: bool) -> Details | None:
+class _Failed(NamedTuple):
+    """A document that is refused, and the variables of the command."""
+
+    document: dict[str, Any]
+    variables: Mapping[str, Any]
+
+
+def _failure(filter_: dict[str, Any], failed: _Failed, *, matching: bool) -> Details | None:
     """Why a filter does not match, or, if `matching`, does; None where that is not so."""
     clauses = list(_clauses(filter_))
     if len(clauses) == 1:
-        return _clause(clauses[0], document, matching=matching)
-    return _logical("$and", clauses, document, matching=matching)
+        return _clause(clauses[0], failed, matching=matching)
+    return _logical("$and", clauses, failed, matching=matching)
 
 
 def _clauses(filter_: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -45,50 +53,50 @@ def _clauses(filter_: dict[str, Any]) -> Iterator[dict[str, Any]]:
                 yield {name: {operator: argument}}
 
 
-def _clause(clause: dict[str, Any], document: dict[str, Any], *, matching: bool) -> Details | None:
+def _clause(clause: dict[str, Any], failed: _Failed, *, matching: bool) -> Details | None:
     ((name, value),) = clause.items()
-    if parse_filter(clause)(document) is not matching:
+    if parse_filter(clause, variables=failed.variables)(failed.document) is not matching:
         return None
     if name in ("$and", "$nor", "$or"):
-        return _logical(name, value, document, matching=matching)
+        return _logical(name, value, failed, matching=matching)
     if name == "$jsonSchema":
-        return _schema(value, document, matching=matching)
+        return _schema(value, failed, matching=matching)
     if name == "$expr":
-        return _expression(value, document, matching=matching)
+        return _expression(value, failed, matching=matching)
     if name.startswith("$"):
         reason = f"expression always evaluates to {str(matching).lower()}"
         return {"operatorName": name, "specifiedAs": clause, "reason": reason}
     if type(value) is dict and is_operator_object(value) and "$not" in value:
-        return _negated(name, value["$not"], document, matching=matching)
-    return _field(name, clause, document, matching=matching)
+        return _negated(name, value["$not"], failed, matching=matching)
+    return _field(name, clause, failed, matching=matching)
 
 
-def _logical(name: str, clauses: list[dict[str, Any]], document: dict[str, Any], *, matching: bool) -> Details | None:
+def _logical(name: str, clauses: list[dict[str, Any]], failed: _Failed, *, matching: bool) -> Details | None:
     """`$and`, `$or` and `$nor`: the clauses that are to blame, by index."""
     satisfied = matching if name != "$nor" else not matching
     blamed = [
         {"index": index, "details": details}
         for index, clause in enumerate(clauses)
-        if (details := _failure(clause, document, matching=satisfied)) is not None
+        if (details := _failure(clause, failed, matching=satisfied)) is not None
     ]
     if not blamed:
         return None
     return {"operatorName": name, "clausesSatisfied" if satisfied else "clausesNotSatisfied": blamed}
 
 
-def _schema(schema: dict[str, Any], document: dict[str, Any], *, matching: bool) -> Details:
+def _schema(schema: dict[str, Any], failed: _Failed, *, matching: bool) -> Details:
     if matching:
         return {"operatorName": "$jsonSchema", "specifiedAs": {"$jsonSchema": schema}, "reason": "schema matched"}
     return {
         "operatorName": "$jsonSchema", **labels(schema),
-        "schemaRulesNotSatisfied": schema_failures(schema, document),
+        "schemaRulesNotSatisfied": schema_failures(schema, failed.document),
     }  # fmt: skip
 
 
-def _expression(expression: Any, document: dict[str, Any], *, matching: bool) -> Details:
+def _expression(expression: Any, failed: _Failed, *, matching: bool) -> Details:
     from headrace.query.expressions import Env, ParseContext, parse_expression
 
-    result = parse_expression(expression, ParseContext({}, frozenset(), None)).evaluate(Env(document, {}))
+    result = parse_expression(expression, ParseContext(failed.variables)).evaluate(Env(failed.document))
     details = {
         "operatorName": "$expr", "specifiedAs": {"$expr": expression},
         "reason": "expression did match" if matching else "expression did not match",
@@ -96,13 +104,13 @@ def _expression(expression: Any, document: dict[str, Any], *, matching: bool) ->
     return details if result is MISSING else {**details, "expressionResult": result}
 
 
-def _negated(path: str, inner: Any, document: dict[str, Any], *, matching: bool) -> Details:
+def _negated(path: str, inner: Any, failed: _Failed, *, matching: bool) -> Details:
     condition = {path: inner}
-    details = _failure(condition, document, matching=not matching)
+    details = _failure(condition, failed, matching=not matching)
     return {"operatorName": "$not", "details": details or {}}
 
 
-def _field(path: str, clause: dict[str, Any], document: dict[str, Any], *, matching: bool) -> Details:
+def _field(path: str, clause: dict[str, Any], failed: _Failed, *, matching: bool) -> Details:
     """A condition on one field: the operator, how it was written, the reason, and the values that were considered."""
     value = clause[path]
     operator = next(iter(value)) if type(value) is dict and is_operator_object(value) else "$eq"
@@ -111,7 +119,7 @@ def _field(path: str, clause: dict[str, Any], document: dict[str, Any], *, match
     argument = value.get(operator) if type(value) is dict else value
     negated = operator in _NEGATIVE or (operator == "$exists" and not argument)
     enters = operator not in _OF_ARRAYS
-    considered = [item for item, _ in located_values(document, split_path(path), enter_last=enters)]
+    considered = [item for item, _ in located_values(failed.document, split_path(path), enter_last=enters)]
     there = [item for item in considered if item is not MISSING]
     details: Details = {"operatorName": operator, "specifiedAs": clause}
     reasons = _REASONS.get(operator, _COMPARED)

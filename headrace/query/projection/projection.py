@@ -65,7 +65,11 @@ def parse_projection(
     31253 and 31254 for mixed inclusion and exclusion, and what expressions raise.
     """
     bound = {} if bound is None else bound
-    constants = {name: value for name, value in (variables or {}).items() if name not in bound}
+    constants = variables or {}
+    if bound:
+        from headrace.query.expressions import less_bound
+
+        constants = less_bound(constants, bound)
     scope = ProjectionScope(collation, constants, frozenset(bound), sort_key, text_score, metadata or {})
     specification = read_specification(spec, is_find=kind == "find", scope=scope)
     return Projection(specification.mode, _steps(specification, predicate, collation, bound))

@@ -50,10 +50,11 @@ class PipelineUpdate(Update):
 
 def parse_pipeline_update(pipeline: list[Any], variables: Mapping[str, Any] | None, collation: Any) -> PipelineUpdate:
     """The update of a list of stages. Raises what the stages raise, and 72 for a stage not allowed in updates."""
+    from headrace.query.expressions import less_bound
     from headrace.query.pipeline import PipelineContext, parse_pipeline
 
     bound: dict[str, Any] = {"NOW": None, "CLUSTER_TIME": None}
-    constants = {name: value for name, value in (variables or {}).items() if name not in bound}
+    constants = less_bound(variables or {}, bound)
     context = PipelineContext(variables=constants, collation=collation, bound=bound)
     stages = parse_pipeline(pipeline, context=context)
     for element in pipeline:

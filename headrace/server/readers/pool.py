@@ -26,6 +26,8 @@ from headrace.server.readers.frames import Frames, frame
 from headrace.store.transaction_registry import SETTLED
 
 if TYPE_CHECKING:
+    from headrace.dispatch.access import Access
+    from headrace.dispatch.request import ClientInfo
     from headrace.server.core import Core
 
 LOG = logging.getLogger("headrace.server")
@@ -91,6 +93,8 @@ class Reader(asyncio.Protocol):
             "run": number, "leftMs": None if request.deadline_ms is None else max(0.0, request.deadline_ms - now_ms),
             "position": self._pool.position, "client": [client.connection_id, client.address, client.local_address],
         }  # fmt: skip
+        if (roles := self._pool.shown_roles(request.client)) is not None:
+            message["roles"] = roles
         if self._parameters != self._pool.parameters:
             self._parameters = message["parameters"] = dict(self._pool.parameters)
         self.send(message, request.raw)
@@ -231,6 +235,11 @@ class Readers:
     def position(self) -> int:
         """The position of the published state."""
         return self._core.store.last_position
+
+    def shown_roles(self, client: ClientInfo) -> list[dict[str, Any]] | None:
+        """The value of `$$USER_ROLES` for a client; None: it has none."""
+        access: Access = self._core.engine.access
+        return access.shown_roles(client) or None
 
     def now_ms(self) -> float:
         """The engine's monotonic time."""

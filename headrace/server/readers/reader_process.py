@@ -128,6 +128,7 @@ class ReaderProcess:
         self._has_freed = True
         number, address, local = message["client"]
         engine, client = self._engine, ClientInfo(number, address, tuple(local) if type(local) is list else local)
+        client.shown_roles = message.get("roles", [])
         if "parameters" in message:
             engine.parameters.update(message["parameters"])
         try:

@@ -108,7 +108,7 @@ CASES: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("validator", "document", "details"), CASES, ids=lambda item: str(item)[:50])
 def test_conditions(validator: dict[str, Any], document: dict[str, Any], details: dict[str, Any]) -> None:
-    assert failure_details(validator, document) == details
+    assert failure_details(validator, document, {}) == details
 
 
 SCHEMAS: list[tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]] = [
@@ -211,7 +211,7 @@ SCHEMAS: list[tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]] = [
 def test_schemas(schema: dict[str, Any], document: dict[str, Any], failures: list[dict[str, Any]]) -> None:
     validator = {"$jsonSchema": {"title": "orders", **schema}}
     expected = {"operatorName": "$jsonSchema", "title": "orders", "schemaRulesNotSatisfied": failures}
-    assert failure_details(validator, document) == expected
+    assert failure_details(validator, document, {}) == expected
 
 
 LEAVES: Any = st.sampled_from([
@@ -235,5 +235,5 @@ VALUES: Any = st.sampled_from([None, 0, 1, 2.5, "x", "y", [], [1], [1, 2], {"c":
 @given(FILTERS, st.dictionaries(st.sampled_from(["a", "b"]), VALUES))
 def test_whatever_fails_has_details(validator: dict[str, Any], document: dict[str, Any]) -> None:
     if not parse_filter(validator)(document):
-        details = failure_details(validator, document)
+        details = failure_details(validator, document, {})
         assert details["operatorName"].startswith("$") and encode(details)
