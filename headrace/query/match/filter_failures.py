@@ -20,17 +20,17 @@ Details = dict[str, Any]
 def failure_details(validator: dict[str, Any], document: dict[str, Any], variables: Mapping[str, Any]) -> Details:
     """The details of a document that the validator refuses. A valid validator is expected. `variables`: those that it
     may refer to."""
-    return _failure(validator, _Failed(document, variables), matching=False) or {}
+    return _failure(validator, _RefusedDocument(document, variables), matching=False) or {}
 
 
-class _Failed(NamedTuple):
+class _RefusedDocument(NamedTuple):
     """A document that is refused, and the variables of the command."""
 
     document: dict[str, Any]
     variables: Mapping[str, Any]
 
 
-def _failure(filter_: dict[str, Any], failed: _Failed, *, matching: bool) -> Details | None:
+def _failure(filter_: dict[str, Any], failed: _RefusedDocument, *, matching: bool) -> Details | None:
     """Why a filter does not match, or, if `matching`, does; None where that is not so."""
     clauses = list(_clauses(filter_))
     if len(clauses) == 1:
@@ -53,7 +53,7 @@ def _clauses(filter_: dict[str, Any]) -> Iterator[dict[str, Any]]:
                 yield {name: {operator: argument}}
 
 
-def _clause(clause: dict[str, Any], failed: _Failed, *, matching: bool) -> Details | None:
+def _clause(clause: dict[str, Any], failed: _RefusedDocument, *, matching: bool) -> Details | None:
     ((name, value),) = clause.items()
     if parse_filter(clause, variables=failed.variables)(failed.document) is not matching:
         return None
@@ -71,7 +71,7 @@ def _clause(clause: dict[str, Any], failed: _Failed, *, matching: bool) -> Detai
     return _field(name, clause, failed, matching=matching)
 
 
-def _logical(name: str, clauses: list[dict[str, Any]], failed: _Failed, *, matching: bool) -> Details | None:
+def _logical(name: str, clauses: list[dict[str, Any]], failed: _RefusedDocument, *, matching: bool) -> Details | None:
     """`$and`, `$or` and `$nor`: the clauses that are to blame, by index."""
     satisfied = matching if name != "$nor" else not matching
     blamed = [
@@ -84,7 +84,7 @@ def _logical(name: str, clauses: list[dict[str, Any]], failed: _Failed, *, match
     return {"operatorName": name, "clausesSatisfied" if satisfied else "clausesNotSatisfied": blamed}
 
 
-def _schema(schema: dict[str, Any], failed: _Failed, *, matching: bool) -> Details:
+def _schema(schema: dict[str, Any], failed: _RefusedDocument, *, matching: bool) -> Details:
     if matching:
         return {"operatorName": "$jsonSchema", "specifiedAs": {"$jsonSchema": schema}, "reason": "schema matched"}
     return {
@@ -93,7 +93,7 @@ def _schema(schema: dict[str, Any], failed: _Failed, *, matching: bool) -> Detai
     }  # fmt: skip
 
 
-def _expression(expression: Any, failed: _Failed, *, matching: bool) -> Details:
+def _expression(expression: Any, failed: _RefusedDocument, *, matching: bool) -> Details:
     from headrace.query.expressions import Env, ParseContext, parse_expression
 
     result = parse_expression(expression, ParseContext(failed.variables)).evaluate(Env(failed.document))
@@ -104,13 +104,13 @@ def _expression(expression: Any, failed: _Failed, *, matching: bool) -> Details:
     return details if result is MISSING else {**details, "expressionResult": result}
 
 
-def _negated(path: str, inner: Any, failed: _Failed, *, matching: bool) -> Details:
+def _negated(path: str, inner: Any, failed: _RefusedDocument, *, matching: bool) -> Details:
     condition = {path: inner}
     details = _failure(condition, failed, matching=not matching)
     return {"operatorName": "$not", "details": details or {}}
 
 
-def _field(path: str, clause: dict[str, Any], failed: _Failed, *, matching: bool) -> Details:
+def _field(path: str, clause: dict[str, Any], failed: _RefusedDocument, *, matching: bool) -> Details:
     """A condition on one field: the operator, how it was written, the reason, and the values that were considered."""
     value = clause[path]
     operator = next(iter(value)) if type(value) is dict and is_operator_object(value) else "$eq"
