@@ -37,14 +37,19 @@ _OPTIONS: Final[dict[str, Any]] = {
 def connected(uri: str, **options: Any) -> Iterator[Client]:
     """A client of the server, which has answered. Raises Failed with a line for whatever goes wrong, inside too."""
     try:
-        resolved_uri = resolved(uri)
-        given = resolved_uri.partition("?")[2].lower()
-        defaults = {name: value for name, value in _OPTIONS.items() if f"{name.lower()}=" not in given}
-        with _client(resolved_uri, defaults | options) as client:
+        with opened(uri, **options) as client:
             client.admin.command("hello")
             yield client
     except (OptionError, PyMongoError) as error:
         raise failure(error) from error
+
+
+def opened(uri: str, **options: Any) -> Client:
+    """A client that has not connected yet. Raises Failed, OptionError and PyMongoError."""
+    resolved_uri = resolved(uri)
+    given = resolved_uri.partition("?")[2].lower()
+    defaults = {name: value for name, value in _OPTIONS.items() if f"{name.lower()}=" not in given}
+    return _client(resolved_uri, defaults | options)
 
 
 def _client(uri: str, options: dict[str, Any]) -> Client:

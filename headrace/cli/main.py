@@ -25,6 +25,7 @@ from headrace.cli.arguments import (
     epilog_of,
 )  # fmt: skip
 from headrace.cli.configuration import BadConfiguration, expanded
+from headrace.cli.console import command as console
 from headrace.cli.monitoring import oplog, status, top
 from headrace.cli.pipeline import add_actions
 from headrace.cli.serve import add_flags, serve
@@ -32,6 +33,9 @@ from headrace.cli.tail import command as tail
 from headrace.cli.transfer import export_command, import_command
 from headrace.cli.user import add_user_actions
 
+_MODULES: Final = (
+    tail, oplog, status, top, console, token_command, export_command, import_command, backup, standby, doctor,
+)  # fmt: skip
 _EXAMPLES: Final = (
     "headrace serve --dbpath data",
     "headrace tail shop.orders --from 1h",
@@ -91,7 +95,7 @@ def build_parser() -> argparse.ArgumentParser:
     tls.add_parser(commands)
     user = commands.add_parser("user", help="create users in a data directory", allow_abbrev=False)
     add_user_actions(user)
-    for module in (tail, oplog, status, top, token_command, export_command, import_command, backup, standby, doctor):
+    for module in _MODULES:
         module.add_parser(commands)
     add_command(commands, "version", _print_version, "print the version")
     return parser

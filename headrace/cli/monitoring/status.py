@@ -89,10 +89,11 @@ def observed(uri: str) -> Iterator[Callable[[], ServerSample]]:
 
     own = OwnTraffic()
     with connected(uri, event_listeners=[own], **OPTIONS) as client:
-        yield lambda: _sample(client, own)
+        yield lambda: sample_of(client, own)
 
 
-def _sample(client: Client, own: OwnTraffic) -> ServerSample:
+def sample_of(client: Client, own: OwnTraffic) -> ServerSample:
+    """Ask the server for a sample. Raises PyMongoError."""
     from headrace.cli.monitoring.streams import open_streams
 
     commands = dict(own.commands)

@@ -39,19 +39,23 @@ class EventLines:
     def of(self, event: Mapping[str, Any]) -> Iterator[str]:
         """The lines of an event."""
         yield self._head(event)
-        before, after = event.get("fullDocumentBeforeChange"), event.get("fullDocument")
-        operation = event.get("operationType")
-        if operation == "update" and "updateDescription" in event:
-            yield from self._aligned(self._update(event["updateDescription"], before, after))
-        elif operation == "replace" and before is not None and after is not None:
-            yield from self._aligned(self._difference(before, after))
-        elif after is not None:
-            yield from self._aligned([("+" if operation == "insert" else "=", "", shown(self._wanted(after)))])
-        elif before is not None:
-            yield from self._aligned([("-", "", shown(self._wanted(before)))])
+        yield from self._aligned(self.changes(event))
         for name, value in event.items():
             if name not in _KNOWN and value is not None:
                 yield self._cut(f"    {name}: {shown(value)}")
+
+    def changes(self, event: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+        """(sign, path, text) for each field that an event changes; the path is empty for the whole document."""
+        before, after = event.get("fullDocumentBeforeChange"), event.get("fullDocument")
+        operation = event.get("operationType")
+        if operation == "update" and "updateDescription" in event:
+            yield from self._update(event["updateDescription"], before, after)
+        elif operation == "replace" and before is not None and after is not None:
+            yield from self._difference(before, after)
+        elif after is not None:
+            yield "+" if operation == "insert" else "=", "", shown(self._wanted(after))
+        elif before is not None:
+            yield "-", "", shown(self._wanted(before))
 
     def chosen(self, event: Mapping[str, Any]) -> Mapping[str, Any]:
         """The event with only the fields of its document that are wanted."""

@@ -1,0 +1,208 @@
+"""The routes of the console: a page, its static files, and what they ask, as JSON or server-sent events."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from pymongo.errors import InvalidName, OperationFailure, PyMongoError
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from headrace.cli.arguments import Failed
+from headrace.cli.connection import failure
+from headrace.cli.console.broadcast import EventChannel, Subscription, event_text
+from headrace.cli.console.collections import collection_of, collections_of, documents_of, explained
+from headrace.cli.console.gate import Gate
+from headrace.cli.console.jobs import JobReports
+from headrace.cli.console.sessions import ServerConnection, Sessions
+from headrace.cli.console.slow_queries import slow_queries
+from headrace.cli.console.tailing import TailQuery
+from headrace.cli.monitoring.oplog import report_of
+
+STATIC: Final = Path(__file__).parent / "static"
+_TYPES: Final = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_CACHED_SECONDS: Final = 5.0
+_OPLOG_SECONDS: Final = 15.0
+"""The report reads 10,000 entries."""
+_UNAUTHORIZED: Final = 13
+_SCOPE_MAX: Final = 300
+"""Characters of a namespace; MongoDB's have at most 255 bytes."""
+
+
+class ConsoleApplication:
+    """The ASGI application of one console."""
+
+    def __init__(self, sessions: Sessions, *, port: int, jobs: Sequence[Path] = ()) -> None:
+        self._sessions = sessions
+        self._jobs = JobReports(jobs)
+        self._files = {path.name: path.read_bytes() for path in STATIC.iterdir() if path.suffix in _TYPES}
+        self.cookie = f"headrace_console_{port}"  # cookies of a host are those of all its ports
+        routes = [
+            Route("/", self._page),
+            Route("/static/{name}", self._static),
+            Route("/api/session", self._session),
+            Route("/api/sign-in", self._sign_in, methods=["POST"]),
+            Route("/api/sign-out", self._sign_out, methods=["POST"]),
+            Route("/api/live", self._live),
+            Route("/api/tail", self._tail),
+            Route("/api/collections", self._answer(collections_of, ())),
+            Route("/api/collection", self._answer(collection_of, ("ns",))),
+            Route("/api/documents", self._query(documents_of)),
+            Route("/api/explain", self._query(explained)),
+            Route("/api/oplog", self._answer(lambda client: report_of(client).document(), (), _OPLOG_SECONDS)),
+            Route("/api/slow", self._answer(slow_queries, ())),
+            Route("/api/jobs", self._job_reports),
+        ]
+        handlers: Any = {Failed: _refuse, HTTPException: _http_error, PyMongoError: _refuse}
+        self.asgi = Gate(
+            Starlette(routes=routes, exception_handlers=handlers),
+            port=port, cookie=self.cookie, is_session=sessions.is_session,
+        )  # fmt: skip
+
+    def _connection(self, request: Request) -> ServerConnection:
+        return self._sessions.connection(request.cookies[self.cookie])
+
+    async def _page(self, request: Request) -> Response:
+        token = request.query_params.get("token")
+        if token is not None:
+            session = self._sessions.begin(token)
+            if session is None:
+                return PlainTextResponse("the token is not that of this console", 403)
+            response = RedirectResponse("/", 303)
+            response.set_cookie(self.cookie, session, httponly=True, samesite="strict", path="/")
+            return response
+        if not self._sessions.is_session(request.cookies.get(self.cookie, "")):
+            return PlainTextResponse("open the address that `headrace console` has printed", 403)
+        return Response(self._files["index.html"], media_type="text/html")
+
+    async def _static(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in self._files:
+            raise HTTPException(404, "there is no such file")
+        return Response(self._files[name], media_type=_TYPES[Path(name).suffix])
+
+    async def _session(self, request: Request) -> Response:
+        return JSONResponse(await run_in_threadpool(_session_of, self._connection(request)))
+
+    async def _sign_in(self, request: Request) -> Response:
+        credentials = await _credentials(request)
+        connection = await run_in_threadpool(self._sessions.connect, **credentials)
+        try:
+            await run_in_threadpool(connection.client.admin.command, "ping")
+        except BaseException:
+            connection.close()
+            raise
+        self._sessions.sign_in(request.cookies[self.cookie], credentials, connection)
+        return JSONResponse(await run_in_threadpool(_session_of, self._connection(request)))
+
+    async def _sign_out(self, request: Request) -> Response:
+        self._sessions.sign_out(request.cookies[self.cookie])
+        return JSONResponse({})
+
+    async def _live(self, request: Request) -> Response:
+        sampler = self._connection(request).sampler
+        history = event_text("history", sampler.history())
+        return _stream(sampler.channel, sampler.channel.subscribe(), history)
+
+    async def _tail(self, request: Request) -> Response:
+        connection = self._connection(request)
+        query = TailQuery(*(request.query_params.get(name, "").strip() for name in ("ns", "filter", "from")))
+        if len(query.namespace) > _SCOPE_MAX:
+            raise Failed("the namespace is too long")
+        stream, subscription = connection.tails.subscribe(query, connection.channel)
+        return _stream(stream.channel, subscription)
+
+    async def _job_reports(self, request: Request) -> Response:
+        return JSONResponse(await run_in_threadpool(self._jobs.document))
+
+    def _answer(
+        self, ask: Callable[..., Any], names: tuple[str, ...], seconds: float = _CACHED_SECONDS
+    ) -> Callable[[Request], Any]:
+        """A route: `ask`, with the client and the parameters of these names, whose answer is kept for `seconds`."""
+
+        async def route(request: Request) -> Response:
+            connection = self._connection(request)
+            words = [request.query_params.get(name, "") for name in names]
+            key = (request.url.path, *words)
+            return JSONResponse(
+                await run_in_threadpool(connection.cached, key, seconds, lambda: ask(connection.client, *words))
+            )
+
+        return route
+
+    def _query(self, ask: Callable[..., Any]) -> Callable[[Request], Any]:
+        """A route: `ask`, with the client and all parameters."""
+
+        async def route(request: Request) -> Response:
+            connection = self._connection(request)
+            return JSONResponse(await run_in_threadpool(ask, connection.client, dict(request.query_params)))
+
+        return route
+
+
+def _stream(channel: EventChannel, subscription: Subscription, first: bytes = b"") -> Response:
+    async def messages() -> AsyncIterator[bytes]:
+        try:
+            yield first or b": open\n\n"
+            async for text in subscription.messages():
+                yield text
+        finally:
+            channel.unsubscribe(subscription)
+
+    return StreamingResponse(messages(), media_type="text/event-stream")
+
+
+def _session_of(connection: ServerConnection) -> dict[str, Any]:
+    """The server of a session, its user, and whether it wants one."""
+    client = connection.client
+    hello = client.admin.command("hello")
+    users = client.admin.command("connectionStatus")["authInfo"]["authenticatedUsers"]
+    wants_user = False
+    if not users:
+        try:
+            client.admin.command("listDatabases", nameOnly=True)
+        except OperationFailure as error:
+            if error.code != _UNAUTHORIZED:
+                raise
+            wants_user = True
+    build = {} if wants_user else client.admin.command("buildInfo")
+    host, port = client.address or ("", "")
+    return {
+        "server": hello.get("me") or (f"{host}:{port}" if port else host), "version": build.get("version", ""),
+        "replicaSet": hello.get("setName", ""), "user": users[0]["user"] if users else "", "wantsUser": wants_user,
+    }  # fmt: skip
+
+
+async def _credentials(request: Request) -> dict[str, str]:
+    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+        raise HTTPException(415, "the body must be JSON")
+    try:
+        body = json.loads(await request.body())
+        found = {
+            name: body[field] for name, field in
+            (("username", "user"), ("password", "password"), ("authSource", "database"))
+        }  # fmt: skip
+    except (ValueError, TypeError, KeyError):
+        raise HTTPException(400, "user, password and database are wanted") from None
+    if not all(isinstance(word, str) and word for word in found.values()):
+        raise Failed("a user and a password are wanted")
+    return found
+
+
+async def _refuse(request: Request, error: Exception) -> Response:
+    """The reason in a line; never a traceback."""
+    code = error.code if isinstance(error, OperationFailure) else None
+    reason = str(error if isinstance(error, Failed) else failure(error))
+    is_refused = isinstance(error, Failed | OperationFailure | InvalidName)
+    return JSONResponse({"error": reason, "code": code}, 400 if is_refused else 502)
+
+
+async def _http_error(request: Request, error: HTTPException) -> Response:
+    return JSONResponse({"error": error.detail}, error.status_code)

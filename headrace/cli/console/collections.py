@@ -1,0 +1,119 @@
+"""Collections for the page: sizes, indexes, documents, and the plan of a query. Every query has a time limit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from bson import json_util
+from pymongo.errors import OperationFailure
+
+from headrace.cli.arguments import Failed
+from headrace.cli.connection import Client, split_namespace
+from headrace.cli.console.plans import plan_of
+from headrace.cli.tail.start import json_object
+from headrace.cli.terminal import one_line, shortened
+
+COLLECTIONS_MAX: Final = 300
+DOCUMENTS_MAX: Final = 20
+TEXT_MAX: Final = 20_000
+"""Characters of a document that are shown."""
+TIME_MS: Final = 10_000
+_STATS: Final[list[dict[str, Any]]] = [{"$collStats": {"storageStats": {}}}]
+
+
+def collections_of(client: Client) -> dict[str, Any]:
+    """The collections that the user may list, with their sizes; those beyond `COLLECTIONS_MAX` are counted."""
+    rows: list[dict[str, Any]] = []
+    left = 0
+    for database in sorted(client.list_database_names()):
+        for found in sorted(
+            client[database].list_collections(authorizedCollections=True, nameOnly=True), key=lambda one: one["name"]
+        ):
+            if len(rows) >= COLLECTIONS_MAX:
+                left += 1
+                continue
+            kind = found.get("type", "collection")
+            row = {"database": database, "collection": found["name"], "type": kind}
+            rows.append(row | (_sizes(client, database, found["name"]) if kind != "view" else {}))
+    return {"collections": rows, "left": left}
+
+
+def _sizes(client: Client, database: str, collection: str) -> dict[str, Any]:
+    try:
+        stats = next(iter(client[database][collection].aggregate(_STATS, maxTimeMS=TIME_MS)))["storageStats"]
+    except (OperationFailure, StopIteration, KeyError):  # no right to ask, or dropped meanwhile
+        return {}
+    return {
+        "count": stats.get("count"), "bytes": stats.get("size"), "storageBytes": stats.get("storageSize"),
+        "indexes": stats.get("nindexes"), "indexBytes": stats.get("totalIndexSize"),
+    }  # fmt: skip
+
+
+def collection_of(client: Client, namespace: str) -> dict[str, Any]:
+    """One collection: its options, and its indexes with their sizes and how often each was used."""
+    database, name = _names(namespace)
+    found = next(iter(client[database].list_collections(filter={"name": name})), None)
+    if found is None:
+        raise Failed(f"there is no collection {namespace}")
+    if found.get("type") == "view":
+        return {"namespace": namespace, "options": one_line(found.get("options", {})), "indexes": []}
+    collection = client[database][name]
+    try:
+        stats = next(iter(collection.aggregate(_STATS, maxTimeMS=TIME_MS)))["storageStats"].get("indexSizes", {})
+        uses = {one["name"]: one["accesses"]["ops"] for one in collection.aggregate([{"$indexStats": {}}])}
+    except (OperationFailure, StopIteration, KeyError):
+        stats, uses = {}, {}
+    indexes = [
+        {
+            "name": index["name"], "key": one_line(index["key"]), "bytes": stats.get(index["name"]),
+            "uses": uses.get(index["name"]),
+            "options": one_line({key: index[key] for key in index if key not in ("v", "key", "name")}),
+        }
+        for index in collection.list_indexes()
+    ]  # fmt: skip
+    return {"namespace": namespace, "options": one_line(found.get("options", {})), "indexes": indexes}
+
+
+def documents_of(client: Client, query: Mapping[str, str]) -> dict[str, Any]:
+    """The documents that a query of the page finds, as Extended JSON, and whether there are more."""
+    database, command = _find(query)
+    command |= {"limit": DOCUMENTS_MAX + 1, "singleBatch": True, "skip": _whole(query.get("skip", ""))}
+    batch = client[database].command(command, codec_options=client.codec_options)["cursor"]["firstBatch"]
+    texts = [
+        shortened(json_util.dumps(document, json_options=json_util.RELAXED_JSON_OPTIONS, indent=2, ensure_ascii=False),
+                  TEXT_MAX)
+        for document in batch[:DOCUMENTS_MAX]
+    ]  # fmt: skip
+    return {"documents": texts, "more": len(batch) > DOCUMENTS_MAX}
+
+
+def explained(client: Client, query: Mapping[str, str]) -> dict[str, Any]:
+    """The plan of a query of the page, which the server runs for its numbers."""
+    database, command = _find(query)
+    del command["maxTimeMS"]
+    explain = {"explain": command, "verbosity": "executionStats", "maxTimeMS": TIME_MS}
+    return plan_of(client[database].command(explain, codec_options=client.codec_options))
+
+
+def _find(query: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
+    """The database and the command of a query. Raises Failed."""
+    database, name = _names(query.get("ns", ""))
+    command: dict[str, Any] = {"find": name}
+    for field in ("filter", "projection", "sort"):
+        if query.get(field, "").strip():
+            command[field] = json_object(query[field], f"the {field}")
+    return database, command | {"maxTimeMS": TIME_MS}
+
+
+def _names(namespace: str) -> tuple[str, str]:
+    database, name = split_namespace(namespace)
+    if not database or not name:
+        raise Failed(f"{namespace!r} is not the name of a collection: DATABASE.COLLECTION")
+    return database, name
+
+
+def _whole(text: str) -> int:
+    if text and not (text.isascii() and text.isdecimal() and len(text) < 16):
+        raise Failed(f"{text!r} is not a whole number")
+    return int(text or 0)

@@ -1,0 +1,103 @@
+"""One thread for each connection: figures of the server every two seconds, of which it keeps an hour.
+
+All browsers of a connection read the same samples. A sample is what `headrace status --json` prints, and the round
+trip of a `ping`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from pymongo.errors import PyMongoError
+
+from headrace.cli.connection import Client, failure
+from headrace.cli.console.broadcast import EventChannel
+from headrace.cli.monitoring.own_traffic import OwnTraffic
+from headrace.cli.monitoring.status import ServerSample, Status, sample_of
+
+INTERVAL_SECONDS: Final = 2.0
+FAILED_SECONDS: Final = 8.0
+"""How much longer the next sample waits after an error, such as that of a server that wants a user."""
+SAMPLE_COUNT: Final = 1800
+"""An hour of samples."""
+STREAM_COUNT_MAX: Final = 200
+_LATENCIES: Final = ("reads", "writes", "commands")
+
+
+class Sampler:
+    """Samples one server until `stop`."""
+
+    def __init__(self, client: Client, own: OwnTraffic, channel: EventChannel) -> None:
+        self._client = client
+        self._own = own
+        self.channel = channel
+        self._points: deque[dict[str, Any]] = deque(maxlen=SAMPLE_COUNT)
+        self._status: dict[str, Any] | None = None
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True, name="console sampler")
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread at its next step."""
+        self._stopped.set()
+
+    def history(self) -> dict[str, Any]:
+        """The newest status, None before the first, and the points of the last hour, the oldest first.
+
+        A point has numbers to plot; `at` is in seconds since the Unix epoch.
+        """
+        return {"status": self._status, "points": list(self._points)}
+
+    def _run(self) -> None:
+        before: ServerSample | None = None
+        while not self._stopped.is_set():
+            try:
+                before = self._step(before)
+            except PyMongoError as error:
+                self.channel.publish("trouble", {"error": str(failure(error))})
+                before = None
+                self._stopped.wait(FAILED_SECONDS)
+            self._stopped.wait(INTERVAL_SECONDS)
+
+    def _step(self, before: ServerSample | None) -> ServerSample:
+        after = sample_of(self._client, self._own)
+        began = time.perf_counter()
+        self._client.admin.command("ping")
+        round_trip_ms = (time.perf_counter() - began) * 1000
+        if before is not None:
+            shown = Status(before, after).document()
+            point = point_of(shown, after.at - before.at, before.status, after.status)
+            point["roundTripMs"] = round(round_trip_ms, 3)
+            self._points.append(point)
+            streams = shown["streams"]
+            shown |= {"streams": streams[:STREAM_COUNT_MAX], "streamCount": len(streams)}
+            self._status = shown
+            self.channel.publish("sample", {"status": shown, "point": point})
+        return after
+
+
+def point_of(
+    shown: dict[str, Any], seconds: float, before: dict[str, Any], after: dict[str, Any],
+    now: Callable[[], float] = time.time,
+) -> dict[str, Any]:  # fmt: skip
+    """The numbers of a sample that are plotted. Latencies are milliseconds, None where the server reports none."""
+    memory = shown["memory"]
+    lags = [stream["lagSecs"] for stream in shown["streams"]]
+    point = {
+        "at": round(now(), 1), "lag": max(lags, default=0), "streams": len(lags), "commits": shown["commitsPerSec"],
+        "residentBytes": (memory["residentMiB"] or 0) * 1024 * 1024,
+        "counted": memory["countedBytes"], "connections": shown["connections"],
+    }  # fmt: skip
+    point |= shown["operationsPerSec"]
+    for name in _LATENCIES:
+        one, other = ((status.get("opLatencies") or {}).get(name) or {} for status in (before, after))
+        count = other.get("ops", 0) - one.get("ops", 0)
+        point[f"{name}Ms"] = round((other["latency"] - one["latency"]) / count / 1000, 3) if one and count > 0 else None
+    return point

@@ -1,0 +1,87 @@
+"""The console's HTTP server: uvicorn on one socket of the loopback address."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import uvicorn
+from pymongo.errors import PyMongoError
+
+from headrace.cli.arguments import Failed
+from headrace.cli.connection import failure
+from headrace.cli.console.application import ConsoleApplication
+from headrace.cli.console.sessions import Sessions
+from headrace.errors import reason_of
+from headrace.spark.errors import OptionError
+
+ADDRESS: Final = "127.0.0.1"
+CONNECTIONS_MAX: Final = 400
+"""Requests at a time, event streams included; more get 503."""
+STOP_SECONDS: Final = 1
+"""How long a request may take after the console was ended: event streams have no end of their own."""
+
+
+class ConsoleServer:
+    """A console, from its socket to its end."""
+
+    def __init__(self, uri: str, *, port: int = 0, jobs: Sequence[Path] = ()) -> None:
+        """Raises Failed for a URI that is none, or a port in use. It does not connect to the server yet."""
+        self._loop = asyncio.new_event_loop()
+        self._socket = _bound(port)
+        self.port: int = self._socket.getsockname()[1]
+        try:
+            self._sessions = Sessions(uri, self._loop)
+        except (OptionError, PyMongoError) as error:
+            self._socket.close()
+            raise failure(error) from error
+        self.token = self._sessions.token
+        application = ConsoleApplication(self._sessions, port=self.port, jobs=jobs)
+        self.cookie = application.cookie
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                application.asgi, access_log=False, date_header=False, http="h11", lifespan="off",
+                limit_concurrency=CONNECTIONS_MAX, log_config=None, proxy_headers=False, server_header=False,
+                timeout_graceful_shutdown=STOP_SECONDS, ws="none",
+            )
+        )  # fmt: skip
+
+    @property
+    def address(self) -> str:
+        """The address to open, with the token."""
+        return f"http://{ADDRESS}:{self.port}/?token={self.token}"
+
+    def run(self) -> None:
+        """Serve until `stop`, SIGINT or SIGTERM; on the main thread, or with `start` on one of its own."""
+        try:
+            self._loop.run_until_complete(self._server.serve([self._socket]))
+        finally:
+            self._sessions.close()
+            self._socket.close()
+            self._loop.close()
+
+    def start(self) -> threading.Thread:
+        """Serve on a thread, which is returned: for tests and for programs."""
+        thread = threading.Thread(target=self.run, daemon=True, name="console")
+        thread.start()
+        return thread
+
+    def stop(self) -> None:
+        """End `run`; from any thread."""
+        self._server.should_exit = True
+
+
+def _bound(port: int) -> socket.socket:
+    bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((ADDRESS, port))
+        bound.listen(128)
+    except OSError as error:
+        bound.close()
+        raise Failed(f"the page cannot listen on {ADDRESS}:{port}: {reason_of(error)}") from None
+    return bound

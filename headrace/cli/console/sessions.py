@@ -1,0 +1,128 @@
+"""The sessions of browsers, and the connections to the server that they use.
+
+A session begins with the token of the console's address, and is known by a cookie. It uses the connection of the
+console's URI until its user signs in. Sessions with equal credentials share a connection, its samples and its change
+streams. Credentials are kept in this process's memory, by pymongo, as long as a session uses them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import secrets
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from headrace.cli.connection import Client, opened
+from headrace.cli.console.broadcast import EventChannel
+from headrace.cli.console.sampler import Sampler
+from headrace.cli.console.tailing import Tails
+from headrace.cli.monitoring.own_traffic import OPTIONS, OwnTraffic
+
+SESSIONS_MAX: Final = 500
+"""When there are more, the one that was used longest ago ends."""
+IDLE_SECONDS: Final = 3600.0
+"""A session that signed in and has not asked for so long is signed out."""
+
+
+class ServerConnection:
+    """A client of the server with one user's credentials, and what the sessions of this user share."""
+
+    def __init__(self, client: Client, own: OwnTraffic, loop: asyncio.AbstractEventLoop) -> None:
+        self.client = client
+        self._loop = loop
+        self.sampler = Sampler(client, own, EventChannel(loop))
+        self.tails = Tails(client)
+        self._answers: dict[Any, tuple[float, Any]] = {}
+
+    def channel(self) -> EventChannel:
+        """A new channel for a change stream."""
+        return EventChannel(self._loop)
+
+    def cached(self, key: Any, seconds: float, ask: Callable[[], Any]) -> Any:
+        """The answer of `ask`, or one that is not older than `seconds`: many browsers cost as much as one."""
+        kept = self._answers.get(key)
+        if kept is not None and time.monotonic() - kept[0] < seconds:
+            return kept[1]
+        answer = ask()
+        if len(self._answers) > 1000:
+            self._answers.clear()
+        self._answers[key] = (time.monotonic(), answer)
+        return answer
+
+    def close(self) -> None:
+        """End its threads and its client."""
+        self.sampler.stop()
+        self.client.close()
+
+
+class Sessions:
+    """All sessions of a console; on the event loop, but for `connect`."""
+
+    def __init__(self, uri: str, loop: asyncio.AbstractEventLoop) -> None:
+        """Raises Failed, OptionError and PyMongoError for a URI that is none; does not connect."""
+        self._uri = uri
+        self._loop = loop
+        self.token = secrets.token_urlsafe(32)
+        self._salt = secrets.token_bytes(32)
+        self.base = self.connect()
+        self.base.sampler.start()
+        self._used: dict[str, float] = {}
+        self._keys: dict[str, bytes] = {}
+        """Key of the connection by session, for those that signed in."""
+        self._connections: dict[bytes, ServerConnection] = {}
+
+    def connect(self, **credentials: Any) -> ServerConnection:
+        """A connection with credentials, which are not tried; from any thread."""
+        own = OwnTraffic()
+        options = {"appname": "headrace console", "event_listeners": [own], **OPTIONS, **credentials}
+        return ServerConnection(opened(self._uri, **options), own, self._loop)
+
+    def begin(self, token: str) -> str | None:
+        """The cookie of a new session, if the token is right."""
+        if not secrets.compare_digest(token.encode(), self.token.encode()):
+            return None
+        while len(self._used) >= SESSIONS_MAX:
+            oldest = min(self._used, key=lambda name: self._used[name])
+            self.sign_out(oldest)
+            del self._used[oldest]
+        session = secrets.token_urlsafe(32)
+        self._used[session] = time.monotonic()
+        return session
+
+    def is_session(self, session: str) -> bool:
+        """Whether a cookie is that of a session."""
+        return session in self._used
+
+    def connection(self, session: str) -> ServerConnection:
+        """The connection of a session, which is in use now."""
+        now = time.monotonic()
+        for name in [name for name in self._keys if now - self._used[name] > IDLE_SECONDS]:
+            self.sign_out(name)
+        self._used[session] = now
+        return self._connections[self._keys[session]] if session in self._keys else self.base
+
+    def sign_in(self, session: str, credentials: dict[str, str], connection: ServerConnection) -> None:
+        """Give a session a connection whose credentials the server has accepted, or the one that has them already."""
+        self.sign_out(session)
+        text = "\0".join(f"{name}={value}" for name, value in sorted(credentials.items()))
+        key = hmac.digest(self._salt, text.encode("utf-8", "surrogatepass"), hashlib.sha256)
+        if key in self._connections:
+            connection.close()
+        else:
+            connection.sampler.start()
+            self._connections[key] = connection
+        self._keys[session] = key
+
+    def sign_out(self, session: str) -> None:
+        """Return a session to the connection of the URI; the last one of a user closes the user's."""
+        key = self._keys.pop(session, None)
+        if key is not None and key not in self._keys.values():
+            self._connections.pop(key).close()
+
+    def close(self) -> None:
+        """Close all connections."""
+        for connection in (self.base, *self._connections.values()):
+            connection.close()

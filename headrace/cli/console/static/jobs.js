@@ -1,0 +1,43 @@
+// The pipeline's jobs whose files the command line names: state, lag, rows, errors, dead letters, tables.
+import { count, duration, el, facts, get, size, table, trouble } from "/static/page.js";
+
+const EVERY_MS = 6000;
+
+export function jobs(main) {
+  const result = el("div", { id: "jobs" }, el("p", {}, "Asking …"));
+  main.append(result);
+  const draw = async () => {
+    try {
+      const { jobs: found } = await get("/api/jobs");
+      result.replaceChildren(...(found.length ? found.map(job) : [el("p", {}, "No job is named: start the console with ", el("code", {}, "--job FILE"), ".")]));
+    } catch (error) {
+      trouble(error.message);
+    }
+  };
+  draw();
+  const timer = setInterval(draw, EVERY_MS);
+  return () => clearInterval(timer);
+}
+
+function job(status) {
+  if (status.error) return el("section", {}, el("h3", {}, status.file), el("p", { class: "bad" }, status.error));
+  const run = status.lastRun ?? {};
+  return el("section", {},
+    el("h3", {}, status.job),
+    status.failure ? el("p", { class: "bad" }, status.failure) : "",
+    status.lagProblem ? el("p", { class: "bad" }, status.lagProblem) : "",
+    facts([
+      ["State", `${status.running ? "runs" : "does not run"}, ${status.status}`],
+      ["Lag", status.lag ? `${count(status.lag.events)} events, ${duration(status.lag.seconds)}` : "not known"],
+      ["Batch", `${count(status.batch.committed)} committed, ${count(status.batch.planned)} planned`],
+      ...Object.entries(run).filter(([, value]) => typeof value === "number" || typeof value === "string")
+        .filter(([name]) => !name.endsWith("Ms")).map(([name, value]) => [title(name), typeof value === "number" ? count(value) : value]),
+    ]),
+    table(`Tables of ${status.job}`, ["Sink", "Batch", "Files", "Size", "Version", "Problem"],
+      status.sinks.map((sink) => [sink.sink, count(sink.batch), count(sink.table?.files ?? sink.table?.fileCount), size(sink.table?.bytes), count(sink.table?.version), sink.error]), [1, 2, 3, 4]));
+}
+
+function title(name) {
+  const words = name.replace(/([A-Z])/g, " $1").toLowerCase();
+  return words[0].toUpperCase() + words.slice(1);
+}

@@ -1,0 +1,46 @@
+// The open change streams, which of them is slow and why, and how long the oplog lasts for them.
+import { count, duration, el, facts, get, listen, moment, size, table, trouble } from "/static/page.js";
+import { followSamples, makePlot } from "/static/plot.js";
+
+const OPLOG_MS = 15000;
+
+export function streams(main) {
+  const list = el("div", { id: "streams" }, el("p", {}, "Waiting for the first figures …"));
+  const oplog = el("div", { id: "oplog" });
+  const plots = [makePlot("Largest lag", [["lag", "lag"]], duration), makePlot("Open streams", [["streams", "streams"]], count)];
+  main.append(el("div", { class: "plots" }, plots.map((plot) => plot.element)), list, el("h3", {}, "Oplog"), oplog);
+  const close = followSamples(listen, trouble, plots, (status) => {
+    const rows = status.streams.map((one) => [
+      one.scope, one.slow ? el("strong", { class: "bad" }, "slow") : one.waiting ? "waits for events" : "idle", duration(one.lagSecs), one.reason,
+      count(one.events), one.client, one.user ?? "", el("code", {}, one.pipeline.length ? JSON.stringify(one.pipeline) : ""),
+    ]);
+    list.replaceChildren(rows.length
+      ? table("Open change streams, the slowest first", ["Scope", "State", "Lag", "Why", "Events", "Client", "User", "Pipeline"], rows, [2, 4])
+      : el("p", {}, "No change stream is open."));
+    if (status.streamCount > rows.length) list.append(el("p", {}, `and ${status.streamCount - rows.length} more`));
+  });
+  const draw = async () => {
+    try {
+      oplog.replaceChildren(...oplogOf(await get("/api/oplog")));
+    } catch (error) {
+      oplog.replaceChildren(el("p", {}, error.message));
+    }
+  };
+  draw();
+  const timer = setInterval(draw, OPLOG_MS);
+  return () => { clearInterval(timer); close(); };
+}
+
+function oplogOf(report) {
+  const share = report.bytesMax ? ` of ${size(report.bytesMax)}` : "";
+  return [
+    facts([
+      ["Window", duration(report.windowSecs) || "0 s"], ["Oldest entry", moment(report.oldest).slice(0, 19)], ["Size", `${size(report.bytes)}${share}`],
+      ["Entries", count(report.entries)], ["Growth an hour", size(report.bytesPerHour)],
+      ["Lasts at this rate", report.lastsSecs === null ? "without bound" : duration(report.lastsSecs)],
+    ]),
+    el("p", {}, "A stream that pauses for longer than the oplog lasts loses its position."),
+    table(`Namespaces of the newest ${count(report.sample.entries)} entries`, ["Namespace", "Entries", "Bytes"],
+      report.sample.busiest.slice(0, 10).map((one) => [one.ns, count(one.entries), size(one.bytes)]), [1, 2]),
+  ];
+}
