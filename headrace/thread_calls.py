@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -46,6 +47,29 @@ class ThreadCall:
         if type(outcome) is _Failed:
             raise outcome.error
         return outcome
+
+
+class OwnThread:
+    """A call of C code that may take minutes, in a thread of its own: it delays no other call."""
+
+    def __init__(self, function: Callable[..., Any], *args: Any) -> None:
+        self._call = ThreadCall(function, *args)
+        self._thread = threading.Thread(target=self._call.run, name="headrace-own-call", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended."""
+        return not self._thread.is_alive()
+
+    def wait(self) -> None:
+        """Return when it has ended."""
+        self._thread.join()
+
+    def result(self) -> Any:
+        """Return the call's result, or raise its error; once."""
+        self.wait()
+        return self._call.result()
 
 
 def call_in_thread(function: Callable[..., Any], *args: Any) -> Any:

@@ -63,6 +63,9 @@ class BackupArchive:
         self.place = place
         self._sealer = sealer
 
+    def __str__(self) -> str:
+        return str(self.place)
+
     def _get(self, name: str) -> bytes | None:
         piece = self.place.get(name)
         return None if piece is None else self._sealer.unseal(name, piece)
@@ -184,6 +187,15 @@ class BackupArchive:
     def remove_segment(self, segment: Segment) -> None:
         """Remove a segment."""
         self.place.remove(segment.name)
+
+    def new_entries(self, after: int, after_checksum: int) -> Iterator[Entry]:
+        """As `entries`, up to the end of the log. It ends early where segments are merged while they are read."""
+        segments = self.segments()
+        try:
+            yield from self.entries(after, after_checksum)
+        except DamagedArchive:
+            if self.segments() == segments:
+                raise
 
     def entries(self, after: int, after_checksum: int, through: int | None = None) -> Iterator[Entry]:
         """The entries strictly after a position up to another, inclusive, or up to the end of the log.

@@ -8,13 +8,15 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from headrace.backup.archive import BackupArchive, BackupSnapshot, Entry
 from headrace.backup.pieces import DamagedArchive
 from headrace.backup.replay import DivergedHistory, Replayer
+from headrace.backup.source import Source
 from headrace.durable_files import sync_folder
 from headrace.store import standby
 from headrace.store.check.directory import check as check_directory
@@ -52,22 +54,46 @@ def restore(archive: BackupArchive, path: Path, at: Moment | None = None, *, sta
 
     Raises `NotCovered`, `DamagedArchive`, `DivergedHistory` and `OSError`.
     """
+    _require_free(path)
+    snapshot = _snapshot_before(archive, at)
+    with _made(path) as new:
+        _write(new, archive.snapshot_pieces(snapshot))
+        through = None if at is None else at.position
+        entries = archive.entries(snapshot.position, snapshot.checksum, through)
+        return _replayed(new, snapshot.position, entries, standby_of)
+
+
+def copy_of(source: Source, path: Path, *, standby_of: str) -> Restored:
+    """Make the directory `path`, which must be empty or missing, a standby with the last commit of a source.
+
+    Raises `NotCovered`, `DamagedArchive` and what the source raises.
+    """
+    _require_free(path)
+    with _made(path) as new, source.copied() as copy:
+        _write(new, copy.pieces)
+        return _replayed(new, copy.newest, (), standby_of)
+
+
+def _require_free(path: Path) -> None:
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise NotCovered(f"{path} is not empty: give a directory that is empty or missing")
-    snapshot = _snapshot_before(archive, at)
+
+
+@contextmanager
+def _made(path: Path) -> Iterator[Path]:
+    """A new folder, which has the name `path` after the `with`, unless that raises."""
     path = path.absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(path.name + _UNFINISHED)
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir(mode=0o700)
-    restored = _restore_into(archive, snapshot, new, at, standby_of)
+    yield new
     for name in (LOCK_FILE, READERS_FILE):
         (new / name).unlink(missing_ok=True)
     if path.exists():
         path.rmdir()
     new.rename(path)
     sync_folder(path.parent)
-    return restored
 
 
 def _snapshot_before(archive: BackupArchive, at: Moment | None) -> BackupSnapshot:
@@ -94,23 +120,24 @@ def shown_position(position: int) -> str:
     return f"{datetime.fromtimestamp(seconds(position), UTC):%Y-%m-%dT%H:%M:%SZ} ({position:016x})"
 
 
-def _restore_into(
-    archive: BackupArchive, snapshot: BackupSnapshot, new: Path, at: Moment | None, standby_of: str | None
-) -> Restored:
+def _write(new: Path, pieces: Iterator[bytes]) -> None:
     with (new / DATA_FILE).open("wb") as file:
         (new / DATA_FILE).chmod(0o600)
-        for piece in archive.snapshot_pieces(snapshot):
+        for piece in pieces:
             file.write(piece)
         file.flush()
         os.fsync(file.fileno())
+
+
+def _replayed(new: Path, position: int, entries: Iterable[Entry], standby_of: str | None) -> Restored:
+    """Replay entries on a snapshot in a folder. Raises `DamagedArchive` unless that ends at the position."""
     store = Store(new, standby=True)  # the snapshot may be of one
     try:
-        if store.last_position != snapshot.position:
+        if store.last_position != position:
             raise DamagedArchive(
-                f"the snapshot {snapshot.position:016x} has a data file that ends at {store.last_position:016x}"
+                f"the snapshot {position:016x} has a data file that ends at {store.last_position:016x}"
             )
-        through = None if at is None else at.position
-        replayed = Replayer(store).replay(archive.entries(snapshot.position, snapshot.checksum, through))
+        replayed = Replayer(store).replay(entries)
         txn = store.begin()
         standby.follow(txn, standby_of)
         store.commit(txn)

@@ -1,4 +1,7 @@
-"""A data directory as a backup reads it, beside the process that serves it or without one."""
+"""Where a backup reads from: a data directory, beside the process that serves it or without one.
+
+`remote_source.py` has the other kind: a server.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,13 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
-from headrace.backup.archive import SEGMENT_BYTES_MAX, Entry
+from headrace.backup.archive import SEGMENT_BYTES_MAX, SNAPSHOT_PIECE_BYTES, Entry
+from headrace.backup.pieces import checksum
 from headrace.store.data_file import DATA_FILE, UnusableDirectory
 from headrace.store.kv import Table, Transaction
 from headrace.store.lmdb import Beside, ReadersChanged
@@ -30,35 +34,66 @@ class Look:
     """One committed state of the oplog."""
 
     history: bytes
-    newest: Entry
-    before: bytes | None
-    """The entry at the position that the entries follow; None: there is none, or it was pruned."""
+    newest: int
+    """The position of the newest entry."""
+    before: int | None
+    """The checksum of the entry at the position that the entries follow; None: there is none, or it was pruned."""
     entries: list[Entry]
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A copied data file."""
+
+    history: bytes
+    newest: int
+    checksum: int
+    """That of the newest entry."""
+    pieces: Iterator[bytes]
+    """The file, in pieces of `SNAPSHOT_PIECE_BYTES`."""
+
+
+class Source(Protocol):
+    """A history with its oplog, which others go on writing."""
+
+    @property
+    def name(self) -> str:
+        """The source as users call it."""
+
+    def look(self, after: int) -> Look:
+        """Return the state of the oplog, and the first entries after a position.
+
+        Raises `NoOplog`, `DamagedValue`, `OSError` where the source cannot be reached, and `ReadersChanged` where
+        processes open the directory again and again.
+        """
+
+    def copied(self) -> AbstractContextManager[Copy]:
+        """A copy of the last commit, for the length of a `with`."""
 
 
 class NoOplog(Exception):
     """The directory has no oplog, which a backup goes by."""
 
 
-class Source:
+class DirectorySource:
     """A data directory."""
 
     def __init__(self, path: Path) -> None:
         """Raises `UnusableDirectory`."""
         self.path = path
+        self.name = str(path)
         self._beside = Beside(path)
 
     def look(self, after: int) -> Look:
-        """Return the state of the oplog, and the first entries after a position: `SEGMENT_BYTES_MAX` of them.
-
-        Raises `NoOplog`, `DamagedValue`, and `ReadersChanged` where processes open the directory again and again.
-        """
+        """As `Source.look`: `SEGMENT_BYTES_MAX` of entries."""
         return _retried(lambda: self._look(after))
 
     def _look(self, after: int) -> Look:
         with self._beside.reading() as (kv, tables):
             history, newest = _state(self.path, kv, tables)
-            return Look(history, newest, kv.get(_key(after), db=tables["oplog"]), _entries(kv, tables["oplog"], after))
+            before = kv.get(_key(after), db=tables["oplog"])
+            entries = _entries(kv, tables["oplog"], after)
+            return Look(history, newest[0], None if before is None else checksum(before), entries)
 
     @contextmanager
     def copied(self) -> Iterator[Copy]:
@@ -80,16 +115,9 @@ class Source:
             _retried(copy)
             with Beside(target).reading() as (kv, tables):
                 history, newest = _state(target, kv, tables)
-            yield Copy(target / DATA_FILE, history, newest)
-
-
-@dataclass(frozen=True, slots=True)
-class Copy:
-    """A copied data file."""
-
-    file: Path
-    history: bytes
-    newest: Entry
+            with (target / DATA_FILE).open("rb") as file:
+                pieces = iter(lambda: file.read(SNAPSHOT_PIECE_BYTES), b"")
+                yield Copy(history, newest[0], checksum(newest[1]), pieces)
 
 
 @contextmanager

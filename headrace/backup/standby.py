@@ -1,4 +1,4 @@
-"""A standby follows an archive: what was shipped is applied to its directory, an entry at its own position.
+"""A standby follows an archive or a server: new entries are applied to its directory, each at its own position.
 
 Rules:
 - Entries and their position are in one commit. So whenever the process ends, the directory is that of a moment, and the
@@ -6,20 +6,21 @@ Rules:
 - A transaction that is logged as a chain is applied when its last entry is there.
 - It retains as much of the oplog as a server does, counted from its newest entry.
 - A promotion applies what the archive has. It is refused while another process writes to the archive, where the place
-  can tell: the server that was followed would go on with another history.
+  can tell: the server that was followed would go on with another history. A server that was followed must be gone.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from itertools import chain
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from headrace import limits
-from headrace.backup.archive import BackupArchive
-from headrace.backup.pieces import DamagedArchive, checksum
+from headrace.backup.archive import BackupArchive, Entry
+from headrace.backup.pieces import checksum
 from headrace.backup.replay import Replayer
 from headrace.clock import Clock, SystemClock
 from headrace.errors import reason_of
@@ -28,23 +29,36 @@ from headrace.store.retention import AgedScan, Retention, default_bytes_max, fir
 from headrace.store.store import Store
 
 LOOK_SECONDS: Final = 1.0
-"""How long to wait between two looks at the archive."""
+"""How long to wait between two looks at what is followed."""
 RETENTION_HOURS: Final = 24.0
 
 
 class NoStandby(Exception):
-    """The directory follows no archive, or another one."""
+    """The directory follows nothing, or something else."""
 
 
-def followed_archive(path: Path) -> str:
-    """Return the archive that a directory follows, whoever has it open. Raises `NoStandby`, `UnusableDirectory`."""
+class Followed(Protocol):
+    """An archive or a server that a standby follows."""
+
+    def history(self) -> bytes | None:
+        """Return the id of its history; None: it has none."""
+
+    def new_entries(self, after: int, after_checksum: int) -> Iterator[Entry]:
+        """The entries after a position. `after_checksum`: that of the entry at the position."""
+
+
+def followed_by(path: Path) -> str:
+    """Return the archive or server that a directory follows, whoever has it open.
+
+    Raises `NoStandby`, `UnusableDirectory`.
+    """
     from headrace.store.lmdb import Beside
 
     with Beside(path).reading() as (kv, tables):
-        archive = standby.followed(kv, tables["meta"])
-    if archive is None:
+        followed = standby.followed(kv, tables["meta"])
+    if followed is None:
         raise NoStandby(f"{path} is no standby; it may have been promoted")
-    return archive
+    return followed
 
 
 class Promotion(NamedTuple):
@@ -55,26 +69,26 @@ class Promotion(NamedTuple):
 
 
 class Standby:
-    """An open directory that follows an archive. No other process opens it meanwhile."""
+    """An open directory that follows an archive or a server. No other process opens it meanwhile."""
 
     def __init__(
-        self, archive: BackupArchive | None, path: Path, *, clock: Clock | None = None, hours: float = RETENTION_HOURS
+        self, followed: Followed | None, path: Path, *, clock: Clock | None = None, hours: float = RETENTION_HOURS
     ) -> None:
-        """`archive`: None where it is lost, to promote the directory as it is. `hours`: how much of the oplog stays.
+        """`followed`: None where it is lost, to promote the directory as it is. `hours`: how much of the oplog stays.
 
         Raises `NoStandby`, and what `Store` raises.
         """
-        self._archive = archive
+        self._followed = followed
         self._hours = hours
         self.store = Store(path, clock=clock or SystemClock(), standby=True)
         try:
             with self.store.reading() as view:
                 if standby.followed(view.kv, view.tables["meta"]) is None:
                     raise NoStandby(f"{path} is no standby; give a directory that is empty or missing")
-            if archive is not None and (history := archive.history()) != self.store.history_id:
+            if followed is not None and (history := followed.history()) != self.store.history_id:
                 if history is None:
-                    raise NoStandby(f"{archive.place}, which {path} follows, is not an archive of `headrace backup`")
-                raise NoStandby(f"{path} is a standby of another archive than {archive.place}")
+                    raise NoStandby(f"{followed}, which {path} follows, is not an archive of `headrace backup`")
+                raise NoStandby(f"{path} is a standby of another history than that of {followed}")
         except BaseException:
             self.store.close()
             raise
@@ -95,20 +109,14 @@ class Standby:
 
         Raises `DamagedArchive`, `DivergedHistory` and `OSError`.
         """
-        if self._archive is None:
-            return 0
-        segments = self._archive.segments()
-        if max((segment.last for segment in segments), default=0) <= self.position:
+        if self._followed is None:
             return 0
         with self.store.reading() as view:
             entry = view.entry(self.position)
         assert entry is not None
-        try:
-            return self._replayer.replay(self._archive.entries(self.position, checksum(entry)))
-        except DamagedArchive:
-            if self._archive.segments() != segments:  # some were merged while they were read
-                return 0
-            raise
+        entries = self._followed.new_entries(self.position, checksum(entry))
+        first = next(entries, None)
+        return 0 if first is None else self._replayer.replay(chain((first,), entries))
 
     def tend(self) -> None:
         """Do what a server does in the background: prune the oplog, and remove what drops have left."""
@@ -134,8 +142,7 @@ class Standby:
     def follow(self, wait: Callable[[float], bool], report: Callable[[str], None]) -> None:
         """Apply and tend until `wait`, which gets the seconds to wait, returns False.
 
-        Raises what `apply` raises, but for `OSError`: an archive that cannot be reached is reported once, and tried
-        again.
+        Raises what `apply` raises, but for `OSError`: what cannot be reached is reported once, and tried again.
         """
         failed = False
         while True:
@@ -154,7 +161,8 @@ class Standby:
 
     def promote(self) -> Promotion:
         """Apply the rest of the archive, and end following. Raises `ArchiveInUse`, and what `apply` raises."""
-        with self._archive.place.lock() if self._archive is not None else nullcontext():
+        archive = self._followed if isinstance(self._followed, BackupArchive) else None
+        with nullcontext() if archive is None else archive.place.lock():
             while self.apply():
                 pass
             last = self.position

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from headrace.backup.archive import SEGMENT_BYTES_MAX, SNAPSHOT_PIECE_BYTES, BackupArchive, BackupSnapshot, Segment
+from headrace.backup.archive import SEGMENT_BYTES_MAX, BackupArchive, BackupSnapshot, Segment
 from headrace.backup.pieces import checksum
 from headrace.backup.source import NO_ENTRIES, Look, Source
 from headrace.clock import Clock
@@ -68,9 +68,8 @@ class ArchiveWriter:
         if known is None:
             self._archive.begin(look.history)
         elif known != look.history:
-            raise OtherHistory(f"the archive is that of another directory than {self._source.path}: give another one")
-        for position in self._archive.unfinished_snapshots():
-            self._archive.remove_snapshot(position)
+            raise OtherHistory(f"the archive is that of another directory than {self._source.name}: give another one")
+        self._remove_unfinished()
         snapshots, last = self._archive.snapshots(), self._archive.last_entry()
         ends = [(item.position, item.checksum) for item in snapshots]
         if last is not None:
@@ -82,16 +81,20 @@ class ArchiveWriter:
         self._snapshot_ms = max(item.taken_ms for item in snapshots)
         self._require_continuation(self._source.look(self.position))
 
+    def _remove_unfinished(self) -> None:
+        for position in self._archive.unfinished_snapshots():
+            self._archive.remove_snapshot(position)
+
     def _require_continuation(self, look: Look) -> None:
         """Raise `OtherHistory` unless the directory goes on from the archive's last entry. Where that has left the
         oplog, begin anew with a snapshot."""
         position, expected = self._at
-        if look.before is None and look.newest[0] > position and self._is_pruned(look):
+        if look.before is None and look.newest > position and self._is_pruned(look):
             self.snapshot()
             self.shipped.lost.append((position, self.position))
-        elif look.before is None or checksum(look.before) != expected:
+        elif look.before != expected:
             raise OtherHistory(
-                f"{self._source.path} has another history than the archive, which ends at {position:016x}: it is an "
+                f"{self._source.name} has another history than the archive, which ends at {position:016x}: it is an "
                 "older copy, or was restored and then written. Give another archive"
             )
 
@@ -104,7 +107,7 @@ class ArchiveWriter:
         count = 0
         while True:
             look = self._source.look(self.position)
-            if look.before is None or checksum(look.before) != self._at[1]:
+            if look.before != self._at[1]:
                 self._require_continuation(look)
                 return count
             entries = look.entries
@@ -135,17 +138,16 @@ class ArchiveWriter:
 
     def snapshot(self, between: Callable[[], object] = lambda: None) -> BackupSnapshot:
         """Store a snapshot of the last commit; `between` is called after each piece. Raises as `begin` does."""
+        self._remove_unfinished()
         with self._source.copied() as copy:
             if copy.history != self._history:
-                raise OtherHistory(f"another directory has taken the place of {self._source.path}")
-            position, entry = copy.newest
-            pieces = 0
-            with copy.file.open("rb") as file:
-                while data := file.read(SNAPSHOT_PIECE_BYTES):
-                    self._archive.put_snapshot_piece(position, pieces, data)
-                    pieces += 1
-                    between()
-        snapshot = BackupSnapshot(position, checksum(entry), self._clock.now_ms(), pieces)
+                raise OtherHistory(f"another directory has taken the place of {self._source.name}")
+            position, pieces = copy.newest, 0
+            for data in copy.pieces:
+                self._archive.put_snapshot_piece(position, pieces, data)
+                pieces += 1
+                between()
+        snapshot = BackupSnapshot(position, copy.checksum, self._clock.now_ms(), pieces)
         self._archive.complete_snapshot(snapshot)
         self._snapshot_ms = snapshot.taken_ms
         if not self.position or self._is_gap(position):

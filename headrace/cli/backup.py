@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import select
 import signal
 import sys
@@ -19,17 +20,21 @@ from headrace.errors import reason_of
 
 if TYPE_CHECKING:
     from headrace.backup.archive import BackupArchive
+    from headrace.backup.remote_source import RemoteSource
     from headrace.backup.restore import Moment
+    from headrace.backup.source import Source
     from headrace.backup.writer import ArchiveWriter
 
 _NICENESS: Final = 10
 """The backup beside a server leaves it the processor."""
+_ANSWER_MS: Final = 60_000
+"""How long a server may take to answer."""
 _UNITS: Final = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 WHILE_STDIN: Final = "--while-stdin"
 """With --follow, for `headrace serve --backup`: end when the standard input does, and say what is shipped."""
 KEY_VARIABLE: Final = "HEADRACE_BACKUP_KEY"
 _DESCRIPTION: Final = (
-    "Back up a data directory into an archive, while its server or program runs: at first a snapshot, then only what "
+    "Back up a data directory or a server into an archive, while that runs: at first a snapshot, then only what "
     "the oplog has since. With --follow the oplog is shipped within seconds, so that every moment can be restored. "
     "`headrace backup check DEST` checks an archive: each piece, the log without gaps, and its newest moment restored "
     "into a temporary directory. The status is 1 if a problem is found."
@@ -43,12 +48,13 @@ def add_parser(commands: Any) -> None:
         (
             "headrace backup data backups",
             "headrace backup data s3://bucket/headrace --follow --retain 7d",
+            "headrace backup mongodb://server backups",
             "headrace backup check backups",
         ),
     )  # fmt: skip
     backup.add_argument(
         "source", metavar="DIR|URI|check",
-        help="the data directory, or a server on this machine that has it open; `check`: check the archive",
+        help="the data directory, or a server, which may be on another machine; `check`: check the archive",
     )  # fmt: skip
     backup.add_argument("archive", metavar="DEST", help="the archive: a folder, or a URL that fsspec knows")
     backup.add_argument("--follow", action="store_true", help="ship the oplog as it is committed, until interrupted")
@@ -142,18 +148,43 @@ def _backup(arguments: argparse.Namespace, words: Sequence[str]) -> int:
             os.nice(_NICENESS)
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_IGN)  # a service manager sends it to all; the server says when
-        with archive.place.lock():
-            return _ship(archive, arguments)
+        with archive.place.lock(), source_of(arguments.source) as source:
+            return _ship(archive, source, arguments)
 
 
-def _ship(archive: BackupArchive, arguments: argparse.Namespace) -> int:
+@contextmanager
+def source_of(word: str) -> Iterator[Source]:
+    """The directory or the server that a command line names. Raises `Failed`, also for errors of the server inside."""
+    if not is_uri(word):
+        from headrace.backup.source import DirectorySource
+
+        yield DirectorySource(Path(word))
+        return
+    with remote_source(word) as source:
+        yield source
+
+
+@contextmanager
+def remote_source(uri: str) -> Iterator[RemoteSource]:
+    """A server. Raises `Failed`, also for errors of the server inside."""
+    from headrace.backup.remote_source import RemoteSource
+    from headrace.cli.connection import connected
+
+    with connected(uri, socketTimeoutMS=_ANSWER_MS) as client:
+        yield RemoteSource(client, without_user(uri))
+
+
+def without_user(uri: str) -> str:
+    """A connection string without the user and the password."""
+    return re.sub(r"(?<=://)[^/]*@", "", uri)
+
+
+def _ship(archive: BackupArchive, source: Source, arguments: argparse.Namespace) -> int:
     from headrace.backup.follow import Schedule, follow
-    from headrace.backup.source import Source
     from headrace.backup.writer import ArchiveWriter
     from headrace.clock import SystemClock
 
-    path = _directory_of(arguments.source) if is_uri(arguments.source) else Path(arguments.source)
-    writer = ArchiveWriter(archive, Source(path), SystemClock())
+    writer = ArchiveWriter(archive, source, SystemClock())
     writer.begin()
     for after, through in writer.shipped.lost:
         say(f"the oplog had lost the entries from {after:016x} to {through:016x}: no moment between can be restored")
@@ -206,19 +237,6 @@ def _check(archive: BackupArchive) -> int:
     snapshots, segments = archive.snapshots(), archive.segments()
     print(f"{archive.place}: no problems; snapshots {len(snapshots)}, segments of the log {len(segments)}")
     return 0
-
-
-def _directory_of(uri: str) -> Path:
-    """The data directory of a server on this machine. Raises `Failed` where it is on another one."""
-    from headrace.cli.connection import connected
-    from headrace.store.lmdb import holder_of
-
-    with connected(uri) as client:
-        path = Path(client.admin.command("getCmdLineOpts")["parsed"]["storage"]["dbPath"])
-        pid = client.admin.command("serverStatus").get("pid")
-    if not path.is_absolute() or not path.is_dir() or holder_of(path) != pid:
-        raise Failed(f"this server's data directory, {path}, is not on this machine: run the backup there")
-    return path
 
 
 def _restore(arguments: argparse.Namespace, words: Sequence[str]) -> int:

@@ -6,6 +6,7 @@ from typing import Final
 
 from headrace.commands.catalog import coll_mod, create, drop, indexes, listing
 from headrace.commands.maintenance import (
+    backup,
     capping,
     plan_cache,
     profiling,
@@ -28,8 +29,8 @@ from headrace.dispatch.command import Command
 from headrace.dispatch.options import ServerOptions
 
 _ONE: Final = (
-    aggregate, apply_ops, arrow_changes, bulk_write, coll_mod, create, delete, explain, find, find_and_modify, get_more,
-    insert, kill_cursors, update,
+    aggregate, apply_ops, arrow_changes, backup, bulk_write, coll_mod, create, delete, explain, find, find_and_modify,
+    get_more, insert, kill_cursors, update,
 )  # fmt: skip
 _MANY: Final = (
     capping, cluster_parameters, count, current_op, default_concerns, drop, end_transaction, indexes, listing,

@@ -133,9 +133,10 @@ class Background:
             await job()
 
     async def _release(self) -> None:
-        """End cursors that are not used, and transactions past their time."""
+        """End cursors and copies that are not used, and transactions past their time."""
         engine = self._core.engine
         engine.cursors.remove_idle(engine.clock.monotonic_ms())
+        engine.store.snapshot_copies.remove_idle(engine.clock.monotonic_ms())
         transactions.retire(engine, engine.clock.monotonic_ms())
 
     async def _forget_aged(self) -> None:

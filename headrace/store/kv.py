@@ -185,6 +185,9 @@ class Environment(Protocol):
     def reading(self) -> AbstractContextManager[Transaction]:
         """A read transaction for the length of a `with`."""
 
+    def copy_to(self, descriptor: int) -> None:
+        """Write the last commit to an open file, without free pages; in any thread, while it is not closed."""
+
     def table_bytes(self, transaction: Transaction, name: str) -> int:
         """Bytes of a table's pages."""
 

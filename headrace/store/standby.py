@@ -1,6 +1,6 @@
-"""A standby: a directory that follows an archive, and that no server opens until it is promoted.
+"""A standby: a directory that follows an archive or a server, and that no server opens until it is promoted.
 
-    meta   "standby"   → the archive that is followed, as text
+    meta   "standby"   → the archive or server that is followed, as text
            "gaps"      → (after, until) of each promotion: positions between may be another history's; 16 bytes each
 
 The server that a standby followed may have given out positions after the last one that came here. A promotion begins
@@ -29,7 +29,7 @@ Gaps = tuple[tuple[int, int], ...]
 
 
 def followed(kv: Transaction, meta: Table) -> str | None:
-    """Return the archive that a directory follows; None: it is no standby."""
+    """Return the archive or server that a directory follows; None: it is no standby."""
     archive = kv.get(_STANDBY, db=meta)
     return None if archive is None else archive.decode()
 
@@ -44,7 +44,7 @@ def require_promoted(path: object, kv: Transaction, meta: Table) -> None:
 
 
 def follow(txn: WriteTransaction, archive: str | None) -> None:
-    """Make the directory a standby of an archive, or none."""
+    """Make the directory a standby of an archive or a server, or none."""
     meta = txn.tables["meta"]
     if archive is not None:
         txn.kv.put(_STANDBY, archive.encode(), db=meta)

@@ -35,6 +35,7 @@ from headrace.store.data_file import DATA_FILE, UnusableDirectory
 from headrace.store.entries import noop_entry
 from headrace.store.kv import Environment, SharedRead, Transaction
 from headrace.store.lmdb import LmdbEnvironment, LmdbError
+from headrace.store.snapshot_copies import SnapshotCopies
 from headrace.store.spill_file import SpillFolder
 from headrace.store.standby import Gaps, gaps, require_promoted
 from headrace.store.state import DocumentCount, StoreState
@@ -79,6 +80,7 @@ class Store:
         self.environment = self._open(path, map_bytes)
         self.tables = self.environment.tables
         self.spill_folder = SpillFolder(self.environment.path, clears=not self.is_beside)
+        self.snapshot_copies = SnapshotCopies(self.environment, self.spill_folder)
         self.state = StoreState(Catalog(), {}, 0, 0, -1, {})
         """The state that readers see; `publish` replaces it."""
         self.listeners: list[Callable[[Committed], None]] = []
@@ -179,6 +181,7 @@ class Store:
         if self._open_transaction is not None:
             with contextlib.suppress(Exception):  # after a failed disk the memory need not be right any more
                 self.abandon(self._open_transaction)
+        self.snapshot_copies.close()
         self.environment.close()
 
     # Reading.

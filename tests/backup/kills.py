@@ -6,6 +6,8 @@ One client inserts documents with the numbers 0, 1, 2, ... and increments a coun
 then. After each kill the archive is restored: it must have all that the server's oplog has up to the archive's end, and
 no archive may end before what an earlier restore has seen.
 
+With `--remote` the backup reads the server, as one on another machine does, and not the directory.
+
 With `--inServer` the backup is that of `headrace serve --backup`. It ships what is left after its server was killed, so
 that the archive then has all that was acknowledged.
 """
@@ -42,8 +44,9 @@ SECONDS_MAX = 60.0
 class Lives:
     """A server, its backup and its client, on one directory."""
 
-    def __init__(self, folder: Path, seed: int, *, in_server: bool = False) -> None:
+    def __init__(self, folder: Path, seed: int, *, in_server: bool = False, remote: bool = False) -> None:
         self.in_server = in_server
+        self.remote = remote
         self.retain = "5s"
         self.random = random.Random(seed)
         self.data, self.destination, self.folder = folder / "data", folder / "archive", folder
@@ -68,8 +71,9 @@ class Lives:
 
     def start_backup(self) -> None:
         """Start the backup, and wait until it has begun to follow."""
+        source = f"mongodb://127.0.0.1:{self.port}/?directConnection=true" if self.remote else str(self.data)
         self.backup = _start(
-            "backup", str(self.data), str(self.destination), "--follow", "--snapshotEvery",
+            "backup", source, str(self.destination), "--follow", "--snapshotEvery",
             f"{self.random.randrange(1, 4)}s", "--retain", "5s",
         )  # fmt: skip
         assert self.backup.stdout is not None
@@ -228,13 +232,13 @@ def _kill(process: subprocess.Popen[bytes] | None) -> None:
             process.stdout.close()
 
 
-def run(count: int, seed: int, folder: Path, *, in_server: bool = False) -> int:
+def run(count: int, seed: int, folder: Path, *, in_server: bool = False, remote: bool = False) -> int:
     """Kill that often; return how many restores were compared."""
     restores = 0
     for first in range(0, count, 20):
         part = folder / str(first)
         part.mkdir()
-        lives = Lives(part, seed * 1000 + first, in_server=in_server)
+        lives = Lives(part, seed * 1000 + first, in_server=in_server, remote=remote)
         try:
             for _ in range(min(20, count - first)):
                 lives.round_in_server() if in_server else lives.round()
@@ -251,7 +255,9 @@ if __name__ == "__main__":
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--inServer", action="store_true", help="with the backup of `headrace serve --backup`")
+    parser.add_argument("--remote", action="store_true", help="with a backup that reads the server")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="headrace-kills-") as temporary:
-        restored = run(arguments.count, arguments.seed, Path(temporary), in_server=arguments.inServer)
+        path = Path(temporary)
+        restored = run(arguments.count, arguments.seed, path, in_server=arguments.inServer, remote=arguments.remote)
         print(restored, "restores are right")

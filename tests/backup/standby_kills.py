@@ -3,7 +3,9 @@
     python -m tests.backup.standby_kills --count 50 --seed 1
 
 The backup of the killed server ships what is left, so that the promoted directory must have all that was acknowledged.
-A stream's last token resumes there. Then it is the next server's directory, with the same archive.
+With `--remote` the standby follows the server, which is killed and started again meanwhile; the client ends before the
+last kill, and the standby has then applied all. A stream's last token resumes there. Then it is the next server's
+directory, with the same archive.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from headrace.backup.source import NO_ENTRIES, DirectorySource
 from headrace.store.check.directory import check
 from headrace.testing.driven import DrivenServer
 from tests.backup.kills import SECONDS_MAX, Lives
@@ -27,8 +30,8 @@ from tests.waiting import until
 class StandbyLives(Lives):
     """A server with its backup, and a standby that takes its place, again and again."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
-        super().__init__(folder, seed, in_server=True)
+    def __init__(self, folder: Path, seed: int, *, remote: bool = False) -> None:
+        super().__init__(folder, seed, in_server=not remote, remote=remote)
         self.retain = "1h"
         self.number = 0
 
@@ -39,14 +42,16 @@ class StandbyLives(Lives):
 
     def start_standby(self) -> subprocess.Popen[str]:
         """Start the process."""
-        command = [sys.executable, "-m", "headrace", "standby", str(self.destination), str(self.standby)]
+        followed = f"mongodb://127.0.0.1:{self.port}/?directConnection=true" if self.remote else str(self.destination)
+        command = [sys.executable, "-m", "headrace", "standby", followed, str(self.standby)]
         return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
     def round(self) -> None:
         """Kill the standby now and then, kill the server, promote, and compare."""
         self.number += 1
         self.start_server()
-        until(self.archive.snapshots)
+        if not self.remote:
+            until(self.archive.snapshots)
         stop = threading.Event()
         thread = threading.Thread(target=self.load, args=(stop,))
         thread.start()
@@ -59,7 +64,14 @@ class StandbyLives(Lives):
         assert following.stdout is not None
         assert "follows" in following.stdout.readline()
         stop.wait(self.random.uniform(0.0, 1.5))
+        if self.remote:
+            thread = self.restart_server(thread, stop)
         token = self.last_token()
+        if self.remote:
+            stop.set()
+            thread.join(SECONDS_MAX)
+            last = DirectorySource(self.data).look(NO_ENTRIES).newest
+            until(lambda: DirectorySource(self.standby).look(NO_ENTRIES).newest >= last)
         self.kill_server()
         stop.set()
         thread.join(SECONDS_MAX)
@@ -73,6 +85,17 @@ class StandbyLives(Lives):
         self.compare_promoted(token)
         shutil.rmtree(self.data)
         self.data = self.standby
+
+    def restart_server(self, client: threading.Thread, stop: threading.Event) -> threading.Thread:
+        """Kill the server that a standby follows, and start it and its client again."""
+        self.kill_server()
+        client.join(SECONDS_MAX)
+        stop.wait(self.random.uniform(0.0, 1.5))
+        self.start_server()
+        client = threading.Thread(target=self.load, args=(stop,))
+        client.start()
+        stop.wait(self.random.uniform(0.3, 1.5))
+        return client
 
     def last_token(self) -> dict[str, Any]:
         """The token of a high-water mark or event that a client of the old server has."""
@@ -101,9 +124,9 @@ class StandbyLives(Lives):
         self.restores += 1
 
 
-def run(count: int, seed: int, folder: Path) -> int:
+def run(count: int, seed: int, folder: Path, *, remote: bool = False) -> int:
     """Promote that often; return how many directories were compared."""
-    lives = StandbyLives(folder, seed)
+    lives = StandbyLives(folder, seed, remote=remote)
     try:
         for _ in range(count):
             lives.round()
@@ -117,6 +140,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--count", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--remote", action="store_true", help="with standbys that follow the server")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="headrace-standby-") as temporary:
-        print(run(arguments.count, arguments.seed, Path(temporary)), "promoted directories are right")
+        promoted = run(arguments.count, arguments.seed, Path(temporary), remote=arguments.remote)
+        print(promoted, "promoted directories are right")

@@ -14,7 +14,7 @@ from headrace.backup.follow import Schedule, follow
 from headrace.backup.pieces import DamagedArchive, Sealer, WrongKey, key_of
 from headrace.backup.places import ArchiveInUse, Folder, place_of
 from headrace.backup.restore import Moment, NotCovered, problems, restore
-from headrace.backup.source import Source
+from headrace.backup.source import DirectorySource
 from headrace.backup.writer import ArchiveWriter, OtherHistory
 from headrace.store.retention import prune_entries
 from headrace.testing.clock import FakeClock
@@ -270,7 +270,7 @@ def test_what_no_moment_within_the_retention_requires_is_gone(
     tmp_path: Path, data: Path, archive: BackupArchive
 ) -> None:
     clock = FakeClock()
-    writer = ArchiveWriter(archive, Source(data), clock)
+    writer = ArchiveWriter(archive, DirectorySource(data), clock)
     writer.begin()
     looks = iter(range(1, 9))
     positions: list[int] = []

@@ -10,7 +10,7 @@ from typing import Any
 import lmdb
 import pytest
 
-from headrace.backup.source import Source
+from headrace.backup.source import DirectorySource
 from tests.backup.kills import Lives, run
 from tests.backup.moments import run as restore_moments
 from tests.backup.standby_kills import run as promote_after_kills
@@ -24,6 +24,11 @@ def test_a_hundred_random_moments_are_restored_as_they_were(tmp_path: Path) -> N
 @pytest.mark.process
 def test_after_kills_of_server_and_backup_the_archive_has_what_was_shipped(tmp_path: Path) -> None:
     assert run(4, 7, tmp_path) == 4
+
+
+@pytest.mark.process
+def test_after_kills_of_a_server_and_a_backup_that_reads_it_the_archive_has_what_was_shipped(tmp_path: Path) -> None:
+    assert run(4, 9, tmp_path, remote=True) == 4
 
 
 def headrace(*words: str) -> subprocess.CompletedProcess[str]:
@@ -66,6 +71,12 @@ def test_a_standby_that_was_killed_takes_the_place_of_a_server_that_was_killed(t
 
 
 @pytest.mark.process
+@pytest.mark.skipif(sys.platform != "linux", reason="children of a process are found in /proc")
+def test_a_standby_of_a_server_goes_on_after_kills_of_both(tmp_path: Path) -> None:
+    assert promote_after_kills(2, 5, tmp_path, remote=True) == 2
+
+
+@pytest.mark.process
 def test_a_directory_that_grows_while_it_is_read_is_backed_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lives, opened = Lives(tmp_path, 1), lmdb.open
     try:
@@ -82,10 +93,10 @@ def test_a_directory_that_grows_while_it_is_read_is_backed_up(tmp_path: Path, mo
 
         grow()
         monkeypatch.setattr(lmdb, "open", open_and_grow)
-        source = Source(lives.data)
-        before = source.look(0).newest[0]
+        source = DirectorySource(lives.data)
+        before = source.look(0).newest
         with source.copied() as copy:
-            assert copy.newest[0] > before
+            assert copy.newest > before
         client.close()
     finally:
         lives.close()

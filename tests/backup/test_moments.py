@@ -12,7 +12,7 @@ from headrace.backup.archive import BackupArchive
 from headrace.backup.pieces import Sealer
 from headrace.backup.places import Folder
 from headrace.backup.restore import Moment, problems, restore
-from headrace.backup.source import Source
+from headrace.backup.source import DirectorySource
 from headrace.backup.writer import ArchiveWriter
 from headrace.clock import SystemClock
 from headrace.store.check.directory import check
@@ -22,7 +22,7 @@ from tests.backup.random_history import RandomHistory, seen
 
 def ship(path: Path, archive: BackupArchive, *, snapshot: bool = False) -> ArchiveWriter:
     """Back up a directory that no process has open."""
-    writer = ArchiveWriter(archive, Source(path), SystemClock())
+    writer = ArchiveWriter(archive, DirectorySource(path), SystemClock())
     writer.begin()
     writer.ship()
     if snapshot:

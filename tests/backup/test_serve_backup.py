@@ -17,7 +17,7 @@ from headrace.backup.archive import BackupArchive
 from headrace.backup.pieces import Sealer
 from headrace.backup.places import Folder
 from headrace.backup.restore import restore
-from headrace.backup.source import Source
+from headrace.backup.source import DirectorySource
 from headrace.cli.configuration import expanded
 from headrace.cli.main import build_parser, main
 from headrace.cli.serve_backup import backup_words
@@ -73,11 +73,11 @@ def test_the_copy_of_a_backup_that_was_killed_is_removed_and_one_in_use_is_not(t
     left = tmp_path / ".data-backup-killed"
     left.mkdir()
     (left / "data.mdb").write_bytes(b"a part")
-    source = Source(tmp_path / "data")
-    with source.copied() as first:
+    source = DirectorySource(tmp_path / "data")
+    with source.copied():
         assert not left.exists()
-        with source.copied() as second:
-            assert first.file.exists() and second.file != first.file
+        with source.copied():
+            assert len(list(tmp_path.glob(".data-backup-*/data.mdb"))) == 2
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
@@ -87,8 +87,8 @@ def test_a_copy_is_in_the_directory_where_nothing_can_be_written_beside_it(
     with DrivenServer(tmp_path / "data") as server:
         server.must("t", {"insert": "c", "documents": [{"_id": 1}]})
     monkeypatch.setattr(os, "access", lambda path, mode, **_: path != tmp_path.resolve())
-    with Source(tmp_path / "data").copied() as copy:
-        assert copy.file.parent.parent == (tmp_path / "data").resolve()
+    with DirectorySource(tmp_path / "data").copied():
+        assert len(list((tmp_path / "data").glob(".backup-*/data.mdb"))) == 1
 
 
 @pytest.mark.process

@@ -14,7 +14,7 @@ from headrace.backup.archive import BackupArchive
 from headrace.backup.pieces import DamagedArchive, Sealer, checksum
 from headrace.backup.places import ArchiveInUse, Folder
 from headrace.backup.restore import Moment, restore
-from headrace.backup.standby import NoStandby, Standby, followed_archive
+from headrace.backup.standby import NoStandby, Standby, followed_by
 from headrace.cli.main import main
 from headrace.commands.server_info.parameters import first_parameters
 from headrace.commands.table import commands_for
@@ -172,7 +172,7 @@ def test_no_server_opens_a_standby_until_it_is_promoted(
         assert f"{path} is a standby, which follows {tmp_path / 'archive'}" in error and "headrace promote" in error
     with pytest.raises(UnusableDirectory, match="is a standby"):
         headrace.open(path)
-    assert followed_archive(path) == str(tmp_path / "archive")
+    assert followed_by(path) == str(tmp_path / "archive")
     assert main(["promote", str(path)]) == 0
     assert "promoted, with all up to 20" in capsys.readouterr().out
     assert numbers_of(path) == [0]
@@ -249,7 +249,7 @@ def test_a_standby_follows_its_own_archive_only(tmp_path: Path, standby: Standby
     insert(tmp_path / "other", 1)
     other = BackupArchive(Folder(tmp_path / "others"), Sealer())
     ship(tmp_path / "other", other)
-    with pytest.raises(NoStandby, match="a standby of another archive"):
+    with pytest.raises(NoStandby, match="a standby of another history"):
         Standby(other, tmp_path / "standby")
     with pytest.raises(NoStandby, match="is no standby"):
         Standby(other, tmp_path / "other")

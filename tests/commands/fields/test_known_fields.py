@@ -185,7 +185,7 @@ def test_a_statement_knows_exactly_the_fields_that_mongodb_knows(path: str) -> N
 
 
 def test_the_table_has_every_command_that_refuses_what_it_does_not_know() -> None:
-    ours = {"_mergeAuthzCollections", "headraceChanges"}
+    ours = {"_mergeAuthzCollections", "headraceBackup", "headraceChanges"}
     undeclared = {"compact", "cloneCollectionAsCapped", "convertToCapped", "dataSize", "logApplicationMessage"}
     others = {
         "fsync", "profile", "reIndex", "removeQuerySettings", "rotateCertificates", "setQuerySettings",
