@@ -48,7 +48,7 @@ class Copy:
     history: bytes
     newest: int
     checksum: int
-    """That of the newest entry."""
+    """The checksum of the newest entry."""
     pieces: Iterator[bytes]
     """The file, in pieces of `SNAPSHOT_PIECE_BYTES`."""
 

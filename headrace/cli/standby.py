@@ -72,7 +72,7 @@ def _follow(arguments: argparse.Namespace, words: Sequence[str]) -> int:
 
 @contextmanager
 def _followed(arguments: argparse.Namespace) -> Iterator[Followed]:
-    """What a standby follows; its directory is made where it is not there. Raises `Failed`."""
+    """The archive or server that a standby follows; makes its directory where it is not there. Raises `Failed`."""
     from headrace.backup.restore import copy_of, restore
 
     path, where = arguments.path, arguments.archive

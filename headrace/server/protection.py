@@ -17,7 +17,7 @@ from headrace.dispatch.options import ServerOptions
 from headrace.dispatch.request import is_loopback
 from headrace.store.data_file import DATA_FILE
 from headrace.store.lmdb import LOCK_FILE, NEW_FILE, READERS_FILE
-from headrace.store.spill_file import FOLDER as SPILL_FOLDER
+from headrace.store.temporary.spill_file import FOLDER as SPILL_FOLDER
 
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 _NAMES: Final = frozenset({DATA_FILE, LOCK_FILE, NEW_FILE, READERS_FILE, SPILL_FOLDER})

@@ -35,10 +35,10 @@ from headrace.store.data_file import DATA_FILE, UnusableDirectory
 from headrace.store.entries import noop_entry
 from headrace.store.kv import Environment, SharedRead, Transaction
 from headrace.store.lmdb import LmdbEnvironment, LmdbError
-from headrace.store.snapshot_copies import SnapshotCopies
-from headrace.store.spill_file import SpillFolder
 from headrace.store.standby import Gaps, gaps, require_promoted
 from headrace.store.state import DocumentCount, StoreState
+from headrace.store.temporary.snapshot_copies import SnapshotCopies
+from headrace.store.temporary.spill_file import SpillFolder
 from headrace.store.transaction_registry import Transactions
 from headrace.store.view import View
 from headrace.store.write_transaction import WriteTransaction

@@ -19,7 +19,7 @@ from headrace.query.pipeline import PipelineContext, parse_pipeline, run_pipelin
 from headrace.query.stages.group import Group
 from headrace.query.stages.group_columns import group_columns
 from headrace.query.stages.unwind import Unwind
-from headrace.store.spill_file import SpillFolder
+from headrace.store.temporary.spill_file import SpillFolder
 from headrace.values.bson import MISSING, decode, encode, encode_in_order
 from headrace.values.bson.columns import Columns
 from tests.differential.documents import RARE, Values

@@ -17,7 +17,7 @@ from headrace.query.collation import parse_collation
 from headrace.query.operation_memory import OperationMemory, size_of
 from headrace.query.pipeline import PipelineContext, parse_pipeline, run_pipeline
 from headrace.query.sort import parse_sort
-from headrace.store.spill_file import SpillFolder
+from headrace.store.temporary.spill_file import SpillFolder
 from headrace.values.bson import encode
 
 pytestmark = pytest.mark.long

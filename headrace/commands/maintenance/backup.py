@@ -13,8 +13,8 @@ was pruned.
                                                              or {} as long as the snapshot is being made
     {headraceBackup: 1, snapshot: <id>, end: true}         → {}
 
-A snapshot is one commit as a data file, see `store/snapshot_copies.py`; `data` has at most 4 MB of it. Error 43: it is
-not there any more. What is read can be read again.
+A snapshot is one commit as a data file, see `store/temporary/snapshot_copies.py`; `data` has at most 4 MB of it.
+Error 43: it is not there any more. What is read can be read again.
 """
 
 from __future__ import annotations

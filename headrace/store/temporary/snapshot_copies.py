@@ -26,7 +26,7 @@ from headrace.store.lmdb import LmdbError, read_only
 from headrace.thread_calls import OwnThread, call_in_thread
 
 if TYPE_CHECKING:
-    from headrace.store.spill_file import SpillFolder
+    from headrace.store.temporary.spill_file import SpillFolder
 
 
 class CopiedState(NamedTuple):
