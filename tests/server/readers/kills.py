@@ -102,13 +102,16 @@ class Load:
         assert client.t.c.find_one({"_id": number}) == {"_id": number, "a": number % KEYS, "s": "x" * 30}
 
 
-def run(count: int, seed: int) -> Counter[str]:
-    """Kill readers `count` times; return what was answered meanwhile. Raises AssertionError for a wrong answer."""
+def run(count: int, seed: int, note: Callable[[int], object] = bool) -> Counter[str]:
+    """Kill readers `count` times; return what was answered meanwhile. Raises AssertionError for a wrong answer.
+
+    `note` is called with the number of each kill."""
     draw = random.Random(seed)
     with serving(2) as server:
         load = Load(server, seed)
         try:
-            for _ in range(count):
+            for number in range(count):
+                note(number)
                 moved, more = moved_count(server), draw.randrange(1, 10)
                 until(lambda: moved_count(server) >= moved + more or not load.is_right())  # noqa: B023
                 ready = [reader for reader in readers_of(server) if reader.is_ready]
@@ -126,7 +129,8 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
-    print(dict(sorted(run(arguments.count, arguments.seed).items())))
+    answered = run(arguments.count, arguments.seed, lambda number: number % 50 or print(number, "kills", flush=True))
+    print(dict(sorted(answered.items())))
 
 
 if __name__ == "__main__":
