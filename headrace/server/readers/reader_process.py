@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from headrace import limits
 from headrace.clock import SystemClock
-from headrace.commands.table import commands_for
+from headrace.commands.reading import aggregate, count, find, get_more
 from headrace.dispatch.engine import Engine
 from headrace.dispatch.options import ServerOptions
 from headrace.dispatch.request import ClientInfo, Request, parse_message
@@ -41,6 +41,10 @@ _NICENESS: Final = 5
 """Below the server's priority: what it does is short, and clients wait for it."""
 
 
+_COMMANDS: Final = {
+    command.name: command for command in (aggregate.COMMAND, *count.COMMANDS, find.COMMAND, get_more.COMMAND)
+}
+"""The commands that a reader can run at first: to import all takes as long again."""
 _OOM_SCORE: Final = "500"
 """If the system is out of memory, it is to kill a reader and not the server."""
 
@@ -81,7 +85,7 @@ class ReaderProcess:
         self._store = ReaderStore(options.dbpath, clock=SystemClock(), oplog=options.oplog, map_bytes=options.map_bytes)
         self._store.estimates = {int(number): count for number, count in start["counts"].items()}
         self._shell = _ReaderShell()
-        self._engine = Engine(self._store, options, commands_for(options), start["parameters"], self._shell)
+        self._engine = Engine(self._store, options, dict(_COMMANDS), start["parameters"], self._shell)
         self._turns = Turns()
         self._paused: deque[_Running] = deque()
         self._frames = Frames()
@@ -134,6 +138,10 @@ class ReaderProcess:
         try:
             self._store.refresh(message["position"])
             request = parse_message(raw, {}, client)
+            if request.name not in engine.commands:
+                from headrace.commands.table import COMMANDS
+
+                engine.commands = COMMANDS
             command = engine.command(request)
             left_ms = message["leftMs"]
             request.deadline_ms = None if left_ms is None else engine.clock.monotonic_ms() + left_ms
