@@ -14,6 +14,7 @@ from typing import Final
 from headrace.changes.command_events import CommandChange, CommandDraft, opening
 from headrace.changes.operation import Operation
 from headrace.changes.stream_options import Shape
+from headrace.timeseries.series import PREFIX
 from headrace.values.bson import decode, encode
 
 KINDS: Final = {"delete": "drop", "insert": "create", "replace": "modify"}
@@ -28,7 +29,7 @@ def view_draft(operation: Operation, shape: Shape, version: int = 2) -> CommandD
     definition = decode(operation.o)
     db, _, coll = definition.pop("_id").partition(".")
     description = None if kind == "drop" else definition
-    ns_type = "timeseries" if "timeseries" in definition else "view"
+    ns_type = "timeseries" if definition.get("viewOn") == PREFIX + coll else "view"
     change = CommandChange(kind, db, coll, description, ns_type=ns_type if kind == "create" else None)
     raw = None if description is None else encode(description)
     start, text, document = opening(operation, kind, raw, version, shape, None)

@@ -87,17 +87,25 @@ def check_writable(namespace: str) -> None:
 
 
 def writable(context: CommandContext, namespace: str) -> Collection | None:
-    """The collection to write to, None if it does not exist yet; 166 for a view."""
-    check_writable(namespace)
-    collection = context.txn.collection(namespace)
+    """The collection to write to, None if it does not exist yet; 166 for a view, also a time series."""
+    collection = taking_writes(context, namespace)
     if collection is not None and collection.is_view:
         raise CommandError(166, f"Namespace {namespace} is a view, not a collection")
     return collection
 
 
+def taking_writes(context: CommandContext, namespace: str) -> Collection | None:
+    """As `writable`, but a time series takes some writes, too."""
+    check_writable(namespace)
+    collection = context.txn.collection(namespace)
+    if collection is not None and collection.is_view and not collection.is_time_series:
+        raise CommandError(166, f"Namespace {namespace} is a view, not a collection")
+    return collection
+
+
 def refused(collection: Collection | None, count: int, *, ordered: bool) -> list[dict[str, Any]] | None:
-    """The `writeErrors` of a write to a view: one, or one for each statement; None for a collection."""
-    if collection is None or not collection.is_view:
+    """The `writeErrors` of a write to a view: one, or one for each statement; None for what takes writes."""
+    if collection is None or not collection.is_view or collection.is_time_series:
         return None
     error = CommandError(166, f"Namespace {collection.namespace} is a view, not a collection")
     return write_errors([(index, error) for index in range(1 if ordered else count)])

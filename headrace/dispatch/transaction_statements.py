@@ -15,6 +15,7 @@ from headrace.dispatch.namespaces import namespaces_of
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
 from headrace.store.catalog import Collection
+from headrace.timeseries.series import is_buckets
 from headrace.values.position import from_timestamp
 
 ALLOWED: Final = frozenset({
@@ -94,6 +95,8 @@ def check_statement(context: CommandContext, command: Command, request: Request)
     if command.name == "create" and "viewOn" in body:
         raise CommandError(263, "Cannot create a view in a multi-document transaction.")
     for namespace in _target_namespaces(command, request):
+        if is_buckets(namespace.partition(".")[2]):
+            raise CommandError(51071, f"Cannot write to system collection {namespace} within a transaction")
         collection = context.view.collection(namespace)
         if collection is not None and collection.options.get("capped"):
             raise CommandError(

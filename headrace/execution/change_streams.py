@@ -132,5 +132,7 @@ def _check_surroundings(context: CommandContext, request: Request, coll: str | N
             f"{level}",
         )
     collection = context.view.collection(f"{request.db}.{coll}") if coll else None
+    if collection is not None and collection.is_time_series:
+        raise CommandError(166, f"$changeStream is not supported on time-series collections: {collection.namespace}")
     if collection is not None and collection.is_view:
         raise CommandError(166, f"$changeStream is not supported on views: {collection.namespace} is a view")

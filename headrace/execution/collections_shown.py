@@ -9,7 +9,9 @@ from bson import Binary
 
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.namespaces import VERSIONS
+from headrace.execution.time_series import buckets_of, shown_options
 from headrace.store.catalog import Collection
+from headrace.store.view import View
 
 OPLOG_UUID: Final = bytes.fromhex("d0678cd09d025541be3d15095bafbede")
 """The UUID of version 5 of the URL `headrace:local.oplog.rs`."""
@@ -19,7 +21,8 @@ VERSIONS_UUID: Final = bytes.fromhex("ec661ae20deb5cd383cae09fa0cdd771")
 
 def collections_shown(context: CommandContext, database: str) -> list[dict[str, Any]]:
     """The collections and views of a database."""
-    shown = [_shown(collection) for collection in context.paced(context.view.catalog.in_database(database))]
+    there = context.paced(context.view.catalog.in_database(database))
+    shown = [_shown(context.view, collection) for collection in there]
     if database == "local" and context.store.oplog_enabled:
         shown.append(_oplog(context))
     if (uuid := context.view.catalog.views.get(database)) is not None:
@@ -46,16 +49,22 @@ def catalog_shown(context: CommandContext, database: str, spec: dict[str, Any]) 
             yield document
 
 
-def _shown(collection: Collection) -> dict[str, Any]:
-    """A collection or view as listCollections shows it."""
+def _shown(view: View, collection: Collection) -> dict[str, Any]:
+    """A collection, a view or a time series as listCollections shows it."""
+    if (buckets := buckets_of(view, collection, must_exist=False)) is not None:
+        options = shown_options(buckets.collection)
+        return {"name": collection.name, "type": "timeseries", "options": options, "info": {"readOnly": False}}
     if collection.is_view:
         return {
             "name": collection.name, "type": "view", "options": collection.options, "info": {"readOnly": True},
         }  # fmt: skip
     assert collection.uuid is not None
     id_index = next((index.spec for index in collection.indexes if index.is_of_id and not collection.clustered), None)
+    options = collection.options
+    if "timeseries" in options:
+        options = {**options, "clusteredIndex": True}  # the form of MongoDB's own clustered collections
     shown = {
-        "name": collection.name, "type": "collection", "options": collection.options,
+        "name": collection.name, "type": "collection", "options": options,
         "info": {"readOnly": False, "uuid": Binary(collection.uuid, 4)},
     }  # fmt: skip
     return shown if id_index is None else {**shown, "idIndex": id_index}

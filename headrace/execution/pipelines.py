@@ -19,6 +19,7 @@ from headrace.execution.planner.index_access import IndexAccess
 from headrace.execution.planner.query import Order
 from headrace.execution.sources import documents, equal_documents, in_order, is_virtual, resolve, stored
 from headrace.execution.text_indexes import text_query
+from headrace.execution.time_series import source_of, unpacked
 from headrace.execution.writes.output import write_output
 from headrace.query.expansion import encoded
 from headrace.query.pipeline import PipelineContext, Stage, parse_pipeline, run_pipeline
@@ -79,22 +80,22 @@ def run_pipeline_on(
         made = server_stages.documents(context, request, resolve(context, namespace)[0], stages[0])
         return _finish(context, namespace, stages[1:], made)
     base, _ = resolve(context, namespace)
-    spec: dict[str, Any] = {}
-    rest = pipeline
-    if pipeline and "$match" in pipeline[0] and type(pipeline[0]["$match"]) is dict:
-        spec, stages, rest = pipeline[0]["$match"], stages[1:], pipeline[1:]
-    counted = _count_of_all(context, base, spec, pipeline_context, rest, body)
+    source = source_of(pipeline, stages, body.get("hint"))
+    spec, stages = source.spec, source.stages
+    is_plain = source.unpack is None
+    counted = _count_of_all(context, base, spec, pipeline_context, source.rest, body) if is_plain else None
     if counted is not None:
         return iter(counted)
-    firsts = first_of_each(context, base, spec, pipeline_context, stages, body.get("hint"))
+    firsts = first_of_each(context, base, spec, pipeline_context, stages, source.hint) if is_plain else None
     if firsts is not None:
         return map(encoded, run_pipeline(firsts.stages, map(decode, firsts.documents)))
-    sort = stages[0] if stages and isinstance(stages[0], Sort) else None
+    sort = stages[0] if is_plain and stages and isinstance(stages[0], Sort) else None
     results, plan = in_order(
         context, base, spec, pipeline_context.collation,
         Order() if sort is None else Order(sort.order, sort.count_max),
-        variables=pipeline_context.variables, hint=body.get("hint"), scored=is_scored(pipeline_context),
+        variables=pipeline_context.variables, hint=source.hint, scored=is_scored(pipeline_context),
     )  # fmt: skip
+    results = unpacked(source, results)
     if sort is not None and plan is not None and plan.is_sorted:
         limit = sort.count_max
         results, stages = results if limit is None else islice(results, limit), stages[1:]

@@ -9,6 +9,7 @@ from headrace.cursors.collection_scan import Scan
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.namespaces import OPLOG
 from headrace.errors import CommandError
+from headrace.execution.time_series import buckets_of
 from headrace.running_command import running_command
 from headrace.store.catalog import Collection
 from headrace.store.indexes.index_rows import rows_of
@@ -80,16 +81,25 @@ def storage_stats(context: CommandContext, namespace: str, scale: Any) -> dict[s
     if namespace == OPLOG and context.store.oplog_enabled:
         return _oplog_stats(context, int(scale))
     collection = context.view.collection(namespace)
+    buckets = buckets_of(context.view, collection)
+    if buckets is not None:
+        collection = buckets.collection
     if collection is not None and collection.is_view:
         raise CommandError(166, f"Namespace {namespace} is a view, not a collection")
     if collection is None:
         return _nothing(namespace, int(scale))
     size, count = size_of(context, collection), count_of(context, collection)
     capped = collection.capped
-    return _stats(
+    stats = _stats(
         namespace, size, count, int(scale), None if capped is None else (capped.count_max, capped.bytes_max),
         indexes=index_sizes(context, collection), index_count=len(collection.indexes),
     )  # fmt: skip
+    if "timeseries" in collection.options:
+        average = stats.pop("avgObjSize")
+        stats["timeseries"] = {
+            "bucketsNs": collection.namespace, "bucketCount": stats.pop("count"), "avgBucketSize": average,
+        }  # fmt: skip
+    return stats
 
 
 def _nothing(namespace: str, scale: int) -> dict[str, Any]:

@@ -27,6 +27,8 @@ from headrace.store.catalog import Collection, Index
 from headrace.store.checksums.transaction import DamagedValue
 from headrace.store.indexes.index_keys import descends
 from headrace.store.view import View
+from headrace.timeseries.bucket import head_of
+from headrace.timeseries.series import Series
 from headrace.values.bson import MISSING, decode
 from headrace.values.keystring import encode_value
 from headrace.values.paths import get_path, split_path
@@ -96,15 +98,23 @@ def _keys(
     view: View, collection: Collection, index: Index, now_ms: int, after: bytes | None
 ) -> Iterator[tuple[bytes, bytes]]:
     """(key, record) of the dates that have passed, of all past the key `after`."""
-    dates = _expired_dates(index, now_ms)
+    dates = _expired_dates(index, now_ms, _series_of(collection) if index.is_clustered else None)
     if not index.is_clustered:
         return walk_keys(view, index, _expired_keys(index, dates), backward=False, after=after)
     low, high = range_of(dates)
     return view.id_keys(collection, low if after is None else after + b"\0", high)
 
 
-def _expired_dates(index: Index, now_ms: int) -> Interval:
+def _series_of(collection: Collection) -> Series | None:
+    """The time series whose buckets expire with their last measurements; None for any other collection."""
+    options = collection.options.get("timeseries")
+    return None if options is None else Series.of(options)
+
+
+def _expired_dates(index: Index, now_ms: int, series: Series | None) -> Interval:
     latest = max(now_ms - index.spec["expireAfterSeconds"] * 1000, _DATE_LEAST)
+    if series is not None:
+        return Interval(End(_OBJECT_IDS, None, is_prefix=True), End(encode_value(series.first_id(latest)), None))
     return Interval(End(_DATES, None, is_prefix=True), End(encode_value(DatetimeMS(latest)), None))
 
 
@@ -116,6 +126,7 @@ def _expired_keys(index: Index, dates: Interval) -> list[tuple[bytes, bytes]]:
 
 
 _DATES: Final = b"\x78"
+_OBJECT_IDS: Final = b"\x64"
 _DATE_LEAST: Final = -(1 << 63)
 
 
@@ -142,7 +153,15 @@ def _expired(view: View, collection: Collection, record: bytes, index: Index, no
         document = view.by_record(collection, record)
     except DamagedValue:
         return None
+    if index.is_clustered and (series := _series_of(collection)) is not None:
+        latest = now_ms - index.spec["expireAfterSeconds"] * 1000
+        return document if document is not None and _is_old_bucket(series, document, latest) else None
     return document if document is not None and is_expired(index, document, now_ms) else None
+
+
+def _is_old_bucket(series: Series, bucket: bytes, latest_ms: int) -> bool:
+    """Whether all measurements that a bucket has are of `latest_ms` or earlier."""
+    return head_of(series, bucket).last_ms <= latest_ms
 
 
 def _covers(index: Index, document: dict[str, Any]) -> bool:

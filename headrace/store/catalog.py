@@ -29,6 +29,7 @@ from headrace.store.entries import crud_head
 from headrace.store.indexes.collated_keys import key_format
 from headrace.store.indexes.index_keys import NO_TRAITS, Traits
 from headrace.store.kv import Table, Transaction
+from headrace.timeseries.series import PREFIX
 from headrace.values.bson import decode, encode, encode_in_order
 
 BUILD_PREFIX: Final = b"build"
@@ -155,7 +156,8 @@ class Collection:
 
     __slots__ = (
         "are_plain", "building", "capped", "checks_documents", "clustered", "database", "delete_head",
-        "encoded_options", "images", "indexes", "insert_head", "is_view", "kind", "long_ids", "maintained", "name",
+        "encoded_options", "images", "indexes", "insert_head", "is_time_series", "is_view", "kind",
+        "long_ids", "maintained", "name",
         "namespace", "number", "number_key", "options", "plan_cache", "topic", "topics", "unique_indexes",
         "update_head", "uuid",
     )  # fmt: skip
@@ -181,6 +183,8 @@ class Collection:
         self.topics = (namespace,)
         """The topics of its entries."""
         self.database, _, self.name = namespace.partition(".")
+        self.is_time_series = self.is_view and options.get("viewOn") == PREFIX + self.name
+        """Whether it shows buckets as the measurements of a time series."""
         self.insert_head = crud_head("i", namespace, uuid)
         self.update_head = crud_head("u", namespace, uuid)
         self.delete_head = crud_head("d", namespace, uuid)

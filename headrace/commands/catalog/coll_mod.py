@@ -10,6 +10,9 @@ from headrace.commands.catalog.clustered_index import SECONDS, check_seconds
 from headrace.commands.catalog.create import OPTIONS as CREATE_OPTIONS
 from headrace.commands.catalog.create import check_limits, check_view
 from headrace.commands.catalog.index_specification import can_be_unique
+from headrace.commands.catalog.time_series import CHANGE as TIME_SERIES
+from headrace.commands.catalog.time_series import OPTION as SERIES
+from headrace.commands.catalog.time_series import modify_time_series
 from headrace.commands.requirements import writes
 from headrace.dispatch.arguments import Field, Fields, FieldType, boolean, document, number, string, unsupported
 from headrace.dispatch.collection_uuid import COLLECTION_UUID
@@ -52,11 +55,13 @@ CHANGES: Final = Fields(
 """The options that can be changed."""
 UNSUPPORTED: Final = {
     "recordIdsReplicated": (72, "the option 'recordIdsReplicated' is not available"),
-    "timeseries": (72, "option only supported on a time-series collection: timeseries"),
     "timeseriesBucketsMayHaveMixedSchemaData": (72, "option only supported on a time-series collection"),
 }
 FIELDS: Final = Fields(
-    COLLECTION_UUID, *CHANGES.by_name.values(), *(unsupported(name, error) for name, error in UNSUPPORTED.items())
+    COLLECTION_UUID,
+    TIME_SERIES,
+    *CHANGES.by_name.values(),
+    *(unsupported(name, error) for name, error in UNSUPPORTED.items()),
 )
 
 
@@ -71,6 +76,16 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
     if dry_run and not change.get("index", {}).get("unique"):
         raise CommandError(72, "'dryRun' is only supported with {index: {unique: true}}")
     catalog_changes.require_room(context.txn, len(request.raw))
+    series = body.get(SERIES)
+    if collection.is_time_series or SERIES in collection.options:
+        if series is not None:
+            change[SERIES] = series
+        if SECONDS in change:
+            change[SECONDS] = _checked_seconds(change[SECONDS])
+        modify_time_series(context, collection, change)
+        return {}
+    if series is not None:
+        raise CommandError(72, "option only supported on a time-series collection: timeseries")
     if collection.is_view:
         return _view(context, collection, change)
     if "viewOn" in change or "pipeline" in change:
@@ -180,6 +195,11 @@ def _seconds(collection: Collection, value: Any) -> Any:
     """The new age of documents that expire, an `Int64`, or "off". Raises 72 if the collection is not clustered."""
     if not collection.clustered:
         raise CommandError(72, "'expireAfterSeconds' option is only supported on collections clustered by _id")
+    return _checked_seconds(value)
+
+
+def _checked_seconds(value: Any) -> Any:
+    """An age, an `Int64`, or "off". Raises 72 for any other."""
     if type(value) is str:
         if value != "off":
             raise CommandError(

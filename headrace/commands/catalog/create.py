@@ -11,6 +11,11 @@ from headrace.commands.catalog.clustered_index import FIELD as CLUSTERED_INDEX
 from headrace.commands.catalog.clustered_index import OPTION as CLUSTERED
 from headrace.commands.catalog.clustered_index import SECONDS, check_seconds, check_with, clustered_index
 from headrace.commands.catalog.index_specification import checked
+from headrace.commands.catalog.time_series import FIELD as TIME_SERIES
+from headrace.commands.catalog.time_series import OPTION as SERIES
+from headrace.commands.catalog.time_series import check_with as check_with_series
+from headrace.commands.catalog.time_series import checked as checked_series
+from headrace.commands.catalog.time_series import create_time_series
 from headrace.commands.requirements import writes
 from headrace.dispatch.arguments import Fields, array, boolean, document, number, string, unsupported, without_effect
 from headrace.dispatch.command import Command
@@ -26,6 +31,7 @@ from headrace.query.collation import filled_collation
 from headrace.query.match import parse_filter
 from headrace.query.pipeline import PipelineContext, parse_pipeline
 from headrace.store import catalog_changes
+from headrace.timeseries.series import is_buckets
 from headrace.values.bson.to_string import to_string
 
 _CAPPED_BYTES_MAX: Final = 2**50
@@ -33,12 +39,12 @@ UNSUPPORTED: Final = {
     "encryptedFields": (115, "encrypted fields are not supported"),
     "recordIdsReplicated": (72, "the option 'recordIdsReplicated' is not available"),
     "temp": (72, "the option 'temp' is for the server's own collections"),
-    "timeseries": (115, "time-series collections are not supported; docs/time-series.md shows what to do instead"),
 }
 OPTIONS: Final = Fields(
-    IMAGES, CLUSTERED_INDEX, COLLATION, boolean("autoIndexId"), boolean("capped"), number("expireAfterSeconds"),
-    document("idIndex"), document("indexOptionDefaults"), number("max"), array("pipeline", "object"), number("size"),
-    document("storageEngine"), string("validationAction", choices=("error", "warn")),
+    IMAGES, CLUSTERED_INDEX, COLLATION, TIME_SERIES, boolean("autoIndexId"), boolean("capped"),
+    number("expireAfterSeconds"), document("idIndex"), document("indexOptionDefaults"), number("max"),
+    array("pipeline", "object"), number("size"), document("storageEngine"),
+    string("validationAction", choices=("error", "warn")),
     string("validationLevel", choices=("moderate", "off", "strict")), document("validator"), string("viewOn"),
 )  # fmt: skip
 """The options of a collection or a view."""
@@ -83,8 +89,18 @@ def create(context: CommandContext, request: Request, uuid: bytes | None) -> dic
     for_changing(namespace)
     body = request.body
     if uuid is None:  # an entry of an oplog may have what earlier releases allowed
-        _check_fields(body)
+        if is_buckets(namespace.partition(".")[2]):
+            raise CommandError(73, f"buckets are created with their time-series collection: {namespace}")
+        if body.get(SERIES) is not None:
+            check_with_series(context, namespace, body, frozenset(OPTIONS.by_name))
+        else:
+            _check_fields(body)
     options = options_of(body)
+    if SERIES in options and uuid is None:
+        options[SERIES] = checked_series(options[SERIES])
+        catalog_changes.require_room(context.txn, len(request.raw))
+        create_time_series(context, namespace, options)
+        return {}
     stored_options = {name: value for name, value in options.items() if name not in ("idIndex", "autoIndexId")}
     if _is_there(context, namespace, stored_options):
         return {}

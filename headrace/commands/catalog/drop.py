@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from headrace.commands.catalog.time_series import drop_time_series
 from headrace.commands.requirements import writes
 from headrace.dispatch.access import ACCOUNTS
 from headrace.dispatch.arguments import Fields, boolean, string, without_effect
@@ -16,9 +17,11 @@ from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import on_collection, on_database
 from headrace.errors import CommandError
 from headrace.execution.storage_stats import count_of
+from headrace.execution.time_series import buckets_namespace
 from headrace.execution.writes.rename_across_databases import move
 from headrace.store import catalog_changes
 from headrace.store.catalog import Collection
+from headrace.timeseries.series import is_buckets
 
 DROP_TARGET: Final = boolean("dropTarget")
 TO: Final = string("to", required=True)
@@ -33,6 +36,11 @@ def drop(context: CommandContext, request: Request) -> dict[str, Any]:
     collection = counted(context, namespace)
     if collection is None:
         return {}
+    if collection.is_time_series or is_buckets(collection.name):
+        counted(context, buckets_namespace(namespace) if collection.is_time_series else namespace)
+        if (collection := context.txn.collection(namespace)) is None:
+            return {}
+        return drop_time_series(context, collection)
     count = sum(not index.is_clustered for index in collection.indexes)
     catalog_changes.drop(context.txn, collection)
     context.engine.usage.forget(namespace)
@@ -81,6 +89,10 @@ def rename(context: CommandContext, request: Request) -> dict[str, Any]:
     collection, existing = txn.collection(source), txn.collection(goal)
     if collection is None:
         raise CommandError(26, f"Source collection {source} does not exist")
+    if any(item is not None and (item.is_time_series or is_buckets(item.name)) for item in (collection, existing)):
+        raise CommandError(20, f"Renaming a time-series collection is not allowed: {source} to {goal}")
+    if is_buckets(goal.partition(".")[2]):
+        raise CommandError(20, f"Renaming to the buckets of a time-series collection is not allowed: {goal}")
     if collection.is_view or (existing is not None and existing.is_view):
         raise CommandError(166, f"cannot rename view: {source if collection.is_view else goal}")
     if existing is not None and not DROP_TARGET.of(body):

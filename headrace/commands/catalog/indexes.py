@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
@@ -10,6 +11,7 @@ from bson import Binary, Decimal128
 from headrace import limits
 from headrace.commands.catalog.clustered_index import check_new_indexes as check_clustered
 from headrace.commands.catalog.index_specification import checked, is_like, is_there, with_collation
+from headrace.commands.catalog.time_series import bucket_index, series_index
 from headrace.dispatch.arguments import (
     TYPES,
     Field,
@@ -34,12 +36,14 @@ from headrace.errors import CommandError
 from headrace.execution.batches import open_cursor
 from headrace.execution.index_builds import build_indexes
 from headrace.execution.storage_stats import count_of
+from headrace.execution.time_series import bucket_hint, buckets_of
 from headrace.execution.writes.matches import may_create, missing
 from headrace.query.expressions.numbers import to_long
 from headrace.store import catalog_changes
 from headrace.store.catalog import Collection, Index
 from headrace.store.indexes import index_builds
 from headrace.store.store import Store
+from headrace.timeseries.series import Series
 from headrace.values.bson import encode
 
 BUILD_INFO: Final = boolean("includeIndexBuildInfo")
@@ -60,6 +64,8 @@ def create(context: CommandContext, request: Request) -> dict[str, Any] | Wait:
     specs = [checked(spec, ignore_unknown=ignore) for spec in INDEXES.of(request.body)]
     if not specs:
         raise CommandError(2, "Must specify at least one index to create")
+    if (buckets := buckets_of(context.txn, context.txn.collection(namespace))) is not None:
+        namespace, specs = buckets.collection.namespace, [bucket_index(buckets.series, spec) for spec in specs]
     quorum = _commit_quorum(context, request.body)
     catalog_changes.require_room(context.txn, len(request.raw))
     if context.transaction is None and (there := writable(context, namespace)) is not None:
@@ -159,6 +165,9 @@ def list_indexes(context: CommandContext, request: Request) -> bytes:
         return open_cursor(context, request, namespace, iter([encode(catalog_changes.ID_INDEX)]), None, id_first=True)
     if collection is None:
         raise CommandError(26, f"ns does not exist: {namespace}")
+    series = None
+    if (buckets := buckets_of(context.view, collection)) is not None:
+        collection, series = buckets
     if collection.is_view:
         raise CommandError(166, f"Namespace {namespace} is a view, not a collection")
     with_uuids, with_info = BUILD_UUIDS.of(request.body), BUILD_INFO.of(request.body)
@@ -175,16 +184,27 @@ def list_indexes(context: CommandContext, request: Request) -> bytes:
                 shown.append({"spec": index.spec, "indexBuildInfo": {"buildUUID": uuid, "ready": False}})
             else:
                 shown.append({"spec": index.spec, "buildUUID": uuid} if with_uuids else index.spec)
-    return open_cursor(context, request, namespace, iter(map(encode, shown)), size, id_first=True)
+    documents = map(encode, shown if series is None else _of_series(series, shown))
+    return open_cursor(context, request, namespace, iter(documents), size, id_first=True)
+
+
+def _of_series(series: Series, shown: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The indexes of buckets that are those of the time series, with its keys."""
+    for item in shown:
+        spec = series_index(series, item.get("spec", item))
+        if spec is not None:
+            yield {**item, "spec": spec} if "spec" in item else {**item, "key": spec["key"]}
 
 
 def drop(context: CommandContext, request: Request) -> dict[str, Any]:
     """dropIndexes: by name, by key, or all but that on `_id`. Raises 26, 27, 72."""
     namespace = target(request)
+    wanted = INDEX.of(request.body)
+    if (buckets := buckets_of(context.txn, context.txn.collection(namespace))) is not None:
+        namespace, wanted = buckets.collection.namespace, bucket_hint(buckets.series, wanted)
     collection = writable(context, namespace)
     if collection is None:
         raise CommandError(26, f"ns not found {namespace}")
-    wanted = INDEX.of(request.body)
     count = sum(not index.is_clustered for index in collection.indexes)
     if wanted == "*":
         _abort_builds(context, collection, None)

@@ -18,6 +18,7 @@ from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import on_collection
 from headrace.errors import CommandError
 from headrace.execution.integrity import CollectionReport, inspect
+from headrace.execution.time_series import buckets_of
 from headrace.store.catalog import Collection
 
 BACKGROUND: Final = any_boolean("background")
@@ -33,6 +34,8 @@ def validate(context: CommandContext, request: Request) -> dict[str, Any]:
     namespace, body = target(request), request.body
     _check_options(context, body)
     collection = context.view.collection(namespace)
+    if (buckets := buckets_of(context.view, collection)) is not None:
+        collection = buckets.collection
     if collection is None or namespace == OPLOG:
         raise CommandError(26, f"Collection '{namespace}' does not exist to validate.")
     if collection.is_view:

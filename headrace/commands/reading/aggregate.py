@@ -30,6 +30,7 @@ from headrace.execution.command_memory import ALLOW_DISK_USE
 from headrace.execution.pipelines import run_pipeline_on
 from headrace.execution.plan import check_hint
 from headrace.execution.sources import resolve
+from headrace.execution.time_series import is_of_buckets
 from headrace.values.bson import type_name
 
 _WITHOUT_COLLECTION: Final = frozenset(
@@ -91,7 +92,8 @@ def run(context: CommandContext, request: Request) -> Any:
         namespace = check_namespace(f"{request.db}.{name}")
         check_hint(context.view.collection(namespace), body.get("hint"))
         _, of_views = resolve(context, namespace, api_strict=bool(body.get("apiStrict")))
-        pipeline = [*of_views, *pipeline]
+        if not is_of_buckets(context, namespace, pipeline):
+            pipeline = [*of_views, *pipeline]
     results = run_pipeline_on(context, namespace, pipeline, body, request)
     return open_cursor(context, request, namespace, results, size)
 

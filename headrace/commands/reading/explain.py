@@ -52,6 +52,7 @@ from headrace.execution.planner.query import ANY_ORDER, Order
 from headrace.execution.read_plan import ReadPlan, plan_read
 from headrace.execution.sources import in_order, resolve
 from headrace.execution.text_indexes import text_query
+from headrace.execution.time_series import source_of
 from headrace.execution.writes.matches import MatchedDocument, matches
 from headrace.execution.writes.updates import parsed
 from headrace.query.command_shape import SHAPED, command_shape, hash_of_shape
@@ -389,15 +390,16 @@ def _pipeline(context: CommandContext, request: Request, examined: Examined, ver
         raise CommandError(115, "explain of a change stream is not supported")
     if stages and isinstance(stages[0], ServerStage) and not isinstance(stages[0], GeoNear):
         return {"stages": [{stage.name: stage.spec} for stage in stages]}
-    spec: dict[str, Any] = {}
-    if pipeline and type(pipeline[0].get("$match")) is dict:
-        spec, stages = pipeline[0]["$match"], stages[1:]
+    beginning = source_of(pipeline, stages, body.get("hint"))
+    spec, stages, unpack = beginning.spec, beginning.stages, beginning.unpack
+    if unpack is not None:  # it is shown as a stage, and what it unpacks is read in no order
+        stages = (unpack, *stages)
     cursor = "$cursor"
     if stages and isinstance(stages[0], GeoNear):
         cursor = "$geoNearCursor"
         plan, documents, left = _near_source(context, base, stages[0], stages[1:], body.get("hint"))
     else:
-        plan, documents, left = _source(context, base, spec, pipeline_context, stages, body.get("hint"))
+        plan, documents, left = _source(context, base, spec, pipeline_context, stages, beginning.hint)
     counts = [0] * (len(left) + 1)
     of_stages = [examined.of_source, *(Counts() for _ in left)]
 

@@ -42,7 +42,8 @@ _OF_USERS: Final = {
 
 
 HERE: Final = frozenset({
-    "$addFields", "$bucket", "$bucketAuto", "$changeStreamSplitLargeEvent", "$count", "$densify", "$fill", "$geoNear",
+    "$_internalUnpackBucket", "$addFields", "$bucket", "$bucketAuto", "$changeStreamSplitLargeEvent", "$count",
+    "$densify", "$fill", "$geoNear",
     "$group", "$limit", "$match", "$project", "$redact", "$replaceRoot", "$replaceWith", "$sample", "$set",
     "$setWindowFields", "$skip", "$sort", "$sortByCount", "$unset", "$unwind",
 })  # fmt: skip

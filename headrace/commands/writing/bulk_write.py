@@ -35,7 +35,7 @@ from headrace.dispatch.generic_arguments import (
     UPDATE,
     UPSERT,
 )
-from headrace.dispatch.namespaces import expected_namespaces_of, operation_target, writable
+from headrace.dispatch.namespaces import expected_namespaces_of, operation_target, taking_writes
 from headrace.dispatch.request import Request
 from headrace.dispatch.retryable_writes import progress_of, retryable_of, statement_done
 from headrace.errors import CommandError
@@ -76,7 +76,7 @@ class BulkOperation:
     def check_collection(self, context: CommandContext) -> None:
         """Raise what speaks against a write to the collection: 13, 73, 166, 361."""
         check_collection_uuid(context, self.namespace, self.uuid)
-        writable(context, self.namespace)
+        taking_writes(context, self.namespace)
 
 
 class BulkTotals:

@@ -29,7 +29,9 @@ from headrace.dispatch.retryable_writes import progress_of, retryable_of, statem
 from headrace.errors import CommandError
 from headrace.execution.let import variables_of
 from headrace.execution.plan import Finder, check_hint, collation_of
+from headrace.execution.time_series import bucket_hint, buckets_of
 from headrace.execution.writes.matches import MatchedDocument, Target, current, matches
+from headrace.execution.writes.measurements import check_no_transaction, delete_measurements
 from headrace.query.expressions.numbers import to_long
 from headrace.store.catalog import Collection
 from headrace.store.write_transaction import RetryableWrite, WriteTransaction
@@ -94,6 +96,8 @@ def run_statement(
     if collection is None:
         return 0
     context.metrics["operations.delete"] += 1
+    if collection.is_time_series:
+        return _measurements(context, collection, statement, let, retryable)
     check_hint(collection, statement.get("hint"))
     finder = Finder(
         collection, statement["q"], collation_of(collection, statement.get("collation")), let, statement.get("hint")
@@ -107,6 +111,24 @@ def run_statement(
             if one:
                 break
     return removed
+
+
+def _measurements(
+    context: CommandContext, collection: Collection, statement: dict[str, Any], let: Any,
+    retryable: RetryableWrite | None,
+) -> int:  # fmt: skip
+    """Delete measurements of a time series; returns how many."""
+    check_no_transaction(context, "delete from", collection.namespace)
+    buckets = buckets_of(context.txn, collection)
+    assert buckets is not None
+    gone: list[None] = []
+    delete_measurements(
+        context, buckets, statement["q"], collation_of(collection, statement.get("collation")), let, retryable,
+        bucket_hint(buckets.series, statement.get("hint")), one=bool(LIMIT.of(statement)),
+        removed=lambda _: gone.append(None),
+    )  # fmt: skip
+    context.metrics["document.deleted"] += len(gone)
+    return len(gone)
 
 
 def remove(

@@ -29,14 +29,17 @@ from headrace.dispatch.reply import write_errors
 from headrace.dispatch.request import Request
 from headrace.dispatch.retryable_writes import progress_of, retryable_of, statement_done
 from headrace.errors import CommandError
+from headrace.execution.time_series import Buckets, buckets_of
 from headrace.execution.writes.inserts import insert
 from headrace.execution.writes.matches import Target, created, measure
+from headrace.execution.writes.measurements import check_no_transaction, insert_measurements
 from headrace.execution.writes.validation import Validator
 from headrace.store import capped
 from headrace.store.catalog import Collection
 from headrace.store.identity import with_id_first
 from headrace.store.indexes.index_entries import TooManyEntries
 from headrace.store.write_transaction import RetryableWrite, WriteTransaction
+from headrace.timeseries.bucket import Measurement, taken_apart
 from headrace.turns import tick
 from headrace.values.bson import check_all
 
@@ -59,11 +62,11 @@ def run(context: CommandContext, request: Request) -> bytes | dict[str, Any]:
     check_writable(namespace)
     context.keeps_empty_timestamps = KEEPS_EMPTY_TIMESTAMPS.of(request.body)
     collection = context.txn.catalog.collections.get(namespace)
-    if collection is not None and collection.is_view:
+    if collection is not None and collection.is_view and not collection.is_time_series:
         errors = refused(collection, len(documents), ordered=ORDERED.of(request.body))
         return {"n": 0, "writeErrors": errors}
     retryable = retryable_of(context, request) if "txnNumber" in request.body else None
-    if len(documents) == 1 and (collection is None or not collection.checks_documents):
+    if len(documents) == 1 and (collection is None or not (collection.checks_documents or collection.is_view)):
         return _one(context, collection, namespace, documents[0], retryable)
     ordered = ORDERED.of(request.body)
     progress = progress_of(context, n=0, writeErrors=[])
@@ -201,12 +204,58 @@ class Inserts:
         Where `ordered`, nothing after a refused document is inserted.
         """
         collection = self.context.txn.collection(self.namespace)
+        if collection is not None and collection.is_time_series:
+            check_no_transaction(self.context, "insert into", self.namespace)
+            self._measurements(documents, first, offset)
+            return
         is_indexed = collection is not None and bool(collection.maintained)
         bytes_max = limits.INDEXED_INSERT_BYTES if is_indexed else limits.INSERT_BYTES
         for start, end in pieces(documents, first, bytes_max) if len(documents) > 1 else ((first, len(documents)),):
             tick()
             if not self._piece(documents[start:end] if end - start < len(documents) else documents, start + offset):
                 return
+
+    def _measurements(self, documents: list[bytes], first: int, offset: int) -> None:
+        """Insert into a time series; the measurements of a piece together, as many of them go into one bucket."""
+        for start, end in pieces(documents, first):
+            tick()
+            taken, errors = self._taken_apart(documents[start:end], start + offset)
+            if self.retryable is not None:
+                self.retryable.statement = max(taken, default=start + offset)
+            metrics = self.context.metrics
+            metrics["operations.insert"] += len(taken) + len(errors)
+            metrics["document.inserted"] += len(taken)
+            insert_measurements(self.context, self._buckets(), taken.values(), self.retryable)
+            for number in sorted((*taken, *errors)):  # nothing has paused since they were inserted
+                if number in taken:
+                    self.done(number, 1)
+                else:
+                    self._refuse(number, errors[number])
+            if errors and self.ordered:
+                return
+
+    def _buckets(self) -> Buckets:
+        txn = self.context.txn
+        buckets = buckets_of(txn, txn.collection(self.namespace))
+        if buckets is None:
+            raise CommandError(175, f"collection '{self.namespace}' was dropped or renamed")
+        return buckets
+
+    def _taken_apart(
+        self, documents: list[bytes], number: int
+    ) -> tuple[dict[int, Measurement], dict[int, CommandError]]:
+        """The measurements and what is wrong with others, by number; where `ordered`, up to the first error."""
+        series = self._buckets().series
+        taken: dict[int, Measurement] = {}
+        errors: dict[int, CommandError] = {}
+        for index, document in enumerate(documents, number):
+            try:
+                taken[index] = taken_apart(series, with_id_first(document))
+            except CommandError as error:
+                errors[index] = error
+                if self.ordered:
+                    break
+        return taken, errors
 
     def _piece(self, documents: list[bytes], number: int) -> bool:
         """Insert some; False if one is refused and that ends the command."""
@@ -302,7 +351,11 @@ def pauses(engine: Engine, request: Request) -> bool:
     collection = engine.store.state.catalog.collections.get(f"{request.db}.{request.body['insert']}")
     if collection is None:
         return False
-    return collection.checks_documents or (len(documents[0]) > limits.KEYS_BYTES and bool(collection.maintained))
+    return (
+        collection.checks_documents
+        or collection.is_view
+        or (len(documents[0]) > limits.KEYS_BYTES and bool(collection.maintained))
+    )
 
 
 COMMAND: Final = Command("insert", run, FIELDS, pauses=pauses, writes=True, requires=writes.INSERT)

@@ -40,14 +40,18 @@ from headrace.dispatch.retryable_writes import progress_of, retryable_of, statem
 from headrace.errors import CommandError
 from headrace.execution.let import variables_of
 from headrace.execution.plan import Finder, check_hint, collation_of
+from headrace.execution.time_series import bucket_hint, buckets_of
 from headrace.execution.writes.matches import MatchedDocument, Target, created, first_match, matches, missing
+from headrace.execution.writes.measurements import check_no_transaction
 from headrace.execution.writes.updates import Applier, Changed, parsed
 from headrace.query.match.text_match import has_text
 from headrace.query.pipeline import check_stage_names
 from headrace.query.sort import parse_sort
 from headrace.query.text_score import TextScore
 from headrace.query.update import Update, check_upsert_filter, parse_update
+from headrace.store.catalog import Collection
 from headrace.store.write_transaction import RetryableWrite
+from headrace.timeseries.meta_update import check_update, filter_of_meta, update_of_meta
 from headrace.values.bson import decode, encode, find_element, value_size
 
 if TYPE_CHECKING:
@@ -210,6 +214,8 @@ def _run_statement(
     retryable: RetryableWrite | None,
 ) -> Outcome:  # fmt: skip
     collection = context.txn.collection(namespace)
+    if collection is not None and collection.is_time_series:
+        return _measurements(context, request, collection, statement, retryable)
     let = variables_of(context, request)
     update = parsed(statement, collection, let)
     upsert = UPSERT.of(statement)
@@ -234,6 +240,34 @@ def _run_statement(
             context.metrics["document.updated"] += 1
     if not outcome.matched and upsert:
         outcome.upserted = applier.insert(statement["q"])
+    return outcome
+
+
+def _measurements(
+    context: CommandContext, request: Request, collection: Collection, statement: dict[str, Any],
+    retryable: RetryableWrite | None,
+) -> Outcome:  # fmt: skip
+    """Change the meta field of measurements of a time series, a bucket at a time. Raises 72 for any other update."""
+    check_no_transaction(context, "update", collection.namespace)
+    buckets = buckets_of(context.txn, collection)
+    assert buckets is not None
+    series = buckets.series
+    check_update(series, multi=MULTI.of(statement), upsert=UPSERT.of(statement))
+    spec = filter_of_meta(series, statement["q"])
+    translated = {**statement, "q": spec, "u": update_of_meta(series, statement["u"])}
+    let = variables_of(context, request)
+    update = parsed(translated, buckets.collection, let)
+    collation = collation_of(collection, statement.get("collation"))
+    finder = Finder(buckets.collection, spec, collation, let, bucket_hint(series, statement.get("hint")))
+    target = Target(context, buckets.collection)
+    applier = Applier(context, target, translated, update, finder, request.body, retryable)
+    outcome = Outcome()
+    for changed in _changes(context, finder, applier, translated, collation):
+        count = changed.before["control"]["count"]
+        outcome.matched += count
+        if changed.after is not None:
+            outcome.modified += count
+            context.metrics["document.updated"] += count
     return outcome
 
 

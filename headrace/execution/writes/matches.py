@@ -32,6 +32,7 @@ from headrace.running_command import running_command
 from headrace.store import capped, catalog_changes
 from headrace.store.catalog import Collection, Index
 from headrace.store.view import LEFT_OUT
+from headrace.timeseries.series import is_buckets
 from headrace.values.bson import decode
 
 
@@ -180,5 +181,7 @@ def created(context: CommandContext, namespace: str) -> Collection:
 def may_create(context: CommandContext, namespace: str, options: dict[str, Any]) -> bool:
     """Whether a collection that is not there may be created now. False: a client's transaction held its name, and the
     command has waited for the end of that, so that the collection may be there."""
+    if is_buckets(namespace.partition(".")[2]) and "timeseries" not in options:
+        raise CommandError(73, f"buckets are created with their time-series collection: {namespace}")
     create = partial(catalog_changes.create, namespace=namespace, options=options)
     return not context.has_locks or wait_until_unlocked(context, create)

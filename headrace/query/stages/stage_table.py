@@ -33,12 +33,14 @@ from headrace.query.stages.server_stage import (
 from headrace.query.stages.sort_stage import parse_sort_stage
 from headrace.query.stages.stage import Parser
 from headrace.query.stages.union_with import parse_union_with
+from headrace.query.stages.unpack_bucket import parse_unpack_bucket
 from headrace.query.stages.unsupported import UNSUPPORTED, parse_unsupported
 from headrace.query.stages.unwind import parse_unwind
 from headrace.query.stages.window import parse_set_window_fields
 from headrace.query.stages.writes import parse_merge, parse_out
 
 STAGES: Final[dict[str, Parser]] = {
+    "$_internalUnpackBucket": parse_unpack_bucket,
     "$addFields": parse_add_fields,
     "$bucket": parse_bucket,
     "$bucketAuto": parse_bucket_auto,

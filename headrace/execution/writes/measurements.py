@@ -1,0 +1,148 @@
+"""Measurements inserted into the buckets of a time series, and deleted from them.
+
+Rule: a bucket is written where it was read, without a pause in between. A client's transaction may not write to a time
+series, so that no bucket is ever locked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from bson import ObjectId
+
+from headrace.dispatch.context import CommandContext
+from headrace.errors import CommandError
+from headrace.execution.plan import Finder
+from headrace.execution.time_series import Buckets
+from headrace.execution.writes.matches import MatchedDocument, Target, current, is_unchanged, matches
+from headrace.query.match import Predicate, parse_filter
+from headrace.store.write_transaction import RetryableWrite
+from headrace.timeseries.bucket import Measurement, extended, head_of, measurements_of, new_bucket, taken_apart
+from headrace.timeseries.bucket_filter import bucket_filter
+from headrace.timeseries.series import new_id, slot_of
+from headrace.values.bson import decode
+from headrace.values.keystring import encode_value
+
+
+def check_no_transaction(context: CommandContext, what: str, namespace: str) -> None:
+    """Raise 263 in a transaction of a client."""
+    if context.transaction is not None:
+        raise CommandError(263, f"Cannot {what} a time-series collection in a multi-document transaction: {namespace}")
+
+
+def insert_measurements(
+    context: CommandContext, buckets: Buckets, measurements: Iterable[Measurement], retryable: RetryableWrite | None
+) -> None:
+    """Insert measurements, those of one source in the order of their time. Does not pause."""
+    by_meta: dict[bytes, list[Measurement]] = {}
+    for measurement in measurements:
+        by_meta.setdefault(measurement.meta, []).append(measurement)
+    for of_source in by_meta.values():
+        of_source.sort(key=lambda item: item.time_ms)
+        first = 0
+        while first < len(of_source):
+            first += _fill(context, buckets, of_source[first:] if first else of_source, retryable)
+
+
+def _fill(
+    context: CommandContext, buckets: Buckets, measurements: Sequence[Measurement], retryable: RetryableWrite | None
+) -> int:
+    """Write as many of the measurements as one bucket takes, one at least; return their number."""
+    txn, (collection, series) = context.txn, buckets
+    first = measurements[0]
+    found = _newest(context, buckets, first)
+    if found is not None:
+        record, raw = found
+        count = _fitting(buckets, raw, measurements)
+        if count:
+            new, logged = extended(series, raw, measurements[:count])
+            txn.replace(collection, record, raw, new, logged, retryable)
+            return count
+    start = series.start_ms(first.time_ms)
+    slot = slot_of(series, first.meta, start)
+    last = next(_ids(context, buckets, slot), None)
+    bucket_id = new_id(slot, last)
+    raw = new_bucket(series, bucket_id, start, [first])
+    count = 1 + _fitting(buckets, raw, measurements[1:])
+    if count > 1:
+        raw = new_bucket(series, bucket_id, start, measurements[:count])
+    txn.insert(collection, raw, retryable)
+    return count
+
+
+def _fitting(buckets: Buckets, raw: bytes, measurements: Sequence[Measurement]) -> int:
+    """The number of measurements, from the first on, that a bucket takes."""
+    head = head_of(buckets.series, raw)
+    for count, measurement in enumerate(measurements):
+        if not head.takes(buckets.series, measurement):
+            return count
+        head = head._replace(length=head.length + 1, size=head.size + measurement.size)
+    return len(measurements)
+
+
+def _newest(context: CommandContext, buckets: Buckets, measurement: Measurement) -> tuple[bytes, bytes] | None:
+    """(record, raw) of the newest bucket of the source that may hold this time, full or not."""
+    for slot in buckets.series.slots(measurement.meta, measurement.time_ms):
+        for bucket_id in _ids(context, buckets, slot):
+            return context.txn.by_id(buckets.collection, encode_value(ObjectId(bucket_id)))
+    return None
+
+
+def _ids(context: CommandContext, buckets: Buckets, slot: bytes) -> Iterator[bytes]:
+    """The `_id`s of the buckets in a slot, the newest first."""
+    low = encode_value(ObjectId(slot + b"\0" * 3))
+    high = encode_value(ObjectId(slot + b"\xff" * 3)) + b"\0"
+    for key, _ in context.txn.id_keys(buckets.collection, low, high, backward=True):
+        yield key[-12:]
+
+
+def delete_measurements(
+    context: CommandContext, buckets: Buckets, spec: dict[str, Any], collation: Any, variables: Any,
+    retryable: RetryableWrite | None, hint: Any, *, one: bool, removed: Callable[[dict[str, Any]], None],
+) -> None:  # fmt: skip
+    """Delete the measurements that match, all or one; `removed` is called with each."""
+    predicate = parse_filter(spec, collation=collation, variables=variables) if spec else None
+    of_buckets = bucket_filter(buckets.series, spec)
+    finder = Finder(buckets.collection, of_buckets, collation, variables, hint)
+    target = Target(context, buckets.collection)
+    for match in matches(context, finder, 1 if one else None):
+        gone = _delete_from(context, buckets, target, finder, match, predicate, retryable, one=one)
+        for document in gone:
+            removed(document)
+        if one and gone:
+            return
+
+
+def _delete_from(
+    context: CommandContext, buckets: Buckets, target: Target, finder: Finder, match: MatchedDocument,
+    predicate: Predicate | None, retryable: RetryableWrite | None, *, one: bool,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Delete the measurements of a bucket that match; return them."""
+    series = buckets.series
+    while True:
+        latest = current(context, target, finder, match)
+        if latest is None:
+            return []
+        match = latest
+        gone: list[dict[str, Any]] = []
+        left: list[bytes] = []
+        for raw in measurements_of(series, match.raw):
+            document = decode(raw)
+            if (one and gone) or (predicate is not None and not predicate(document)):
+                left.append(raw)
+            else:
+                gone.append(document)
+        if not gone:
+            return []
+        new = b""
+        if left:
+            rest = [taken_apart(series, raw) for raw in left]
+            new = new_bucket(series, match.document["_id"], head_of(series, match.raw).start_ms, rest)
+        if not is_unchanged(context, target, match):
+            continue
+        if new:
+            context.txn.replace(target.collection, match.record, match.raw, new, new, retryable)
+        else:
+            context.txn.delete(target.collection, match.record, match.raw, retryable)
+        return gone

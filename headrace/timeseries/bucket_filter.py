@@ -1,0 +1,82 @@
+"""The buckets that may hold what a filter on measurements asks for, as a filter on buckets.
+
+    {time: {$gte: a, $lt: b}}   →  _id between the first and the last that fit, control.max.time: {$gte: a},
+                                   control.min.time: {$lte: b}
+    {sensor: x, "sensor.y": z}  →  {meta: x, "meta.y": z}
+
+Rule: it may let through buckets without a match, and never leaves out one that has a match: conditions that say nothing
+of buckets are left out, in an `$or` the complete `$or`. The filter itself is then applied to the measurements.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from bson.datetime_ms import DatetimeMS
+
+from headrace.timeseries.series import UNPACK, Series
+
+_LOWER: Final = frozenset({"$eq", "$gt", "$gte"})
+_UPPER: Final = frozenset({"$eq", "$lt", "$lte"})
+
+
+def bucket_filter(series: Series, spec: dict[str, Any]) -> dict[str, Any]:
+    """The filter on buckets; empty where all of them may have a match."""
+    conditions: list[dict[str, Any]] = []
+    for name, value in spec.items():
+        if name == "$and" and type(value) is list:
+            conditions += [part for item in value if type(item) is dict and (part := bucket_filter(series, item))]
+        elif name == "$or" and type(value) is list and all(type(item) is dict for item in value):
+            parts = [bucket_filter(series, item) for item in value]
+            if parts and all(parts):
+                conditions.append({"$or": parts})
+        elif name == series.time_field:
+            conditions += _of_time(series, value)
+        elif (renamed := meta_path(series, name)) is not None:
+            conditions.append({renamed: value})
+    return {} if not conditions else conditions[0] if len(conditions) == 1 else {"$and": conditions}
+
+
+def meta_path(series: Series, path: str) -> str | None:
+    """The path in a bucket of what is the meta field, or in it; None for another path."""
+    meta = series.meta_field
+    if meta is None or not (path == meta or path.startswith(meta + ".")):
+        return None
+    return "meta" + path[len(meta) :]
+
+
+def with_bucket_filter(pipeline: list[dict[str, Any]], series: Series) -> list[dict[str, Any]]:
+    """A pipeline that begins with the stage that unpacks buckets, with a `$match` before it where one follows."""
+    if len(pipeline) < 2 or UNPACK not in pipeline[0]:
+        return pipeline
+    spec = pipeline[1].get("$match")
+    buckets = bucket_filter(series, spec) if type(spec) is dict else {}
+    return [{"$match": buckets}, *pipeline] if buckets else pipeline
+
+
+def _of_time(series: Series, value: Any) -> list[dict[str, Any]]:
+    operators = value if type(value) is dict and next(iter(value), "").startswith("$") else {"$eq": value}
+    lows: list[int] = []
+    highs: list[int] = []
+    for operator, operand in operators.items():
+        if operator == "$in" and type(operand) is list and operand and {*map(type, operand)} == {DatetimeMS}:
+            lows.append(min(map(int, operand)))
+            highs.append(max(map(int, operand)))
+        if type(operand) is not DatetimeMS:
+            continue
+        if operator in _LOWER:
+            lows.append(int(operand))
+        if operator in _UPPER:
+            highs.append(int(operand))
+    conditions: list[dict[str, Any]] = []
+    ids: dict[str, Any] = {}
+    plain = not series.time_field.startswith("$")
+    if lows:
+        ids["$gte"] = series.first_id(max(lows))
+        if plain:
+            conditions.append({f"control.max.{series.time_field}": {"$gte": DatetimeMS(max(lows))}})
+    if highs:
+        ids["$lte"] = series.last_id(min(highs))
+        if plain:
+            conditions.append({f"control.min.{series.time_field}": {"$lte": DatetimeMS(min(highs))}})
+    return [{"_id": ids}, *conditions] if ids else []
