@@ -37,6 +37,7 @@ _MEANT: Final = {
     "_port": "a port number",
     "_seconds": "a number of seconds above 0",
     "_slow_ms": "a number of milliseconds",
+    "port_argument": "a port number",
 }
 """By the name of an argument's type: the value it stands for."""
 _LOGIN: Final = re.compile(r"[^\s'\"]*:[^\s'\"]*@")

@@ -22,6 +22,7 @@ from headrace.cli.background import Announce, open_log, pid_file, run_in_backgro
 from headrace.cli.data_directory import data_directory
 from headrace.cli.readiness import notify_ready
 from headrace.cli.serve_backup import add_backup_flags, backup_words
+from headrace.cli.serve_console import ServedConsole, add_console_flags, console_words
 from headrace.cli.tls_flags import BadOptions, add_tls_flags, tls_options_of, without_passwords
 from headrace.dispatch.options import MECHANISMS, AuditOptions, ServerOptions
 from headrace.errors import reason_of
@@ -117,6 +118,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--logpath", metavar="FILE", type=Path, help="log to this file instead of the standard output")
     _add_audit_flags(add)
     add_backup_flags(add)
+    add_console_flags(add)
     add(
         "--metricsPort",
         metavar="N",
@@ -375,6 +377,7 @@ def serve(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     try:
         options = options_of(arguments, words)
         backup = backup_words(arguments, options.dbpath)
+        console = ServedConsole(console_words(arguments, options))
     except BadOptions as error:
         return _fail(str(error), EXIT_BAD_OPTIONS)
     if arguments.shutdown:
@@ -382,8 +385,8 @@ def serve(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     if options.fork and options.logpath is None:
         return _fail("--fork requires --logpath", EXIT_FAILED)
     if options.fork:
-        return run_in_background(partial(_run, options, backup))
-    return _run(options, backup, _say)
+        return run_in_background(partial(_run, options, backup, console))
+    return _run(options, backup, console, _say)
 
 
 def shut_down(path: Path) -> int:
@@ -402,7 +405,7 @@ def shut_down(path: Path) -> int:
     return 0
 
 
-def _run(options: ServerOptions, backup: list[str] | None, announce: Announce) -> int:
+def _run(options: ServerOptions, backup: list[str] | None, console: ServedConsole, announce: Announce) -> int:
     from headrace.server import daemon
     from headrace.server.audit import AuditError
     from headrace.server.listener import raise_descriptor_limit
@@ -427,6 +430,7 @@ def _run(options: ServerOptions, backup: list[str] | None, announce: Announce) -
             def listens(line: str) -> None:
                 announce(line)
                 notify_ready()
+                console.start()
 
             daemon.run(options, listens, rotate_log=rotated, backup=backup)
     except DirectoryInUse as error:
@@ -437,6 +441,8 @@ def _run(options: ServerOptions, backup: list[str] | None, announce: Announce) -
         return _fail(str(error), EXIT_FAILED)
     except OSError as error:
         return _fail(reason_of(error), EXIT_ADDRESS_IN_USE if error.errno == errno.EADDRINUSE else EXIT_FAILED)
+    finally:
+        console.stop()
     return 0
 
 

@@ -30,7 +30,9 @@ def add_parser(commands: Any) -> None:
     )
     parser = add_command(commands, "console", _run, "show a server on a page in the browser", _DESCRIPTION, examples)
     add_uri(parser)
-    parser.add_argument("--port", metavar="N", type=_port, default=0, help="TCP port of the page (default: a free one)")
+    parser.add_argument(
+        "--port", metavar="N", type=port_argument, default=0, help="TCP port of the page (default: a free one)"
+    )
     parser.add_argument(
         "--job", dest="jobs", metavar="FILE", type=Path, action="append", default=[],
         help="also show the pipeline's job of this file; can be given again",
@@ -38,7 +40,8 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(WHILE_STDIN, dest="while_stdin", action="store_true", help=argparse.SUPPRESS)
 
 
-def _port(word: str) -> int:
+def port_argument(word: str) -> int:
+    """A TCP port; 0 stands for a free one. Raises ArgumentTypeError and ValueError."""
     port = int(word)
     if not 0 <= port <= 65535:
         raise argparse.ArgumentTypeError(f"{word} is not a port: 0 to 65535")

@@ -18,7 +18,11 @@ from headrace.cli.terminal import one_line, shortened
 ENTRIES_MAX: Final = 1000
 """Entries of each database that are looked at, the newest first."""
 SHAPES_MAX: Final = 50
-_EXAMINED_PER_RETURNED: Final = 10
+_COMMANDS: Final = frozenset(
+    {"aggregate", "count", "delete", "distinct", "find", "findAndModify", "q", "query", "update"}
+)
+"""Names of which a command of the profiler has one, if it has a filter that an index may serve."""
+_EXAMINED_PER_RETURNED: Final = 3
 _EXAMINED_MIN: Final = 100
 """Fewer documents are read at once, whatever the index."""
 _EQUALITY: Final = frozenset({"$eq", "$in"})
@@ -141,6 +145,8 @@ def _add(shapes: dict[str, SlowShape], entry: Mapping[str, Any]) -> None:
 
 def _asked(command: Mapping[str, Any]) -> tuple[Mapping[str, Any] | None, Mapping[str, Any]]:
     """The filter and the sort of a command; None: it has no filter."""
+    if not _COMMANDS & command.keys():
+        return None, {}
     pipeline = command.get("pipeline")
     if isinstance(pipeline, list):
         match = pipeline[0].get("$match") if pipeline else None

@@ -33,8 +33,15 @@ function job(status) {
       ...Object.entries(run).filter(([, value]) => typeof value === "number" || typeof value === "string")
         .filter(([name]) => !name.endsWith("Ms")).map(([name, value]) => [title(name), typeof value === "number" ? count(value) : value]),
     ]),
-    table(`Tables of ${status.job}`, ["Sink", "Batch", "Files", "Size", "Version", "Problem"],
-      status.sinks.map((sink) => [sink.sink, count(sink.batch), count(sink.table?.files ?? sink.table?.fileCount), size(sink.table?.bytes), count(sink.table?.version), sink.error]), [1, 2, 3, 4]));
+    table(`Tables of ${status.job}`, ["Sink", "Batch", "Rows", "Files", "Size", "Problem"],
+      status.sinks.map((sink) => [sink.sink, count(sink.batch), count(sink.table?.rowCount), count(sink.table?.fileCount), size(sink.table?.byteCount), sink.error]), [1, 2, 3, 4]),
+    collections(status));
+}
+
+function collections(status) {
+  const rows = Object.entries(status.collections).map(([name, one]) => [
+    name, one.state, count(one.lag?.events), duration(one.lag?.seconds), count(one.lastRun?.rowsTotal), count(one.lastRun?.deadLettersTotal)]);
+  return rows.length ? table(`Collections of ${status.job}`, ["Collection", "State", "Lag, events", "Lag", "Rows", "Dead letters"], rows, [2, 3, 4, 5]) : "";
 }
 
 function title(name) {
