@@ -220,7 +220,9 @@ ENDED_TRANSACTION_COUNT_MAX: Final = 10_000  # whose end is remembered: 5 KB eac
 OPEN_TRANSACTION_BYTES: Final = 8 * 1024  # counted for a client's open transaction, besides what it has written
 READER_IDLE_SECONDS: Final = 60  # after which a reader process ends: it takes half a second to start another one
 READER_START_SECONDS_MAX: Final = 60  # in which it must be ready, on whatever machine
-READER_PATIENCE_SECONDS: Final = 1  # for which a command may go on in it after its end: a document takes no longer
+READER_PATIENCE_SECONDS: Final = (
+    1  # of its CPU time, for which a command may go on after its end: a document takes less
+)
 READER_COUNT_MAX: Final = 8192  # states of the store that reads hold at the same time: 64 bytes of a table each
 SNAPSHOT_SECONDS_MAX: Final = 3600  # how long a read may hold one, since a commit must not use the pages it can read
 SNAPSHOT_GROWTH_BYTES_MAX: Final = 16 * 1024**3  # and how far the data file may grow meanwhile

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace import limits
-from headrace.clock import monotonic
+from headrace.clock import cpu_seconds_of, monotonic
 from headrace.errors import CommandError
 from headrace.execution.reader_calls import ReaderAnswer, ReaderCall, ReaderCursor
 from headrace.log_lines import printable
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("headrace.server")
 _TRY_COUNT_MAX: Final = 2
+_PATIENCE_WALL: Final = 10
+"""How many times as long as its patience a server waits for a process that the system does not let run."""
 
 Done = Callable[[], object]
 """Lets a command go on whose call has its outcome, or a failure."""
@@ -99,30 +101,41 @@ class Reader(asyncio.Protocol):
             self._parameters = message["parameters"] = dict(self._pool.parameters)
         self.send(message, request.raw)
         if request.deadline_ms is not None:
-            self._pool.call_later(max(0.0, request.deadline_ms - now_ms) / 1000, self._look_at_end, number)
+            self._pool.call_later(max(0.0, request.deadline_ms - now_ms) / 1000, self._is_late, number)
 
     def give_up(self, call: ReaderCall) -> None:
         """End a command whose client has its answer, or has left."""
         for number, (own, _) in self.calls.items():
             if own is call:
                 self.calls[number] = call, None
-                self.send({"kill": number})
-                self._pool.call_later(0.0, self._look_at_end, number)
+                self._end(number, is_late=False)
                 return
 
-    def _look_at_end(self, number: int) -> None:
-        """A command's time is over: it ends within `READER_PATIENCE_SECONDS`, or the reader does."""
-        if number in self.calls:
-            self._pool.call_later(limits.READER_PATIENCE_SECONDS, self._kill_if_runs, number)
+    def _is_late(self, number: int) -> None:
+        self._end(number, is_late=True)
 
-    def _kill_if_runs(self, number: int) -> None:
-        if number in self.calls and not self.is_ended:
-            LOG.warning("a reader process is killed, since a command does not end in it")
-            call, done = self.calls.pop(number)
-            if done is not None:
-                call.failure = CommandError(50, "operation exceeded time limit")
-                done()
-            self.kill()
+    def _end(self, number: int, *, is_late: bool) -> None:
+        """End a command within `READER_PATIENCE_SECONDS` of CPU time, or the reader. `is_late`: the command has a
+        deadline itself."""
+        if number in self.calls:
+            self.send({"kill": number, "isLate": is_late})
+            self._look(number, cpu_seconds_of(self.process.pid), monotonic())
+
+    def _look(self, number: int, cpu_began: float, began: float) -> None:
+        """Kill it if it has had its time for the end of a command; on a busy machine that takes longer."""
+        if number not in self.calls or self.is_ended:
+            return
+        patience = limits.READER_PATIENCE_SECONDS
+        used, waited = cpu_seconds_of(self.process.pid) - cpu_began, monotonic() - began
+        if used < patience and waited < _PATIENCE_WALL * patience:
+            self._pool.call_later(patience / 4, self._look, number, cpu_began, began)
+            return
+        LOG.warning("a reader process is killed, since a command does not end in it")
+        call, done = self.calls.pop(number)
+        if done is not None:
+            call.failure = CommandError(50, "operation exceeded time limit")
+            done()
+        self.kill()
 
     def kill(self) -> None:
         """End it at once; what it runs is given to another one."""
@@ -255,9 +268,9 @@ class Readers:
             "memoryBytesMax": max(self._core.engine.memory.bytes_max // self._count_max, limits.MEMORY_BYTES_LEAST),
         }  # fmt: skip
 
-    def call_later(self, seconds: float, function: Callable[[int], None], number: int) -> None:
+    def call_later(self, seconds: float, function: Callable[..., None], *arguments: Any) -> None:
         """Call a function in some seconds."""
-        self._core.loop.call_later(seconds, function, number)
+        self._core.loop.call_later(seconds, function, *arguments)
 
     def add(self, reader: Reader) -> None:
         """A reader's process has been started."""

@@ -122,11 +122,17 @@ class ReaderProcess:
         if "run" in message:
             self._begin(message, payload)
         elif "kill" in message:
-            for running in self._paused:
-                if running.number == message["kill"]:
-                    running.turn.interruption = Interrupted(11601, "operation was interrupted")
+            self._end(message["kill"], is_late=message["isLate"])
         elif "close" in message:
             self._engine.cursors.kill(message["close"])
+
+    def _end(self, number: int, *, is_late: bool) -> None:
+        """Let a command go on before all others, and end: its time is up, or it is given up."""
+        for running in [running for running in self._paused if running.number == number]:
+            if not is_late:
+                running.turn.interruption = Interrupted(11601, "operation was interrupted")
+            self._paused.remove(running)
+            self._paused.appendleft(running)
 
     def _begin(self, message: dict[str, Any], raw: bytes) -> None:
         self._has_freed = True

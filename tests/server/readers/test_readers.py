@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pymongo
@@ -181,6 +182,24 @@ def test_max_time_ends_a_command_in_a_reader(server: headrace.Server, client: py
     with pytest.raises(ExecutionTimeout):
         client.t.c.aggregate([{"$match": SLOW}, {"$count": "n"}], maxTimeMS=100)
     assert moved_count(server) == before + 1
+
+
+def test_what_has_ended_goes_before_all_others_in_a_reader(
+    server: headrace.Server, client: pymongo.MongoClient[Any]
+) -> None:
+    """Sixty commands take turns, so that it is not soon the turn of any: the reader would be killed."""
+    reader = only_reader(server)
+    with ExitStack() as stack:
+        others = [stack.enter_context(RawClient(server.address)) for _ in range(60)]
+        for other in others:
+            other.send({"count": "c", "query": SLOW}, "t")
+        until(lambda: len(reader.calls) == len(others))
+        with pytest.raises(ExecutionTimeout):
+            client.t.c.aggregate([{"$match": SLOW}, {"$count": "n"}], maxTimeMS=50)
+        until(lambda: len(reader.calls) == len(others))
+        assert not reader.is_ended
+    until(lambda: not reader.calls)
+    assert not reader.is_ended
 
 
 def test_a_client_that_leaves_ends_its_command_in_a_reader(server: headrace.Server) -> None:
