@@ -20,7 +20,7 @@ from headrace.clock import SystemClock
 from headrace.durable_files import replace_file
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, Row
 from headrace.spark.sinks.contract import BatchReport, MicroBatch
-from headrace.spark.sinks.kafka_options import KafkaOptions
+from headrace.spark.sinks.kafka_options import KafkaOptions, kafka_options
 from headrace.spark.sinks.kafka_records import SCHEMA, encoder
 from headrace.spark.tables.drop_policy import CollectionGone, checked_policy
 from headrace.spark.tables.fold import INVALIDATING
@@ -29,6 +29,12 @@ from headrace.spark.tables.table_owner import TableOwner, check_owner
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+
+def kafka_sink(position: str | Path, policy: str = "follow", **options: Any) -> KafkaSink:
+    """The sink with the options that a job's file has."""
+    return KafkaSink(kafka_options(options), position, policy)
+
 
 _LIGHT: Final = ("token", "operationType", "database", "collection", "wallTime", "server")
 """The columns that say how far the batch goes."""

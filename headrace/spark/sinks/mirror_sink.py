@@ -29,25 +29,25 @@ _UNBOUNDED: Final = 1 << 62
 
 
 def mirror_sink(
-    path: str | Path, *, kind: str = "delta", buckets: int = 0, policy: str = "follow",
+    path: str | Path, *, table: str = "delta", buckets: int = 0, policy: str = "follow",
     typed: TypedOptions | None = None, using: str = "", writers: str = "tasks",
 ) -> MirrorSink:  # fmt: skip
     """The sink whose table is at `path`; created by its first batch. For `buckets` see `delta_mirror.DeltaMirror`.
 
-    A kind with a dot names a table in one of Spark's catalogs, made `using` a format, see `tables/catalog/`; `path` is
+    A `table` with a dot is one in one of Spark's catalogs, made `using` a format, see `tables/catalog/`; `path` is
     then empty.
     A table with typed columns is a Delta table with a path. For `writers` see `log_sink.checked_writers`.
     """
-    if "." not in kind:
+    if "." not in table:
         shared = checked_writers(writers) == "tasks"
-        table = DeltaMirror(path, buckets, typed) if typed else open_mirror_table(path, kind, buckets=buckets)
-        return MirrorSink(table, policy, several=True, shared=shared)
+        opened = DeltaMirror(path, buckets, typed) if typed else open_mirror_table(path, table, buckets=buckets)
+        return MirrorSink(opened, policy, several=True, shared=shared)
     from headrace.spark.session import get_session
     from headrace.spark.tables.catalog.catalog_mirror import CatalogMirror
 
     if buckets or path:
-        raise ValueError(f"a table of Spark's catalogs, {kind}, has neither a path nor buckets of ours")
-    return MirrorSink(CatalogMirror(kind, get_session, using), policy, several=True)
+        raise ValueError(f"a table of Spark's catalogs, {table}, has neither a path nor buckets of ours")
+    return MirrorSink(CatalogMirror(table, get_session, using), policy, several=True)
 
 
 class MirrorSink(FoldingSink):

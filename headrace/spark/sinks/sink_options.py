@@ -31,12 +31,13 @@ class SinkError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SinkKind:
-    """How a kind of sink is made. `folds`: it folds events into documents, and needs each event as it is, as text.
+    """How a kind of sink is made: `maker` names a function of a module here; that of a sink `own` is among its options.
 
+    `folds`: it folds events into documents, and needs each event as it is, as text.
     `takes`: what its rows are: "events", "documents" that a pipeline made, or "both".
     """
 
-    make: Callable[..., Sink]
+    maker: str
     model: type[FileTable]
     needs: str
     folds: bool = True
@@ -46,68 +47,6 @@ class SinkKind:
     def options(self) -> frozenset[str]:
         """The keys that it has in a job's file, besides `kind`; empty if it takes any."""
         return frozenset(self.model.keys()) - {"kind"} if self.model is not Own else frozenset()
-
-
-def _changes(
-    path: str = "", table: str = "delta", policy: str = "follow", writers: str = "tasks", omit: Any = (),
-    using: str = "", **typed: Any,
-) -> Sink:  # fmt: skip
-    from headrace.spark.sinks.changes_sink import changes_sink
-    from headrace.spark.sinks.typed_options import typed_options
-
-    columns = typed_options(typed, path)
-    sink = changes_sink(path, policy=policy, writers=writers, typed=columns, table=table, using=using)
-    sink.omit = omitting(list(omit))
-    return sink
-
-
-def _documents(path: str, table: str = "delta") -> Sink:
-    from headrace.spark.sinks.documents_sink import documents_sink
-
-    return documents_sink(path, table=table)
-
-
-def _history(
-    path: str = "", table: str = "delta", policy: str = "follow", omit: Any = (), using: str = "",
-    writers: str = "tasks", **typed: Any,
-) -> Sink:  # fmt: skip
-    from headrace.spark.sinks.history_sink import HistorySink
-    from headrace.spark.sinks.typed_options import typed_options
-
-    sink = HistorySink(path, policy=policy, typed=typed_options(typed, path), table=table, using=using, writers=writers)
-    sink.omit = omitting(list(omit))
-    return sink
-
-
-def _kafka(position: str, policy: str = "follow", **options: Any) -> Sink:
-    from headrace.spark.sinks.kafka_options import kafka_options
-    from headrace.spark.sinks.kafka_sink import KafkaSink
-
-    return KafkaSink(kafka_options(options), position, policy)
-
-
-def _mirror(
-    path: str = "", table: str = "delta", buckets: int = 0, policy: str = "follow", omit: Any = (), using: str = "",
-    writers: str = "tasks", **typed: Any,
-) -> Sink:  # fmt: skip
-    from headrace.spark.sinks.mirror_sink import mirror_sink
-    from headrace.spark.sinks.typed_options import typed_options
-
-    columns = typed_options(typed, path)
-    sink = mirror_sink(path, kind=table, buckets=buckets, policy=policy, typed=columns, using=using, writers=writers)
-    sink.omit = omitting(list(omit))
-    return sink
-
-
-def _mongodb(uri: str, database: str | None = None, collection: str | None = None, policy: str = "follow") -> Sink:
-    from headrace.spark.sinks.mongodb_sink import mongodb_sink
-
-    return mongodb_sink(uri, database=database, collection=collection, policy=policy)
-
-
-def _custom(factory: str, **options: Any) -> Sink:
-    sink: Sink = imported_factory(factory)(**options)
-    return sink
 
 
 def imported_factory(factory: str) -> Callable[..., Any]:
@@ -122,33 +61,23 @@ def imported_factory(factory: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-def _parquet(path: str, policy: str = "follow", writers: str = "tasks") -> Sink:
-    from headrace.spark.sinks.parquet_sink import parquet_sink
-
-    return parquet_sink(path, policy=policy, writers=writers)
-
-
-def _sql(uri: str, table: str, policy: str = "follow") -> Sink:
-    from headrace.spark.sinks.sql_sink import sql_sink
-
-    return sql_sink(uri, table, policy=policy)
-
-
 _IN_CATALOGS: Final = frozenset({"changes", "history", "mirror"})
 """The kinds that can be a table of Spark's catalogs."""
 _USING: Final = ("delta", "iceberg")
 """The formats in which such a table is made."""
 KINDS: Final[dict[str, SinkKind]] = {
-    "changes": SinkKind(_changes, Changes, "path", folds=False),
-    "documents": SinkKind(_documents, Documents, "path", folds=False, takes="documents"),
-    "history": SinkKind(_history, History, "path"),
-    "kafka": SinkKind(_kafka, Kafka, "topic", folds=False),
-    "mirror": SinkKind(_mirror, MirrorKeys, "path"),
-    "mongodb": SinkKind(_mongodb, MongoDB, "uri"),
-    "own": SinkKind(_custom, Own, "factory", folds=False, takes="both"),
-    "parquet": SinkKind(_parquet, Parquet, "path", folds=False),
-    "sql": SinkKind(_sql, Sql, "uri"),
+    "changes": SinkKind("changes_sink:changes_sink", Changes, "path", folds=False),
+    "documents": SinkKind("documents_sink:documents_sink", Documents, "path", folds=False, takes="documents"),
+    "history": SinkKind("history_sink:HistorySink", History, "path"),
+    "kafka": SinkKind("kafka_sink:kafka_sink", Kafka, "topic", folds=False),
+    "mirror": SinkKind("mirror_sink:mirror_sink", MirrorKeys, "path"),
+    "mongodb": SinkKind("mongodb_sink:mongodb_sink", MongoDB, "uri"),
+    "own": SinkKind("", Own, "factory", folds=False, takes="both"),
+    "parquet": SinkKind("parquet_sink:parquet_sink", Parquet, "path", folds=False),
+    "sql": SinkKind("sql_sink:sql_sink", Sql, "uri"),
 }
+_NOT_PASSED: Final = TYPED_OPTIONS | {"omit"}
+"""Options that are more than an argument of the maker."""
 _PER_COLLECTION: Final = frozenset({"changes", "history", "mirror", "parquet"})
 """The kinds whose path, or table in a catalog, may have `{database}` and `{collection}`."""
 
@@ -223,7 +152,18 @@ class SinkOptions:
 
     def open(self) -> Sink:
         """The sink, whose table need not exist yet. Raises SinkError for a custom one that cannot be imported."""
-        return KINDS[self.kind].make(**self.options)
+        given = {name: value for name, value in self.options.items() if self.kind == "own" or name not in _NOT_PASSED}
+        if self.kind == "own":
+            own: Sink = imported_factory(given.pop("factory"))(**given)
+            return own
+        if self.in_catalog:
+            given["path"] = ""
+        if typed := typed_options(self.options, str(given.get("path", ""))):
+            given["typed"] = typed
+        sink = imported_factory(f"{__package__}.{KINDS[self.kind].maker}")(**given)
+        if omit := self.options.get("omit"):
+            sink.omit = omitting(list(omit))
+        return sink  # type: ignore[no-any-return]
 
     def __str__(self) -> str:
         return redacted(f"{self.kind} {self.options.get(KINDS[self.kind].needs) or self.options['table']}")

@@ -60,14 +60,14 @@ COLUMNS = {
 def opened(sink: str, name: str) -> Any:
     if sink == "changes":
         return changes_sink("", table=name)
-    return HistorySink("", table=name) if sink == "history" else mirror_sink("", kind=name)
+    return HistorySink("", table=name) if sink == "history" else mirror_sink("", table=name)
 
 
 def in_folder(sink: str, path: Path) -> Any:
     """What the sink in a catalog is to be equal to."""
     if sink == "changes":
         return changes_sink(path, writers="driver")
-    return HistorySink(path) if sink == "history" else mirror_sink(path, kind="parquet")
+    return HistorySink(path) if sink == "history" else mirror_sink(path, table="parquet")
 
 
 def contents(sink: Any) -> list[str]:
@@ -159,7 +159,7 @@ def crashed(spark: SparkSession, kind: str, sink: str, folder: Path) -> None:
 def goes_on(kind: str, folder: Path) -> None:
     """A batch changes rows in files that upkeep has joined in another session, after the sink has read the table."""
     name, reference = f"{NAMESPACES[kind]}.upkeep", in_folder("mirror", folder / "reference")
-    sink = mirror_sink("", kind=name, using=kind)
+    sink = mirror_sink("", table=name, using=kind)
     each_batch = [insert("1", "a", 0), insert("2", "a", 1)], [insert("3", "a", 2)], [row("4", "delete", "a", 0)]
     for number, rows in enumerate(each_batch):
         for each in (sink, reference):

@@ -40,7 +40,7 @@ def opened(kind: str, path: Path, policy: str = "follow") -> Any:
         case "mirror buckets":
             return mirror_sink(path, buckets=3, policy=policy)
         case "mirror parquet":
-            return mirror_sink(path, kind="parquet", policy=policy)
+            return mirror_sink(path, table="parquet", policy=policy)
         case "mirror typed":
             options = TypedOptions(file=f"{path}.columns", rules=ColumnRules("text"))
             return mirror_sink(path, policy=policy, typed=options)

@@ -140,7 +140,7 @@ class Target:
             case "mirror buckets by tasks":
                 return ByTasks(mirror_sink(self.path, buckets=5, policy=policy))
             case "mirror parquet":
-                return mirror_sink(self.path, kind="parquet", policy=policy)
+                return mirror_sink(self.path, table="parquet", policy=policy)
             case "mirror buckets":
                 return mirror_sink(self.path, buckets=3, policy=policy)
         return mirror_sink(self.path, policy=policy)
