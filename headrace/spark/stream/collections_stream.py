@@ -31,10 +31,10 @@ from headrace.spark.mongodb.mongodb_stream import PositionLost, client_of, posit
 from headrace.spark.mongodb.server_history import check_history, wait_until_after
 from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
 from headrace.spark.rows.tokens import Token
-from headrace.spark.stream.collections_marks import CollectionMarks, open_named
+from headrace.spark.stream.collections_marks import CollectionMarks
 from headrace.spark.stream.collections_offset import ALL, CollectionsOffset, Offset, SnapshotPiece, planned
 from headrace.spark.stream.collections_partitions import event_partitions, snapshot_of, snapshot_partitions
-from headrace.spark.stream.event_marks import MarkCursor
+from headrace.spark.stream.event_marks import MarkCursor, open_marks
 from headrace.spark.stream.read_ahead import ReadAhead
 from headrace.spark.stream.server_stream import CHUNK_ROWS, ServerStream
 from headrace.spark.timetravel.snapshot import Chunk, Snapshot
@@ -172,9 +172,9 @@ class CollectionsStream(ServerStream):
         return _Chunks(self.options)
 
     def _open_marks(self, start: Token) -> MarkCursor:
-        read, close = open_named(self.mongodb, start, sizes=self.options.bytes_max is not None)
+        cursor = open_marks(self.mongodb, start, sizes=self.options.bytes_max is not None, names=True)
         rows = self.options.rows_max or CHUNK_ROWS
-        self._marks = CollectionMarks(read, start, self.options.selection, self._skipped, self, rows, close)
+        self._marks = CollectionMarks(cursor, self.options.selection, self._skipped, self, rows)
         return self._marks
 
     def snapshot_rows(self, name: str) -> int | None:

@@ -1,20 +1,26 @@
 """Tokens and sizes of events without the events, for planning ranges; from a Headrace as Arrow, from others as BSON.
 
+With `names` they also say what happened to which collection.
+
 A Headrace also counts: where the tokens between do not matter, one mark stands for a run of events.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from bson import Timestamp
 
 from headrace import limits
+from headrace.spark.mongodb.collection_selection import Namespace
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream
 from headrace.spark.mongodb.source_options import StreamPosition
 from headrace.spark.rows.tokens import Token
+from headrace.values.bson import decode
 from headrace.values.position import from_timestamp, to_timestamp
 from headrace.values.token import decode_token, high_water_mark
+
+_NAMES: Final = ("operationType", "database", "collection", "other")
 
 
 class EventMark(NamedTuple):
@@ -25,6 +31,10 @@ class EventMark(NamedTuple):
     rows: int = 1
     between: bool = False
     """The token of a run is the position after its last event, not that event's."""
+    operation: str = ""
+    namespace: Namespace | None = None
+    """The event's collection, and the one that it is renamed to."""
+    to: Namespace | None = None
 
     @property
     def time(self) -> Timestamp:
@@ -64,9 +74,9 @@ class MarkCursor(Protocol):
         """Closes the server's cursor, if there is one."""
 
 
-def open_marks(mongodb: MongoDBStream, start: Token, *, sizes: bool) -> MarkCursor:
-    """A cursor of the marks after `start`, with `sizes` if wanted. Raises PositionLost."""
-    return ArrowMarks(mongodb, start, sizes=sizes) if mongodb.arrow else StreamMarks(mongodb, start, sizes=sizes)
+def open_marks(mongodb: MongoDBStream, start: Token, *, sizes: bool, names: bool = False) -> MarkCursor:
+    """A cursor of the marks after `start`, with `sizes` and `names` if wanted. Raises PositionLost."""
+    return (ArrowMarks if mongodb.arrow else StreamMarks)(mongodb, start, sizes=sizes, names=names)
 
 
 def covers(cursor: MarkCursor, moment: Timestamp) -> bool:
@@ -77,9 +87,9 @@ def covers(cursor: MarkCursor, moment: Timestamp) -> bool:
 class StreamMarks:
     """Marks from a change stream that projects all other fields away."""
 
-    def __init__(self, mongodb: MongoDBStream, start: Token, *, sizes: bool) -> None:
-        self._sizes = sizes
+    def __init__(self, mongodb: MongoDBStream, start: Token, *, sizes: bool, names: bool = False) -> None:
         wanted: dict[str, Any] = {"_id": 1} | ({"bytes": {"$bsonSize": "$$ROOT"}} if sizes else {})
+        wanted |= {"operationType": 1, "ns": 1, "to": 1} if names else {}
         self._cursor = mongodb.open(
             StreamPosition("token", token=start), stages=({"$project": wanted},), batch_rows=limits.EVENT_MARK_COUNT_MAX
         )
@@ -97,10 +107,7 @@ class StreamMarks:
         return self._cursor.closed
 
     def next_batch(self, *, wait_ms: int, run: RunBounds | None = None) -> list[EventMark]:
-        return [
-            EventMark(Token.of(event["_id"]), event.get("bytes", 0))
-            for event in self._cursor.next_batch(wait_ms=wait_ms)
-        ]
+        return list(map(_mark_of, self._cursor.next_batch(wait_ms=wait_ms)))
 
     def close(self) -> None:
         self._cursor.close()
@@ -109,9 +116,9 @@ class StreamMarks:
 class ArrowMarks:
     """Marks from a Headrace, without a cursor on the server."""
 
-    def __init__(self, mongodb: MongoDBStream, start: Token, *, sizes: bool) -> None:
+    def __init__(self, mongodb: MongoDBStream, start: Token, *, sizes: bool, names: bool = False) -> None:
         self._mongodb = mongodb
-        self._columns = ["token", "bytes"] if sizes else ["token"]
+        self._columns = ["token", *(_NAMES if names else ()), *(["bytes"] if sizes else [])]
         self.token = start
         self.drained = self.closed = False
 
@@ -125,9 +132,10 @@ class ArrowMarks:
         )  # fmt: skip
         self.token = max(self.token, Token.of(reply["token"]))
         self.drained, self.closed = not reply["rows"] and reply["idle"], reply["closed"]
-        columns = [column.to_pylist() for batch in batches_of(reply["arrow"]) for column in batch.columns]
-        sizes = columns[1] if len(columns) > 1 else [0] * reply["rows"]
-        return [EventMark(Token(text), size) for text, size in zip(columns[0], sizes, strict=True)]
+        rows = [row for batch in batches_of(reply["arrow"]) for row in zip(*map(_values, batch.columns), strict=True)]
+        if len(self._columns) == 1:
+            return [EventMark(Token(text)) for (text,) in rows]
+        return [_mark_of_row(dict(zip(self._columns, row, strict=True))) for row in rows]
 
     def _run(self, wait_ms: int, run: RunBounds) -> list[EventMark]:
         """One mark of the next events, which the server counts without making their tokens."""
@@ -142,3 +150,34 @@ class ArrowMarks:
 
     def close(self) -> None:
         """Nothing to do: there is no cursor."""
+
+
+def rename_target(other: bytes | None) -> Namespace | None:
+    """The collection that a rename's row, by its column `other`, names as the new one."""
+    return _target(decode(other)) if other else None
+
+
+def _target(event: dict[str, Any]) -> Namespace | None:
+    to = event.get("to")
+    return (to["db"], to["coll"]) if isinstance(to, dict) else None
+
+
+def _mark_of(event: dict[str, Any]) -> EventMark:
+    name = event.get("ns", {})
+    namespace = (name["db"], name["coll"]) if "coll" in name else None
+    return EventMark(
+        Token.of(event["_id"]), event.get("bytes", 0), operation=event.get("operationType", ""), namespace=namespace,
+        to=_target(event),
+    )  # fmt: skip
+
+
+def _mark_of_row(row: dict[str, Any]) -> EventMark:
+    operation, database, collection = (row.get(name) or "" for name in _NAMES[:3])
+    namespace = (database, collection) if database and collection else None
+    to = rename_target(row["other"]) if operation == "rename" else None
+    return EventMark(Token(row["token"]), row.get("bytes", 0), operation=operation, namespace=namespace, to=to)
+
+
+def _values(column: Any) -> list[Any]:
+    values: list[Any] = column.to_pylist()
+    return values
