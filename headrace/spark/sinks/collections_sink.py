@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace import limits
 from headrace.clock import SystemClock
 from headrace.spark.mongodb.collection_selection import CollectionSelection, Namespace, text_of
 from headrace.spark.rows.extjson import loads
-from headrace.spark.sinks.contract import BatchReport, MicroBatch, Sink, take_rows
+from headrace.spark.sinks.contract import BatchReport, LastBatch, MicroBatch, Sink, take_rows
 from headrace.spark.tables.catalog.catalog_table import TableMissing
 from headrace.spark.tables.fold import INVALIDATING
 from headrace.spark.tables.table_owner import TableOwner
@@ -29,15 +29,6 @@ OpenTable = Callable[[Namespace], Sink]
 _KIND: Final = "operationType"
 _SUMMED: Final = ("row_count", "event_count", "rest_count", "dead_letter_count")
 """The figures that are summed over the reports of tables."""
-
-
-@dataclass(frozen=True, slots=True)
-class LastBatch:
-    """The last batch that this process has applied; the positions are each table's own."""
-
-    token: str = ""
-    query: str = ""
-    batch: int = -1
 
 
 class CollectionsSink:

@@ -107,6 +107,15 @@ class SinkPosition(Protocol):
     def batch(self) -> int: ...
 
 
+@dataclass(frozen=True, slots=True)
+class LastBatch:
+    """The last batch that this process has applied, of a sink of several tables: each has a position of its own."""
+
+    token: str = ""
+    query: str = ""
+    batch: int = -1
+
+
 class Sink(Protocol):
     """The target of a stream of rows, written by one writer at a time."""
 

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 from headrace import limits
 from headrace.clock import SystemClock
 from headrace.spark.masks.mask import Mask
+from headrace.spark.rows.arrow_schema import arrow_schema
 from headrace.spark.rows.events import SERVER
 from headrace.spark.sinks.contract import BatchReport, MicroBatch
 from headrace.spark.sinks.fetched_rows import were_fetched
 from headrace.spark.sinks.fold_tasks import Fold, FoldTask, is_cluster, slot_count
 from headrace.spark.sinks.paused_collector import paused_collector
-from headrace.spark.sinks.stage_files import schema_of, stage
+from headrace.spark.sinks.stage_files import stage
 from headrace.spark.tables.delta_documents import DeltaDocuments
 from headrace.spark.tables.drop_policy import checked_policy
 from headrace.spark.tables.leftover_keys import KeyedTable, LeftoverKeys
@@ -101,7 +102,7 @@ class FoldingSink:
             if (batches := staged_batches(rows, prefix)) is not None:
                 staged = merged_batches(batches, table.location, exact=False)
         else:
-            schema = schema_of(frame)
+            schema = arrow_schema(frame.schema)
             if SERVER in schema.names or "documentKey" not in schema.names or were_fetched(frame):
                 rows = frame.toArrow()
             else:

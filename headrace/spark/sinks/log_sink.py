@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.clock import SystemClock
 from headrace.spark.masks.mask import Mask
+from headrace.spark.rows.arrow_schema import arrow_schema
 from headrace.spark.rows.events import SERVER
 from headrace.spark.sinks.contract import BatchReport, MicroBatch, take_rows
 from headrace.spark.sinks.fetched_rows import were_fetched
-from headrace.spark.sinks.stage_files import schema_of, stage, stage_converted
+from headrace.spark.sinks.stage_files import stage, stage_converted
 from headrace.spark.tables.batch_stats import BatchStats, batch_stats, progress_after, without_seen_events
 from headrace.spark.tables.drop_policy import CollectionGone, checked_policy
 from headrace.spark.tables.event_log import EventLog, NotingLog, SharedLog
@@ -109,10 +110,10 @@ class LogSink:
             batches = staged_batches(table, prefix)
             if batches is None:
                 return self._apply(MicroBatch(query, number, table), before)
-            schema, staged = schema_of(frame), merged_batches(batches, location)
+            schema, staged = arrow_schema(frame.schema), merged_batches(batches, location)
             staged = without_seen_files(staged, location, prefix, schema, before.token)
             return self._commit_staged(staged, schema, before, query, number)
-        schema = schema_of(frame)
+        schema = arrow_schema(frame.schema)
         if SERVER in schema.names or self.omit or not self.log.takes(schema) or were_fetched(frame):
             return self._apply(MicroBatch(query, number, frame.toArrow()), before)
         convert = self.log.converter()

@@ -17,7 +17,6 @@ the documents change in the source.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from headrace import limits
@@ -26,7 +25,7 @@ from headrace.spark.mongodb.connection_strings import resolved
 from headrace.spark.mongodb.mongodb_stream import client_of
 from headrace.spark.rows.events import Row
 from headrace.spark.rows.extjson import loads
-from headrace.spark.sinks.contract import BatchReport, MicroBatch, SinkPosition
+from headrace.spark.sinks.contract import BatchReport, LastBatch, MicroBatch
 from headrace.spark.sinks.mirror_sink import MirrorSink
 from headrace.spark.tables.drop_policy import CollectionGone, checked_policy
 from headrace.spark.tables.fold import INVALIDATING, MirrorState
@@ -48,15 +47,6 @@ def mongodb_sink(
     return MirrorSink(MongoMirror(client_of(uri), database, collection), policy, limits.SINK_ROW_COUNT_MAX)
 
 
-@dataclass(frozen=True, slots=True)
-class _Last:
-    """The last batch of all; the positions are each collection's own."""
-
-    token: str = ""
-    query: str = ""
-    batch: int = -1
-
-
 class PerCollectionSink:
     """See `contract.Sink`. Each collection has a position; a batch is in when it is in everywhere."""
 
@@ -65,11 +55,11 @@ class PerCollectionSink:
         self._renamed_database = database
         self._policy = checked_policy(policy)
         self._tables: dict[Namespace, MongoMirror] = {}
-        self._last = _Last()
+        self._last = LastBatch()
         self._committed: dict[Namespace, bool] = {}
         self.owner: TableOwner | None = None
 
-    def position(self) -> SinkPosition:
+    def position(self) -> LastBatch:
         """The position that this process applied last."""
         return self._last
 
@@ -101,7 +91,7 @@ class PerCollectionSink:
             elif row.database and row.collection:
                 pending.setdefault(self._namespace(row.database, row.collection), []).append(row)
         count += self._flush(pending, batch)
-        self._last = _Last(rows[-1].token, batch.query, batch.number)
+        self._last = LastBatch(rows[-1].token, batch.query, batch.number)
         return BatchReport(
             batch.number, len(rows), count, rows[-1].token, batch.first_event_ms(), SystemClock().now_ms()
         )

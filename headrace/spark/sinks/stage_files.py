@@ -20,13 +20,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def schema_of(frame: DataFrame) -> pa.Schema:
-    """The Arrow schema of the files that tasks write of the frame."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    return to_arrow_schema(frame.schema, timezone="UTC")
-
-
 def stage(
     frame: DataFrame, location: TableLocation, prefix: str, schema: pa.Schema, token: str, slots: Slots | None = None
 ) -> StagedBatch:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from headrace.spark.errors import OptionError
 from headrace.spark.masks.masked_columns import masked_bson
@@ -19,6 +18,7 @@ from headrace.spark.mongodb.batch_limits import BatchLimits
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream
 from headrace.spark.mongodb.server_history import check_history
 from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
+from headrace.spark.rows.arrow_schema import arrow_schema
 from headrace.spark.rows.documents import Shaper
 from headrace.spark.rows.not_held import MARKED, refuse_marked
 from headrace.spark.rows.tokens import Token
@@ -50,7 +50,7 @@ class _PartitionReader:
             from headrace.spark.tables.staged_rows import batch_prefix, staged_row
 
             if prefix := batch_prefix(self._schema.names):
-                schema = to_arrow_schema(self._schema, timezone="UTC")
+                schema = arrow_schema(self._schema)
                 options = self.options
                 row = staged_row(self._batches(partition), options.stage_into, prefix, schema, options.stage_slots)
                 return iter([row])
