@@ -40,6 +40,8 @@ def with_expected_uuid(run: Callable[[CommandContext, Request], R]) -> Callable[
 
 def _namespace(request: Request) -> str:
     name = request.body[request.name]
+    if request.name == "aggregate" and type(name) is not str:
+        raise CommandError(4928901, "'collectionUUID' is not supported for a pipeline without a collection")
     return str(name) if request.name == "renameCollection" else f"{request.db}.{name}"
 
 

@@ -53,6 +53,8 @@ def _collection_stats(
             raise CommandError(40415, f"BSON field '$collStats.{name}' is an unknown field.")
         if type(options) is not dict:
             raise CommandError(14, f"BSON field '$collStats.{name}' is the wrong type, expected type 'object'")
+    if spec.get("count"):
+        raise CommandError(31170, f"$collStats 'count' takes no options, found: {spec['count']}")
     stats: dict[str, Any] = {
         "ns": namespace, "host": host_of(context.engine, request.client),
         "localTime": DatetimeMS(context.clock.now_ms()),
@@ -119,6 +121,8 @@ def _plan_cache_stats(
     if spec.get("allHosts"):
         raise CommandError(4503200, "$planCacheStats stage supports allHosts parameter only for sharded clusters")
     collection = context.view.collection(namespace)
+    if collection is None:
+        raise CommandError(50933, f"collection '{namespace}' does not exist")
     host = host_of(context.engine, request.client)
     for entry in [] if collection is None or collection.is_view else plan_cache_of(collection).entries:
         trials = [tried(trial, entry.spec) for trial in entry.trials]

@@ -267,7 +267,7 @@ def _scored(name: Any, score: TextScore | None) -> str:
 
 def _is_descending(path: str, direction: Any) -> bool:
     if type(direction) is dict:
-        raise CommandError(15974, f"Illegal key in $sort specification: {path}: {direction}")
+        raise CommandError(17312, "$meta is the only expression supported by $sort right now")
     if type(direction) not in (int, Int64, float, Decimal128):
         raise CommandError(15974, f"Illegal key in $sort specification: {path}: {direction!r}")
     number = number_key(direction)

@@ -80,7 +80,7 @@ def test_merged_objects_keep_the_order_of_first_appearance() -> None:
     ("name", "spec", "code"),
     [
         ("$nope", 1, 15952), ("$sum", [1, 2], 40237), ("$count", 1, 9), ("$accumulator", {}, 31264),
-        ("$firstN", {"n": 0, "input": 1}, 5787908), ("$firstN", {"input": 1}, 5787906),
+        ("$firstN", {"n": 0, "input": 1}, 7548606), ("$firstN", {"input": 1}, 5787906),
         ("$topN", {"n": 1, "output": 1}, 5788005),
         ("$percentile", {"input": 1, "p": [2], "method": "discrete"}, 7750303),
     ],

@@ -76,7 +76,7 @@ def test_the_positional_projection_gives_the_element_that_matched(
     [
         ("find", {"a": 1, "b": 0}, 31254),
         ("find", {"a": 0, "b": 1}, 31253),
-        ("find", {"a": 0, "b": "$c"}, 31252),
+        ("find", {"a": 0, "b": "$c"}, 31310),
         ("find", {"a": 1, "a.b": 1}, 31249),
         ("find", {"a.b": 1, "a": 1}, 31250),
         ("find", {"a": {"$slice": 1}, "a.b": 1}, 31249),

@@ -7,7 +7,7 @@ from typing import Any, Final
 from headrace.commands.catalog.time_series import drop_time_series
 from headrace.commands.requirements import writes
 from headrace.dispatch.access import ACCOUNTS
-from headrace.dispatch.arguments import Fields, boolean, string, without_effect
+from headrace.dispatch.arguments import Fields, boolean, number, string, without_effect
 from headrace.dispatch.collection_uuid import COLLECTION_UUID
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
@@ -19,6 +19,7 @@ from headrace.errors import CommandError
 from headrace.execution.storage_stats import count_of
 from headrace.execution.time_series import buckets_namespace
 from headrace.execution.writes.rename_across_databases import move
+from headrace.query.expressions.numbers import nearest_int
 from headrace.store import catalog_changes
 from headrace.store.catalog import Collection
 from headrace.timeseries.series import is_buckets
@@ -53,6 +54,8 @@ def drop_database(context: CommandContext, request: Request) -> dict[str, Any]:
 
     It may pause between two of them: what is created meanwhile goes, too, and a crash leaves those that were left.
     """
+    if nearest_int(request.body[request.name]) != 1:
+        raise CommandError(5255100, "Have to pass 1 as db parameter")
     database = check_database(request.db)
     if database in ("admin", "config", "local"):
         raise CommandError(20, f"Dropping the '{database}' database is prohibited.")
@@ -123,6 +126,13 @@ _RENAME: Final = Fields(
 
 COMMANDS: Final = (
     Command("drop", drop, _DROP, pauses=True, writes=True, requires=on_collection("dropCollection")),
-    Command("dropDatabase", drop_database, Fields(), pauses=True, writes=True, requires=on_database("dropDatabase")),
+    Command(
+        "dropDatabase",
+        drop_database,
+        Fields(number("dropDatabase", required=True)),
+        pauses=True,
+        writes=True,
+        requires=on_database("dropDatabase"),
+    ),
     Command("renameCollection", rename, _RENAME, pauses=True, writes=True, admin_only=True, requires=writes.RENAME),
 )

@@ -253,7 +253,7 @@ def _check_kind(spec: dict[str, Any]) -> None:
     if not wildcards:
         return
     if len(wildcards) > 1:
-        raise CommandError(67, "wildcard indexes do not allow multiple wildcard fields")
+        raise CommandError(7246201, "wildcard indexes do not allow multiple wildcard fields")
     if "2d" in key.values():
         raise CommandError(67, "Index type '2d' does not support the wildcard option")
     if geo_paths(key):

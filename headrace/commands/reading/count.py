@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from headrace import limits
 from headrace.commands.reading.find import negative
-from headrace.dispatch.arguments import Fields, document, number, string, without_effect
+from headrace.dispatch.arguments import Field, Fields, document, number, without_effect
 from headrace.dispatch.collection_uuid import COLLECTION_UUID
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
@@ -30,7 +30,13 @@ from headrace.values.bson import decode, encode
 from headrace.values.order import hash_key
 from headrace.values.paths import spread_values
 
-KEY: Final = string("key", required=True)
+
+def _check_key(path: str, value: str) -> None:
+    if "\0" in value:
+        raise CommandError(31032, "The 'key' of distinct must not have an embedded null byte")
+
+
+KEY: Final = Field("key", "string", "", required=True, check=_check_key)
 LIMIT: Final = number("limit")
 QUERY: Final = document("query")
 SKIP: Final = number("skip", least=0, check=negative)

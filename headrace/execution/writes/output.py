@@ -27,6 +27,8 @@ from headrace.execution.writes.matches import (
     missing,
 )
 from headrace.query.expansion import encoded_for_storage
+from headrace.query.expressions.field_paths import walk
+from headrace.query.expressions.numbers import is_nullish
 from headrace.query.tape import Tape
 from headrace.query.update import Diff, Update, UpdateContext, parse_update
 from headrace.store import catalog_changes
@@ -63,7 +65,9 @@ def write_output(
     """Write what leaves the pipeline as its last stage says; the command's own answer is empty."""
     writes = stage.writes
     goal = check_namespace(f"{writes.database}.{writes.collection}")
-    writable(context, goal)
+    existing = writable(context, goal)
+    if writes.kind == "out" and existing is not None and existing.capped is not None:
+        raise CommandError(17152, f"namespace '{goal}' is capped so it can't be used for $out")
     with memory_of(context, {}).stage(stage.name) as memory:
         made = Tape(documents, memory, without_asking=True).documents()  # all is read before anything is written
         if writes.kind == "out":
@@ -125,6 +129,7 @@ def _merge(context: CommandContext, goal: str, writes: Any, document: dict[str, 
         if collection is None:
             return
         _check_on(collection, writes.on)
+        _check_values(collection, writes.on, document)
         target = Target(context, collection)
         finder = Finder(collection, {path: document.get(path) for path in writes.on}, None)
         match = first_match(context, finder, None)
@@ -139,6 +144,18 @@ def _merge(context: CommandContext, goal: str, writes: Any, document: dict[str, 
             if error.code != 11000 or match is not None or pause_count == context.pause_count or tried:
                 raise
             tried = True  # another client has inserted what was missing
+
+
+def _check_values(collection: Collection, on: tuple[str, ...], document: dict[str, Any]) -> None:
+    """Raise 51185 for an array that is to identify a document, 51132 for what a sparse index has not."""
+    for path in on:
+        value = walk(document, tuple(path.split(".")), 0)
+        if type(value) is list:
+            raise CommandError(51185, "$merge write error: 'on' field cannot be an array")
+        if is_nullish(value) and not any(
+            set(index.spec["key"]) == set(on) and not index.spec.get("sparse") for index in collection.indexes
+        ):
+            raise CommandError(51132, "$merge write error: 'on' field cannot be missing, null or undefined")
 
 
 def _created(context: CommandContext, goal: str, writes: Any, document: dict[str, Any]) -> Collection | None:

@@ -28,6 +28,8 @@ from headrace.values.position import to_timestamp
 def parsed(statement: dict[str, Any], collection: Collection | None, let: Any) -> Update:
     """The update of a statement, checked; raises what is wrong with it before anything is looked for."""
     if statement.get("c"):
+        if type(statement["u"]) is not list:
+            raise CommandError(51198, "Constant values may only be specified for pipeline updates")
         let = {} if let is None else copy(let)
         let.update(statement["c"])
     return parse_update(

@@ -15,7 +15,7 @@ from typing import Any, Final
 from headrace.errors import CommandError
 from headrace.query.accumulators.operands import (
     check_fractions,
-    check_n,
+    check_group_n,
     read_n_arguments,
     read_percentile_arguments,
     read_rank_arguments,
@@ -86,8 +86,8 @@ def _read_n(value: Any, context: ParseContext) -> int:
     """`n`, which must not depend on documents."""
     expression: CompiledExpression = parse_expression(value, context)
     if not expression.is_constant:
-        raise CommandError(5787902, "Value for 'n' must be of integral type, but found an expression of the documents")
-    return check_n(expression(Env({})))
+        raise CommandError(7548606, "parameter 'n' must be coercible to a positive 64-bit integer")
+    return check_group_n(expression(Env({})))
 
 
 def _parse_first_n(name: str, spec: Any, context: ParseContext) -> Accumulator:

@@ -12,6 +12,14 @@ from headrace.values.bson import type_name
 METHODS: Final = ("approximate", "continuous", "discrete")
 
 
+def check_group_n(value: Any) -> int:
+    """The operand `n` of an accumulator as an int. Raises 7548606 for any other value."""
+    number = int64_of(value)
+    if number is None or number <= 0:
+        raise CommandError(7548606, f"parameter 'n' must be coercible to a positive 64-bit integer: {as_text(value)}")
+    return number
+
+
 def check_n(value: Any) -> int:
     """The operand `n` as an int. Raises 5787902 or 5787903 if it is not integral, 5787908 if it is not positive."""
     number = int64_of(value)

@@ -131,6 +131,16 @@ def int64_of(value: Any) -> int | None:
     return number if number is not None and fits_long(number) else None
 
 
+def nearest_int(value: Any) -> int:
+    """The number as the server reads an `int` of an IDL: cut to 32 bits, decimals rounded to the nearest even."""
+    if type(value) is Decimal128:
+        number = value.to_decimal()
+        if not number.is_finite() or abs(number) > INT32_MAX:
+            return 0
+        return int(number.to_integral_value(decimal.ROUND_HALF_EVEN))
+    return max(INT32_MIN, min(INT32_MAX, to_long(value)))
+
+
 def to_long(value: Any) -> int:
     """The number truncated and saturated to 64 bits, NaN as 0, as the server coerces to long.
 

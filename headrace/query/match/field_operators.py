@@ -209,7 +209,7 @@ def _parse_region(path: str, name: str, argument: Any, context: FilterContext) -
 def _parse_near(path: str, document: dict[str, Any], context: FilterContext) -> MatchExpression:
     """`$near` with the distances beside it; nothing else may be there."""
     if context.nears is None:
-        raise CommandError(2, "$geoNear, $near, and $nearSphere are not allowed in this context")
+        raise CommandError(5626500, "$geoNear, $near, and $nearSphere are not allowed in this context")
     from headrace.geo.near import parse_near
     from headrace.query.match.geo_near import GeoNearMatchExpression
 
@@ -228,7 +228,8 @@ def _parse_regex(path: str, document: dict[str, Any]) -> MatchExpression:
     if type(pattern) is Regex:
         inner = regex_options(pattern)
         if inner and options is not None:
-            raise CommandError(51075, "options set in both $regex and $options")
+            code = 51074 if next(iter(document)) == "$options" else 51075
+            raise CommandError(code, "options set in both $regex and $options")
         return regex_leaf(path, pattern.pattern, inner or options or "")
     if type(pattern) is not str:
         raise CommandError(2, "$regex has to be a string")

@@ -143,14 +143,14 @@ class _SpecificationReader:
                 self.tree.fields["_id"] = IncludedField()
             elif isinstance(self.tree.fields["_id"], ExcludedField):
                 del self.tree.fields["_id"]
-        if self.positional is not None and self.has_element_match:
-            raise CommandError(31255, "Cannot specify positional operator and $elemMatch.")
         return ProjectionSpec(mode, self.tree, tuple(self.slices), self.positional)
 
     def read(self, path: str, value: Any) -> None:
         """Add one field; nested objects are read field by field."""
         if path.endswith(".$") and len(path) > 2:
             self._read_positional(path, value)
+        elif self.is_find and ".$." in path:
+            raise CommandError(31394, "As of 4.4, it's illegal to specify positional operator in the middle of a path.")
         elif type(value) is dict:
             self._read_object(path, value)
         elif type(value) in FLAGS:
@@ -179,6 +179,8 @@ class _SpecificationReader:
             raise CommandError(31395, "positional projection cannot be used with exclusion")
         if self.positional is not None:
             raise CommandError(31276, "Cannot specify more than one positional projection per query.")
+        if self.has_element_match:
+            raise CommandError(31256, "Cannot specify positional operator and $elemMatch.")
         field_path = checked_path(path[:-2])
         self.mode = ProjectionType.INCLUSION
         self.positional = field_path
@@ -232,6 +234,8 @@ class _SpecificationReader:
         field_path = checked_path(path)
         if len(field_path) > 1:
             raise CommandError(31275, "Cannot use $elemMatch projection on a nested field")
+        if self.positional is not None:
+            raise CommandError(31255, "Cannot specify positional operator and $elemMatch.")
         self.has_element_match = True
         inner = parse_filter({path: {"$elemMatch": argument}}, collation=self.scope.collation)
         self._add(field_path, ElemMatchField(inner))
@@ -260,6 +264,8 @@ class _SpecificationReader:
         # Plain projections need none of this.
         from headrace.query.expressions.operator_table import OPERATORS, UNSUPPORTED
 
+        if self.mode is ProjectionType.EXCLUSION and type(value) is not dict:
+            raise CommandError(31310, f"Cannot use an expression {path}: {value!r} in an exclusion projection")
         if self.mode is ProjectionType.EXCLUSION:
             raise CommandError(31252, f"Cannot use an expression {path}: ... in an exclusion projection")
         self.mode = ProjectionType.INCLUSION

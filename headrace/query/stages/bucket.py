@@ -36,6 +36,8 @@ def parse_bucket(name: str, spec: Any, context: PipelineContext) -> tuple[Stage,
         raise CommandError(40196, f"The $bucket 'output' field must be an object, but found type: {type_name(output)}.")
     if "groupBy" not in spec or "boundaries" not in spec:
         raise CommandError(40198, "$bucket requires 'groupBy' and 'boundaries' to be specified.")
+    if "_id" in output:
+        raise CommandError(15948, "The $bucket 'output' field cannot contain '_id', which has the lower boundary")
     _check_default(default, boundaries, context)
     key = _bucket_key(context.expression(spec["groupBy"]), boundaries, default, context)
     group = Group("$group", spec, key, parse_fields(output, context), context)

@@ -48,7 +48,8 @@ def check_placement(stages: Sequence[Stage], context: PipelineContext) -> None:
     last = len(stages) - 1
     for index, stage in enumerate(stages):
         if stage.name in FIRST and (index or context.in_change_stream):
-            raise CommandError(40602, f"{stage.name} is only valid as the first stage in a pipeline")
+            code = 40603 if stage.name == "$geoNear" else 40602
+            raise CommandError(code, f"{stage.name} is only valid as the first stage in a pipeline")
         if stage.name in LAST and index != last:
             raise _not_last(stage.name)
         if stage.name == "$changeStreamSplitLargeEvent" and not context.in_change_stream:

@@ -12,11 +12,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
+from headrace import limits
 from headrace.errors import CommandError
 from headrace.query.expressions.field_paths import check_variable_name
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.values.bson import type_name
 
+_DATABASE_REFUSED: Final = frozenset('/\\. "$\0')
+_RESTRICTED: Final = frozenset({"admin", "config", "local"})
+_RESTRICTED_CODES: Final = {"$merge": 31320, "$out": 31321}
+_SYSTEM: Final = {"$merge": 31319, "$out": 17385}
 _MERGE_OPTIONS: Final = frozenset({"into", "let", "on", "whenMatched", "whenNotMatched"})
 _UPDATE_STAGES: Final = frozenset({"$addFields", "$project", "$replaceRoot", "$replaceWith", "$set", "$unset"})
 WHEN_MATCHED: Final = ("fail", "keepExisting", "merge", "replace")
@@ -81,12 +86,16 @@ def parse_out(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ..
     if type(spec) not in (str, dict):
         raise CommandError(16990, f"$out only supports a string or object argument, but found {type_name(spec)}")
     database, collection = _target(name, spec, context)
+    if collection.startswith("$") or len(f"{database}.{collection}".encode()) > limits.NAMESPACE_BYTES_MAX:
+        raise CommandError(20, f"Invalid $out target namespace: '{database}.{collection}'")
     return (WritingStage(name, spec, Writes("out", database, collection)),)
 
 
 def _target(name: str, value: Any, context: PipelineContext) -> tuple[str, str]:
     """The database and collection that a string or `{db, coll}` names."""
     target = value if type(value) is dict else {"coll": value}
+    if name == "$merge" and type(value) is dict and target.get("coll") is None and set(target) <= {"db", "coll"}:
+        raise CommandError(5786801, "$merge 'into' must name a collection in 'coll'")
     for field, part in target.items():
         if field not in ("db", "coll"):
             raise CommandError(40415, f"BSON field '{name}.{field}' is an unknown field.")
@@ -102,9 +111,20 @@ def _target(name: str, value: Any, context: PipelineContext) -> tuple[str, str]:
             raise CommandError(73, f"{what} cannot have embedded null characters")
     if collection.startswith("."):
         raise CommandError(73, f"Collection names cannot start with '.': {collection}")
-    if not collection or not database or collection.startswith("system."):
+    if name == "$merge" and not collection:
+        raise CommandError(5786800, "$merge 'into' must name a collection")
+    if not collection or not check_database_name(database):
         raise CommandError(73, f"Invalid {name} target namespace: '{database}.{collection}'")
+    if collection.startswith("system."):
+        raise CommandError(_SYSTEM[name], f"Cannot {name} to special collection: {collection}")
+    if database in _RESTRICTED and database != context.database:
+        raise CommandError(_RESTRICTED_CODES[name], f"Cannot {name} to internal database: {database}")
     return database, collection
+
+
+def check_database_name(database: str) -> bool:
+    """Whether a database may have this name."""
+    return bool(database) and _DATABASE_REFUSED.isdisjoint(database)
 
 
 def parse_merge(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
@@ -130,6 +150,12 @@ def parse_merge(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, 
         when_matched=_when_matched(options, context),
         when_not_matched=_choice("whenNotMatched", options.get("whenNotMatched", "insert"), WHEN_NOT_MATCHED),
     )
+    if writes.when_matched in ("fail", "keepExisting") and writes.when_not_matched != "insert":
+        raise CommandError(
+            51181,
+            f"Combination of {{ whenMatched: {writes.when_matched} }} and {{ whenNotMatched: "
+            f"{writes.when_not_matched} }} modes is not supported.",
+        )
     return (WritingStage(name, spec, writes),)
 
 
@@ -179,6 +205,8 @@ def _pipeline_of(pipeline: list[Any], let: Any, context: PipelineContext) -> Cal
         raise CommandError(14, f"BSON field '$merge.let' is the wrong type '{type_name(let)}', expected type 'object'")
     for variable in let:
         check_variable_name(variable, for_writing=True)
+    if let.get("new", "$$ROOT") != "$$ROOT":
+        raise CommandError(51273, "'let' may not define a value for the reserved 'new' variable other than '$$ROOT'")
     bindings = [(variable, context.expression(value)) for variable, value in {"new": "$$ROOT", **let}.items()]
     live: dict[str, Any] = {variable: None for variable, _ in bindings}
     stages = parse_pipeline(pipeline, context=replace(context, bound=live, inside=""))
