@@ -13,6 +13,7 @@ _MOD: Final = "$mod of NaN and Infinity never matches, as since 5.1"
 _CLOSED: Final = "a stream that is invalidated as it is opened answers the token of that, as since 5.0"
 _EQUALS: Final = "$setEquals looks at its constants first, with a number of its own, in 8.2"
 _REPLACE: Final = "$replaceOne and $replaceAll have other numbers for wrong types in 8.2"
+_NEAR: Final = "$near where it may not be is error 5626500 in 8.2"
 _ORDER: Final = (
     "the order in which dropDatabase drops collections is unspecified (MongoDB's follows their random UUIDs)"
 )
@@ -68,6 +69,7 @@ KNOWN: Final[dict[str, str]] = {
     "random-streams/00086": _ORDER,
     "random-streams/00228": _CLOSED,
     "resume/start-at-zero": _ENVIRONMENT,
+    "stages/match-near": _NEAR,
     "updates/00192": _FILTER,
     "updates/00568": _FILTER,
 }

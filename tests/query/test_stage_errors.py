@@ -113,6 +113,12 @@ def test_a_wrong_argument_has_its_number(server: DrivenServer, asked: Any, expec
     assert code(server, *asked) == expected
 
 
+def test_documents_are_put_into_buckets(server: DrivenServer) -> None:
+    bucket = {"groupBy": "$a", "boundaries": [0, 5], "output": {"n": {"$sum": 1}}}
+    reply = server.must("t", agg({"$bucket": bucket})[0])
+    assert reply["cursor"]["firstBatch"] == [{"_id": 0, "n": 1}]
+
+
 def test_a_database_is_dropped_by_the_number_one(server: DrivenServer) -> None:
     for value in (0, -1, 2, Int64(0), Int64(2**63 - 1), 2.0, 0.9, -0.99, math.nan, math.inf, -0.0, Decimal128("0.5"),
                   Decimal128("1.5"), Decimal128("-1.5"), Decimal128("1E+6144"), Decimal128("NaN")):  # fmt: skip

@@ -310,7 +310,7 @@ class MergeObjects(Growing):
             return
         if type(value) is not dict:
             message = f"$mergeObjects requires object inputs, but input {as_text(value)} is of type {type_name(value)}"
-            raise CommandError(5911200, message)
+            raise CommandError(40400, message)
         for field, item in value.items():
             self.give_back(self.document.get(field))
             self.take(item)

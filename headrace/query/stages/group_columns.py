@@ -158,6 +158,8 @@ def group_columns(group: Group, unwind: Unwind | None = None) -> GroupColumns | 
     """The group, or an unwind and a group, by columns; None where they read many fields or the whole document."""
     if unwind is not None and (len(unwind.path) > 1 or unwind.index_path is not None):
         return None
+    if "_id" not in group.spec:
+        return None  # a `$bucket`, whose key is no expression
     scope = group.context.parse_context()
     key = parse_expression(group.spec["_id"], scope)
     inputs: list[CompiledExpression] = []
