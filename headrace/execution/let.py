@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-<<<<<<< HEAD
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
-=======
-from typing import Any, Final
->>>>>>> b7985b1b (query: give errors of stages, let and projections 8.2's numbers)
 
 from bson.datetime_ms import DatetimeMS
 
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import LET
-<<<<<<< HEAD
 from headrace.dispatch.request import ClientInfo, Request
-from headrace.query.expressions import Env, ParseContext, parse_expression
+from headrace.errors import CommandError
+from headrace.query.expressions import Env, parse_expression
+from headrace.query.expressions.field_paths import check_variable_name
 from headrace.values.bson import MISSING
 
 if TYPE_CHECKING:
@@ -32,6 +29,9 @@ _OWN: Final[dict[str, Callable[[CommandContext, ClientInfo | None], Any]]] = {
     "CLUSTER_TIME": lambda context, client: context.engine.last_write()[0],
     "USER_ROLES": _roles,
 }
+
+
+_INTERNAL: Final = frozenset({"IS_MR", "JS_SCOPE", "SEARCH_META"})
 
 
 class CommandVariables(dict[str, Any]):
@@ -59,23 +59,7 @@ def variables_of(context: CommandContext, request: Request, body: dict[str, Any]
     evaluated once per command. Raises what a wrong expression raises."""
     variables = CommandVariables(context, request.client)
     for name, value in LET.of(request.body if body is None else body).items():
-        if type(value) in (dict, list) or (type(value) is str and value.startswith("$")):
-            value = parse_expression(value, context=ParseContext(constants=variables)).evaluate(Env({}))
-=======
-from headrace.errors import CommandError
-from headrace.query.expressions import Env, parse_expression
-from headrace.query.expressions.field_paths import check_variable_name
-from headrace.values.bson import MISSING
-
-_BUILTIN: Final = frozenset({"CLUSTER_TIME", "IS_MR", "JS_SCOPE", "NOW", "SEARCH_META", "USER_ROLES"})
-"""The variables that the server sets."""
-
-
-def variables_of(body: dict[str, Any]) -> dict[str, Any]:
-    """The values by name, {} where there is no `let`. Raises what a wrong expression raises."""
-    values = {}
-    for name, value in LET.of(body).items():
-        if name in _BUILTIN:
+        if name in _OWN or name in _INTERNAL:
             raise CommandError(4738901, f"Attempt to set internal constant: {name}")
         check_variable_name(name, for_writing=True)
         if type(value) in (dict, list) or (type(value) is str and value.startswith("$")):
@@ -83,7 +67,6 @@ def variables_of(body: dict[str, Any]) -> dict[str, Any]:
             if expression.fields() != set():
                 raise CommandError(4890500, "Command let Expression tried to access a field, but this is not allowed")
             value = expression.evaluate(Env({}))
->>>>>>> b7985b1b (query: give errors of stages, let and projections 8.2's numbers)
         if value is not MISSING:
             variables[name] = value
     return variables
