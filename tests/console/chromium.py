@@ -82,7 +82,7 @@ class Page:
         """Click into the middle of an element, with the mouse."""
         place = self.until(
             f"(() => {{ const found = document.querySelector({json.dumps(selector)}); if (!found) return null;"
-            "found.scrollIntoView({block: 'center'}); const box = found.getBoundingClientRect();"
+            "found.scrollIntoView({block: 'center'}); const box = found.getClientRects()[0];"
             "return {x: box.x + box.width / 2, y: box.y + box.height / 2}; })()"
         )
         for kind in ("mousePressed", "mouseReleased"):

@@ -28,7 +28,7 @@ from headrace.cli.monitoring.oplog import report_of
 
 STATIC: Final = Path(__file__).parent / "static"
 _TYPES: Final = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".svg": "image/svg+xml"}
-_CACHED_SECONDS: Final = 5.0
+_CACHED_SECONDS: Final = 1.0
 _OPLOG_SECONDS: Final = 15.0
 """The report reads 10,000 entries."""
 _UNAUTHORIZED: Final = 13

@@ -11,7 +11,9 @@ import asyncio
 import hashlib
 import hmac
 import secrets
+import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -23,6 +25,8 @@ from headrace.cli.monitoring.own_traffic import OPTIONS, OwnTraffic
 
 SESSIONS_MAX: Final = 500
 """When there are more, the one that was used longest ago ends."""
+ANSWERS_MAX: Final = 200
+"""Answers that a connection keeps for the next browser."""
 IDLE_SECONDS: Final = 3600.0
 """A session that signed in and has not asked for so long is signed out."""
 
@@ -35,22 +39,27 @@ class ServerConnection:
         self._loop = loop
         self.sampler = Sampler(client, own, EventChannel(loop))
         self.tails = Tails(client)
-        self._answers: dict[Any, tuple[float, Any]] = {}
+        self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        self._answers: dict[tuple[str, ...], tuple[float, Any]] = {}
 
     def channel(self) -> EventChannel:
         """A new channel for a change stream."""
         return EventChannel(self._loop)
 
-    def cached(self, key: Any, seconds: float, ask: Callable[[], Any]) -> Any:
-        """The answer of `ask`, or one that is not older than `seconds`: many browsers cost as much as one."""
-        kept = self._answers.get(key)
-        if kept is not None and time.monotonic() - kept[0] < seconds:
-            return kept[1]
-        answer = ask()
-        if len(self._answers) > 1000:
-            self._answers.clear()
-        self._answers[key] = (time.monotonic(), answer)
-        return answer
+    def cached(self, key: tuple[str, ...], seconds: float, ask: Callable[[], Any]) -> Any:
+        """The answer of `ask`, or one that is not older than `seconds`: many browsers cost as much as one.
+
+        `key`: the path that is asked for, and its parameters. A path is asked by one thread at a time.
+        """
+        with self._locks[key[0]]:
+            kept = self._answers.get(key)
+            if kept is not None and time.monotonic() - kept[0] < seconds:
+                return kept[1]
+            answer = ask()
+            if len(self._answers) > ANSWERS_MAX:
+                self._answers.clear()
+            self._answers[key] = (time.monotonic(), answer)
+            return answer
 
     def close(self) -> None:
         """End its threads and its client."""

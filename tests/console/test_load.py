@@ -1,0 +1,144 @@
+"""The console under load: 10,000 events at once, a browser that does not read, 100 browsers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from contextlib import ExitStack
+from typing import Any
+
+import httpx
+import pytest
+
+from headrace.cli.console.broadcast import QUEUE_MAX, EventChannel
+from headrace.cli.console.serving import ConsoleServer
+from headrace.cli.console.tailing import SHOWN_MAX, STREAMS_MAX
+from tests.console.conftest import Events, signed
+from tests.waiting import until
+
+pytestmark = pytest.mark.long
+
+
+def console_streams(client: Any) -> int:
+    """The change streams that the console has open at the server."""
+    operations = client.admin.aggregate([{"$currentOp": {"idleCursors": True}}])
+    return sum(one.get("appName") == "headrace console" and "changeStream" in one for one in operations)
+
+
+def test_of_10000_events_the_newest_are_shown_and_the_others_counted(browser: httpx.Client, client: Any) -> None:
+    with browser.stream("GET", "/api/tail", params={"ns": "shop.many"}) as response:
+        events = Events(response)
+        events.next("open")
+        client.shop.many.insert_many([{"_id": number} for number in range(10_000)], ordered=False)
+        counted = sent = batches = 0
+        keys: list[Any] = []
+        while counted < 10_000:
+            batch = events.next("events")
+            batches += 1
+            sent += len(batch["events"])
+            counted += len(batch["events"]) + batch["notShown"]
+            keys += [json.loads(event["key"])["_id"] for event in batch["events"]]
+    assert counted == 10_000 and sent <= batches * SHOWN_MAX
+    assert keys == sorted(keys) and keys[-1] == 9_999
+
+
+async def test_a_browser_that_does_not_read_loses_messages_and_is_told_how_many_events() -> None:
+    channel = EventChannel(asyncio.get_running_loop())
+    slow, quick = channel.subscribe(), channel.subscribe()
+    read = quick.messages()
+    for number in range(QUEUE_MAX + 5):
+        channel.publish("events", number, 10)
+        assert f"data: {number}\n".encode() in await anext(read)
+    messages = slow.messages()
+    assert b'event: missed\ndata: {"count": 50}' in await anext(messages)
+    assert [await anext(messages) for _ in range(QUEUE_MAX)][-1].startswith(b"event: events\ndata: 7\n")
+    channel.end()
+    assert [message async for message in messages] == [] == [message async for message in read]
+
+
+async def test_a_full_queue_ends_with_its_channel() -> None:
+    channel = EventChannel(asyncio.get_running_loop())
+    slow = channel.subscribe()
+    for number in range(QUEUE_MAX):
+        channel.publish("events", number, 1)
+    channel.end()
+    await asyncio.sleep(0)
+    assert len([message async for message in slow.messages()]) == QUEUE_MAX
+    assert [message async for message in channel.subscribe().messages()] == []
+
+
+def test_a_connection_that_reads_nothing_holds_up_nobody(
+    console: ConsoleServer, browser: httpx.Client, client: Any
+) -> None:
+    cookie = "; ".join(f"{name}={value}" for name, value in browser.cookies.items())
+    with socket.create_connection(("127.0.0.1", console.port)) as stuck:
+        stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        host = f"127.0.0.1:{console.port}"
+        stuck.sendall(f"GET /api/tail?ns=shop.large HTTP/1.1\r\nHost: {host}\r\nCookie: {cookie}\r\n\r\n".encode())
+        with browser.stream("GET", "/api/tail", params={"ns": "shop.large"}) as response:
+            events = Events(response)
+            events.next("open")
+            seen = 0
+            for number in range(12):
+                client.shop.large.insert_many([{"text": "x" * 3000} for _ in range(50)])
+                while seen < (number + 1) * 50:
+                    batch = events.next("events")
+                    seen += len(batch["events"]) + batch["notShown"]
+            assert seen == 600
+            tail = next(iter(console._sessions.base.tails._streams.values()))
+            assert tail.channel.reader_count == 2
+            assert all(one.queue.qsize() <= QUEUE_MAX for one in tail.channel._subscriptions)
+
+
+def test_100_browsers_share_one_sampler_and_one_stream(console: ConsoleServer, client: Any) -> None:
+    before = threading.active_count()
+    with ExitStack() as opened:
+        browsers = [opened.enter_context(signed(console)) for _ in range(100)]
+        tails = [
+            Events(opened.enter_context(one.stream("GET", "/api/tail", params={"ns": "shop.shared"})))
+            for one in browsers
+        ]
+        for tail in tails:
+            tail.next("open")
+        assert console_streams(client) == 1
+        client.shop.shared.insert_one({"_id": 1})
+        for tail in tails:
+            assert tail.next("events")["events"][0]["operation"] == "insert"
+        lives = [Events(opened.enter_context(one.stream("GET", "/api/live"))) for one in browsers]
+        for live in lives:
+            live.next("history")
+        assert threading.active_count() - before < 50, "no thread for each browser"
+    with signed(console) as browser:
+        assert browser.get("/api/session").status_code == 200
+
+
+def test_the_streams_of_a_console_are_limited(browser: httpx.Client, console: ConsoleServer) -> None:
+    with ExitStack() as opened:
+        for number in range(STREAMS_MAX + 1):
+            response = opened.enter_context(browser.stream("GET", "/api/tail", params={"ns": f"limited.c{number}"}))
+            if response.status_code == 400:
+                break
+        assert "change streams open" in json.loads(response.read())["error"]
+        streams = list(console._sessions.base.tails._streams.values())
+    until(lambda: all(stream.is_ended for stream in streams))
+
+
+def test_a_stream_ends_with_its_last_reader(browser: httpx.Client, console: ConsoleServer) -> None:
+    with browser.stream("GET", "/api/tail", params={"ns": "shop.left"}) as response:
+        Events(response).next("open")
+        streams = console._sessions.base.tails._streams
+        stream = next(one for query, one in streams.items() if query.namespace == "shop.left")
+    stream._ended.wait(60)
+    assert stream.is_ended
+
+
+def test_a_server_that_is_not_there_is_said() -> None:
+    console = ConsoleServer("mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=50")
+    thread = console.start()
+    with signed(console) as browser:
+        answer = browser.get("/api/session")
+        assert answer.status_code == 502 and "cannot be reached" in answer.json()["error"]
+    console.stop()
+    thread.join(10)
