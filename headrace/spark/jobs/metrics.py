@@ -36,6 +36,9 @@ _EXPORTED: Final = (
     ("snapshot_seconds_left", "gauge", "Time that the rest of the snapshot takes at this run's rate."),
 )
 
+FIGURES: Final = ("position", *(name for name, _, _ in _EXPORTED if name != "running"))
+"""The figures that other processes get (`run_state.py`)."""
+
 
 def snapshot_text(documents: int, total: int | None, seconds_left: float | None) -> str:
     """A snapshot's progress for a person: "snapshot of 500 of 2000 documents (25 %), 12 s left"."""

@@ -38,9 +38,8 @@ from headrace.spark.tables.mirror_table import ReadMirror, TableGone
 from headrace.spark.tables.mongodb.mongodb_mirror import MongoMirror, only_reading
 from headrace.spark.tables.progress import Progress
 from headrace.spark.tables.table_owner import NotOurTable, check_owner
-from headrace.spark.verify.compare_log import compare_log
+from headrace.spark.verify.compare_log import Counted, compare_log, ignored
 from headrace.spark.verify.compare_mirror import CollectionUnstable, compare
-from headrace.spark.verify.counted import Counted, ignored
 
 if TYPE_CHECKING:
     import pyarrow as pa

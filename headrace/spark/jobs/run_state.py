@@ -13,18 +13,13 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
-from headrace.spark.jobs.metrics import JobMetrics
+from headrace.spark.jobs.metrics import FIGURES, JobMetrics
 
 NAME: Final = "headrace-run.json"
 STARTING: Final = "starting"
 FAILED: Final = "failed"
 ENDED: Final = frozenset({"ended", FAILED, "stopped"})
 """The phases of a run that said its end."""
-_FIGURES: Final = (
-    "batch", "batch_seconds", "batches_total", "dead_letters_total", "lag_events", "lag_seconds", "position",
-    "position_seconds", "rest_values_total", "rows_per_second", "rows_total", "snapshot_documents",
-    "snapshot_documents_total", "snapshot_seconds_left",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +65,7 @@ def state_of(
 ) -> RunState:  # fmt: skip
     """The state of this process's run, with the figures as they are."""
     with metrics.lock:
-        figures = {name: getattr(metrics, name) for name in _FIGURES}
+        figures = {name: getattr(metrics, name) for name in FIGURES}
         collections = {name: asdict(each) for name, each in metrics.collections.items()}
         phase = FAILED if error else metrics.phase
         return RunState(os.getpid(), phase, now_ms, started_ms, error, alerted, figures, collections or None)

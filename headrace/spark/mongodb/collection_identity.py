@@ -12,10 +12,11 @@ from typing import Any, Final
 
 from pymongo.errors import OperationFailure
 
-from headrace.spark.mongodb.collection_selection import text_of
+from headrace.spark.mongodb.collection_selection import Namespace, text_of
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream, PositionLost, client_of
 from headrace.spark.mongodb.server_history import HistoryChanged
 from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
+from headrace.spark.rows.tokens import Token
 from headrace.values.position import to_timestamp
 
 _ENDING: Final = ({"$match": {"operationType": {"$in": ["drop", "rename"]}}},)
@@ -65,20 +66,23 @@ def ended_collections(options: SourceOptions, start: StreamPosition) -> set[str]
     # An event is looked for by its kind alone, whatever the job leaves out.
     stream = replace(options, pipeline=(), reader=(), stream={})
     mongodb = MongoDBStream(stream)
-    now = mongodb.now()
-    ended = set()
     try:
-        begin = StreamPosition("token", token=mongodb.resolve(start))
-        with mongodb.open(begin, stages=_ENDING, batch_rows=100) as cursor:
-            while not cursor.covers(now) and not cursor.closed:
-                for event in cursor.next_batch(wait_ms=20):
-                    names = [name for name in (event["ns"], event.get("to")) if name]
-                    ended |= {text_of((name["db"], name["coll"])) for name in names}
-            return None if cursor.closed else ended
+        names, closed = left_names(mongodb, mongodb.resolve(start))
     except PositionLost as error:
         if error.pruned:
             return None
         raise
+    return None if closed else set(map(text_of, names))
+
+
+def left_names(mongodb: MongoDBStream, after: Token) -> tuple[list[Namespace], bool]:
+    """The names that drops and renames since the token have ended or given; whether the stream has ended."""
+    now, names = mongodb.now(), list[Namespace]()
+    with mongodb.open(StreamPosition("token", token=after), stages=_ENDING, batch_rows=100) as cursor:
+        while not cursor.covers(now) and not cursor.closed:
+            for event in cursor.next_batch(wait_ms=20):
+                names += [(name["db"], name["coll"]) for name in (event["ns"], event.get("to")) if name]
+        return names, cursor.closed
 
 
 def position_at(since: int) -> StreamPosition:

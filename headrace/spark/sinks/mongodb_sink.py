@@ -122,11 +122,12 @@ class PerCollectionSink:
         count = 0
         for namespace, rows in pending.items():
             table = self._table(namespace)
-            if batch and table.state().has(batch.query, batch.number):
+            state = table.state()
+            if batch and state.has(batch.query, batch.number):
                 continue
             sink = MirrorSink(table, "keep" if self._policy == "keep" else "follow", limits.SINK_ROW_COUNT_MAX)
             sink.owner = self.owner
-            check_owner(table.state().owner, self.owner, table)
+            check_owner(state.owner, self.owner, table)
             count += sink.apply_rows(rows, batch.query if batch else "", batch.number if batch else -1)
         return count
 

@@ -25,6 +25,7 @@ from typing import Final
 from pymongo.errors import OperationFailure
 from pyspark.sql.datasource import InputPartition
 
+from headrace.spark.mongodb.collection_identity import left_names
 from headrace.spark.mongodb.collection_selection import CollectionSelection, Namespace, namespace_of, text_of
 from headrace.spark.mongodb.listed_collections import ListedCollections, list_collections, refusal
 from headrace.spark.mongodb.mongodb_stream import PositionLost, client_of, position_after
@@ -41,7 +42,6 @@ from headrace.spark.timetravel.snapshot import Chunk, Snapshot
 
 _LATEST: Final = StreamPosition("latest")
 _LOG: Final = logging.getLogger(__name__)
-_GOES: Final = ({"$match": {"operationType": {"$in": ["drop", "rename"]}}},)
 
 
 class CollectionsStream(ServerStream):
@@ -123,14 +123,7 @@ class CollectionsStream(ServerStream):
 
     def _gone(self, token: Token, selection: CollectionSelection) -> list[str]:
         """The selected collections that were dropped, renamed or made by a rename since the token."""
-        names: list[str] = []
-        moment = self.mongodb.now()
-        with self.mongodb.open(StreamPosition("token", token=token), stages=_GOES) as cursor:
-            while not cursor.covers(moment) and not cursor.closed:
-                for event in cursor.next_batch(wait_ms=20):
-                    each = [(name["db"], name["coll"]) for name in (event["ns"], event.get("to")) if name]
-                    names += [text_of(name) for name in each if selection.matches(name)]
-        return names
+        return [text_of(name) for name in left_names(self.mongodb, token)[0] if selection.matches(name)]
 
     def _with_selection(self, before: CollectionsOffset) -> CollectionsOffset:
         """The offset with the selection of the options: a snapshot for what is new, none for what is not selected."""

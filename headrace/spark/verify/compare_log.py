@@ -6,7 +6,7 @@ to the log's position. Of several servers each one's events are compared by them
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -20,9 +20,15 @@ from headrace.spark.rows.events import SERVER, SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHO
 from headrace.spark.rows.tokens import Token
 from headrace.spark.tables.event_log import EventLog
 from headrace.spark.tables.progress import Progress
-from headrace.spark.verify.counted import Counted, ignored
 
 Document = dict[str, Any]
+Counted = Callable[[int, int], object]
+"""Called with how many documents or events have been read, and how many rows the table has."""
+
+
+def ignored(done: int, total: int) -> None:
+    """The `Counted` of a caller that does not ask."""
+
 
 _SNAPSHOTS = frozenset({SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END})
 

@@ -40,7 +40,7 @@ from headrace.spark.tables.fold import (
 )
 from headrace.spark.tables.mirror_table import NotAMirror, ReadMirror, stored_rows
 from headrace.spark.timetravel.snapshot import Chunk, Snapshot
-from headrace.spark.verify.counted import Counted, ignored
+from headrace.spark.verify.compare_log import Counted, ignored
 from headrace.values.arrow import COLUMNS
 from headrace.values.bson import decode
 from headrace.values.order import sort_key
