@@ -1,5 +1,5 @@
-"""Documents with the number of their record and their key in the index that leads to them, for `showRecordId` and
-`returnKey` of a find.
+"""Documents with the number of their record and their key in the index that leads to them, for `showRecordId`,
+`returnKey`, and `$meta` in the projection of a find.
 
 The marks are two more fields, which a sort leaves alone, and which `shown` takes off again.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import reduce
 from operator import getitem
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from bson import Int64
 
@@ -20,11 +20,24 @@ from headrace.query.stages.unwind import with_nested
 from headrace.query.text_score import MARK
 from headrace.store.catalog import Collection
 from headrace.store.indexes.index_entries import key_maker
-from headrace.values.bson import decode, encode_in_order
+from headrace.values.bson import MISSING, decode, encode_in_order
 from headrace.values.keystring import encode_value
+
+if TYPE_CHECKING:
+    from headrace.query.expressions.expression import Evaluate
 
 RECORD: Final = "$recordId"
 _KEY: Final = "\x01key"
+_META: Final[dict[Any, Evaluate]] = {
+    "indexKey": lambda env: env.root[_KEY] or MISSING,
+    "recordId": lambda env: env.root[RECORD],
+}
+
+
+def marks_metadata(projection: Any) -> dict[str, Evaluate]:
+    """Return what evaluates the `$meta` of a projection that stand in marks, by argument."""
+    asked = [value.get("$meta") for value in projection.values() if type(value) is dict] if projection else []
+    return {name: evaluate for name, evaluate in _META.items() if name in asked}
 
 
 def marked_documents(context: CommandContext, plan: ReadPlan) -> Iterator[bytes]:
@@ -75,13 +88,15 @@ def shown(
 
     def show(raw: bytes) -> bytes:
         document = decode(raw)
-        key, record = document.pop(_KEY), document.pop(RECORD)
+        key, record = document[_KEY], document[RECORD]
         if with_key:
             projected = project(document) if project is not None and sort_keys else {}
             for path in sort_keys:
                 key = with_nested(key, path, reduce(getitem, path, projected))
             return encode_in_order(key)
         answer = document if project is None else project(document)
+        for mark in (_KEY, RECORD):
+            answer.pop(mark, None)
         return encode_in_order({**answer, RECORD: record} if with_record else answer)
 
     return show

@@ -35,7 +35,7 @@ from headrace.errors import CommandError
 from headrace.execution.batches import open_cursor, register
 from headrace.execution.command_memory import ALLOW_DISK_USE, memory_of
 from headrace.execution.let import variables_of
-from headrace.execution.marked_documents import shown
+from headrace.execution.marked_documents import marks_metadata, shown
 from headrace.execution.near_documents import near_metadata
 from headrace.execution.plan import Finder, check_hint, collation_of
 from headrace.execution.planner.key_range import IndexRange
@@ -147,6 +147,7 @@ def check(body: dict[str, Any]) -> None:
 
 
 Project = Callable[[dict[str, Any]], dict[str, Any]]
+_NO_METADATA: Final[Mapping[str, Evaluate]] = {}
 Count = Callable[[str, Iterator[bytes]], Iterator[bytes]]
 """Counts the documents that leave a stage, by its name."""
 
@@ -164,13 +165,16 @@ def selected(
     let = variables_of(context, request)
     projection = body.get("projection")
     wanted = None if limit is None else skip + limit
-    marked = RETURN_KEY.of(body) or SHOW_RECORD_ID.of(body)
+    metadata = marks_metadata(projection)
+    marked = bool(metadata) or RETURN_KEY.of(body) or SHOW_RECORD_ID.of(body)
     covered = covering(projection) if projection and not marked else None
     score = TextScore() if has_text(spec) else None
     order = Order(parse_sort(sort, collation, score=score) if sort else None, wanted, covered)
 
     def parsed() -> Project | None:
-        return _projection(projection, spec, collection, collation, let, order.sort, score) if projection else None
+        if not projection:
+            return None
+        return _projection(projection, spec, collection, collation, let, order.sort, score, metadata)
 
     project = None if score is None else parsed()  # which says whether scores are asked for
     between = IndexRange(MIN.of(body), MAX.of(body)) if body.get("min") or body.get("max") else None
@@ -224,6 +228,7 @@ def covering(projection: dict[str, Any]) -> tuple[str, ...] | None:
 def _projection(
     projection: dict[str, Any], spec: dict[str, Any], collection: Collection | None, collation: Collation | None,
     variables: Mapping[str, Any] | None, sort: SortKey | None = None, score: TextScore | None = None,
+    metadata: Mapping[str, Evaluate] = _NO_METADATA,
 ) -> Projection:  # fmt: skip
     nears: list[Near] = []
     predicate = None
@@ -232,7 +237,7 @@ def _projection(
         predicate = parse_filter(spec, collation=collation, variables=variables, nears=nears, text=text)
     return parse_projection(
         projection, kind="find", collation=collation, variables=variables or {}, predicate=predicate,
-        metadata=near_metadata(nears[0]) if nears else None,
+        metadata={**metadata, **(near_metadata(nears[0]) if nears else {})},
         sort_key=None if sort is None or not sort.paths else _sort_key(sort, score),
         text_score=None if score is None else score.reader,
     )  # fmt: skip

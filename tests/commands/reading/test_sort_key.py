@@ -140,3 +140,20 @@ def test_a_stage_that_has_no_sorted_documents_is_refused(at: DrivenServer, stage
     reply = at.run("t", {"aggregate": "c", "pipeline": stages, "cursor": {}})
     assert isinstance(reply, dict) and reply["code"] == 40218
     assert "query requires sortKey metadata, but it is not available" in reply["errmsg"]
+
+
+def test_a_find_shows_the_record_and_the_key_of_the_index() -> None:
+    with DrivenServer() as server:
+        server.must("d", {"insert": "c", "documents": [{"_id": number, "a": number % 3} for number in range(6)]})
+        find = {"find": "c", "filter": {"a": 2}, "projection": {"r": {"$meta": "recordId"}, "k": {"$meta": "indexKey"}}}
+        assert server.must("d", find)["cursor"]["firstBatch"] == [
+            {"_id": 2, "a": 2, "r": 3},
+            {"_id": 5, "a": 2, "r": 6},
+        ]
+        server.must("d", {"createIndexes": "c", "indexes": [{"key": {"a": -1}, "name": "a"}]})
+        found = server.must("d", find | {"sort": {"_id": -1}, "limit": 1})["cursor"]["firstBatch"]
+        assert found == [{"_id": 5, "a": 2, "r": 6, "k": {"a": 2}}]
+        shown = {"find": "c", "filter": {"_id": 1}, "projection": {"_id": 0, "k": {"$meta": "indexKey"}, "a": 1}}
+        assert server.must("d", shown | {"showRecordId": True})["cursor"]["firstBatch"] == [
+            {"a": 1, "k": {"_id": 1}, "$recordId": 2}
+        ]
