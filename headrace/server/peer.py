@@ -177,7 +177,7 @@ class Peer(asyncio.Protocol):
         wire, served = self._wire, 0
         try:
             while not self._busy and not self._paused:
-                if self._next is None and wire.is_empty():
+                if self._next is None and not wire.may_have_event:
                     break
                 if served and (served >= EAGER_COUNT or not self._core.scheduler.has_time()):
                     self._busy = True

@@ -4,8 +4,8 @@ Rules: the messages do not depend on how the stream is cut into pieces. Every le
 that are not the protocol raise `ProtocolError`, then and at every later call, and no other exception. Only the frame is
 checked: the code that decodes a document finds out whether it is well-formed BSON.
 
-This is the hottest path of the server, so the commonest message, one small document, is taken with one
-unpacking and one slice; pieces of a long message are kept apart and joined once.
+This is the hottest path of the server, so the commonest messages, a document and one with a sequence after it, are
+taken with one unpacking and few calls; pieces of a long message are kept apart and joined once.
 """
 
 from __future__ import annotations
@@ -62,14 +62,19 @@ _HTTP_GET = b"GET "
 """How an HTTP request begins. No message is as long as this says."""
 _OPCODES = frozenset({OP_COMPRESSED, OP_MSG, OP_QUERY})
 _UNKNOWN_FLAGS = REQUIRED_FLAGS & ~(CHECKSUM_PRESENT | MORE_TO_COME)
+_RARE_FLAGS = REQUIRED_FLAGS & ~MORE_TO_COME
+_SECTION_NAMES = {b"deletes": "deletes", b"documents": "documents", b"updates": "updates"}
+"""The commonest names, decoded."""
 
 
 class Connection:
     """One client's stream of bytes; `receive` what came, then `next_event` until it answers NEED_DATA."""
 
-    __slots__ = ("_at", "_buffer", "_failure", "_tail", "_tail_bytes", "_wanted_bytes")
+    __slots__ = ("_at", "_buffer", "_failure", "_tail", "_tail_bytes", "_wanted_bytes", "may_have_event")
 
     def __init__(self) -> None:
+        self.may_have_event = False
+        """Whether `next_event` may answer more than NEED_DATA: bytes have come since it did, or are left."""
         self._buffer = b""
         self._at = 0
         self._tail: list[bytes] = []
@@ -87,6 +92,7 @@ class Connection:
 
         Returns `unread_bytes`.
         """
+        self.may_have_event = True
         if self._failure is not None:
             return 0
         if self._at == len(self._buffer) and not self._tail:
@@ -100,10 +106,6 @@ class Connection:
             tail.append(data)
         self._tail_bytes += len(data)
         return self.unread_bytes
-
-    def is_empty(self) -> bool:
-        """Whether nothing is unread, so that `next_event` would answer NEED_DATA."""
-        return self._at == len(self._buffer) and not self._tail and self._failure is None
 
     def shrink(self) -> None:
         """Free the bytes of a message that has been taken."""
@@ -120,16 +122,20 @@ class Connection:
         length, request_id, _, opcode, flags, kind, document_bytes = _START(buffer, at)
         if length > have or not MESSAGE_BYTES_MIN <= length <= MESSAGE_BYTES_MAX:
             return self._gather(length, buffer, at)
-        end = at + length
-        self._at = end
-        if (
-            opcode == OP_MSG
-            and document_bytes == length - 21
-            and kind == 0
-            and flags & (REQUIRED_FLAGS & ~MORE_TO_COME) == 0
-            and buffer[end - 1] == 0
-        ):
-            return Message(request_id, OP_MSG, flags, buffer[at + 21 : end], {})
+        self._at = end = at + length
+        self.may_have_event = length < have or bool(self._tail)
+        body_end = at + 21 + document_bytes
+        if opcode == OP_MSG and kind == 0 and flags & _RARE_FLAGS == 0 and at + 25 < body_end <= end:
+            if body_end == end:
+                if buffer[end - 1] == 0:
+                    return Message(request_id, OP_MSG, flags, buffer[at + 21 : end], {})
+            elif buffer[body_end - 1] == 0 and buffer[body_end] == 1 and length <= DECODED_BYTES_MAX:
+                sequences: dict[str, list[bytes]] = {}
+                try:
+                    if _sequence(buffer, body_end + 1, end, sequences) == end:
+                        return Message(request_id, OP_MSG, flags, buffer[at + 21 : body_end], sequences)
+                except ProtocolError as error:
+                    raise self._fail(ProtocolError(str(error))) from error
         return self._take(opcode, request_id, buffer, at, end)
 
     def _gather(self, wanted_bytes: int, buffer: bytes, at: int) -> Message | NeedData:
@@ -139,6 +145,7 @@ class Connection:
             if not self._tail:
                 return wait
         if len(buffer) - at + self._tail_bytes < self._wanted_bytes:
+            self.may_have_event = False
             return NEED_DATA
         if self._wanted_bytes > DECODED_BYTES_MAX:
             return self._take_long(buffer, at)
@@ -191,6 +198,7 @@ class Connection:
             if opcode not in _OPCODES:
                 raise self._fail(ProtocolError(f"unknown opcode {opcode}"))
         self._wanted_bytes = wanted_bytes
+        self.may_have_event = bool(self._tail)  # `_gather` looks at those
         return NEED_DATA
 
     def _take(self, opcode: int, request_id: int, buffer: bytes, at: int, end: int) -> Message:
@@ -313,7 +321,11 @@ def _sequence(buffer: bytes, at: int, end: int, sequences: dict[str, list[bytes]
     section_end = at + size
     if size < 5 or section_end > end:
         raise ProtocolError(f"a section of {size} bytes does not fit its message")
-    name, at = _cstring(buffer, at + 4, section_end)
+    stop = buffer.find(b"\0", at + 4, section_end)
+    if stop > 0 and (name := _SECTION_NAMES.get(buffer[at + 4 : stop])):  # without the call of `_cstring`
+        at = stop + 1
+    else:
+        name, at = _cstring(buffer, at + 4, section_end)
     if name in sequences:
         raise ProtocolError(f"two sections named {name}")
     documents: list[bytes] = []
