@@ -185,7 +185,7 @@ class Engine:
         body = request.body
         if body.get("apiStrict") is True:
             api_version.check_name(request)
-        if not request.is_repeated:
+        if request.repeated is None:
             command.arguments.check(command.name, body)
         if "writeConcern" in body and not self.store.oplog_enabled:
             write_concern.require_members(body["writeConcern"] or {})

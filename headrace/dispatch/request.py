@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Any, Final
 
-from bson import Int64
+from bson import Binary, Int64, ObjectId
 
 from headrace.errors import CommandError, Interrupted
-from headrace.values.bson import decode, find_element
+from headrace.values.bson import decode, iter_elements
 
 UNIX_SOCKET: Final = "anonymous unix socket"
 """The address of a client that has come over one, as MongoDB writes it."""
@@ -49,6 +49,7 @@ class ClientInfo:
     __slots__ = (
         "address",
         "certificate_subject",
+        "commands",
         "compressors",
         "connection_id",
         "conversation",
@@ -56,7 +57,6 @@ class ClientInfo:
         "grants",
         "hello_done",
         "is_program",
-        "last_command",
         "last_session",
         "local_address",
         "metadata",
@@ -86,8 +86,9 @@ class ClientInfo:
         """`lsid.uid` of the sessions of its user, on a server with authorization; None: no user."""
         self.last_session: Any = None
         """The session of its last command with one: `sessions.ClientSession`."""
-        self.last_command: Any = None
-        """Its last write, for the next one of the same body: `RepeatedCommand`."""
+        self.commands: dict[int, Any] = {}
+        """Its last commands by the length of their bodies, for those that repeat one: `RepeatedCommand`; None: a body
+        of this length has come once."""
         self.conversation: Any = None
         """The login that has begun on this connection, see `commands/users/logging_in.py`."""
         self.grants: Any = None
@@ -122,10 +123,10 @@ class Request:
         "cursor",
         "db",
         "deadline_ms",
-        "is_repeated",
         "name",
         "prepared",
         "raw",
+        "repeated",
         "required",
         "sequences",
         "since_ms",
@@ -159,8 +160,8 @@ class Request:
         """Set by the shell with `wait_until_ms`: when the wait began, on the same clock."""
         self.body = decode(raw) if body is None else body
         """The body decoded; the sequences are not in it."""
-        self.is_repeated = False
-        """Whether its body was checked before: `RepeatedCommand`."""
+        self.repeated: RepeatedCommand | None = None
+        """The command that it repeats, whose body was checked; None: it was not checked before."""
         self.required: tuple[Any, ...] = ()
         """The privileges that it was found to need, on a server with authorization; see `Access.require_privileges`."""
         self.prepared: Any = None
@@ -181,8 +182,8 @@ class UnreadRequest(Request):
         self.raw = raw
         self.sequences = _NO_SEQUENCES
         self.client = client
-        self.time_is_up = self.is_repeated = False
-        self.deadline_ms = self.wait_until_ms = None
+        self.time_is_up = False
+        self.deadline_ms = self.wait_until_ms = self.repeated = None
         self._body = _UNREAD
         self.required = ()
         self.prepared = self.cursor = None
@@ -224,9 +225,11 @@ def shown_body(request: Request) -> dict[str, Any]:
 
 def parse_message(body: bytes, sequences: dict[str, list[bytes]], client: ClientInfo) -> Request:
     """The command of an OP_MSG: its body and its document sequences. Raises 22 for none, 40571 for no database."""
-    last: RepeatedCommand | None = client.last_command
-    if last is not None and last.is_repeated_by(body):
-        return last.request(body, sequences, client)
+    repeated: RepeatedCommand | None = client.commands.get(len(body))
+    if repeated is not None and repeated.is_repeated_by(body):
+        request = Request(repeated.name, repeated.db, body, sequences, client, repeated.body_of(body))
+        request.repeated = repeated
+        return request
     end = body.find(b"\x00", 5)
     if end < 0 or len(body) < 6:
         raise CommandError(22, "the message holds no command")
@@ -265,76 +268,133 @@ def _decoded(body: bytes) -> dict[str, Any]:
 
 
 _REMEMBERED_BYTES_MAX: Final = 4096
-"""Longer bodies are not remembered: each connection has one."""
+"""Longer bodies are not remembered."""
+_REMEMBERED_COUNT_MAX: Final = 4
+"""Bodies that are remembered of each connection."""
 _READ_INT32 = Struct("<i").unpack_from
 _READ_INT64 = Struct("<q").unpack_from
-_DOCUMENT_TYPE: Final = 3
 _INT64_TYPE: Final = 18
+_SESSION_HEAD: Final = b"\x1e\x00\x00\x00\x05id\x00\x10\x00\x00\x00\x04"
+"""How an `lsid` begins that drivers send: 16 bytes and a zero follow."""
+_ID_SIZES: Final = {0x07: 12, 0x10: 4, 0x12: 8}
+"""The sizes of the `_id`s that a repeated find may name, by type."""
 
 
 class RepeatedBody:
     """A body as its client repeats it, recognised by its bytes.
 
-        body    int32 size | insert: "c" | ordered | lsid | txnNumber: 7 | $db | $clusterTime: {...} | 00
-                           |------------- head -------------|          |- middle -|             |tail|
+        body    int32 size | insert: "c" | ordered | lsid: {id: UUID} | txnNumber: 7 | $db | $clusterTime: {...} | 00
 
     Rule: a body is the same if it has the same bytes but for the number of its `txnNumber`, and for what is in
-    `$clusterTime`, which drivers send back and the server ignores.
+    `$clusterTime`, which drivers send back and the server ignores. Subclasses leave out more.
     """
 
-    __slots__ = ("_head", "_middle", "_tail", "number_at")
+    __slots__ = ("_fixed", "_size", "number_at")
 
     def __init__(self, body: bytes) -> None:
-        number, times = find_element(body, b"txnNumber"), find_element(body, b"$clusterTime")
-        self.number_at = number[1] if number is not None and number[0] == _INT64_TYPE else 0
+        self.number_at = 0
         """Where the number of the `txnNumber` is; 0: there is none."""
-        if times is not None and (times[0] != _DOCUMENT_TYPE or times[1] < self.number_at):
-            times = None
-        end = len(body) if times is None else times[1]
-        self._tail = None if times is None else body[times[2] :]
-        self._head = body[4 : self.number_at or end]
-        self._middle = body[self.number_at + 8 : end] if self.number_at else b""
+        self._size = len(body)
+        self._fixed: list[tuple[int, int, bytes]] = []  # (start, end, the bytes that are there)
+        at = 0
+        for kind, name, start, end in iter_elements(body):
+            low, high = start, start
+            if name == b"txnNumber" and kind == _INT64_TYPE:
+                self.number_at, high = start, end
+            elif name == b"$clusterTime" and kind == 0x03:
+                low, high = start + 4, end
+            else:
+                low, high = self._varying(kind, name, start, body)
+            if low < high:
+                self._fixed.append((at, low, body[at:low]))
+                at = high
+        if at < len(body):
+            self._fixed.append((at, len(body), body[at:]))
+
+    def _varying(self, kind: int, name: bytes, start: int, body: bytes) -> tuple[int, int]:
+        """Return from where to where the bytes of an element may be others; its value is at `start`."""
+        return start, start
 
     def is_repeated_by(self, body: bytes) -> bool:
         """Whether a message's body is this one again."""
-        if not body.startswith(self._head, 4):
+        if len(body) != self._size:
             return False
-        at = len(self._head) + 4
-        if self.number_at:
-            if not body.startswith(self._middle, at + 8):
+        for start, end, fixed in self._fixed:
+            if body[start:end] != fixed:
                 return False
-            at += 8 + len(self._middle)
-        tail = self._tail
-        if tail is None:
-            return at == len(body)
-        if at + 4 > len(body):
-            return False
-        return at + int(_READ_INT32(body, at)[0]) + len(tail) == len(body) and body.endswith(tail)
+        return True
 
 
 class RepeatedCommand(RepeatedBody):
-    """The last write of a connection, decoded and checked once for all that repeat its body.
+    """A command of a connection, decoded and checked once for all that repeat its body.
 
-    The documents of a write are in sequences beside it.
+    The documents of a write are in sequences beside it. The session may be another, and so may the `_id` of
+    `find: "c", filter: {_id: 7}`, if its type is the same.
     """
 
-    __slots__ = ("_body", "_db", "_name")
+    __slots__ = ("_id_at", "_id_type", "_session", "_session_at", "body", "db", "facts", "name")
 
     def __init__(self, request: Request) -> None:
+        self._session_at = self._id_at = self._id_type = 0
+        self._session = b""
+        self.name, self.db, self.body = request.name, request.db, request.body
+        self.facts: Any = None
+        """What its command has found out about the body, for itself; None: nothing yet."""
         super().__init__(request.raw)
-        self._name, self._db, self._body = request.name, request.db, request.body
 
-    def request(self, raw: bytes, sequences: dict[str, list[bytes]], client: ClientInfo) -> Request:
-        """Return the request of a body that repeats it."""
-        body: dict[str, Any] = self._body.copy()
+    def _varying(self, kind: int, name: bytes, start: int, body: bytes) -> tuple[int, int]:
+        if kind != 0x03:
+            return start, start
+        if name == b"lsid" and body.startswith(_SESSION_HEAD, start):
+            self._session_at = start + len(_SESSION_HEAD)
+            self._session = body[self._session_at : self._session_at + 16]
+            return self._session_at, self._session_at + 16
+        if name == b"filter" and self.name == "find" and body.startswith(b"_id\x00", start + 5):
+            self._id_type = body[start + 4]
+            size = _ID_SIZES.get(self._id_type)
+            if size is not None and _READ_INT32(body, start)[0] == size + 10:  # and nothing beside it
+                self._id_at = start + 9
+                return self._id_at, self._id_at + size
+        return start, start
+
+    def body_of(self, raw: bytes) -> dict[str, Any]:
+        """The decoded body of one that repeats it."""
+        body: dict[str, Any] = self.body.copy()
         if self.number_at:
             body["txnNumber"] = Int64(_READ_INT64(raw, self.number_at)[0])
-        request = Request(self._name, self._db, raw, sequences, client, body)
-        request.is_repeated = True
-        return request
+        if at := self._session_at:
+            session = raw[at : at + 16]
+            if session != self._session:
+                self._session, self.body["lsid"] = session, {"id": Binary(session, 4)}
+                body["lsid"] = self.body["lsid"]
+        if at := self._id_at:
+            body["filter"] = {"_id": self._identity(raw, at)}
+        return body
+
+    def _identity(self, raw: bytes, at: int) -> Any:
+        if self._id_type == 0x07:
+            return ObjectId(raw[at : at + 12])
+        if self._id_type == 0x10:
+            return _READ_INT32(raw, at)[0]
+        return Int64(_READ_INT64(raw, at)[0])
+
+
+REMEMBERED: Final = frozenset({"find", "ping"})
+"""Commands without sequences that are remembered; of finds only those of one `_id`."""
 
 
 def remember(request: Request) -> None:
-    """Keep a write that has been checked, for the connection's next one."""
-    if len(request.raw) <= _REMEMBERED_BYTES_MAX:
-        request.client.last_command = RepeatedCommand(request)
+    """Keep a command that has been checked for those after it, once a body of its length has come twice."""
+    size, commands = len(request.raw), request.client.commands
+    if size > _REMEMBERED_BYTES_MAX:
+        return
+    if request.name == "find":
+        spec = request.body.get("filter")
+        if type(spec) is not dict or len(spec) != 1 or "_id" not in spec:
+            return
+    if size not in commands or commands[size] is not None:
+        if len(commands) >= _REMEMBERED_COUNT_MAX:
+            commands.clear()
+        commands[size] = None
+    else:
+        commands[size] = RepeatedCommand(request)

@@ -19,6 +19,7 @@ from headrace.dispatch import exhaust, repeated_getmore
 from headrace.dispatch.command import Command
 from headrace.dispatch.fail_points import Failure
 from headrace.dispatch.request import (
+    REMEMBERED,
     Request,
     UnreadRequest,
     parse_legacy_query,
@@ -315,7 +316,7 @@ class Peer(asyncio.Protocol):
             command = engine.command(request)
             if self._message.flags & EXHAUST_ALLOWED and self._message.opcode == OP_MSG:
                 exhaust.check(request)
-            if request.sequences and not request.is_repeated:
+            if request.repeated is None and (request.sequences or request.name in REMEMBERED):
                 remember(request)
             failing = engine.fail_points
             failure = failing.before_command(engine, command, request) if failing.active else None
