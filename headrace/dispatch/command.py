@@ -23,6 +23,7 @@ from headrace.dispatch.wait import Wait
 
 if TYPE_CHECKING:
     from headrace.dispatch.engine import Engine
+    from headrace.store.write_transaction import WriteTransaction
 
 Reply = dict[str, Any] | bytes | Wait
 Run = Callable[[CommandContext, Request], Reply]
@@ -49,6 +50,9 @@ class Command:
     aliases: tuple[str, ...] = ()
     needs_oplog: bool = False
     """Error 76 (NoReplicationEnabled) on a server without an oplog."""
+    again: Callable[[Engine, Request, WriteTransaction | None], bytes | None] | None = None
+    """Answers a request whose body is known (`RepeatedCommand`), without a context: with the bytes of the reply that
+    `run` leads to, after the same changes, or None where it has changed nothing and `run` is needed."""
     prepare: Callable[[Request], Callable[[], Any] | None] | None = None
     """Returns a slow calculation that does not read the store, such as the derivation of a password's credentials. The
     shell runs it in a thread before the command, and puts the result into `request.prepared`."""

@@ -30,27 +30,32 @@ class CommandContext:
     context its own view, from `resume` to `pause`.
     """
 
-    __slots__ = (
-        "_began",
-        "_borrower",
-        "_closed",
-        "_first_pause",
-        "_lender",
-        "_view",
-        "_wrap",
-        "deadline_ms",
-        "engine",
-        "keeps_empty_timestamps",
-        "memory",
-        "metrics",
-        "outlives_command",
-        "pause_count",
-        "progress",
-        "save_progress",
-        "session",
-        "snapshot",
-        "transaction",
-    )
+    # The defaults are the class's, without slots: a context is made for every command, and few set more than three.
+
+    transaction: ClientTransaction | None = None
+    """The client's transaction, if the command is a statement of one."""
+    snapshot: HeldSnapshot | None = None
+    """The snapshot that a command with read concern `snapshot` reads."""
+    session: bytes | None = None
+    """The session that the command has checked out: while it is paused, no other of that session may run."""
+    pause_count = 0
+    """How often it has paused. What was read before the last time may have changed since."""
+    progress: dict[str, Any] | None = None
+    """The progress of a command of many statements: `next`, the number of the next one, and the reply so far."""
+    save_progress: Callable[[], None] | None = None
+    """Called before each pause while the write transaction is there: notes what the pause will commit."""
+    keeps_empty_timestamps = False
+    """Whether top-level timestamps of 0 are stored as they are, and not replaced by the time of the write."""
+    memory: OperationMemory | None = None
+    """The memory that its stages may use; see `execution/command_memory.py`."""
+    outlives_command = False
+    """Whether a cursor continues to read through this context, and gives back its memory."""
+    _wrap: Callable[[View], View] | None = None
+    _began: View | None = None
+    _first_pause: tuple[float, int] | None = None  # monotonic ms, and the bytes in use then
+    _lender: CommandContext | None = None
+    _borrower: CommandContext | None = None
+    _closed = False
 
     def __init__(self, engine: Engine, deadline_ms: float | None = None, txn: WriteTransaction | None = None) -> None:
         self.engine = engine
@@ -58,31 +63,7 @@ class CommandContext:
         """The counters of `serverStatus`, by their dotted names."""
         self.deadline_ms = deadline_ms
         """When the time of the command is over, on the monotonic clock; None: no limit."""
-        self.transaction: ClientTransaction | None = None
-        """The client's transaction, if the command is a statement of one."""
-        self.snapshot: HeldSnapshot | None = None
-        """The snapshot that a command with read concern `snapshot` reads."""
-        self.session: bytes | None = None
-        """The session that the command has checked out: while it is paused, no other of that session may run."""
-        self.pause_count = 0
-        """How often it has paused. What was read before the last time may have changed since."""
-        self.progress: dict[str, Any] | None = None
-        """The progress of a command of many statements: `next`, the number of the next one, and the reply so far."""
-        self.save_progress: Callable[[], None] | None = None
-        """Called before each pause while the write transaction is there: notes what the pause will commit."""
-        self.keeps_empty_timestamps = False
-        """Whether top-level timestamps of 0 are stored as they are, and not replaced by the time of the write."""
-        self._wrap: Callable[[View], View] | None = None
-        self.memory: OperationMemory | None = None
-        """The memory that its stages may use; see `execution/command_memory.py`."""
-        self.outlives_command = False
-        """Whether a cursor continues to read through this context, and gives back its memory."""
         self._view: View | None = txn
-        self._began: View | None = None
-        self._first_pause: tuple[float, int] | None = None  # monotonic ms, and the bytes in use then
-        self._lender: CommandContext | None = None
-        self._borrower: CommandContext | None = None
-        self._closed = False
 
     @property
     def view(self) -> View:
@@ -244,8 +225,9 @@ class CommandContext:
         """The command has returned: end its read transaction."""
         self._view = None
         self._closed = True
-        self.save_progress = None
-        if self.session is not None and self.pause_count:
+        if self.save_progress is not None:
+            self.save_progress = None
+        if self.pause_count and self.session is not None:
             self.engine.return_session(self.session)
         if self.memory is not None and not self.outlives_command:
             self.memory.close()
@@ -270,8 +252,6 @@ class CommandContext:
 
 class TrialContext(CommandContext):
     """The context of a write that is run for nothing: what it counts is not counted."""
-
-    __slots__ = ()
 
     def __init__(self, engine: Engine, deadline_ms: float | None, txn: WriteTransaction) -> None:
         super().__init__(engine, deadline_ms, txn)

@@ -198,11 +198,15 @@ class Engine:
             apply_default(self, command, request)
             command = with_settings(self, command, request)
         if not body.keys().isdisjoint(generic_arguments.ACTED_UPON):
+            request.is_special = True
             command = self._as_asked(command, request, body)
         profiler = self.profiler
-        if profiler.stored_count < profiler.recorded_count:
-            command = profiler.reading(command, request)
-        return profiler.profiled(command, request) if profiler.active else command
+        if profiler.stored_count < profiler.recorded_count or profiler.active:
+            request.is_special = True
+            if profiler.stored_count < profiler.recorded_count:
+                command = profiler.reading(command, request)
+            return profiler.profiled(command, request) if profiler.active else command
+        return command
 
     def _unsatisfied(self, request: Request) -> bytes:
         """The raw `writeConcernError` of a write that was done, where its write concern, or the default, has one."""
@@ -228,15 +232,23 @@ class Engine:
             return read_concern.apply_read_concern(self, command, request)
         return command
 
-    def run(self, command: Command, request: Request, txn: WriteTransaction | None = None) -> bytes | Wait:
+    def run(
+        self, command: Command, request: Request, txn: WriteTransaction | None = None, *, in_turn: bool = True
+    ) -> bytes | Wait:
         """Run a command, inside `txn` if it writes: then its reply counts once that is committed.
+
+        `in_turn`: whether it may be running in a turn, and pause there.
 
         Every `AnsweredError` becomes a reply. In a turn the command may pause; a write continues in another
         transaction, and its finished part is committed.
         """
+        if command.again is not None and request.repeated is not None and not request.is_special:
+            again = command.again(self, request, txn)
+            if again is not None:
+                return again
         began = monotonic() if command.usage else 0.0
         context = CommandContext(self, request.deadline_ms, txn)
-        turn = running_command() if command.pauses else None
+        turn = running_command() if in_turn and command.pauses else None
         if turn is not None:
             turn.before_pause = context.before_pause
             turn.after_pause = context.after_pause
@@ -265,11 +277,13 @@ class Engine:
             if turn is not None:
                 turn.answer = answer
             if txn is None:
-                return self._close(answer)
+                return self.closed(answer, self.store.state.last_position)
             defaults = self.store.state.cluster_parameters  # which mostly has none
             if ("writeConcern" in request.body or defaults) and (error := self._unsatisfied(request)):
                 answer = (answer if isinstance(answer, bytes) else encode(answer)[4:-1]) + error
-            return self._close(answer, max(context.txn.clock_position, self.store.state.last_position))
+            if context.pause_count:
+                txn = context.txn  # another one
+            return self.closed(answer, max(txn.clock_position, self.store.state.last_position))
         except AnsweredError as error:
             if began:
                 self.usage.note(command.usage, request, monotonic() - began)
@@ -316,15 +330,14 @@ class Engine:
             return answer
         return self.run_read(command, request) if answer is None else answer
 
-    def _close(self, answer: dict[str, Any] | bytes, position: int | None = None) -> bytes:
-        if not self.store.oplog_enabled:
-            position = None
-        elif position is None:
-            position = self.store.last_position
+    def closed(self, answer: dict[str, Any] | bytes, position: int) -> bytes:
+        """The reply of a command that worked, whose operation time is `position`."""
+        if type(answer) is bytes and self.store.oplog_enabled:
+            return reply.answered(answer, position)
+        end = reply.closing(position if self.store.oplog_enabled else None)
         if type(answer) is bytes:
-            return reply.document(answer, reply.closing(position))
+            return reply.document(answer, end)
         assert isinstance(answer, dict)
-        end = reply.closing(position)
         return reply.document(reply.answer_elements(answer), end if "ok" not in answer else end[len(reply.OK) :])
 
     def failure(

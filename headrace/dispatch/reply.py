@@ -60,6 +60,12 @@ def times(position: int) -> bytes:
     return b"".join((_CLUSTER_HEAD, stamp, _BETWEEN, stamp, b"\x00"))
 
 
+def answered(elements: bytes, position: int) -> bytes:
+    """`document` of the elements and `closing(position)`, in one call: of most replies."""
+    end = _closings.get(position) or closing(position)
+    return b"".join((_INT32(4 + len(elements) + len(end)), elements, end))
+
+
 def document(elements: bytes, end: bytes) -> bytes:
     """One BSON document of raw elements and the `closing` that ends it."""
     return b"".join((_INT32(4 + len(elements) + len(end)), elements, end))

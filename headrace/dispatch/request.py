@@ -123,6 +123,7 @@ class Request:
         "cursor",
         "db",
         "deadline_ms",
+        "is_special",
         "name",
         "prepared",
         "raw",
@@ -160,6 +161,8 @@ class Request:
         """Set by the shell with `wait_until_ms`: when the wait began, on the same clock."""
         self.body = decode(raw) if body is None else body
         """The body decoded; the sequences are not in it."""
+        self.is_special = False
+        """Whether its command runs otherwise than by itself: with a time limit, in a transaction, measured."""
         self.repeated: RepeatedCommand | None = None
         """The command that it repeats, whose body was checked; None: it was not checked before."""
         self.required: tuple[Any, ...] = ()
@@ -182,7 +185,7 @@ class UnreadRequest(Request):
         self.raw = raw
         self.sequences = _NO_SEQUENCES
         self.client = client
-        self.time_is_up = False
+        self.time_is_up = self.is_special = False
         self.deadline_ms = self.wait_until_ms = self.repeated = None
         self._body = _UNREAD
         self.required = ()
@@ -386,7 +389,7 @@ REMEMBERED: Final = frozenset({"find", "ping"})
 def remember(request: Request) -> None:
     """Keep a command that has been checked for those after it, once a body of its length has come twice."""
     size, commands = len(request.raw), request.client.commands
-    if size > _REMEMBERED_BYTES_MAX:
+    if size > _REMEMBERED_BYTES_MAX or not (request.sequences or request.name in REMEMBERED):
         return
     if request.name == "find":
         spec = request.body.get("filter")

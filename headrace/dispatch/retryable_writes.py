@@ -24,7 +24,7 @@ from headrace.dispatch import reply
 from headrace.dispatch.command import Command, Reply
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
-from headrace.dispatch.sessions import lsid_of, session_id, session_of, until_returned
+from headrace.dispatch.sessions import ClientSession, lsid_of, session_id, session_of, until_returned
 from headrace.dispatch.wait import Wait
 from headrace.errors import AnsweredError, CommandError
 from headrace.running_command import running_command
@@ -93,10 +93,27 @@ def run_once(context: CommandContext, command: Command, request: Request) -> Rep
     if type(answer) is Wait:
         return answer
     elements = answer if type(answer) is bytes else reply.answer_elements(answer)  # type: ignore[arg-type]
-    _put_reply(context.txn, session, number, elements, encode(named)[4:-1] if named else b"")
+    put_reply(context.txn, session, number, elements, encode(named)[4:-1] if named else b"")
     if saver is not None:
         saver.forget()
     return elements
+
+
+def begin_plain(engine: Engine, request: Request, txn: WriteTransaction) -> ClientSession | None:
+    """Return the session of a retryable write that is executed for the first time, if nothing about it is special.
+
+    None: `run_once` must look at it, also at what is wrong with it. It does not pause.
+    """
+    number = request.body["txnNumber"]
+    if request.client.uid is not None or engine.store.transactions.latest or type(number) is not Int64:
+        return None
+    session = session_of(request)
+    if session is None or session.key in engine.checked_out:
+        return None
+    stored = txn.kv.get(session.key, db=txn.tables["sessions"])
+    if stored is None or not stored.startswith(_TXN_NUMBER, 4):
+        return None
+    return session if _READ_INT64(stored, 4 + len(_TXN_NUMBER))[0] < number else None
 
 
 def _check_session_count(txn: WriteTransaction) -> None:
@@ -190,8 +207,8 @@ def _put(txn: WriteTransaction, session: bytes, number: Int64, fields: dict[str,
     txn.kv.put(session, encode(record), db=txn.tables["sessions"])
 
 
-def _put_reply(txn: WriteTransaction, session: bytes, number: Int64, elements: bytes, named: bytes) -> None:
-    """As `_put` of `{"reply": elements}` and the raw elements `named`, put together from slices."""
+def put_reply(txn: WriteTransaction, session: bytes, number: Int64, elements: bytes, named: bytes = b"") -> None:
+    """Store the reply of a retryable write: as `_put` of `{"reply": elements}` and the raw elements `named`, put together from slices."""
     pieces = (
         _INT32(len(elements) + len(named) + _RECORD_BYTES), _TXN_NUMBER, _INT64(number), _REPLY,
         _INT32(len(elements)), b"\x00", elements, named, _USED_AT, _INT64(txn.wall_ms), b"\x00",

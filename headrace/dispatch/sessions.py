@@ -38,6 +38,10 @@ class ClientSession(NamedTuple):
     """The `lsid` of its oplog entries."""
 
 
+_RAW: Final = encode({"id": Binary(bytes(16), 4), "uid": NO_USER})
+_RAW_HEAD, _RAW_END = _RAW[:13], _RAW[29:]
+
+
 def session_of(request: Request) -> ClientSession | None:
     """The request's session; raises 14 if there is an `lsid.id` that is no UUID."""
     lsid = request.body.get("lsid")
@@ -51,8 +55,12 @@ def session_of(request: Request) -> ClientSession | None:
     if type(identity) is not Binary or identity.subtype != 4 or len(identity) != 16:
         raise CommandError(14, "BSON field 'lsid.id' is the wrong type, expected a UUID")
     if last is None or last.lsid["id"] != identity:
-        key = bytes(identity) if client.uid is None else session_key(bytes(identity), client.uid)
-        last = ClientSession(lsid, key, encode(lsid_of(request)))
+        if client.uid is None:
+            key = bytes(identity)
+            last = ClientSession(lsid, key, _RAW_HEAD + key + _RAW_END)
+        else:
+            key = session_key(bytes(identity), client.uid)
+            last = ClientSession(lsid, key, encode(lsid_of(request)))
     else:
         last = ClientSession(lsid, last.key, last.raw)
     client.last_session = last

@@ -22,7 +22,7 @@ from headrace.dispatch import repeated_getmore
 from headrace.dispatch.command import Command
 from headrace.dispatch.engine import Engine
 from headrace.dispatch.options import ServerOptions
-from headrace.dispatch.request import ClientInfo, Request
+from headrace.dispatch.request import ClientInfo, Request, parse_message, remember
 from headrace.dispatch.shell import NoShell
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError, Interrupted
@@ -226,12 +226,14 @@ class World:
         again = None
         if raw.startswith(repeated_getmore.BEGIN, 4):
             again = repeated_getmore.recognised(self.engine, raw, info)
-        request = again or Request(next(iter(body)), database, raw, encoded, info)
+        request = again or parse_message(raw, encoded, info)
         pending = Pending(op, request, GET_MORE, self.now, finish)
         self.pending[client] = pending
         if again is None:
             try:
                 pending.command = self.engine.command(request)
+                if request.repeated is None:
+                    remember(request)  # so that the next of its kind takes the short way
             except CommandError as error:
                 self._answer(client, pending, self.engine.failure(error, request))
                 return

@@ -27,7 +27,7 @@ from headrace.dispatch.lock_waits import wait_until_unlocked
 from headrace.dispatch.namespaces import check_writable, refused, target
 from headrace.dispatch.reply import write_errors
 from headrace.dispatch.request import Request
-from headrace.dispatch.retryable_writes import progress_of, retryable_of, statement_done
+from headrace.dispatch.retryable_writes import begin_plain, progress_of, put_reply, retryable_of, statement_done
 from headrace.errors import CommandError
 from headrace.execution.time_series import Buckets, buckets_of
 from headrace.execution.writes.inserts import insert
@@ -113,8 +113,11 @@ def _try(collection: Collection, document: bytes, txn: WriteTransaction) -> None
     txn.insert(collection, document)
 
 
-def insert_plain(engine: Engine, txn: WriteTransaction, namespace: str, document: bytes, *, is_sound: bool) -> bool:
-    """Insert one document as the command without options does, for a program that needs no reply: `headrace.open`'s.
+def insert_plain(
+    engine: Engine, txn: WriteTransaction, namespace: str, document: bytes, retryable: RetryableWrite | None = None,
+    *, is_sound: bool = False,
+) -> bool:  # fmt: skip
+    """Insert one document as the command without options does: for `again`, and for `headrace.open`, without a reply.
 
     Returns False, and does nothing, if the command must run instead. `is_sound`: the document is known to decode.
     """
@@ -130,7 +133,7 @@ def insert_plain(engine: Engine, txn: WriteTransaction, namespace: str, document
         check_writable(namespace)
         if not is_sound:
             check_all((document,))
-        txn.insert(collection, document)
+        txn.insert(collection, document, retryable)
     except (CommandError, BSONError, UnicodeDecodeError):
         return False
     metrics = engine.metrics
@@ -139,6 +142,42 @@ def insert_plain(engine: Engine, txn: WriteTransaction, namespace: str, document
     metrics["document.inserted"] += 1
     engine.usage.note_insert(namespace, monotonic() - began)
     return True
+
+
+_PLAIN: Final = frozenset({"insert", "ordered", "lsid", "txnNumber", "$db", "$clusterTime", "comment"})
+"""The fields of an insert that change nothing about how one document is inserted."""
+
+
+def again(engine: Engine, request: Request, txn: WriteTransaction | None) -> bytes | None:
+    """Insert one document without a command, and answer: see `Command.again`."""
+    repeated, documents = request.repeated, request.sequences.get("documents")
+    if repeated is None or txn is None or documents is None or len(documents) != 1:
+        return None
+    if repeated.facts is None:
+        repeated.facts = _plain_namespace(request)
+    namespace = repeated.facts
+    if not namespace or engine.store.state.cluster_parameters:  # which may have a write concern
+        return None
+    if not repeated.number_at:
+        if not insert_plain(engine, txn, namespace, documents[0]):
+            return None
+    else:
+        session = begin_plain(engine, request, txn)
+        if session is None:
+            return None
+        number = request.body["txnNumber"]
+        if not insert_plain(engine, txn, namespace, documents[0], RetryableWrite(session.raw, number)):
+            return None
+        put_reply(txn, session.key, number, _ONE_INSERTED)
+    return engine.closed(_ONE_INSERTED, txn.clock_position)
+
+
+def _plain_namespace(request: Request) -> str:
+    """The collection of an insert whose fields are plain; empty for any other."""
+    if request.body.keys() <= _PLAIN and request.name == "insert":
+        with suppress(CommandError):
+            return target(request)
+    return ""
 
 
 def check_documents(documents: list[bytes]) -> None:
@@ -358,4 +397,4 @@ def pauses(engine: Engine, request: Request) -> bool:
     )
 
 
-COMMAND: Final = Command("insert", run, FIELDS, pauses=pauses, writes=True, requires=writes.INSERT)
+COMMAND: Final = Command("insert", run, FIELDS, pauses=pauses, writes=True, again=again, requires=writes.INSERT)

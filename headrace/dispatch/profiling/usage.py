@@ -111,7 +111,9 @@ class Usage:
         """Count an insert of one document, which took `seconds`."""
         database, _, name = namespace.partition(".")
         key = INSERT, database, name
-        times = self._times(key)
+        times = self._recent.get(key)
+        if times is None:
+            times = self._times(key)
         times.append(seconds)
         if len(times) >= RECENT_COUNT:
             self._add_up(key, times)
