@@ -66,6 +66,16 @@ def answered(elements: bytes, position: int) -> bytes:
     return b"".join((_INT32(4 + len(elements) + len(end)), elements, end))
 
 
+_WRITTEN_BYTES: Final = 4 + len(_OK_CLUSTER_HEAD) + 8 + len(_BETWEEN) + 8 + 1
+
+
+def written(elements: bytes, position: int) -> bytes:
+    """As `answered`, of a write, whose position no other reply has."""
+    stamp = _UINT64(position)
+    size = _INT32(len(elements) + _WRITTEN_BYTES)
+    return b"".join((size, elements, _OK_CLUSTER_HEAD, stamp, _BETWEEN, stamp, b"\x00"))
+
+
 def document(elements: bytes, end: bytes) -> bytes:
     """One BSON document of raw elements and the `closing` that ends it."""
     return b"".join((_INT32(4 + len(elements) + len(end)), elements, end))

@@ -272,7 +272,7 @@ def _decoded(body: bytes) -> dict[str, Any]:
 
 _REMEMBERED_BYTES_MAX: Final = 4096
 """Longer bodies are not remembered."""
-_REMEMBERED_COUNT_MAX: Final = 4
+_REMEMBERED_COUNT_MAX: Final = 8
 """Bodies that are remembered of each connection."""
 _READ_INT32 = Struct("<i").unpack_from
 _READ_INT64 = Struct("<q").unpack_from
@@ -322,7 +322,7 @@ class RepeatedBody:
         """Whether a message's body is this one again."""
         if len(body) != self._size:
             return False
-        for start, end, fixed in self._fixed:
+        for start, end, fixed in self._fixed:  # noqa: SIM110 (`all` calls a generator for each)
             if body[start:end] != fixed:
                 return False
         return True
@@ -397,7 +397,7 @@ def remember(request: Request) -> None:
             return
     if size not in commands or commands[size] is not None:
         if len(commands) >= _REMEMBERED_COUNT_MAX:
-            commands.clear()
+            del commands[next(iter(commands))]
         commands[size] = None
     else:
         commands[size] = RepeatedCommand(request)

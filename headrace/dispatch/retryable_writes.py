@@ -208,7 +208,8 @@ def _put(txn: WriteTransaction, session: bytes, number: Int64, fields: dict[str,
 
 
 def put_reply(txn: WriteTransaction, session: bytes, number: Int64, elements: bytes, named: bytes = b"") -> None:
-    """Store the reply of a retryable write: as `_put` of `{"reply": elements}` and the raw elements `named`, put together from slices."""
+    """Store the reply of a retryable write: as `_put` of `{"reply": elements}` and the raw elements `named`, put
+    together from slices."""
     pieces = (
         _INT32(len(elements) + len(named) + _RECORD_BYTES), _TXN_NUMBER, _INT64(number), _REPLY,
         _INT32(len(elements)), b"\x00", elements, named, _USED_AT, _INT64(txn.wall_ms), b"\x00",

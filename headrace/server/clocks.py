@@ -34,6 +34,7 @@ class RunningClock(Clock):
         self._clock = clock
         self._asked_ms = clock.monotonic_ms()
         self._stopped_ms = 0.0
+        self.now_ms = clock.now_ms  # type: ignore[method-assign]  # a call less for each commit
 
     def now_ms(self) -> int:
         """Wall-clock milliseconds since the Unix epoch."""

@@ -75,20 +75,22 @@ class GroupCommitter(Generic[Group, Write, Paused]):
 
     # What becomes of a group.
 
-    def run(self, group: Group, seconds: float = inf) -> list[Write]:
+    def run(self, group: Group, seconds: float = inf, *, is_read_meanwhile: bool = True) -> list[Write]:
         """Run a group in its transaction, which is then ready for its sync; return the writes for which no time was
-        left. Raises what a write raises: then `give_up`."""
+        left. Raises what a write raises: then `give_up`. `is_read_meanwhile`: as `Store.prepare` takes it."""
         ends = monotonic() + seconds
         for write in group.writes:
             group.answers.append(self.run_write(group, write))
             if monotonic() > ends:
                 break
         count = len(group.answers)
-        left, group.writes = group.writes[count:], group.writes[:count]
+        left = group.writes[count:]
+        if left:
+            group.writes = group.writes[:count]
         if group.resumed is not None:
             group.has_resumed = True
             group.answers.append(self.resume_write(group, group.resumed))
-        self._store.prepare(group.txn)
+        self._store.prepare(group.txn, is_read_meanwhile=is_read_meanwhile)
         return left
 
     def abandon(self, group: Group) -> None:

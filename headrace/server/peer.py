@@ -323,10 +323,13 @@ class Peer(asyncio.Protocol):
         except Exception as error:
             self._refuse(self._message, error)
             return
-        if failure is None:
-            self.start(command, request)
-        else:
+        if failure is not None:
             self._fail(failure, command, request)
+        elif command.writes is True and command.prepare is None:  # as `start` does
+            self._busy = True
+            self._core.writer.add(self, command, request)
+        else:
+            self.start(command, request)
 
     def _fail(self, failure: Failure, command: Command, request: Request) -> None:
         """Do what a fail point wants before the command is run, or instead."""

@@ -52,6 +52,10 @@ class ClientWrite(NamedTuple):
     request: Request
 
 
+_new: Final = tuple.__new__
+"""Makes a named tuple without a call of its class: of what is made for each write."""
+
+
 class ServerJob(NamedTuple):
     """A write of the server's own."""
 
@@ -166,8 +170,10 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
 
     def add(self, peer: Peer, command: Command, request: Request) -> None:
         """Queue a client's write; the peer is answered through `finish`, or parked if the command must wait."""
-        self._queue.append(ClientWrite(peer, command, request))
-        self._schedule()
+        self._queue.append(_new(ClientWrite, (peer, command, request)))
+        if not self._scheduled:  # as `_schedule`
+            self._scheduled = self._is_due = True
+            self._core.loop.call_soon(self._flush)
 
     def add_job(self, run: Callable[[WriteTransaction], object]) -> asyncio.Future[None]:
         """Queue a write of the server's own; the future is done when it is committed, or failed."""
@@ -368,7 +374,8 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
             self._core.fail("a group of writes could not begin", error)
             return
         try:
-            left = self.run(group, limits.GROUP_SECONDS)
+            is_alone = kv is None and self._gate is None  # nothing reads between here and `publish`
+            left = self.run(group, limits.GROUP_SECONDS, is_read_meanwhile=not is_alone)
         except Exception as error:
             self._failed(group, error)
             return
@@ -396,14 +403,14 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
         txn, request = group.txn, None
         if isinstance(write, ClientWrite):
             _, command, request = write
-            engine, pauses = self._core.engine, write.command.pauses
+            engine, pauses = self._core.engine, command.pauses
             if pauses and (pauses is True or pauses(engine, request)):
                 scheduler = self._core.scheduler
                 run_in_turn = scheduler.run_shortly if group.has_paused else scheduler.turns.run
                 answer = run_in_turn(engine.run_write, command, request, txn)
                 group.has_paused |= type(answer) is Turn
             else:
-                answer = engine.run_write(command, request, txn)
+                answer = engine.run_write(command, request, txn, in_turn=False)
         else:
             write.run(txn)
         if txn.catalog_changes:
@@ -445,13 +452,14 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
         if audit is not None:
             for request, changes in group.catalog_changes:
                 audit.changed(request, changes)
-        for write, answer in group.answered():
+        for write, answer in zip(group.writes, group.answers) if group.resumed is None else group.answered():
             if isinstance(write, ServerJob):
                 if not write.future.done():
                     write.future.set_result(None)
                 continue
             peer, command, request = write
-            metrics["commits.writes"] += group.resumed is None or write is not group.resumed.write
+            if group.resumed is None or write is not group.resumed.write:
+                metrics["commits.writes"] += 1
             if type(answer) is bytes:
                 if audit is not None and audit.wants(request):
                     audit.wrote(request, answer)

@@ -20,6 +20,7 @@ from headrace.values.position import to_bson_value
 _INT32 = Struct("<i")
 _REFUSED: Final = {0x04: "an array", 0x0B: "a regex", 0x06: "an undefined"}
 _ID_NAME: Final = b"_id\x00"
+_SIZES: Final = {0x10: 4, 0x12: 8}
 _OBJECT_ID: Final = b"\x07_id\x00"
 _ZERO_TIMESTAMP: Final = bytes(8)
 _FEW: Final = 1000
@@ -29,12 +30,17 @@ _FEW: Final = 1000
 def identified(document: bytes) -> tuple[bytes, bytes, bytes]:
     """Apply `with_id_first` and then `identify`: (the document, its `_id`'s key, the raw `{_id}` document).
 
-    The length of a document that begins with an ObjectId, the commonest, is not compared with its bytes: the code
-    that cut it from a message has used it.
+    The length of a document that begins with an ObjectId or an integer, the commonest, is not compared with its
+    bytes: the code that cut it from a message has used it.
     """
     if document[4:9] == _OBJECT_ID and len(document) <= limits.DOCUMENT_BYTES_MAX:
         value = document[9:21]
         return document, b"\x64" + value, b"\x16\x00\x00\x00\x07_id\x00" + value + b"\x00"
+    size = _SIZES.get(document[4])
+    if size is not None and document[5:9] == _ID_NAME and len(document) <= limits.DOCUMENT_BYTES_MAX:
+        end = 9 + size
+        key = encode_element(document[4], document[9:end])
+        return document, key, _INT32.pack(size + 10) + document[4:end] + b"\x00"
     document = with_id_first(document)
     return (document, *identify(document))
 

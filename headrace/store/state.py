@@ -67,7 +67,8 @@ class CountChange:
         if count is None:
             return None
         if count.through is None:
-            return DocumentCount(count.documents + self.documents, count.size + self.size, None)
+            counted = count.documents + self.documents, count.size + self.size, None
+            return tuple.__new__(DocumentCount, counted)  # without a call: for each commit
         if count.size and self.size:
             return None
         gone = sum(record <= count.through for record in self.removed)

@@ -262,11 +262,11 @@ class Store:
         """The write transaction that is open or on its way to the disk."""
         return self._open_transaction
 
-    def prepare(self, txn: WriteTransaction) -> None:
+    def prepare(self, txn: WriteTransaction, *, is_read_meanwhile: bool = True) -> None:
         """Put the staged entries and their runs into the tables.
 
         From here on `sync` may run in another thread, that of `begin_write_in`: until `publish`, readers see the tables
-        as they are before the commit.
+        as they are before the commit. `is_read_meanwhile`: whether somebody may begin to read until then.
         """
         staged = txn.staged
         if staged.entries:
@@ -275,21 +275,18 @@ class Store:
             else:
                 with txn.kv.cursor(self.tables["oplog"]) as cursor:
                     cursor.putmulti(staged.entries, append=True)
-            joined = self._joined(staged.runs)
+            joined, last_run = staged.runs, self._last_run
+            if last_run is not None and last_run[0] == joined[0][0]:
+                # The first run goes on from the end of the last commit's: a collection that is written alone has one
+                # run, however many commits it was.
+                joined = [(joined[0][0], last_run[1], joined[0][2]), *joined[1:]]
             staged.last_run = joined[-1]
             for topics, first, last in joined:
                 for topic in topics:
                     key = txn.catalog.topic(txn.kv, topic).to_bytes(4, "big") + first.to_bytes(8, "big")
                     txn.kv.put(key, last.to_bytes(8, "big"), db=self.tables["runs"])
-        if self._published is None:
+        if is_read_meanwhile and self._published is None:
             self._published = self.environment.begin_read()
-
-    def _joined(self, runs: list[Run]) -> list[Run]:
-        """The runs of a commit, the first of them as the end of the last one before it if their topics are the same:
-        a collection that is written alone has one run, however many commits it was."""
-        if self._last_run is None or self._last_run[0] != runs[0][0]:
-            return runs
-        return [(runs[0][0], self._last_run[1], runs[0][2]), *runs[1:]]
 
     def sync(self, txn: WriteTransaction) -> None:
         """Commit: when this returns, the transaction is on disk (at default settings)."""
@@ -312,7 +309,8 @@ class Store:
             return
         self._last_run = staged.last_run
         first = int.from_bytes(staged.entries[0][0], "big")
-        committed = Committed(first, self.state.last_position, txn.wall_ms, staged.entries, staged.runs)
+        published = first, self.state.last_position, txn.wall_ms, staged.entries, staged.runs
+        committed = tuple.__new__(Committed, published)  # without a call: for each commit
         for listener in self.listeners:
             listener(committed)
 

@@ -153,7 +153,7 @@ class WriteTransaction(View):
                 else:
                     counts.pop(number, None)
         entries = self.staged.entries
-        return StoreState(
+        fields = (
             self.catalog.published(has_readers=bool(self.store.transactions.open)),
             counts,
             int.from_bytes(entries[-1][0], "big") if entries else max(published.last_position, self.clock_position),
@@ -161,6 +161,7 @@ class WriteTransaction(View):
             self.pruned_through,
             self.cluster_parameters,
         )
+        return tuple.__new__(StoreState, fields)  # without a call: for each commit
 
     # Positions and entries.
 
@@ -239,28 +240,31 @@ class WriteTransaction(View):
         keeps_empty_timestamps: bool = False,
     ) -> bytes:  # fmt: skip
         """Store one new document and its entry; returns it as stored. Raises 11000 and what `_id` rules raise."""
-        collection = self.catalog.current(collection)
+        # The hottest path: `Catalog.current`, `reserve` and `bounded_key` without the calls.
+        collection = self.catalog.by_number.get(collection.number, collection)
         before = self.clock_position
-        position = self.reserve(1)
+        self.clock_position = position = (self._second if self._second > before else before) + 1
+        tables, prefix = self.tables, collection.number_key
         try:
             document, key, key_document = identified(document)
             if 0x11 in document and not keeps_empty_timestamps:
                 document = with_timestamps(document, position)
-            full_key = bounded_key(collection.number_key, key)
+            is_long = len(key) > limits.KEY_BYTES_MAX
+            full_key = bounded_key(prefix, key) if is_long else prefix + key
             added: list[index_entries.Entry] = []
             if collection.maintained:
-                if self.kv.get(full_key, db=self.tables["ids"]) is not None:
+                if self.kv.get(full_key, db=tables["ids"]) is not None:
                     raise index_entries.duplicate_id(collection, key_document)
                 added = index_entries.to_add(self, collection, document, None)
             record = self.next_record(collection).to_bytes(8, "big")
-            if not self.kv.put_new(full_key, record, db=self.tables["ids"]):
+            if not self.kv.put_new(full_key, record, db=tables["ids"]):
                 raise index_entries.duplicate_id(collection, key_document)
         except CommandError:
             self.clock_position = before
             raise
-        if len(key) > limits.KEY_BYTES_MAX and not collection.long_ids:
+        if is_long and not collection.long_ids:
             self.catalog.set_long_ids(self.kv, collection)
-        self.kv.put(collection.number_key + record, document, db=self.tables["documents"])
+        self.kv.put(prefix + record, document, db=tables["documents"])
         if added:
             index_entries.put(self, added, record)
         self.add_count(collection, 1, len(document))

@@ -25,7 +25,7 @@ from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import BYPASS, ENCRYPTION, KEEPS_EMPTY_TIMESTAMPS, ORDERED, TIME_SERIES
 from headrace.dispatch.lock_waits import wait_until_unlocked
 from headrace.dispatch.namespaces import check_writable, refused, target
-from headrace.dispatch.reply import write_errors
+from headrace.dispatch.reply import write_errors, written
 from headrace.dispatch.request import Request
 from headrace.dispatch.retryable_writes import begin_plain, progress_of, put_reply, retryable_of, statement_done
 from headrace.errors import CommandError
@@ -156,7 +156,8 @@ def again(engine: Engine, request: Request, txn: WriteTransaction | None) -> byt
     if repeated.facts is None:
         repeated.facts = _plain_namespace(request)
     namespace = repeated.facts
-    if not namespace or engine.store.state.cluster_parameters:  # which may have a write concern
+    store = engine.store
+    if not namespace or store.state.cluster_parameters or not store.oplog_enabled:  # a write concern; another reply
         return None
     if not repeated.number_at:
         if not insert_plain(engine, txn, namespace, documents[0]):
@@ -169,7 +170,7 @@ def again(engine: Engine, request: Request, txn: WriteTransaction | None) -> byt
         if not insert_plain(engine, txn, namespace, documents[0], RetryableWrite(session.raw, number)):
             return None
         put_reply(txn, session.key, number, _ONE_INSERTED)
-    return engine.closed(_ONE_INSERTED, txn.clock_position)
+    return written(_ONE_INSERTED, txn.clock_position)
 
 
 def _plain_namespace(request: Request) -> str:
