@@ -182,10 +182,11 @@ class Engine:
             raise CommandError(13, f"{command.name} may only be run against the admin database.")
         if command.needs_oplog and not self.store.oplog_enabled:
             raise CommandError(76, "not running with --replSet")
-        body = request.body
+        repeated = request.repeated
+        body = request.body if repeated is None else repeated.body  # whose fields are the same, but for what varies
         if body.get("apiStrict") is True:
             api_version.check_name(request)
-        if request.repeated is None:
+        if repeated is None:
             command.arguments.check(command.name, body)
         if "writeConcern" in body and not self.store.oplog_enabled:
             write_concern.require_members(body["writeConcern"] or {})
@@ -232,12 +233,8 @@ class Engine:
             return read_concern.apply_read_concern(self, command, request)
         return command
 
-    def run(
-        self, command: Command, request: Request, txn: WriteTransaction | None = None, *, in_turn: bool = True
-    ) -> bytes | Wait:
+    def run(self, command: Command, request: Request, txn: WriteTransaction | None = None) -> bytes | Wait:
         """Run a command, inside `txn` if it writes: then its reply counts once that is committed.
-
-        `in_turn`: whether it may be running in a turn, and pause there.
 
         Every `AnsweredError` becomes a reply. In a turn the command may pause; a write continues in another
         transaction, and its finished part is committed.
@@ -248,7 +245,7 @@ class Engine:
                 return again
         began = monotonic() if command.usage else 0.0
         context = CommandContext(self, request.deadline_ms, txn)
-        turn = running_command() if in_turn and command.pauses else None
+        turn = running_command() if command.pauses else None
         if turn is not None:
             turn.before_pause = context.before_pause
             turn.after_pause = context.after_pause

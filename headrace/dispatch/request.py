@@ -174,12 +174,13 @@ class Request:
 
 
 class UnreadRequest(Request):
-    """A request whose body is decoded at the first look: most repeated getMores never need it."""
+    """A request whose body is decoded at the first look: most repeated commands never need it."""
 
     __slots__ = ("_body",)
 
     def __init__(self, name: str, db: str, raw: bytes, client: ClientInfo) -> None:
-        # All that the class above sets, without a call of it: this is made for each event of each change stream.
+        # All that the class above sets, without a call of it: this is made for each event of each change stream, and
+        # for most writes.
         self.name = name
         self.db = db
         self.raw = raw
@@ -195,7 +196,7 @@ class UnreadRequest(Request):
     def body(self) -> dict[str, Any]:
         """The body decoded."""
         if self._body is _UNREAD:
-            self._body = decode(self.raw)
+            self._body = decode(self.raw) if self.repeated is None else self.repeated.body_of(self.raw)
         return self._body
 
     @body.setter
@@ -230,7 +231,8 @@ def parse_message(body: bytes, sequences: dict[str, list[bytes]], client: Client
     """The command of an OP_MSG: its body and its document sequences. Raises 22 for none, 40571 for no database."""
     repeated: RepeatedCommand | None = client.commands.get(len(body))
     if repeated is not None and repeated.is_repeated_by(body):
-        request = Request(repeated.name, repeated.db, body, sequences, client, repeated.body_of(body))
+        request = UnreadRequest(repeated.name, repeated.db, body, client)
+        request.sequences = sequences
         request.repeated = repeated
         return request
     end = body.find(b"\x00", 5)
@@ -335,10 +337,12 @@ class RepeatedCommand(RepeatedBody):
     `find: "c", filter: {_id: 7}`, if its type is the same.
     """
 
-    __slots__ = ("_id_at", "_id_type", "_session", "_session_at", "body", "db", "facts", "name")
+    __slots__ = ("_session", "_session_at", "body", "db", "facts", "id_at", "id_size", "id_type", "name")
 
     def __init__(self, request: Request) -> None:
-        self._session_at = self._id_at = self._id_type = 0
+        self._session_at = 0
+        self.id_at = self.id_size = self.id_type = 0
+        """Where the `_id` of a find's filter is, its size and its type; 0: it is not left out."""
         self._session = b""
         self.name, self.db, self.body = request.name, request.db, request.body
         self.facts: Any = None
@@ -353,11 +357,10 @@ class RepeatedCommand(RepeatedBody):
             self._session = body[self._session_at : self._session_at + 16]
             return self._session_at, self._session_at + 16
         if name == b"filter" and self.name == "find" and body.startswith(b"_id\x00", start + 5):
-            self._id_type = body[start + 4]
-            size = _ID_SIZES.get(self._id_type)
+            size = _ID_SIZES.get(body[start + 4])
             if size is not None and _READ_INT32(body, start)[0] == size + 10:  # and nothing beside it
-                self._id_at = start + 9
-                return self._id_at, self._id_at + size
+                self.id_at, self.id_size, self.id_type = start + 9, size, body[start + 4]
+                return self.id_at, self.id_at + size
         return start, start
 
     def body_of(self, raw: bytes) -> dict[str, Any]:
@@ -370,14 +373,14 @@ class RepeatedCommand(RepeatedBody):
             if session != self._session:
                 self._session, self.body["lsid"] = session, {"id": Binary(session, 4)}
                 body["lsid"] = self.body["lsid"]
-        if at := self._id_at:
+        if at := self.id_at:
             body["filter"] = {"_id": self._identity(raw, at)}
         return body
 
     def _identity(self, raw: bytes, at: int) -> Any:
-        if self._id_type == 0x07:
+        if self.id_type == 0x07:
             return ObjectId(raw[at : at + 12])
-        if self._id_type == 0x10:
+        if self.id_type == 0x10:
             return _READ_INT32(raw, at)[0]
         return Int64(_READ_INT64(raw, at)[0])
 

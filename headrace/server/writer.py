@@ -410,7 +410,7 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
                 answer = run_in_turn(engine.run_write, command, request, txn)
                 group.has_paused |= type(answer) is Turn
             else:
-                answer = engine.run_write(command, request, txn, in_turn=False)
+                answer = engine.run_write(command, request, txn)
         else:
             write.run(txn)
         if txn.catalog_changes:

@@ -230,6 +230,14 @@ class Store:
         finally:
             kv.abort()
 
+    def published_kv(self) -> Transaction:
+        """The transaction that reads the published state, for a caller that is done with it at once: as `begin_read`,
+        and nobody aborts it."""
+        kv = self._published
+        if kv is None:
+            kv = self._published = self.environment.begin_read()
+        return kv
+
     def begin_read(self) -> SharedRead:
         """As `reading`; the caller aborts the transaction, which reads this state for as long as that takes."""
         kv = self._published

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bson import Int64, ObjectId
 
 from headrace import limits
+from headrace.commands.reading.find_again import again
 from headrace.cursors.document_cursor import DocumentCursor
 from headrace.cursors.tailable_scan import Matching, Projected, Skipping, TailableScan
 from headrace.dispatch import reply
@@ -344,4 +345,4 @@ def pauses(engine: Engine, request: Request) -> bool:
 
 
 _ONE_ID: Final = frozenset({Int64, ObjectId, int, str})
-COMMAND: Final = Command("find", run, FIELDS, pauses=pauses, requires=on_collection("find"))
+COMMAND: Final = Command("find", run, FIELDS, pauses=pauses, again=again, requires=on_collection("find"))

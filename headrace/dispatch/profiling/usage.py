@@ -110,7 +110,10 @@ class Usage:
     def note_insert(self, namespace: str, seconds: float) -> None:
         """Count an insert of one document, which took `seconds`."""
         database, _, name = namespace.partition(".")
-        key = INSERT, database, name
+        self.note_key((INSERT, database, name), seconds)
+
+    def note_key(self, key: Key, seconds: float) -> None:
+        """Count a command of a kind on a collection, (kind, database, name), which took `seconds`."""
         times = self._recent.get(key)
         if times is None:
             times = self._times(key)
