@@ -388,7 +388,8 @@ def pauses(engine: Engine, request: Request) -> bool:
     documents = request.sequences.get("documents")
     if documents is None or len(documents) != 1 or len(documents[0]) > limits.INSERT_BYTES:
         return True
-    collection = engine.store.state.catalog.collections.get(f"{request.db}.{request.body['insert']}")
+    name = (request.repeated or request).body["insert"]  # of a known body, which need not be copied for it
+    collection = engine.store.state.catalog.collections.get(f"{request.db}.{name}")
     if collection is None:
         return False
     return (
