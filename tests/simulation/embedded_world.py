@@ -63,9 +63,9 @@ class WatchedStore(Store):
             self.world.group = Group(txn, self.world.state)
         return txn
 
-    def prepare(self, txn: Any) -> None:
+    def prepare(self, txn: Any, *, is_read_meanwhile: bool = True) -> None:
         """As the store's."""
-        super().prepare(txn)
+        super().prepare(txn, is_read_meanwhile=is_read_meanwhile)
         if self.world is not None:
             self.world.fail_at("prepare")
             assert self.world.group is not None
