@@ -194,7 +194,8 @@ class Engine:
             self.access.require_privileges(self, command, request)
         if self.primacy.ends_ms is not None:
             primacy.require_primary(self, command, request)
-        if self.store.cluster_parameters:  # which mostly has none
+        if self.store.state.cluster_parameters:  # which mostly has none
+            request.is_special = True
             command = write_blocks.unless_blocked(self, command, request)
             apply_default(self, command, request)
             command = with_settings(self, command, request)
