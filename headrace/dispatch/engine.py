@@ -240,10 +240,11 @@ class Engine:
         Every `AnsweredError` becomes a reply. In a turn the command may pause; a write continues in another
         transaction, and its finished part is committed.
         """
-        if command.again is not None and request.repeated is not None and not request.is_special:
-            again = command.again(self, request, txn)
-            if again is not None:
-                return again
+        if (
+            command.again is not None and request.repeated is not None and not request.is_special
+            and not self.write_lock.count and (again := command.again(self, request, txn)) is not None
+        ):  # fmt: skip
+            return again
         began = monotonic() if command.usage else 0.0
         context = CommandContext(self, request.deadline_ms, txn)
         turn = running_command() if command.pauses else None

@@ -153,6 +153,8 @@ def again(engine: Engine, request: Request, txn: WriteTransaction | None) -> byt
     repeated, documents = request.repeated, request.sequences.get("documents")
     if repeated is None or txn is None or documents is None or len(documents) != 1:
         return None
+    if len(documents[0]) > limits.KEYS_BYTES:  # which may take a turn
+        return None
     if repeated.facts is None:
         repeated.facts = _plain_namespace(request)
     namespace = repeated.facts
