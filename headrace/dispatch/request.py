@@ -346,7 +346,7 @@ class RepeatedCommand(RepeatedBody):
         self._session = b""
         self.name, self.db, self.body = request.name, request.db, request.body
         self.facts: Any = None
-        """What its command has found out about the body, for itself; None: nothing yet."""
+        """The facts that its command has found out about the body, for itself; None: nothing yet."""
         super().__init__(request.raw)
 
     def _varying(self, kind: int, name: bytes, start: int, body: bytes) -> tuple[int, int]:

@@ -26,7 +26,7 @@ _TOTAL: Final = "commands.find.total"
 
 
 class _Facts(NamedTuple):
-    """What all finds of the same body share."""
+    """The facts that all finds of the same body share."""
 
     namespace: str
     usage: Key
