@@ -29,6 +29,7 @@ from target import StartedServer, Target, call
 
 CONNECTIONS = 16
 PARTITIONS = 4
+ROUNDS = 4
 AGGREGATE = command({
     "aggregate": "c", "cursor": {},
     "pipeline": [{"$group": {"_id": "$status", "n": {"$sum": "$n"}, "total": {"$avg": "$total"}}}],
@@ -72,7 +73,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--readers", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--documents", type=int, default=100_000)
-    parser.add_argument("--seconds", type=float, default=5.0, help="how long each rate of inserts is measured")
+    parser.add_argument("--seconds", type=float, default=2.0, help="how long each rate of inserts is measured")
     arguments = parser.parse_args()
     print(HEAD)
     for readers in arguments.readers:
@@ -88,21 +89,15 @@ def measured(readers: int, documents: int, seconds: float) -> Figures:
         token = _fill(target, documents)
         for _ in range(3 + readers):  # readers start meanwhile
             _together([_aggregation(target) for _ in range(max(1, readers))])
-        one = min(_together([_aggregation(target)]) for _ in range(3))
-        two = min(_together([_aggregation(target) for _ in range(2)]) for _ in range(3))
+        times = [[_together([_aggregation(target) for _ in range(count)]) for count in (1, 2)] for _ in range(ROUNDS)]
+        one, two = (min(of) for of in zip(*times))
         memory = [private_mib(child) for child in children(target.pid)]  # before they import Arrow
         tokens = _divided(target, token)
-        partition = min(_together([_partition(target, tokens[0], tokens[-1])]) for _ in range(2))
+        partition = min(_together([_partition(target, tokens[0], tokens[-1])]) for _ in range(ROUNDS))
         ranges = list(pairwise(tokens))
-        partitions = min(_together([_partition(target, *bounds) for bounds in ranges]) for _ in range(2))
-        alone = max(_inserts(target, seconds) for _ in range(2))
-        stops = threading.Event()
-        thread = threading.Thread(target=_aggregate_on, args=(target, stops))
-        thread.start()
-        time.sleep(1)
-        beside = max(_inserts(target, seconds) for _ in range(2))
-        stops.set()
-        thread.join()
+        partitions = min(_together([_partition(target, *bounds) for bounds in ranges]) for _ in range(ROUNDS))
+        rates = [(_inserts(target, seconds), _inserts_beside(target, seconds)) for _ in range(ROUNDS)]
+        alone, beside = (max(of) for of in zip(*rates))
     return Figures(readers, idle, alone, beside, one, two, partition, partitions, memory)
 
 
@@ -179,6 +174,18 @@ def _inserts(target: Target, seconds: float) -> float:
         messages = [command({"insert": "other"}, documents=[document(ObjectId())]) for _ in range(4000)]
         rates.append(run_each(target, CONNECTIONS, messages).per_second)
     return sum(rates) / len(rates)
+
+
+def _inserts_beside(target: Target, seconds: float) -> float:
+    """The same beside an aggregation that never ends."""
+    stops = threading.Event()
+    thread = threading.Thread(target=_aggregate_on, args=(target, stops))
+    thread.start()
+    try:
+        return _inserts(target, seconds)
+    finally:
+        stops.set()
+        thread.join()
 
 
 def children(pid: int) -> list[int]:
