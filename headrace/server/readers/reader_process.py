@@ -237,7 +237,8 @@ def _return_freed_memory() -> None:
 
 def serve(connection: socket.socket) -> None:
     """Be a reader until the server's end of `connection` is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM):  # which the server gets, too, and ends
+        signal.signal(number, signal.SIG_IGN)
     os.nice(_NICENESS)
     with contextlib.suppress(OSError):  # elsewhere than on Linux
         Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
@@ -245,5 +246,6 @@ def serve(connection: socket.socket) -> None:
     frames = Frames()
     while data := connection.recv(_RECEIVE_BYTES):
         for start, _ in frames.feed(data):
-            ReaderProcess(connection, start).serve()
+            with contextlib.suppress(ConnectionError):
+                ReaderProcess(connection, start).serve()
             return

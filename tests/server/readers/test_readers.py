@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import Any
 
 import pymongo
 import pytest
-from pymongo.errors import CursorNotFound, ExecutionTimeout, OperationFailure
+from pymongo.errors import CursorNotFound, ExecutionTimeout, OperationFailure, PyMongoError
 
 import headrace
 from headrace import limits
 from tests.held_commits import HeldCommits
+from tests.ports import free_port
 from tests.server.raw import RawClient
 from tests.server.readers.reading import moved_count, on_loop, only_reader, readers_of, serving, start_readers
 from tests.waiting import until
@@ -320,3 +324,29 @@ def test_an_idle_reader_ends(server: headrace.Server, client: pymongo.MongoClien
     until(lambda: reader.is_ended)
     assert reader.process.wait(60) == 0
     assert client.t.c.count_documents({"s": "x" * 20}) == COUNT
+
+
+def test_readers_end_with_their_server(tmp_path: Path) -> None:
+    """However it ends: kill -9 leaves no process behind, also none that is at a long command."""
+    port = free_port()
+    words = ["serve", "--dbpath", str(tmp_path / "data"), "--port", str(port), "--nounixsocket", "--readers", "1"]
+    server = subprocess.Popen([sys.executable, "-m", "headrace", *words], stdout=subprocess.DEVNULL)
+    with pymongo.MongoClient("127.0.0.1", port, directConnection=True, retryReads=False) as client:
+        client.t.c.insert_many([{"a": 1} for _ in range(COUNT)])
+
+        def ask() -> None:
+            with suppress(PyMongoError):
+                client.t.c.count_documents(SLOW)
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        until(lambda: client.admin.command("serverStatus")["metrics"].get("readers", {}).get("commands"))
+        (child,) = _children(server.pid)
+        server.kill()
+        server.wait()
+        thread.join()
+    until(lambda: not Path(f"/proc/{child}").exists() or "Z" in Path(f"/proc/{child}/stat").read_text().split()[2])
+
+
+def _children(pid: int) -> list[str]:
+    return [word for path in Path(f"/proc/{pid}/task").iterdir() for word in (path / "children").read_text().split()]
