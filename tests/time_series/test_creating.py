@@ -115,7 +115,8 @@ def test_what_no_time_series_takes_is_refused(made: DrivenServer) -> None:
     assert code(made, {"renameCollection": "t.system.buckets.c", "to": "t.d"}, "admin") == 20
     assert code(made, {"convertToCapped": "c", "size": 1000}) == 166
     assert code(made, {"cloneCollectionAsCapped": "c", "toCollection": "d", "size": 1000}) == 166
-    assert code(made, {"findAndModify": "c", "query": {}, "update": {"$set": {"m": 1}}}) == 166
+    assert code(made, {"findAndModify": "c", "query": {}, "update": {"$set": {"m": 1}}}) == 72
+    assert code(made, {"findAndModify": "c", "query": {}, "remove": True, "sort": {"m": 1}}) == 72
     watch = {"aggregate": "c", "pipeline": [{"$changeStream": {}}], "cursor": {}}
     assert code(made, watch) == 166
     assert code(made, {"aggregate": "c", "pipeline": [{"$merge": "c"}], "cursor": {}}) == 166

@@ -10,8 +10,6 @@ from headrace.commands.catalog.clustered_index import SECONDS, check_seconds
 from headrace.commands.catalog.create import OPTIONS as CREATE_OPTIONS
 from headrace.commands.catalog.create import check_limits, check_view
 from headrace.commands.catalog.index_specification import can_be_unique
-from headrace.commands.catalog.time_series import CHANGE as TIME_SERIES
-from headrace.commands.catalog.time_series import OPTION as SERIES
 from headrace.commands.catalog.time_series import modify_time_series
 from headrace.commands.requirements import writes
 from headrace.dispatch.arguments import Field, Fields, FieldType, boolean, document, number, string, unsupported
@@ -25,6 +23,8 @@ from headrace.errors import CommandError
 from headrace.execution.duplicate_keys import duplicates
 from headrace.execution.image_options import IMAGES, OPTION, check_database_has_images
 from headrace.execution.index_builds import replace_index
+from headrace.execution.time_series_options import CHANGE as TIME_SERIES
+from headrace.execution.time_series_options import OPTION as SERIES
 from headrace.query.expressions.numbers import to_long
 from headrace.query.match import parse_filter
 from headrace.store import catalog_changes

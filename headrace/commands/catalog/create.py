@@ -11,10 +11,7 @@ from headrace.commands.catalog.clustered_index import FIELD as CLUSTERED_INDEX
 from headrace.commands.catalog.clustered_index import OPTION as CLUSTERED
 from headrace.commands.catalog.clustered_index import SECONDS, check_seconds, check_with, clustered_index
 from headrace.commands.catalog.index_specification import checked
-from headrace.commands.catalog.time_series import FIELD as TIME_SERIES
-from headrace.commands.catalog.time_series import OPTION as SERIES
 from headrace.commands.catalog.time_series import check_with as check_with_series
-from headrace.commands.catalog.time_series import checked as checked_series
 from headrace.commands.catalog.time_series import create_time_series
 from headrace.commands.requirements import writes
 from headrace.dispatch.arguments import Fields, array, boolean, document, number, string, unsupported, without_effect
@@ -26,6 +23,9 @@ from headrace.dispatch.request import Request
 from headrace.errors import CommandError
 from headrace.execution.image_options import IMAGES, OPTION, check_database_has_images
 from headrace.execution.sources import check_view_sources
+from headrace.execution.time_series_options import FIELD as TIME_SERIES
+from headrace.execution.time_series_options import OPTION as SERIES
+from headrace.execution.time_series_options import checked as checked_series
 from headrace.execution.writes.matches import may_create
 from headrace.query.collation import filled_collation
 from headrace.query.match import parse_filter

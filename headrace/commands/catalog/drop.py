@@ -22,7 +22,7 @@ from headrace.execution.writes.rename_across_databases import move
 from headrace.query.expressions.numbers import nearest_int
 from headrace.store import catalog_changes
 from headrace.store.catalog import Collection
-from headrace.timeseries.series import is_buckets
+from headrace.timeseries.series import PREFIX, is_buckets
 
 DROP_TARGET: Final = boolean("dropTarget")
 TO: Final = string("to", required=True)
@@ -92,10 +92,7 @@ def rename(context: CommandContext, request: Request) -> dict[str, Any]:
     collection, existing = txn.collection(source), txn.collection(goal)
     if collection is None:
         raise CommandError(26, f"Source collection {source} does not exist")
-    if any(item is not None and (item.is_time_series or is_buckets(item.name)) for item in (collection, existing)):
-        raise CommandError(20, f"Renaming a time-series collection is not allowed: {source} to {goal}")
-    if is_buckets(goal.partition(".")[2]):
-        raise CommandError(20, f"Renaming to the buckets of a time-series collection is not allowed: {goal}")
+    _check_series(collection, existing, goal)
     if collection.is_view or (existing is not None and existing.is_view):
         raise CommandError(166, f"cannot rename view: {source if collection.is_view else goal}")
     if existing is not None and not DROP_TARGET.of(body):
@@ -107,6 +104,16 @@ def rename(context: CommandContext, request: Request) -> dict[str, Any]:
     for namespace in (source, goal):
         context.engine.usage.forget(namespace)
     return {}
+
+
+def _check_series(source: Collection, existing: Collection | None, goal: str) -> None:
+    """Raise 20 for a rename that would part a time series from its buckets; what an `$out` has filled takes a name."""
+    to_buckets = is_buckets(goal.partition(".")[2])
+    if to_buckets and source.name.startswith(f"{PREFIX}tmp.agg_out."):
+        return
+    both = [item for item in (source, existing) if item is not None]
+    if to_buckets or any(item.is_time_series or is_buckets(item.name) for item in both):
+        raise CommandError(20, f"Renaming a time-series collection is not allowed: {source.namespace} to {goal}")
 
 
 def counted(context: CommandContext, namespace: str) -> Collection | None:

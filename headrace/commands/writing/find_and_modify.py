@@ -31,7 +31,9 @@ from headrace.dispatch.retryable_writes import progress_of, retryable_of, statem
 from headrace.errors import CommandError
 from headrace.execution.let import variables_of
 from headrace.execution.plan import Finder, check_hint, collation_of
+from headrace.execution.time_series import Buckets, bucket_hint, buckets_of
 from headrace.execution.writes.matches import Target, created, first_match, missing
+from headrace.execution.writes.measurements import check_no_transaction, delete_measurements
 from headrace.execution.writes.updates import Applier, parsed
 from headrace.query.match.text_match import has_text
 from headrace.query.projection import Projection, parse_projection
@@ -60,6 +62,8 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
     namespace = target_of(request)
     _check(body)
     context.keeps_empty_timestamps = KEEPS_EMPTY_TIMESTAMPS.of(body)
+    if (buckets := buckets_of(context.txn, context.txn.collection(namespace))) is not None:
+        return _of_series(context, request, buckets)
     collection = writable(context, namespace)
     check_hint(collection, body.get("hint"))
     spec = QUERY.of(body)
@@ -78,6 +82,31 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
             _modify(context, request, namespace, collection, finder, variables, progress)
     predicate = None if finder is None or "upserted" in progress["last"] else finder.predicate
     return {"lastErrorObject": progress["last"], "value": _shown(body, collection, progress, predicate, variables)}
+
+
+def _of_series(context: CommandContext, request: Request, buckets: Buckets) -> dict[str, Any]:
+    """Remove one measurement of a time series. Raises 72 for an update and for a sort, which no time series takes."""
+    body, namespace, variables = request.body, target_of(request), variables_of(context, request)
+    check_no_transaction(context, "modify", namespace)
+    if not REMOVE.of(body):
+        raise CommandError(72, "Cannot perform a non-multi update on a time-series collection")
+    if body.get("sort"):
+        raise CommandError(72, "Cannot perform findAndModify with sort on a time-series collection.")
+    if body.get("fields"):
+        _projection(body, buckets.collection, None, None, variables)  # raises before a change
+    progress = progress_of(context, last={"n": 0}, document=None, sorted=None)
+    retryable = retryable_of(context, request)
+    if not progress["next"]:
+        gone: list[dict[str, Any]] = []
+        collation = collation_of(buckets.collection, body.get("collation"))
+        delete_measurements(
+            context, buckets, QUERY.of(body), collation, variables, retryable,
+            bucket_hint(buckets.series, body.get("hint")), one=True, removed=gone.append,
+        )  # fmt: skip
+        if gone:
+            progress |= {"last": {"n": 1}, "document": gone[0]}
+        statement_done(progress, 0, retryable)
+    return {"lastErrorObject": progress["last"], "value": _shown(body, buckets.collection, progress, None, variables)}
 
 
 def _check(body: dict[str, Any]) -> None:

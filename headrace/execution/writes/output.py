@@ -6,16 +6,22 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from bson import ObjectId, Timestamp
 
+from headrace import limits
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.lock_waits import wait_until_unlocked, wait_until_unused
 from headrace.dispatch.namespaces import check_namespace, writable
 from headrace.errors import AnsweredError, CommandError
 from headrace.execution.command_memory import memory_of
 from headrace.execution.plan import Finder
+from headrace.execution.time_series import Buckets, buckets_namespace, buckets_of, shown_options
+from headrace.execution.time_series_options import FIELD as SERIES_FIELD
+from headrace.execution.time_series_options import checked as checked_series
+from headrace.execution.time_series_options import create_buckets, create_series_view
 from headrace.execution.writes.inserts import insert
 from headrace.execution.writes.matches import (
     MatchedDocument,
@@ -26,6 +32,7 @@ from headrace.execution.writes.matches import (
     measure,
     missing,
 )
+from headrace.execution.writes.measurements import insert_measurements
 from headrace.query.expansion import encoded_for_storage
 from headrace.query.expressions.field_paths import walk
 from headrace.query.expressions.numbers import is_nullish
@@ -35,13 +42,17 @@ from headrace.store import catalog_changes
 from headrace.store.catalog import Collection
 from headrace.store.identity import with_id_first
 from headrace.store.write_transaction import WriteTransaction
+from headrace.timeseries.bucket import taken_apart
+from headrace.timeseries.series import PREFIX, Series
 from headrace.values.bson import encode
 
 if TYPE_CHECKING:
     from headrace.dispatch.engine import Engine
 
 _INFIX: Final = ".tmp.agg_out."
-_TEMPORARY: Final = re.compile(rf"[^.]+({re.escape(_INFIX)}[0-9a-f]{{24}}|\.tmp[0-9a-f]{{5}}\.renameCollection)")
+_TEMPORARY: Final = re.compile(
+    rf"[^.]+(\.system\.buckets)?({re.escape(_INFIX)}[0-9a-f]{{24}}|\.tmp[0-9a-f]{{5}}\.renameCollection)"
+)
 """The names of the collections that `$out`s fill, and renames into other databases."""
 
 
@@ -65,12 +76,15 @@ def write_output(
     """Write what leaves the pipeline as its last stage says; the command's own answer is empty."""
     writes = stage.writes
     goal = check_namespace(f"{writes.database}.{writes.collection}")
-    existing = writable(context, goal)
+    series = _series_option(context, goal, writes) if writes.kind == "out" else None
+    existing = writable(context, goal) if series is None else None
     if writes.kind == "out" and existing is not None and existing.capped is not None:
         raise CommandError(17152, f"namespace '{goal}' is capped so it can't be used for $out")
     with memory_of(context, {}).stage(stage.name) as memory:
         made = Tape(documents, memory, without_asking=True).documents()  # all is read before anything is written
-        if writes.kind == "out":
+        if series is not None:
+            _out_series(context, goal, made, series)
+        elif writes.kind == "out":
             _out(context, goal, made)
         else:
             for document in made:
@@ -108,6 +122,56 @@ def _out(context: CommandContext, goal: str, documents: Iterator[dict[str, Any]]
         if old is not None and old.is_view:
             raise CommandError(166, f"Namespace {goal} is a view, not a collection")
         catalog_changes.rename(context.txn, target.collection, goal, old)
+
+
+def _series_option(context: CommandContext, goal: str, writes: Any) -> dict[str, Any] | None:
+    """The option `timeseries` of what an `$out` writes; None for an ordinary collection.
+
+    Raises what `create` does, 7268700 for another collection of the name, 7406103 for a time series of other options.
+    """
+    asked = None
+    if writes.time_series is not None:
+        assert SERIES_FIELD.fields is not None
+        SERIES_FIELD.fields.check("$out.timeseries", writes.time_series)
+        asked = checked_series(writes.time_series)
+    existing = context.txn.collection(goal)
+    there = buckets_of(context.txn, existing)
+    if there is not None:
+        stored: dict[str, Any] = there.collection.options["timeseries"]
+        if asked not in (None, stored):
+            raise CommandError(7406103, f"the time-series collection {goal} has other options than those of $out")
+        return stored
+    if asked is not None and existing is not None:
+        raise CommandError(7268700, f"Cannot create a time-series collection: {goal} exists and is none")
+    return asked
+
+
+def _out_series(
+    context: CommandContext, goal: str, documents: Iterator[dict[str, Any]], option: dict[str, Any]
+) -> None:  # fmt: skip
+    """As `_out`, for a time series: its buckets are replaced."""
+    database, txn = goal.partition(".")[0], context.txn
+    temporary = f"{database}.{PREFIX}{_INFIX[1:]}{ObjectId()}"
+    with temporary_collection(context, temporary):
+        old = buckets_of(txn, txn.collection(goal))
+        options = {"timeseries": option} if old is None else shown_options(old.collection)
+        target = Target(context, create_buckets(txn, temporary, options))
+        more = [] if old is None else old.collection.indexes
+        names = {index.name for index in target.collection.indexes}
+        catalog_changes.create_indexes(txn, target.collection, [item.spec for item in more if item.name not in names])
+        series = Series.of(option)
+        while some := list(islice(documents, limits.INSERT_COUNT)):
+            context.tick()
+            measurements = [taken_apart(series, with_id_first(encoded_for_storage(item))) for item in some]
+            insert_measurements(context, Buckets(target.collection, series), measurements, None)
+        wait_until_unused(context, goal)
+        old = buckets_of(context.txn, context.txn.collection(goal))
+        if old is None and context.txn.collection(goal) is not None:
+            raise CommandError(7268700, f"Cannot create a time-series collection: {goal} exists and is none")
+        to = buckets_namespace(goal)
+        catalog_changes.rename(context.txn, target.collection, to, context.txn.collection(to))
+        if old is None:
+            create_series_view(context.txn, goal, options)
 
 
 def _temporary(context: CommandContext, namespace: str, like: Collection | None) -> Target:

@@ -38,6 +38,8 @@ class Writes:
     on: tuple[str, ...] = ("_id",)
     when_matched: str | Callable[[Document, Document], Document] = "merge"
     when_not_matched: str = "insert"
+    time_series: Document | None = None
+    """The option of the time series that an `$out` writes."""
 
     def decide(self, existing: Document | None, document: Document) -> Document | None:
         """The document to be stored in place of `existing`, or as a new one; None to leave things as they are.
@@ -82,13 +84,19 @@ class WritingStage(Stage):
 
 
 def parse_out(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
-    """The stage of `{$out: collection}` or `{$out: {db, coll}}`."""
+    """The stage of `{$out: collection}` or `{$out: {db, coll, timeseries}}`."""
     if type(spec) not in (str, dict):
         raise CommandError(16990, f"$out only supports a string or object argument, but found {type_name(spec)}")
-    database, collection = _target(name, spec, context)
+    series = spec.get("timeseries") if type(spec) is dict else None
+    if series is not None and type(series) is not dict:
+        raise CommandError(
+            14, f"BSON field '$out.timeseries' is the wrong type '{type_name(series)}', expected type 'object'"
+        )
+    target = {field: part for field, part in spec.items() if field != "timeseries"} if type(spec) is dict else spec
+    database, collection = _target(name, target, context)
     if collection.startswith("$") or len(f"{database}.{collection}".encode()) > limits.NAMESPACE_BYTES_MAX:
         raise CommandError(20, f"Invalid $out target namespace: '{database}.{collection}'")
-    return (WritingStage(name, spec, Writes("out", database, collection)),)
+    return (WritingStage(name, spec, Writes("out", database, collection, time_series=series)),)
 
 
 def _target(name: str, value: Any, context: PipelineContext) -> tuple[str, str]:
