@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from websockets.sync.client import connect
+from websockets.sync.client import ClientConnection, connect
 
 from tests.waiting import until
 
@@ -27,8 +27,8 @@ KEYS: Final = {"Enter": (13, "\r"), "Tab": (9, "")}
 class Page:
     """One page of the browser."""
 
-    def __init__(self, address: str) -> None:
-        self._socket = connect(address, max_size=None)
+    def __init__(self, socket: ClientConnection) -> None:
+        self._socket = socket
         self._numbers = itertools.count(1)
         self.problems: list[str] = []
         """Exceptions, refused scripts and other errors of the page."""
@@ -134,7 +134,8 @@ def chromium(folder: Path) -> Iterator[Page]:
             socket.send(json.dumps({"id": 1, "method": "Target.getTargets"}))
             found = json.loads(socket.recv(timeout=60))["result"]["targetInfos"]
         target = next(one["targetId"] for one in found if one["type"] == "page")
-        yield Page(f"ws://127.0.0.1:{port}/devtools/page/{target}")
+        with connect(f"ws://127.0.0.1:{port}/devtools/page/{target}", max_size=None) as socket:
+            yield Page(socket)
     finally:
         process.terminate()
         process.wait(30)

@@ -30,6 +30,7 @@ function show() {
   }
   document.title = `${title} · Headrace console`;
   main.replaceChildren(el("h2", {}, title));
+  scrollTo(0, 0);
   close = view(main, words.join("/"));
 }
 

@@ -83,6 +83,7 @@ export function size(bytes) {
 
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return "–";
+  if (seconds === 0) return "0 s";
   if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
   const parts = [];
   for (const [unit, length] of [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]]) {

@@ -19,12 +19,12 @@ export function makePlot(title, series, format) {
     chart?.destroy();
     const axis = { stroke: colour("--text-weak"), grid: { stroke: colour("--rule"), width: 1 }, ticks: { show: false }, font: "11px system-ui" };
     chart = new uPlot({
-      width: Math.max(box.clientWidth, 200), height: 150, legend: { show: false }, cursor: { show: false }, series: lines(),
+      width: Math.max(box.clientWidth, 200), height: 140, legend: { show: false }, cursor: { show: false }, series: lines(),
       scales: { y: { range: (_, low, high) => [Math.min(low ?? 0, 0), (high ?? 0) > 0 ? high * 1.1 : 1] } },
-      axes: [{ ...axis, values: (_, ticks) => ticks.map(clock) }, { ...axis, size: 62, values: (_, ticks) => ticks.map(format) }],
+      axes: [{ ...axis, size: 28, values: (_, ticks) => ticks.map(clock) }, { ...axis, size: 62, values: (_, ticks) => ticks.map(format) }],
     }, data, box);
   }
-  const resized = new ResizeObserver(() => chart?.setSize({ width: Math.max(box.clientWidth, 200), height: 150 }));
+  const resized = new ResizeObserver(() => chart?.setSize({ width: Math.max(box.clientWidth, 200), height: 140 }));
   resized.observe(box);
   scheme.addEventListener("change", make);
 

@@ -17,16 +17,20 @@ export function slow(main) {
 
 function found({ shapes, off, refused }) {
   const rows = shapes.map((shape) => [
-    shape.namespace, shape.operation, el("code", {}, shape.filter), shape.sort && el("code", {}, shape.sort), count(shape.count), `${count(shape.millis)} ms`,
-    `${count(shape.millisMax)} ms`, `${count(shape.examined)} / ${count(shape.returned)}`, shape.plan, advice(shape),
+    shape.namespace, shape.operation, question(shape), advice(shape), count(shape.count), `${count(shape.millis)} ms`,
+    `${count(shape.millisMax)} ms`, `${count(shape.examined)} / ${count(shape.returned)}`, shape.plan,
   ]);
   return [
     rows.length
-      ? table("Slowest in total first", ["Collection", "Operation", "Filter", "Sort", "Count", "Time", "Longest", "Examined / returned", "Plan", "Index that would help"], rows, [4, 5, 6, 7])
+      ? table("Slowest in total first", ["Collection", "Operation", "Filter", "Index that would help", "Count", "Time", "Longest", "Examined / returned", "Plan"], rows, [4, 5, 6, 7])
       : el("p", {}, "The profiler has recorded nothing."),
     off.length ? el("p", {}, "The profiler is off for ", off.join(", "), ". To turn it on: ", el("code", {}, "db.setProfilingLevel(1, {slowms: 20})")) : "",
     refused.length ? el("p", {}, `Not shown, as this user may not read the profiler: ${refused.join(", ")}`) : "",
   ].filter(Boolean);
+}
+
+function question(shape) {
+  return el("div", {}, el("code", {}, shape.filter), shape.sort ? el("div", {}, "sorted by ", el("code", {}, shape.sort)) : "");
 }
 
 function advice(shape) {
