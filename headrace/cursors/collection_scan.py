@@ -6,7 +6,7 @@ fetches the current view for each chunk.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Self, TypeVar
 
 from headrace import limits
@@ -76,6 +76,12 @@ class ChunkedScan:
                 return chunk.pop()
             tick()
         raise StopIteration
+
+    def chunks(self) -> Iterator[list[bytes]]:
+        """All documents that are left, as they are read; for one that takes all. May pause before each."""
+        for first in self:
+            chunk, self._buffer = [first, *reversed(self._buffer)], []
+            yield chunk
 
     def _chunk(self) -> list[bytes] | None:
         """The next documents, at most about `_count` of them; empty where all were left out, None at the end."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -23,12 +24,16 @@ from headrace.execution.time_series import source_of, unpacked
 from headrace.execution.writes.output import write_output
 from headrace.query.expansion import encoded
 from headrace.query.pipeline import PipelineContext, Stage, parse_pipeline, run_pipeline
+from headrace.query.projection import included_fields
 from headrace.query.stages.group import Group
+from headrace.query.stages.limit import Limit, Skip
 from headrace.query.stages.server_stage import ServerStage
 from headrace.query.stages.sort_stage import Sort
-from headrace.query.stages.stage import EqualDocuments
+from headrace.query.stages.stage import DocumentStage, EqualDocuments
 from headrace.query.stages.unwind import Unwind
+from headrace.time_limit import limited
 from headrace.values.bson import decode, encode_in_order
+from headrace.values.bson.columns import cut_documents
 
 
 def pipeline_context_of(
@@ -102,6 +107,7 @@ def run_pipeline_on(
     if not (stages and _writes(stages[-1])):
         if stages and isinstance(stages[0], Sort):
             results, stages = stages[0].apply_raw(results), stages[1:]
+        results, stages = _on_raw(stages, results, scored=is_scored(pipeline_context))
         if not stages:
             return results
     if not is_scored(pipeline_context):
@@ -109,6 +115,33 @@ def run_pipeline_on(
         if grouped is not None:
             return _finish(context, namespace, grouped[0], grouped[1])
     return _finish(context, namespace, stages, map(decode, results))
+
+
+def _on_raw(
+    stages: tuple[Stage, ...], raws: Iterator[bytes], *, scored: bool
+) -> tuple[Iterator[bytes], tuple[Stage, ...]]:  # fmt: skip
+    """The raw documents that leave the first stages that need not decode them, and the stages that are left."""
+    while stages:
+        stage = stages[0]
+        if isinstance(stage, Limit):
+            raws = islice(raws, stage.count)
+        elif isinstance(stage, Skip):
+            raws = islice(raws, stage.count, None)
+        elif isinstance(stage, DocumentStage) and stage.name == "$project" and not scored:
+            fields, project = included_fields(stage.spec), limited(stage.each)
+            if fields is None:
+                break
+            raws = cut_documents(raws, fields, partial(_projected, project))
+        else:
+            break
+        stages = stages[1:]
+    return raws, stages
+
+
+def _projected(project: Callable[[dict[str, Any]], dict[str, Any] | None], raw: bytes) -> bytes:
+    document = project(decode(raw))
+    assert document is not None
+    return encoded(document)
 
 
 def _grouped_by_columns(

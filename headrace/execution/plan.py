@@ -409,15 +409,20 @@ class Finder:
         """Raw documents of `documents` that match; nothing is decoded where everything does."""
         predicate, within = self.predicate, self._within
         if predicate is None and within is None:
-            yield from documents()
-            return
+            return documents()
         if self.marks_scores and self.text is not None and predicate is not None:
-            yield from _with_scores(documents(), predicate, self.text)
-            return
-        for raw in documents():
-            tick()
-            if (predicate is None or predicate(decode(raw))) and (within is None or within(raw)):
-                yield raw
+            return _with_scores(documents(), predicate, self.text)
+        return _matching(documents(), predicate, within)
+
+
+def _matching(
+    documents: Iterator[bytes], predicate: Predicate | None, within: Callable[[bytes], bool] | None
+) -> Iterator[bytes]:  # fmt: skip
+    """Raw documents that match, and whose keys are within a range."""
+    for raw in documents:
+        tick()
+        if (predicate is None or predicate(decode(raw))) and (within is None or within(raw)):
+            yield raw
 
 
 def _with_scores(

@@ -4,14 +4,17 @@
     sorter.add(key, record) ...
     for record in sorter.sorted(): ...
 
-Rule: stable, and the command may pause before each record that leaves: a chunk is sorted in some milliseconds, and
-chunks are merged as records are asked for. A run on disk holds records only; their keys are computed again.
+Rule: stable, and the command may pause between chunks: one is sorted in some milliseconds, and parts as large as a
+chunk are put together as records are asked for. A run on disk holds records only; their keys are computed again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
 from heapq import merge
+from itertools import chain, compress, islice
+from operator import itemgetter
 from typing import Any, Final
 
 from headrace.query.operation_memory import RecordStream, StageMemory
@@ -19,6 +22,8 @@ from headrace.turns import paced, tick
 
 CHUNK_COUNT: Final = 4096
 """Records sorted at once: about four milliseconds."""
+_STRIDE: Final = 256
+"""Each 256th record of a chunk shows how the chunks are cut where they are put together."""
 RECORD_BYTES: Final = 64
 """Counted for a record besides its own bytes."""
 
@@ -73,6 +78,21 @@ class Sorter:
         if len(chunk) >= CHUNK_COUNT or self._bytes >= self._memory.step:
             self._end_chunk()
 
+    def add_all(self, keys: Sequence[Key], records: Sequence[bytes]) -> None:
+        """Take some records, of which those are left out that are not wanted. Raises as `add`."""
+        bound, step = self._bound, self._step
+        if bound is not None:
+            chosen = [key > bound for key in keys] if self._descending else [key < bound for key in keys]
+            keys, records = list(compress(keys, chosen)), list(compress(records, chosen))
+        end = self._next + step * len(records)
+        self._chunk += [
+            (*key, number, record) for key, number, record in zip(keys, range(self._next, end, step), records)
+        ]
+        self._next = end
+        self._bytes += sum(map(len, records))
+        if len(self._chunk) >= CHUNK_COUNT or self._bytes >= self._memory.step:
+            self._end_chunk()
+
     def _end_chunk(self) -> None:
         """Sort what has come since the last chunk."""
         tick()
@@ -95,7 +115,7 @@ class Sorter:
         """Put all chunks on disk, as one run."""
         stream = self._memory.spill_stream()
         records, size = 0, self._held
-        for item in self._merged(self._chunks):
+        for item in paced(_merged(self._chunks, descending=self._descending)):
             stream.append(item[-1])
             records += 1
         self._chunks, self._held = [], 0
@@ -107,13 +127,11 @@ class Sorter:
     def sorted(self) -> Iterator[bytes]:
         """The records in order. Called once."""
         self._end_chunk()
-        runs = [self._read(number, stream) for number, stream in self._runs]
-        left = -1 if self._count_max is None else self._count_max
-        for item in self._merged([*runs, *self._chunks]):
-            if not left:
-                return
-            left -= 1
-            yield item[-1]
+        items = _merged(self._chunks, descending=self._descending)
+        if self._runs:
+            runs = [self._read(number, stream) for number, stream in self._runs]
+            items = paced(merge(*runs, items, reverse=self._descending))
+        return islice(map(itemgetter(-1), items), self._count_max)
 
     def _read(self, number: int, stream: RecordStream) -> Iterator[Item]:
         """A run, its items numbered alike: after those of the runs before it, and before all that came later."""
@@ -121,5 +139,31 @@ class Sorter:
         for record in stream.records():
             yield (*key_of(record), number, record)
 
-    def _merged(self, sources: list[Any]) -> Iterator[Item]:
-        return paced(sources[0] if len(sources) == 1 else merge(*sources, reverse=self._descending))
+
+def _merged(chunks: Sequence[list[Item]], *, descending: bool) -> Iterator[Item]:
+    """The items of sorted chunks in order: what lies between two of a sample of them is sorted at once, which takes a
+    fraction of a merge one by one. Pauses before each such part."""
+    if len(chunks) == 1:
+        yield from chunks[0]
+        return
+    if descending:
+        for chunk in chunks:
+            chunk.reverse()  # for the search
+    sample = sorted(chain.from_iterable(chunk[_STRIDE - 1 :: _STRIDE] for chunk in chunks))
+    bounds = sample[CHUNK_COUNT // _STRIDE - 1 :: CHUNK_COUNT // _STRIDE]
+    if descending:
+        bounds.reverse()
+    reached = [len(chunk) if descending else 0 for chunk in chunks]
+    for bound in (*bounds, None):
+        tick()
+        part: list[Item] = []
+        for number, chunk in enumerate(chunks):
+            start = reached[number]
+            if bound is not None:
+                end = bisect_left(chunk, bound)
+            else:
+                end = 0 if descending else len(chunk)
+            part += chunk[end:start] if descending else chunk[start:end]
+            reached[number] = end
+        part.sort(reverse=descending)
+        yield from part

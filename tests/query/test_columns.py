@@ -12,16 +12,21 @@ from bson import Binary, Code, DBRef, Int64
 
 from headrace import limits
 from headrace.errors import CommandError
+from headrace.query import external_sort
 from headrace.query.match import parse_filter
 from headrace.query.match.column_tests import columns_test
 from headrace.query.operation_memory import OperationMemory
 from headrace.query.pipeline import PipelineContext, parse_pipeline, run_pipeline
+from headrace.query.projection import Projection, included_fields, parse_projection
+from headrace.query.sort import SortKey, parse_sort
+from headrace.query.sort_columns import SortColumns
 from headrace.query.stages.group import Group
 from headrace.query.stages.group_columns import group_columns
+from headrace.query.stages.sort_stage import Sort
 from headrace.query.stages.unwind import Unwind
 from headrace.store.temporary.spill_file import SpillFolder
 from headrace.values.bson import MISSING, decode, encode, encode_in_order
-from headrace.values.bson.columns import Columns
+from headrace.values.bson.columns import Columns, cut_documents, field_reader
 from tests.differential.documents import RARE, Values
 from tests.differential.queries import filter_of
 
@@ -31,6 +36,8 @@ Document = dict[str, Any]
 @pytest.fixture(autouse=True)
 def _patterns_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "DECODED_COUNT", 0)
+    for name in ("", "_id", "a", "aa", "b", "c", "missing", "u"):
+        field_reader(name)
 
 
 def random_documents(seed: int, count: int = 30) -> tuple[Values, list[bytes]]:
@@ -177,3 +184,55 @@ def test_a_group_by_columns_goes_on_where_its_memory_is_full(tmp_path: Path) -> 
     assert columns is not None
     expected = run_pipeline(parse_pipeline(stages, context=PipelineContext()), map(decode, documents))
     assert sorted(map(encode, group.apply_columns(columns, iter(documents)))) == sorted(map(encode, expected))
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_sort_keys_by_columns_are_those_of_the_evaluator(part: int) -> None:
+    for seed in range(50 * part, 50 * part + 50):
+        _, documents = random_documents(seed, 40)
+        random = Random(seed)
+        paths = random.sample(["a", "b", "c", "_id", "a.b", "b.c"], random.choice([1, 1, 2, 3]))
+        order = parse_sort({path: random.choice([1, -1]) for path in paths})
+
+        def keys(order: SortKey = order, documents: list[bytes] = documents) -> list[Any]:
+            return [order.merge_key(decode(document)) for document in documents]
+
+        expected: Any = None
+        try:
+            expected = keys()
+        except CommandError as error:
+            with pytest.raises(CommandError) as raised:
+                SortColumns(order).of(documents)
+            assert raised.value.code == error.code
+        else:
+            assert list(SortColumns(order).of(documents)) == expected
+
+
+@pytest.mark.parametrize("direction", [1, -1])
+@pytest.mark.parametrize("wanted", [None, 1, 50])
+def test_chunks_are_put_together_in_order(direction: int, wanted: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(external_sort, "CHUNK_COUNT", 16)
+    monkeypatch.setattr(external_sort, "_STRIDE", 4)
+    random = Random(1)
+    whole = [{"_id": number, "a": random.choice([number, random.randrange(20), 7])} for number in range(700)]
+    spec = {"$sort": {"a": direction}}
+    stages = [spec] if wanted is None else [spec, {"$limit": wanted}]
+    (sort, *_) = parse_pipeline(stages, context=PipelineContext())
+    assert isinstance(sort, Sort)
+    expected = sorted(whole, key=lambda document: direction * document["a"])
+    assert list(map(decode, sort.apply_raw(map(encode, whole)))) == expected[:wanted]
+
+
+def test_projections_by_columns_are_those_of_the_evaluator() -> None:
+    for seed in range(100):
+        _, documents = random_documents(seed, 40)
+        names = Random(seed).sample(["a", "b", "c", "_id"], 2)
+        spec = dict.fromkeys(names, 1) | ({} if "_id" in names else {"_id": 0})
+        project = parse_projection(spec, kind="find")
+        fields = included_fields(spec)
+        assert fields is not None
+
+        def otherwise(raw: bytes, project: Projection = project) -> bytes:
+            return encode_in_order(project(decode(raw)))
+
+        assert list(cut_documents(iter(documents), fields, otherwise)) == list(map(otherwise, documents))

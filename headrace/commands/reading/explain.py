@@ -59,6 +59,7 @@ from headrace.query.command_shape import SHAPED, command_shape, hash_of_shape
 from headrace.query.expansion import encoded
 from headrace.query.match import parse_filter
 from headrace.query.pipeline import PipelineContext, parse_pipeline
+from headrace.query.projection import included_fields
 from headrace.query.sort import parse_sort
 from headrace.query.stages.geo_near import GeoNear
 from headrace.query.stages.server_stage import ServerStage
@@ -218,7 +219,7 @@ def _find(context: CommandContext, request: Request) -> Plan:
     if limit is not None and not sorts:
         stage = {"stage": "LIMIT", "limitAmount": Int64(limit), "inputStage": stage}
     if body.get("projection") and (read is None or read.covered is None):
-        kind = "DEFAULT" if find.covering(body["projection"]) is None else "SIMPLE"
+        kind = "DEFAULT" if included_fields(body["projection"]) is None else "SIMPLE"
         stage = {"stage": f"PROJECTION_{kind}", "transformBy": body["projection"], "inputStage": stage}
 
     def run_plan(stage_counts: StageCounts) -> tuple[int, dict[str, int]]:

@@ -49,12 +49,13 @@ from headrace.query.expressions.expression import Evaluate
 from headrace.query.expressions.numbers import to_long
 from headrace.query.match import parse_filter
 from headrace.query.match.text_match import has_text
-from headrace.query.projection import Projection, parse_projection
+from headrace.query.projection import Projection, included_fields, parse_projection
 from headrace.query.sort import SortKey, parse_sort
 from headrace.query.stages.sort_stage import Sort
 from headrace.query.text_score import MARK, TextScore
 from headrace.store.catalog import Collection
 from headrace.values.bson import decode
+from headrace.values.bson.columns import cut_documents
 
 if TYPE_CHECKING:
     from headrace.dispatch.engine import Engine
@@ -168,7 +169,7 @@ def selected(
     wanted = None if limit is None else skip + limit
     metadata = marks_metadata(projection)
     marked = bool(metadata) or RETURN_KEY.of(body) or SHOW_RECORD_ID.of(body)
-    covered = covering(projection) if projection and not marked else None
+    covered = included_fields(projection) if projection and not marked else None
     score = TextScore() if has_text(spec) else None
     order = Order(parse_sort(sort, collation, score=score) if sort else None, wanted, covered)
 
@@ -209,21 +210,10 @@ def selected(
         return Opened(map(show, matches), plan)
     if project is None:
         return Opened(matches, plan)
-    return Opened((encoded(project(decode(raw))) for raw in matches), plan)
-
-
-def covering(projection: dict[str, Any]) -> tuple[str, ...] | None:
-    """The fields that are all a projection shows; None where it does more than include some by name."""
-    if len(projection) > limits.INDEX_FIELD_COUNT_MAX + 1:  # no index has that many fields
-        return None
-    fields = [name for name in projection if name != "_id"]
-    if any(name.startswith("$") or "." in name for name in fields):
-        return None
-    if not all(type(value) in (bool, float, int, Int64) for value in projection.values()):
-        return None
-    if not all(projection[name] for name in fields) or not (fields or projection.get("_id")):
-        return None
-    return (*fields, "_id") if projection.get("_id", True) else tuple(fields)
+    each = project
+    if covered is not None and score is None:
+        return Opened(cut_documents(matches, covered, lambda raw: encoded(each(decode(raw)))), plan)
+    return Opened((encoded(each(decode(raw))) for raw in matches), plan)
 
 
 def _projection(

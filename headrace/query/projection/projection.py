@@ -12,6 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+from bson import Int64
+
+from headrace import limits
 from headrace.query.collation import Collation
 from headrace.query.match import Predicate
 from headrace.query.projection.executor import excluder, includer
@@ -100,3 +103,17 @@ def _steps(
         return result
 
     return apply
+
+
+def included_fields(projection: dict[str, Any]) -> tuple[str, ...] | None:
+    """The fields that are all a projection shows; None where it does more than include some by name."""
+    if len(projection) > limits.INDEX_FIELD_COUNT_MAX + 1:  # no index has that many fields
+        return None
+    fields = [name for name in projection if name != "_id"]
+    if any(name.startswith("$") or "." in name for name in fields):
+        return None
+    if not all(type(value) in (bool, float, int, Int64) for value in projection.values()):
+        return None
+    if not all(projection[name] for name in fields) or not (fields or projection.get("_id")):
+        return None
+    return (*fields, "_id") if projection.get("_id", True) else tuple(fields)

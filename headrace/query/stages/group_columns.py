@@ -10,7 +10,6 @@ keys were first seen.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from headrace.query.accumulators.states import STATE_FACTORIES
@@ -22,7 +21,7 @@ from headrace.query.stages.growth_watch import WATCH_COUNT, Groups, GrowthWatch
 from headrace.query.stages.unwind import Unwind
 from headrace.turns import tick
 from headrace.values.bson import MISSING, decode
-from headrace.values.bson.columns import Columns, small_batches
+from headrace.values.bson.columns import FIELD_COUNT_MAX, Columns, batches
 from headrace.values.order import hash_key
 
 if TYPE_CHECKING:
@@ -31,9 +30,6 @@ if TYPE_CHECKING:
 
 Column: TypeAlias = Sequence[Any]
 
-BATCH_COUNT: Final = 256
-_FIELD_COUNT_MAX: Final = 4
-"""The fields that are read; with more, it is quicker to decode the documents."""
 _OWN_HASHES: Final = frozenset({int, str})
 
 
@@ -104,14 +100,13 @@ class GroupColumns:
         group, columns = self._group, Columns(self._names)
         watch = GrowthWatch(group, memory) if group.grows else None
         size = unwatched = 0
-        while batch := list(islice(documents, BATCH_COUNT)):
-            for some in small_batches(batch):
-                tick()
-                rows = RowBatch(columns.values(some), len(some))
-                if self._unwind is not None:
-                    rows = rows.unwound(self._unwind.path[0], keeps_empty=self._unwind.keeps_empty)
-                size += self._add(rows, groups)
-                unwatched += rows.count
+        for batch in batches(documents):
+            tick()
+            rows = RowBatch(columns.values(batch), len(batch))
+            if self._unwind is not None:
+                rows = rows.unwound(self._unwind.path[0], keeps_empty=self._unwind.keeps_empty)
+            size += self._add(rows, groups)
+            unwatched += rows.count
             if watch is not None and unwatched >= WATCH_COUNT and watch.is_due(unwatched // WATCH_COUNT * WATCH_COUNT):
                 size = watch.measure(groups.values()) - memory.used
             unwatched %= WATCH_COUNT
@@ -175,7 +170,7 @@ def group_columns(group: Group, unwind: Unwind | None = None) -> GroupColumns | 
         if fields is None:
             return None
         names |= fields
-    if len(names) > _FIELD_COUNT_MAX:
+    if len(names) > FIELD_COUNT_MAX:
         return None
     return GroupColumns(
         group, sorted(names), _key_reader(key, group), list(map(_reader, inputs, [group] * len(inputs))), unwind

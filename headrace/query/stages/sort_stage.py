@@ -11,10 +11,13 @@ from headrace.query.expansion import encoded_between
 from headrace.query.expressions.expression import Evaluate
 from headrace.query.operation_memory import UNBOUNDED, OperationMemory
 from headrace.query.sort import SortKey, parse_sort
+from headrace.query.sort_columns import SortColumns
 from headrace.query.stages.limit import Limit, Skip
 from headrace.query.stages.stage import Document, DocumentStage, PipelineContext, Stage
 from headrace.time_limit import limited
+from headrace.turns import tick
 from headrace.values.bson import decode
+from headrace.values.bson.columns import batches
 
 ONE_BY_ONE: Final = frozenset({
     "$addFields", "$graphLookup", "$limit", "$lookup", "$match", "$project", "$redact", "$replaceRoot", "$replaceWith",
@@ -65,12 +68,12 @@ class Sort(Stage):
             yield from map(decode, sorter.sorted())
 
     def apply_raw(self, documents: Iterator[bytes]) -> Iterator[bytes]:
-        """As `apply`, over encoded documents."""
+        """As `apply`, over encoded documents, of which only the fields that it sorts by are decoded."""
         with self.memory.stage("$sort") as memory:
-            sorter, key = self.order.sorter(memory, self.count_max), limited(self.order.merge_key)
-            for raw in documents:
-                if sorter.wants(order := key(decode(raw))):
-                    sorter.add(order, raw)
+            sorter, keys = self.order.sorter(memory, self.count_max), SortColumns(self.order)
+            for batch in batches(documents):
+                tick()
+                sorter.add_all(keys.of(batch), batch)
             yield from sorter.sorted()
 
 

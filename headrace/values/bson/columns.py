@@ -13,10 +13,9 @@ Making a pattern takes some milliseconds, so the first documents are decoded as 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import repeat
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from bson import InvalidBSON
 
@@ -28,6 +27,10 @@ from headrace.values.bson.value_types import MISSING
 _FIRST: Final = 4
 """Where the first element of a document begins."""
 _READER_COUNT: Final = 64
+FIELD_COUNT_MAX: Final = 4
+"""Fields that are read; with more, it is quicker to decode the documents."""
+BATCH_COUNT: Final = 256
+"""Documents whose columns are read at once: half a millisecond."""
 
 
 def _sized(sizes: range, counted: int) -> bytes:
@@ -94,21 +97,28 @@ def decode_elements(elements: Sequence[bytes | None]) -> list[Any]:
     return [MISSING if element is None else next(left) for element in elements]
 
 
-@lru_cache(_READER_COUNT)
+_readers: Final[dict[str, FieldReader]] = {}
+
+
 def field_reader(name: str) -> FieldReader:
-    """The reader of a field; the first call for a name takes some milliseconds."""
-    return FieldReader(name)
+    """The reader of a field, which takes some milliseconds to make; those made last are kept."""
+    reader = _readers.pop(name, None) or FieldReader(name)
+    _readers[name] = reader
+    if len(_readers) > _READER_COUNT:
+        _readers.pop(next(iter(_readers)), None)
+    return reader
 
 
 class Columns:
     """Reads fields of the documents of one scan. Each is looked for behind the one before it in another document."""
 
-    __slots__ = ("_decoded", "_readers", "names")
+    __slots__ = ("_decoded", "_names_left", "_readers", "names")
 
     def __init__(self, names: Iterable[str]) -> None:
         self.names = tuple(names)
         self._decoded = 0
-        self._readers: dict[str, FieldReader] | None = None
+        self._names_left = list(self.names)
+        self._readers: dict[str, FieldReader] = {}
 
     def values(self, documents: Sequence[bytes]) -> dict[str, list[Any]]:
         """The values of the documents by name. Raises `bson.InvalidBSON`, if it is noticed."""
@@ -140,19 +150,25 @@ class Columns:
                 yield (len(body) + 5).to_bytes(4, "little") + body + b"\0"
 
     def _is_ready(self, documents: Sequence[bytes]) -> bool:
-        """Whether there are patterns. Called with all documents; the last that is decoded as a whole shows the order of
-        the fields."""
-        if self._readers is None:
-            self._decoded += len(documents)
-            if self._decoded < limits.DECODED_COUNT or not documents:
-                return False
+        """Whether there are patterns for all fields. Called with all documents. Makes one pattern at a time, so that
+        the command may pause between them. A document shows the order of the fields."""
+        if not self._names_left:
+            return True
+        self._decoded += len(documents)
+        if self._decoded < limits.DECODED_COUNT or not documents:
+            return False
+        if not self._readers:
             first = list(decode(documents[0]))
-            names = sorted(self.names, key=lambda name: first.index(name) if name in first else len(first))
-            self._readers = {name: field_reader(name) for name in names}
+            self._names_left.sort(key=lambda name: first.index(name) if name in first else len(first), reverse=True)
+        while self._names_left:
+            name = self._names_left.pop()
+            was_there = name in _readers
+            self._readers[name] = field_reader(name)
+            if not was_there and self._names_left:
+                return False
         return True
 
     def _matches(self, documents: Sequence[bytes]) -> Iterator[tuple[str, FieldReader, list[Any]]]:
-        assert self._readers is not None
         starts: Iterable[int] = repeat(_FIRST)
         for name, reader in self._readers.items():
             matches = list(map(reader.match, documents, starts))
@@ -174,3 +190,55 @@ def small_batches(documents: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
             start, size = end, 0
         size += len(document)
     yield documents[start:]
+
+
+class Chunked(Protocol):
+    """An iterator of documents that has read some at once."""
+
+    def chunks(self) -> Iterator[list[bytes]]:
+        """All documents that are left, as they are read."""
+
+
+def batches(documents: Iterator[bytes]) -> Iterator[Sequence[bytes]]:
+    """All documents in batches of few bytes, unless one document is large."""
+    if not hasattr(documents, "chunks"):
+        yield from growing_batches(documents, BATCH_COUNT)
+        return
+    batch: list[bytes] = []
+    scan: Chunked = documents  # type: ignore[assignment]
+    for chunk in scan.chunks():
+        batch += chunk
+        if len(batch) >= BATCH_COUNT or len(batch) * len(batch[0]) >= limits.COLUMN_BYTES:
+            yield from small_batches(batch)
+            batch = []
+    yield from small_batches(batch)
+
+
+def growing_batches(documents: Iterator[bytes], count: int = 1) -> Iterator[Sequence[bytes]]:
+    """As `batches`; the first has `count` documents at most, each next one twice as many, so that few are read that are
+    perhaps not asked for."""
+    batch: list[bytes] = []
+    size = 0
+    for document in documents:
+        batch.append(document)
+        size += len(document)
+        if size >= limits.COLUMN_BYTES or len(batch) >= count:
+            yield batch
+            count = min(2 * count, BATCH_COUNT)
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def cut_documents(
+    documents: Iterator[bytes], names: Iterable[str], otherwise: Callable[[bytes], bytes]
+) -> Iterator[bytes]:  # fmt: skip
+    """The documents with these top-level fields alone, in their order; `otherwise` cuts those that are not read by
+    columns."""
+    columns = Columns(names)
+    if len(columns.names) > FIELD_COUNT_MAX:
+        yield from map(otherwise, documents)
+        return
+    for batch in growing_batches(documents):
+        for document, cut in zip(batch, columns.cut(batch)):
+            yield otherwise(document) if cut is None else cut
