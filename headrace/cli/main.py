@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import headrace
-from headrace.cli import backup, check, doctor, standby, tls, token_command
+from headrace.cli import backup, check, compact, doctor, standby, tls, token_command
 from headrace.cli.arguments import (
     EXIT_INTERRUPTED,
     EXIT_PIPE_CLOSED,
@@ -92,6 +92,7 @@ def build_parser() -> argparse.ArgumentParser:
     pipeline = commands.add_parser("pipeline", help="run a job of the Spark pipeline", allow_abbrev=False)
     add_actions(pipeline)
     check.add_parser(commands)
+    compact.add_parser(commands)
     tls.add_parser(commands)
     user = commands.add_parser("user", help="create users in a data directory", allow_abbrev=False)
     add_user_actions(user)

@@ -50,6 +50,7 @@ from headrace.dispatch.options import ServerOptions
 from headrace.dispatch.profiling.profiler import Profiler
 from headrace.dispatch.profiling.usage import Usage
 from headrace.dispatch.request import ClientInfo, Request
+from headrace.dispatch.server_info import first_history_id
 from headrace.dispatch.sessions import checked_out_key
 from headrace.dispatch.shell import NoShell, Shell
 from headrace.dispatch.wait import Wait
@@ -80,6 +81,8 @@ class Engine:
         """
         sys.setrecursionlimit(max(sys.getrecursionlimit(), limits.RECURSION_DEPTH_MAX))
         self.store = store
+        if store.history_id is None and store.oplog_enabled and not store.is_beside:
+            store.keep_history_id(first_history_id(options))
         self.options = options
         self.clock = clock or store.clock
         self.commands = commands

@@ -12,7 +12,13 @@ from headrace.clock import Clock
 from headrace.dispatch.options import ServerOptions
 from headrace.dispatch.request import ClientInfo
 from headrace.dispatch.shell import Shell
+from headrace.hashing import sha256
 from headrace.memory_budget import Memory
+
+
+def first_history_id(options: ServerOptions) -> bytes:
+    """Return the id of the history in a directory of a version that stored none: derived, so that it stays the same."""
+    return sha256(f"{options.replica_set}\0{options.dbpath.absolute()}".encode())[:12]
 
 
 class ServerInfo(Protocol):

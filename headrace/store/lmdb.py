@@ -89,6 +89,7 @@ class LmdbEnvironment:
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock_file: int | None = _lock(self.path)
         try:
+            (self.path / NEW_FILE).unlink(missing_ok=True)
             if not self.temporary and not self._file_bytes():
                 _make_data_file(self.path)
                 for folder in (self.path, *made):
@@ -304,6 +305,36 @@ def read_only(path: pathlib.Path) -> Iterator[tuple[Transaction, dict[str, Table
                 with contextlib.suppress(lmdb.NotFoundError, lmdb.ReadonlyError):
                     tables[name] = Table(environment.open_db(name.encode(), transaction, create=False))
             yield cast("Transaction", transaction), tables
+    finally:
+        environment.close()
+
+
+@contextlib.contextmanager
+def alone(path: pathlib.Path) -> Iterator[None]:
+    """Wait until nobody reads beside this process, which has the directory open, and let nobody begin to during the
+    `with`: LMDB opens a table of readers with a lock on its first byte."""
+    with (path / READERS_FILE).open("rb+") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX, 1)
+        yield
+
+
+def table_rows(file: pathlib.Path) -> dict[str, int]:
+    """The number of rows of each table in a data file that no process changes."""
+    environment = lmdb.open(
+        str(file),
+        subdir=False,
+        max_dbs=len(TABLES),
+        lock=False,
+        readonly=True,
+        create=False,
+        map_size=file.stat().st_size,
+    )
+    try:
+        with environment.begin() as transaction:
+            return {
+                name: int(transaction.stat(environment.open_db(name.encode(), transaction, create=False))["entries"])
+                for name in TABLES
+            }
     finally:
         environment.close()
 

@@ -94,7 +94,7 @@ class Store:
         """How far the builder is with the documents it has read (`index_builds.BuildProgress`), by the build's UUID."""
         self.history_id: bytes | None = None
         """Twelve bytes that no other history of documents has, also not one begun later under the same path; a copy of
-        the directory has them. None in a directory of an earlier version."""
+        the directory has them. None in a directory of 0.1.0, or that had no oplog, until `keep_history_id`."""
         self.memory = Memory()
         """The memory of the process, without a limit unless the engine gives it one."""
         self.transactions = Transactions(self)
@@ -175,6 +175,13 @@ class Store:
             for table in ("oplog", "runs", "images"):
                 txn.kv.drop(self.tables[table], delete=False)
         self.commit(txn)
+
+    def keep_history_id(self, history_id: bytes) -> None:
+        """Store the id of the history, where there is none."""
+        txn = self.begin()
+        txn.kv.put(b"history-id", history_id, db=self.tables["meta"])
+        self.commit(txn)
+        self.history_id = history_id
 
     def close(self) -> None:
         """Abandon what is open, and close the directory."""

@@ -39,7 +39,8 @@ MIN: Final = document("min")
 
 
 def compact(context: CommandContext, request: Request) -> dict[str, Any]:
-    """Free pages are used again by what is written next, and the file never shrinks: nothing is freed. Raises 20 on a
+    """Free pages are used again by what is written next, and the file does not shrink while it is open
+    (`headrace compact` makes it smaller): nothing is freed. Raises 20 on a
     replica set without `force`, 26, 166."""
     namespace = target(request)
     if context.store.oplog_enabled and not FORCE.of(request.body) and not DRY_RUN.of(request.body):

@@ -20,9 +20,8 @@ from headrace.dispatch.context import CommandContext
 from headrace.dispatch.primacy import TOPOLOGY
 from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import on_cluster
-from headrace.dispatch.server_info import ELECTION_ID, host_of, op_time, topology_version
+from headrace.dispatch.server_info import ELECTION_ID, first_history_id, host_of, op_time, topology_version
 from headrace.errors import CommandError
-from headrace.hashing import sha256
 
 _PRIMARY: Final = 1
 _SECONDARY: Final = 2
@@ -151,11 +150,8 @@ def _configured_member(context: CommandContext, request: Request) -> dict[str, A
 
 
 def _set_id(context: CommandContext) -> ObjectId:
-    """The set's id: the stored one; in a directory of an earlier version derived, so that it stays the same there."""
-    if context.store.history_id:
-        return ObjectId(context.store.history_id)
-    named = f"{context.engine.options.replica_set}\0{context.engine.options.dbpath.absolute()}"
-    return ObjectId(sha256(named.encode())[:12])
+    """The set's id: the stored one; without an oplog there may be none."""
+    return ObjectId(context.store.history_id or first_history_id(context.engine.options))
 
 
 def initiate(context: CommandContext, request: Request) -> dict[str, Any]:
