@@ -160,7 +160,8 @@ class SinkOptions:
             given["path"] = ""
         if typed := typed_options(self.options, str(given.get("path", ""))):
             given["typed"] = typed
-        sink = imported_factory(f"{__package__}.{KINDS[self.kind].maker}")(**given)
+        module, _, name = KINDS[self.kind].maker.partition(":")
+        sink = getattr(import_module(f"{__package__}.{module}"), name)(**given)
         if omit := self.options.get("omit"):
             sink.omit = omitting(list(omit))
         return sink  # type: ignore[no-any-return]
