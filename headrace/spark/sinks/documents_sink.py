@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,6 +22,7 @@ from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.rows.key_identity import key_identity
 from headrace.spark.sinks.contract import BatchReport, MicroBatch
 from headrace.spark.tables.delta_log import DeltaLog
+from headrace.spark.tables.event_log import EventLog
 from headrace.spark.tables.parquet_log import ParquetLog
 from headrace.spark.tables.progress import Progress
 from headrace.spark.tables.table_owner import TableOwner, check_owner
@@ -33,12 +34,6 @@ _AGAIN: Final = "groups"
 GroupIdentity = tuple[str, str]
 
 
-class _DocumentsLog(Protocol):
-    def progress(self) -> Progress: ...
-    def append(self, rows: pa.Table, progress: Progress) -> None: ...
-    def read(self) -> pa.Table: ...
-
-
 def documents_sink(path: str | Path, *, table: str = "delta") -> DocumentsSink:
     """The sink whose table, `delta` or `parquet`, is at `path`; created by its first batch."""
     return DocumentsSink(DeltaLog(path) if table == "delta" else ParquetLog(path))
@@ -47,7 +42,7 @@ def documents_sink(path: str | Path, *, table: str = "delta") -> DocumentsSink:
 class DocumentsSink:
     """See `contract.Sink`."""
 
-    def __init__(self, log: _DocumentsLog) -> None:
+    def __init__(self, log: EventLog) -> None:
         self.log = log
         self._present: set[GroupIdentity] | None = None
         self.owner: TableOwner | None = None
