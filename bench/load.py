@@ -4,6 +4,7 @@
     python bench/load.py --server 127.0.0.1:27017             a server that runs already
     python bench/load.py --against 127.0.0.1:27018            and another beside it, in turn, with ratios
     python bench/load.py --tls                                a Headrace with TLS, and one without, in turn, with ratios
+    python bench/load.py --floor                              a Headrace and the floor, in turn: the table of ratios
     python bench/load.py --auth                               a Headrace with --auth, and one without, likewise
     python bench/load.py --only insert find --seconds 1
 
@@ -21,6 +22,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from floor_ratios import print_ratios
 from loops import Measured
 from scenarios import SCENARIOS, Scenario
 from streams import MEMORY, STREAMS
@@ -33,6 +35,9 @@ Figures = dict[str, dict[str, list[Measured]]]
 
 def main() -> int:
     arguments = _arguments()
+    if arguments.floor:
+        print_ratios(arguments.directory, arguments.rounds, arguments.seconds)
+        return 0
     chosen = [scenario for scenario in ALL if _wanted(scenario, arguments.only)]
     if not chosen:
         print(
@@ -60,6 +65,7 @@ def _arguments() -> argparse.Namespace:
     add("--pid", type=int, help="its process, where /proc does not tell")
     add("--tls", action="store_true", help="start one Headrace with TLS and one without, and measure them in turn")
     add("--auth", action="store_true", help="start one Headrace with --auth and one without, and measure them in turn")
+    add("--floor", action="store_true", help="start a Headrace and the floor (floor.py), and print their ratios")
     add("--against", metavar="HOST:PORT", help="measure this one in turn with it, and print ratios")
     add("--against-pid", type=int, help="its process, where /proc does not tell")
     add("--only", nargs="+", default=[], metavar="TEXT", help="scenarios whose name contains one of these")

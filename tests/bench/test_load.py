@@ -50,3 +50,14 @@ def test_scenarios_are_named_once() -> None:
 
     names = [scenario.name for scenario in scenarios.SCENARIOS]
     assert len(set(names)) == len(names)
+
+
+def test_each_ratio_to_the_floor_is_measured_once() -> None:
+    import floor_ratios
+    import scenarios
+    import streams
+
+    names = [ratio.name for ratio in floor_ratios.RATIOS]
+    assert len(set(names)) == len(names)
+    known = {scenario.name for scenario in (*scenarios.SCENARIOS, *streams.STREAMS)}
+    assert known >= {*floor_ratios._BOTH, "find by _id", "update by _id, 16 connections", "backlog"}

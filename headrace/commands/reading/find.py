@@ -330,6 +330,8 @@ def _tailable(
 
 def pauses(engine: Engine, request: Request) -> bool:
     """Whether a find may look at more than the one document whose `_id` it names."""
+    if request.repeated is not None and request.repeated.id_at:
+        return False
     spec = request.body.get("filter")
     return type(spec) is not dict or type(spec.get("_id")) not in _ONE_ID
 

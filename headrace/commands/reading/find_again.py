@@ -55,7 +55,7 @@ def again(engine: Engine, request: Request, txn: WriteTransaction | None) -> byt
     except (CommandError, LmdbError):
         return None  # which the command meets again
     if document is None:
-        return None
+        return None  # nothing, or what is damaged
     engine.metrics[_TOTAL] += 1
     store.id_uses[collection.number] += 1
     after, size = facts.after_batch, len(document)
