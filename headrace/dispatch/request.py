@@ -231,8 +231,12 @@ def parse_message(body: bytes, sequences: dict[str, list[bytes]], client: Client
     """The command of an OP_MSG: its body and its document sequences. Raises 22 for none, 40571 for no database."""
     repeated: RepeatedCommand | None = client.commands.get(len(body))
     if repeated is not None and repeated.is_repeated_by(body):
-        request = UnreadRequest(repeated.name, repeated.db, body, client)
-        request.sequences = sequences
+        request: Request
+        if repeated.name in _MOSTLY_UNREAD:
+            request = UnreadRequest(repeated.name, repeated.db, body, client)
+            request.sequences = sequences
+        else:
+            request = Request(repeated.name, repeated.db, body, sequences, client, repeated.body_of(body))
         request.repeated = repeated
         return request
     end = body.find(b"\x00", 5)
@@ -385,6 +389,8 @@ class RepeatedCommand(RepeatedBody):
         return Int64(_READ_INT64(raw, at)[0])
 
 
+_MOSTLY_UNREAD: Final = frozenset({"find", "insert", "ping"})
+"""Commands that are mostly answered without their body, of those that repeat one."""
 REMEMBERED: Final = frozenset({"find", "ping"})
 """Commands without sequences that are remembered; of finds only those of one `_id`."""
 
