@@ -148,11 +148,16 @@ def test_the_figures_are_plotted_in_both_colour_schemes_and_on_a_telephone(
     assert page.run("getComputedStyle(document.body).backgroundColor") != light
 
 
-def test_open_streams_and_the_oplog_are_shown(page: Page, orders: Any) -> None:
-    with orders.watch(max_await_time_ms=1):
+def test_open_streams_their_lag_and_the_oplog_are_shown(page: Page, orders: Any, client: Any) -> None:
+    begin = client.admin.command("hello")["operationTime"]
+    orders.insert_many([{"_id": number} for number in range(100, 120)])
+    with orders.watch(max_await_time_ms=1), orders.watch(start_at_operation_time=begin, batch_size=1) as behind:
+        behind.next()
         view(page, "streams")
         page.until("document.querySelector('#streams table')?.innerText.includes('shop.orders')")
         page.shows("Lasts at this rate")
+        page.shows("its client has not asked for")
+        page.until("document.querySelector('.legend').innerText.includes('shop.orders')")
         assert page.unnamed() == []
 
 

@@ -24,6 +24,8 @@ FAILED_SECONDS: Final = 8.0
 """How much longer the next sample waits after an error, such as that of a server that wants a user."""
 SAMPLE_COUNT: Final = 1800
 """An hour of samples."""
+LAGS_MAX: Final = 5
+"""Streams of which a sample keeps the lag, the slowest ones."""
 STREAM_COUNT_MAX: Final = 200
 _LATENCIES: Final = ("reads", "writes", "commands")
 
@@ -90,8 +92,13 @@ def point_of(
     """The numbers of a sample that are plotted. Latencies are milliseconds, None where the server reports none."""
     memory = shown["memory"]
     lags = [stream["lagSecs"] for stream in shown["streams"]]
+    by_stream: dict[str, int] = {}
+    for stream in sorted(shown["streams"], key=lambda stream: -stream["lagSecs"]):
+        if stream["lagSecs"] and len(by_stream) < LAGS_MAX:
+            by_stream.setdefault(" · ".join(filter(None, (stream["scope"], stream["client"]))), stream["lagSecs"])
     point = {
-        "at": round(now(), 1), "lag": max(lags, default=0), "streams": len(lags), "commits": shown["commitsPerSec"],
+        "at": round(now(), 1), "lag": max(lags, default=0), "lags": by_stream,
+        "streams": len(lags), "commits": shown["commitsPerSec"],
         "residentBytes": (memory["residentMiB"] or 0) * 1024 * 1024,
         "counted": memory["countedBytes"], "connections": shown["connections"],
     }  # fmt: skip

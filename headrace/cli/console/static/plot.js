@@ -6,7 +6,9 @@ const scheme = matchMedia("(prefers-color-scheme: dark)");
 const clock = (seconds) => new Date(seconds * 1000).toISOString().slice(11, 19);
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-// `series`: [field of a point, name]; `format`: a number as text.
+const valueOf = (point, name) => (typeof name === "function" ? name(point) : point[name]) ?? null;
+
+// `series`: [field of a point, or function of one, name]; `format`: a number as text.
 export function makePlot(title, series, format) {
   const box = el("div", { class: "plot", role: "img", "aria-label": `Plot of the last hour: ${title}` });
   const legend = el("ul", { class: "legend", "aria-label": `${title}, now` });
@@ -33,11 +35,11 @@ export function makePlot(title, series, format) {
     update(points) {
       const newest = points.at(-1);
       const kept = newest ? points.filter((point) => point.at > newest.at - HOUR) : [];
-      data = [kept.map((point) => point.at), ...series.map(([name]) => kept.map((point) => point[name] ?? null))];
+      data = [kept.map((point) => point.at), ...series.map(([name]) => kept.map((point) => valueOf(point, name)))];
       if (chart === null) make(); else chart.setData(data);
       // A server that does not report a number has no line, and no entry in the legend.
       legend.replaceChildren(...series.flatMap(([name, shown], index) => data[index + 1].every((value) => value === null) ? [] : [
-        el("li", { class: `line-${index + 1}` }, `${shown} `, el("b", {}, newest[name] == null ? "–" : format(newest[name])))]));
+        el("li", { class: `line-${index + 1}` }, `${shown} `, el("b", {}, valueOf(newest, name) === null ? "–" : format(valueOf(newest, name))))]));
     },
     close() {
       resized.disconnect();

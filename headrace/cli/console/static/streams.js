@@ -2,12 +2,13 @@
 import { count, duration, el, facts, get, listen, moment, size, table, trouble } from "/static/page.js";
 import { followSamples, makePlot } from "/static/plot.js";
 
+const LINES_MAX = 5;
 const OPLOG_MS = 15000;
 
 export function streams(main) {
   const list = el("div", { id: "streams" }, el("p", {}, "Waiting for the first figures …"));
   const oplog = el("div", { id: "oplog" });
-  const plots = [makePlot("Largest lag", [["lag", "lag"]], duration), makePlot("Open streams", [["streams", "streams"]], count)];
+  const plots = [lagPlot(), makePlot("Open streams", [["streams", "streams"]], count)];
   main.append(el("div", { class: "plots" }, plots.map((plot) => plot.element)), list, el("h3", {}, "Oplog"), oplog);
   const close = followSamples(listen, trouble, plots, (status) => {
     const rows = status.streams.map((one) => [
@@ -29,6 +30,32 @@ export function streams(main) {
   draw();
   const timer = setInterval(draw, OPLOG_MS);
   return () => { clearInterval(timer); close(); };
+}
+
+// The lag of the streams that were the slowest of the last hour; a sample names those that are behind.
+function lagPlot() {
+  const element = el("div");
+  let names = null;
+  let plot = null;
+  return {
+    element,
+    update(points) {
+      const largest = new Map();
+      for (const point of points) {
+        for (const [name, lag] of Object.entries(point.lags)) largest.set(name, Math.max(lag, largest.get(name) ?? 0));
+      }
+      const slowest = [...largest].sort((one, other) => other[1] - one[1]).slice(0, LINES_MAX).map(([name]) => name).sort();
+      if (names === null || names.join() !== slowest.join()) {
+        plot?.close();
+        names = slowest;
+        const series = slowest.length ? slowest.map((name) => [(point) => point.lags[name] ?? 0, name]) : [["lag", "all streams"]];
+        plot = makePlot("Lag of the slowest streams", series, duration);
+        element.replaceChildren(plot.element);
+      }
+      plot.update(points);
+    },
+    close() { plot?.close(); },
+  };
 }
 
 function oplogOf(report) {
