@@ -8,18 +8,18 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pymongo
 import pytest
-from pymongo.errors import CursorNotFound, ExecutionTimeout, OperationFailure, PyMongoError
+from pymongo.errors import CursorNotFound, ExecutionTimeout, OperationFailure
 
 import headrace
 from headrace import limits
 from tests.held_commits import HeldCommits
-from tests.ports import free_port
+from tests.ports import free_port, is_free
 from tests.server.raw import RawClient
 from tests.server.readers.reading import moved_count, on_loop, only_reader, readers_of, serving, start_readers
 from tests.waiting import until
@@ -331,20 +331,14 @@ def test_readers_end_with_their_server(tmp_path: Path) -> None:
     port = free_port()
     words = ["serve", "--dbpath", str(tmp_path / "data"), "--port", str(port), "--nounixsocket", "--readers", "1"]
     server = subprocess.Popen([sys.executable, "-m", "headrace", *words], stdout=subprocess.DEVNULL)
-    with pymongo.MongoClient("127.0.0.1", port, directConnection=True, retryReads=False) as client:
-        client.t.c.insert_many([{"a": 1} for _ in range(COUNT)])
-
-        def ask() -> None:
-            with suppress(PyMongoError):
-                client.t.c.count_documents(SLOW)
-
-        thread = threading.Thread(target=ask)
-        thread.start()
-        until(lambda: client.admin.command("serverStatus")["metrics"].get("readers", {}).get("commands"))
+    until(lambda: not is_free(port))
+    with RawClient(f"127.0.0.1:{port}") as client, RawClient(f"127.0.0.1:{port}") as other:
+        client.ask({"insert": "c", "documents": [{"a": 1} for _ in range(COUNT)]})
+        other.send({"count": "c", "query": SLOW})
+        until(lambda: client.ask({"serverStatus": 1})["metrics"].get("readers", {}).get("commands"))
         (child,) = _children(server.pid)
         server.kill()
         server.wait()
-        thread.join()
     until(lambda: not Path(f"/proc/{child}").exists() or "Z" in Path(f"/proc/{child}/stat").read_text().split()[2])
 
 
