@@ -29,7 +29,7 @@ from target import StartedServer, Target, call
 
 CONNECTIONS = 16
 PARTITIONS = 4
-ROUNDS = 4
+ROUNDS = 12
 AGGREGATE = command({
     "aggregate": "c", "cursor": {},
     "pipeline": [{"$group": {"_id": "$status", "n": {"$sum": "$n"}, "total": {"$avg": "$total"}}}],
@@ -171,7 +171,7 @@ def _inserts(target: Target, seconds: float) -> float:
     """Inserts a second over some connections, each of one document."""
     rates, ends = [], time.perf_counter() + seconds
     while time.perf_counter() < ends:
-        messages = [command({"insert": "other"}, documents=[document(ObjectId())]) for _ in range(4000)]
+        messages = [command({"insert": "other"}, documents=[document(ObjectId())]) for _ in range(1000)]
         rates.append(run_each(target, CONNECTIONS, messages).per_second)
     return sum(rates) / len(rates)
 
