@@ -34,7 +34,9 @@ from headrace.values.bson import decode, encode, encode_in_order
 
 BUILD_PREFIX: Final = b"build"
 VIEWS_PREFIX: Final = b"views"
-_CHECKED: Final = frozenset({"capped", "validator"})
+ENCRYPTED: Final = "encryptedFields"
+"""The option with the fields that clients encrypt."""
+_CHECKED: Final = frozenset({"capped", ENCRYPTED, "validator"})
 
 
 def is_of_id(spec: dict[str, Any]) -> bool:

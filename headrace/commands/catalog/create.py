@@ -10,6 +10,7 @@ from headrace.auth.privileges import is_system
 from headrace.commands.catalog.clustered_index import FIELD as CLUSTERED_INDEX
 from headrace.commands.catalog.clustered_index import OPTION as CLUSTERED
 from headrace.commands.catalog.clustered_index import SECONDS, check_seconds, check_with, clustered_index
+from headrace.commands.catalog.encrypted_fields import ENCRYPTED, check_encrypted
 from headrace.commands.catalog.index_specification import checked
 from headrace.commands.catalog.time_series import check_with as check_with_series
 from headrace.commands.catalog.time_series import create_time_series
@@ -36,12 +37,11 @@ from headrace.values.bson.to_string import to_string
 
 _CAPPED_BYTES_MAX: Final = 2**50
 UNSUPPORTED: Final = {
-    "encryptedFields": (115, "encrypted fields are not supported"),
     "recordIdsReplicated": (72, "the option 'recordIdsReplicated' is not available"),
     "temp": (72, "the option 'temp' is for the server's own collections"),
 }
 OPTIONS: Final = Fields(
-    IMAGES, CLUSTERED_INDEX, COLLATION, TIME_SERIES, boolean("autoIndexId"), boolean("capped"),
+    IMAGES, CLUSTERED_INDEX, COLLATION, ENCRYPTED, TIME_SERIES, boolean("autoIndexId"), boolean("capped"),
     number("expireAfterSeconds"), document("idIndex"), document("indexOptionDefaults"), number("max"),
     array("pipeline", "object"), number("size"), document("storageEngine"),
     string("validationAction", choices=("error", "warn")),
@@ -88,6 +88,8 @@ def create(context: CommandContext, request: Request, uuid: bytes | None) -> dic
     namespace = target(request)
     for_changing(namespace)
     body = request.body
+    if body.get(ENCRYPTED.name) is not None:
+        check_encrypted(ENCRYPTED.of(body), body, has_oplog=context.store.oplog_enabled)
     if uuid is None:  # an entry of an oplog may have what earlier releases allowed
         if is_buckets(namespace.partition(".")[2]):
             raise CommandError(73, f"buckets are created with their time-series collection: {namespace}")

@@ -6,19 +6,25 @@ Source: MongoDB's schema validation; error 121.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, Final
+
+from bson import Binary
 
 from headrace import limits
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import BYPASS
 from headrace.errors import CommandError
 from headrace.execution.let import CommandVariables
+from headrace.query.expressions.field_paths import walk
 from headrace.query.match import parse_filter
 from headrace.query.match.filter_failures import failure_details
 from headrace.query.operation_memory import size_of
-from headrace.store.catalog import Collection
+from headrace.store.catalog import ENCRYPTED, Collection
 from headrace.time_limit import run_limited
-from headrace.values.bson import decode
+from headrace.values.bson import MISSING, decode
+
+_ENCRYPTED_SUBTYPE: Final = 6
 
 
 def _accept(document: bytes) -> None:
@@ -30,6 +36,24 @@ def checker(collection: Collection, body: dict[str, Any], context: CommandContex
 
     The error has the details of what failed, until those of one command exceed their limit.
     """
+    if ENCRYPTED in collection.options:
+        check_rest = _checker(collection, body, context)
+        return partial(_check_encrypted, collection.options[ENCRYPTED], check_rest)
+    return _checker(collection, body, context)
+
+
+def _check_encrypted(config: dict[str, Any], check_rest: Callable[[bytes], None], raw: bytes) -> None:
+    """Raise 121 for a document with a field in the clear that must be encrypted."""
+    document = decode(raw)
+    for field in config["fields"]:
+        value = walk(document, tuple(field["path"].split(".")), 0)
+        if value is not MISSING and not (type(value) is Binary and value.subtype == _ENCRYPTED_SUBTYPE):
+            information = {"failingDocumentId": document.get("_id")}
+            raise CommandError(121, "Document failed validation", extra={"errInfo": information})
+    check_rest(raw)
+
+
+def _checker(collection: Collection, body: dict[str, Any], context: CommandContext) -> Callable[[bytes], None]:
     validator = collection.options.get("validator")
     if not validator or BYPASS.of(body):
         return _accept
