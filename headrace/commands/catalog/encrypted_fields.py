@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from bson import Binary, Int64
-from bson.datetime_ms import DatetimeMS
+from bson import Binary
 
 from headrace.dispatch.arguments import Field, Fields, FieldType, any_type, array, boolean, document, number, string
 from headrace.errors import CommandError
@@ -21,7 +20,7 @@ from headrace.values.order import compare
 _TEXT: Final = ("prefixPreview", "substringPreview", "suffixPreview")
 _TYPES: Final = ("equality", "range", *_TEXT)
 _NEVER: Final = frozenset({"double", "decimal", "object", "array"})
-_RANGES: Final = {"int": int, "long": Int64, "double": float, "decimal": None, "date": DatetimeMS}
+_RANGES: Final = frozenset({"date", "decimal", "double", "int", "long"})
 _LENGTHS: Final = ("strMinQueryLength", "strMaxQueryLength")
 
 
