@@ -96,3 +96,15 @@ def test_a_clustered_collection_expires_dates_of_its_ids(server: headrace.Server
         client.t.command({"collMod": "c", "expireAfterSeconds": "off"})
         coll.insert_one({"_id": OLD})
         assert expire(server, NOW_MS) == 0
+
+
+def test_buckets_of_a_time_series_expire_with_their_last_measurement(server: headrace.Server) -> None:
+    with pymongo.MongoClient(server.uri) as client:
+        now = dt.datetime(2021, 1, 1)
+        series = client.t.create_collection("s", timeseries={"timeField": "at"}, expireAfterSeconds=3600)
+        hours = [now - dt.timedelta(hours=back) for back in (30, 5, 2.5, 1.5, 0.5, -1)]
+        series.insert_many([{"_id": number, "at": at} for number, at in enumerate(hours)])
+        assert expire(server, NOW_MS) == 3
+        assert [document["_id"] for document in series.find()] == [3, 4, 5]
+        client.t.command("collMod", "s", expireAfterSeconds="off")
+        assert expire(server, NOW_MS + 10 * 3_600_000) == 0
