@@ -17,6 +17,7 @@ from headrace.cli.console.slow_queries import index_for
 from headrace.cli.main import main
 from headrace.testing.fixtures import INTERNAL_DATABASES
 from tests.console.conftest import Events, signed
+from tests.waiting import until
 
 SCRIPT = "<img src=x onerror=alert(1)>"
 
@@ -251,3 +252,22 @@ def test_equal_credentials_share_a_connection_until_the_last_one_signs_out(guard
         assert other.get("/api/oplog").status_code == 200
         other.post("/api/sign-out", json={})
         assert not sessions._connections
+
+
+def test_a_session_that_signed_in_and_does_nothing_is_signed_out(guarded: ConsoleServer) -> None:
+    sessions = guarded._sessions
+    right = {"user": "root", "password": "secret", "database": "admin"}
+    with signed(guarded) as browser, signed(guarded) as other:
+        assert browser.post("/api/sign-in", json=right).status_code == 200
+        name = browser.cookies[guarded.cookie]
+        with browser.stream("GET", "/api/tail", params={"ns": "shop"}) as response:
+            Events(response).next("open")
+            sessions._used[name] = float("-inf")
+            other.get("/api/session")
+            assert name in sessions._keys, "it has a stream"
+        until(lambda: not sessions._streaming[name])
+        assert sessions._used[name] > 0
+        sessions._used[name] = float("-inf")
+        other.get("/api/session")
+        assert not sessions._connections
+        assert browser.get("/api/session").json()["wantsUser"]

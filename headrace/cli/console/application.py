@@ -109,7 +109,7 @@ class ConsoleApplication:
     async def _live(self, request: Request) -> Response:
         sampler = self._connection(request).sampler
         history = event_text("history", sampler.history())
-        return _stream(sampler.channel, sampler.channel.subscribe(), history)
+        return self._stream(request, sampler.channel, sampler.channel.subscribe(), history)
 
     async def _tail(self, request: Request) -> Response:
         connection = self._connection(request)
@@ -117,7 +117,23 @@ class ConsoleApplication:
         if len(query.namespace) > _SCOPE_MAX:
             raise Failed("the namespace is too long")
         stream, subscription = connection.tails.subscribe(query, connection.channel)
-        return _stream(stream.channel, subscription)
+        return self._stream(request, stream.channel, subscription)
+
+    def _stream(
+        self, request: Request, channel: EventChannel, subscription: Subscription, first: bytes = b": open\n\n"
+    ) -> Response:
+        session = request.cookies[self.cookie]
+
+        async def messages() -> AsyncIterator[bytes]:
+            try:
+                with self._sessions.streaming(session):
+                    yield first
+                    async for text in subscription.messages():
+                        yield text
+            finally:
+                channel.unsubscribe(subscription)
+
+        return StreamingResponse(messages(), media_type="text/event-stream")
 
     async def _job_reports(self, request: Request) -> Response:
         return JSONResponse(await run_in_threadpool(self._jobs.document))
@@ -145,18 +161,6 @@ class ConsoleApplication:
             return JSONResponse(await run_in_threadpool(ask, connection.client, dict(request.query_params)))
 
         return route
-
-
-def _stream(channel: EventChannel, subscription: Subscription, first: bytes = b"") -> Response:
-    async def messages() -> AsyncIterator[bytes]:
-        try:
-            yield first or b": open\n\n"
-            async for text in subscription.messages():
-                yield text
-        finally:
-            channel.unsubscribe(subscription)
-
-    return StreamingResponse(messages(), media_type="text/event-stream")
 
 
 def _session_of(connection: ServerConnection) -> dict[str, Any]:

@@ -13,8 +13,9 @@ import hmac
 import secrets
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from headrace.cli.connection import Client, opened
@@ -28,7 +29,7 @@ SESSIONS_MAX: Final = 500
 ANSWERS_MAX: Final = 200
 """Answers that a connection keeps for the next browser."""
 IDLE_SECONDS: Final = 3600.0
-"""A session that signed in and has not asked for so long is signed out."""
+"""A session that signed in and has had no request and no event stream for so long is signed out."""
 
 
 class ServerConnection:
@@ -79,6 +80,8 @@ class Sessions:
         self.base = self.connect()
         self.base.sampler.start()
         self._used: dict[str, float] = {}
+        self._streaming: Counter[str] = Counter()
+        """Open event streams by session."""
         self._keys: dict[str, bytes] = {}
         """Key of the connection by session, for those that signed in."""
         self._connections: dict[bytes, ServerConnection] = {}
@@ -108,10 +111,22 @@ class Sessions:
     def connection(self, session: str) -> ServerConnection:
         """The connection of a session, which is in use now."""
         now = time.monotonic()
-        for name in [name for name in self._keys if now - self._used[name] > IDLE_SECONDS]:
-            self.sign_out(name)
+        for name in [name for name in self._keys if not self._streaming[name]]:
+            if now - self._used[name] > IDLE_SECONDS:
+                self.sign_out(name)
         self._used[session] = now
         return self._connections[self._keys[session]] if session in self._keys else self.base
+
+    @contextmanager
+    def streaming(self, session: str) -> Iterator[None]:
+        """A session is in use inside, where an event stream is open."""
+        self._streaming[session] += 1
+        try:
+            yield
+        finally:
+            self._streaming[session] -= 1
+            if session in self._used:
+                self._used[session] = time.monotonic()
 
     def sign_in(self, session: str, credentials: dict[str, str], connection: ServerConnection) -> None:
         """Give a session a connection whose credentials the server has accepted, or the one that has them already."""

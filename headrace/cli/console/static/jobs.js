@@ -30,8 +30,11 @@ function job(status) {
       ["State", `${status.running ? "runs" : "does not run"}, ${status.status}`],
       ["Lag", status.lag ? `${count(status.lag.events)} events, ${duration(status.lag.seconds)}` : "not known"],
       ["Batch", `${count(status.batch.committed)} committed, ${count(status.batch.planned)} planned`],
-      ...Object.entries(run).filter(([, value]) => typeof value === "number" || typeof value === "string")
-        .filter(([name]) => !name.endsWith("Ms")).map(([name, value]) => [title(name), typeof value === "number" ? count(value) : value]),
+      ["Last run", run.phase ?? "none yet"],
+      ["Rows", count(run.rowsTotal)], ["Rows a second", count(run.rowsPerSecond)], ["Last batch took", duration(run.batchSeconds)],
+      ["Dead letters", count(run.deadLettersTotal)], ["Values in _rest", count(run.restValuesTotal)],
+      ["Snapshot documents", count(run.snapshotDocuments)],
+      ["Position", status.positions.map((position) => `${position.time}${position.inSnapshot ? ", in its snapshot" : ""}`).join("; ") || "–"],
     ]),
     table(`Tables of ${status.job}`, ["Sink", "Batch", "Rows", "Files", "Size", "Problem"],
       status.sinks.map((sink) => [sink.sink, count(sink.batch), count(sink.table?.rowCount), count(sink.table?.fileCount), size(sink.table?.byteCount), sink.error]), [1, 2, 3, 4]),
@@ -42,9 +45,4 @@ function collections(status) {
   const rows = Object.entries(status.collections).map(([name, one]) => [
     name, one.state, count(one.lag?.events), duration(one.lag?.seconds), count(one.lastRun?.rowsTotal), count(one.lastRun?.deadLettersTotal)]);
   return rows.length ? table(`Collections of ${status.job}`, ["Collection", "State", "Lag, events", "Lag", "Rows", "Dead letters"], rows, [2, 3, 4, 5]) : "";
-}
-
-function title(name) {
-  const words = name.replace(/([A-Z])/g, " $1").toLowerCase();
-  return words[0].toUpperCase() + words.slice(1);
 }
