@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 _TRIES: Final = 6
 """How often a piece of a snapshot is asked for, where the connection breaks."""
 _POSITION_BYTES: Final = 8
+_NUMBER: Final = re.compile(r"\[Errno \d+\] ")
 
 
 class ServerGone(OSError):
@@ -38,7 +40,8 @@ class RemoteSource:
         try:
             return self._client.admin.command({"headraceBackup": 1, **fields})
         except ConnectionFailure as error:
-            raise ServerGone(f"{self.name} cannot be reached: {str(error).partition(' (configured')[0]}") from error
+            reason = _NUMBER.sub("", str(error).partition(" (configured")[0])
+            raise ServerGone(f"{self.name} cannot be reached: {reason}") from error
         except OperationFailure as error:
             if error.code == 43:
                 raise ServerGone(f"{self.name} has ended the snapshot") from error

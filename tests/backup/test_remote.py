@@ -49,7 +49,7 @@ class Driven:
     def command(self, body: dict[str, Any]) -> dict[str, Any]:
         if self.breaks:
             self.breaks -= 1
-            raise pymongo.errors.AutoReconnect("broken (configured timeouts: 5 s)")
+            raise pymongo.errors.AutoReconnect("[Errno 104] broken (configured timeouts: 5 s)")
         answer = self.server.run("admin", body)
         if isinstance(answer, Wait):
             answer = self.server.run("admin", body, time_is_up=True)
