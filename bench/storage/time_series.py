@@ -14,6 +14,7 @@ import statistics
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Any
 
 import headrace
@@ -39,14 +40,12 @@ def measurements(days: int, sensors: int) -> Iterator[dict[str, Any]]:
 def measure(store: Any, name: str, days: int, sensors: int) -> None:
     """Fill one collection, and print what it takes."""
     collection = store.bench[name]
-    batch: list[dict[str, Any]] = []
     count, took = 0, 0.0
-    for document in measurements(days, sensors):
-        batch.append(document)
-        if len(batch) == BATCH_COUNT:
-            began = time.perf_counter()
-            collection.insert_many(batch)
-            took, count, batch = took + time.perf_counter() - began, count + len(batch), []
+    documents = measurements(days, sensors)
+    while batch := list(islice(documents, BATCH_COUNT)):
+        began = time.perf_counter()
+        collection.insert_many(batch)
+        took, count = took + time.perf_counter() - began, count + len(batch)
     stats = store.bench.command({"collStats": name})
     day = {"at": {"$gte": START + timedelta(days=days // 2), "$lt": START + timedelta(days=days // 2 + 1)}}
     print(
