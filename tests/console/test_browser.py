@@ -34,7 +34,7 @@ def page(opened: Page, console: ConsoleServer) -> Iterator[Page]:
     opened.problems.clear()
     console._sessions.base._answers.clear()  # of the test before
     opened.open(console.address)
-    opened.shows("Follow")
+    opened.shows("live: 0 events")
     yield opened
     assert opened.unnamed() == []
     assert opened.problems == []
@@ -60,7 +60,7 @@ def choose(page: Page, collection: str) -> None:
     page.click("#chosen")
 
 
-def test_a_person_follows_changes_pauses_copies_a_token_and_resumes_from_it(page: Page, orders: Any) -> None:
+def test_a_person_follows_changes_pauses_copies_a_token_and_resumes_from_it(orders: Any, page: Page) -> None:
     page.type("[name=ns]", "shop.orders")
     page.click("button[type=submit]")
     page.shows("live: 0 events")
@@ -86,7 +86,7 @@ def test_a_person_follows_changes_pauses_copies_a_token_and_resumes_from_it(page
     assert page.run("document.querySelectorAll('.events > li').length") == 1
 
 
-def test_a_filter_and_a_wrong_one(page: Page, orders: Any) -> None:
+def test_a_filter_and_a_wrong_one(orders: Any, page: Page) -> None:
     page.type("[name=filter]", "{")
     page.press("Enter")
     page.shows("the filter is not JSON")
@@ -114,7 +114,7 @@ def test_a_name_that_is_a_script_stays_text(page: Page, client: Any) -> None:
     assert page.run("document.querySelectorAll('main img, main script').length") == 0
 
 
-def test_a_person_asks_a_collection_and_looks_at_the_plan(page: Page, orders: Any) -> None:
+def test_a_person_asks_a_collection_and_looks_at_the_plan(orders: Any, page: Page) -> None:
     view(page, "collections")
     page.shows("shop.orders")
     choose(page, "shop.orders")
@@ -148,7 +148,7 @@ def test_the_figures_are_plotted_in_both_colour_schemes_and_on_a_telephone(
     assert page.run("getComputedStyle(document.body).backgroundColor") != light
 
 
-def test_open_streams_their_lag_and_the_oplog_are_shown(page: Page, orders: Any, client: Any) -> None:
+def test_open_streams_their_lag_and_the_oplog_are_shown(orders: Any, page: Page, client: Any) -> None:
     begin = client.admin.command("hello")["operationTime"]
     orders.insert_many([{"_id": number} for number in range(100, 120)])
     with orders.watch(max_await_time_ms=1), orders.watch(start_at_operation_time=begin, batch_size=1) as behind:
@@ -161,7 +161,7 @@ def test_open_streams_their_lag_and_the_oplog_are_shown(page: Page, orders: Any,
         assert page.unnamed() == []
 
 
-def test_slow_queries_and_jobs(page: Page, orders: Any, client: Any) -> None:
+def test_slow_queries_and_jobs(orders: Any, page: Page, client: Any) -> None:
     client.shop.command("profile", 2)
     list(orders.find({"qty": 100}))
     client.shop.command("profile", 0)
