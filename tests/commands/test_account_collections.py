@@ -27,7 +27,7 @@ WITHOUT_COLLECTION = frozenset({
     "dropAllUsersFromDatabase", "dropConnections", "dropRole", "dropUser", "endSessions", "features", "fsync",
     "fsyncUnlock",
     "getClusterParameter", "getCmdLineOpts", "getDefaultRWConcern", "getDiagnosticData", "getLog", "getParameter",
-    "grantPrivilegesToRole", "grantRolesToRole", "grantRolesToUser", "hello", "hostInfo", "invalidateUserCache",
+    "grantPrivilegesToRole", "grantRolesToRole", "grantRolesToUser", "headraceBackup", "hello", "hostInfo", "invalidateUserCache",
     "isMaster", "killAllSessions", "killAllSessionsByPattern", "killOp", "killSessions", "listCommands",
     "listDatabases", "lockInfo", "logApplicationMessage", "logRotate", "logout", "ping", "refreshSessions",
     "removeQuerySettings", "replSetFreeze", "replSetGetConfig", "replSetGetRBID", "replSetGetStatus",

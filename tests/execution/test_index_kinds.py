@@ -120,7 +120,7 @@ def test_a_compound_wildcard_index_serves_its_other_fields_too(at: DrivenServer)
     ("spec", "code"),
     [
         ({"key": {"$**": 1}, "unique": True}, 67), ({"key": {"$**": 1}, "sparse": True}, 67),
-        ({"key": {"$**": 1}, "expireAfterSeconds": 5}, 67), ({"key": {"$**": 1, "a.$**": 1}}, 67),
+        ({"key": {"$**": 1}, "expireAfterSeconds": 5}, 67), ({"key": {"$**": 1, "a.$**": 1}}, 7246201),
         ({"key": {"$**": "hashed"}}, 67), ({"key": {"a": 1, "$**": 1}}, 67), ({"key": {"a.b": 1, "a.$**": 1}}, 67),
         ({"key": {"a": 1}, "wildcardProjection": {"a": 1}}, 2), ({"key": {"$**": 1}, "wildcardProjection": {}}, 9),
         ({"key": {"a.$**": 1}, "wildcardProjection": {"a": 1}}, 9),
