@@ -11,9 +11,6 @@ _DATE: Final = "$dateAdd and $dateSubtract keep milliseconds, as since 5.0"
 _FILTER: Final = "$filter takes a limit, as since 5.2"
 _MOD: Final = "$mod of NaN and Infinity never matches, as since 5.1"
 _CLOSED: Final = "a stream that is invalidated as it is opened answers the token of that, as since 5.0"
-_EQUALS: Final = "$setEquals looks at its constants first, with a number of its own, in 8.2"
-_REPLACE: Final = "$replaceOne and $replaceAll have other numbers for wrong types in 8.2"
-_NEAR: Final = "$near where it may not be is error 5626500 in 8.2"
 _ORDER: Final = (
     "the order in which dropDatabase drops collections is unspecified (MongoDB's follows their random UUIDs)"
 )
@@ -26,42 +23,21 @@ KNOWN: Final[dict[str, str]] = {
     "events/db-drop-missing": _DROP,
     "events/db-insert-dollar-field": _DOLLAR,
     "expressions/00005": _DATE,
-    "expressions/00007": _REPLACE,
-    "expressions/00057": _REPLACE,
     "expressions/00061": _FILTER,
-    "expressions/00062": _REPLACE,
-    "expressions/00066": _EQUALS,
     "expressions/00075": _DATE,
-    "expressions/00079": _REPLACE,
     "expressions/00082": _FILTER,
     "expressions/00084": _FILTER,
-    "expressions/00086": _REPLACE,
-    "expressions/00088": _REPLACE,
     "expressions/00095": _DATE,
-    "expressions/00096": _EQUALS,
     "expressions/00112": _DATE,
-    "expressions/00113": _REPLACE,
     "expressions/00115": _FILTER,
-    "expressions/00146": _EQUALS,
-    "expressions/00163": _EQUALS,
-    "expressions/00177": _REPLACE,
-    "expressions/00178": _REPLACE,
     "expressions/00191": _FILTER,
     "expressions/00193": _FILTER,
-    "expressions/00196": _REPLACE,
-    "expressions/00203": _REPLACE,
-    "expressions/00213": _REPLACE,
     "expressions/00226": _FILTER,
     "expressions/00249": _FILTER,
-    "expressions/00251": _EQUALS,
-    "expressions/00256": _EQUALS,
     "expressions/00258": _FILTER,
-    "expressions/00295": _REPLACE,
-    "expressions/00296": _REPLACE,
     "filters/00010": _MOD,
     "filters/00021": _MOD,
     "filters/00080": _MOD,
-    "filters/00195": _EQUALS,
     "full-document/drop-missing-updateLookup": _DROP,
     "full-document/insert-dollar-field-updateLookup": _DOLLAR,
     "oplog/list": _ENVIRONMENT,
@@ -69,7 +45,6 @@ KNOWN: Final[dict[str, str]] = {
     "random-streams/00086": _ORDER,
     "random-streams/00228": _CLOSED,
     "resume/start-at-zero": _ENVIRONMENT,
-    "stages/match-near": _NEAR,
     "updates/00192": _FILTER,
     "updates/00568": _FILTER,
 }

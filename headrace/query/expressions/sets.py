@@ -131,9 +131,6 @@ def _parse_equals(argument: Any, context: ParseContext) -> Expression:
     operands = parse_operands(argument, context)
     if len(operands) < 2:
         raise CommandError(17045, f"$setEquals needs at least two arguments had: {len(operands)}")
-    for operand in operands:
-        if type(operand) is Constant:
-            _array(5887502, "$setEquals", operand.value)
     return Call(with_collation(_EQUALS, context), operands)
 
 

@@ -151,7 +151,7 @@ def _find_points(text: str, token: str, first: int, last: int | None) -> int:
 def _split(text: Any, separator: Any) -> Any:
     if is_nullish(text) or is_nullish(separator):
         return None
-    for value, which, code in ((text, "first", 40085), (separator, "second", 10503900)):
+    for value, which, code in ((text, "first", 40085), (separator, "second", 40086)):
         if type(value) is not str:
             message = f"$split requires an expression that evaluates to a string as a {which} argument, found: "
             raise CommandError(code, message + type_name(value))
@@ -204,9 +204,7 @@ def _not_text(code: int, what: str, value: Any) -> CommandError:
 
 def _replacer(name: str, count: int) -> OperatorParser:
     def replace(text: Any, find: Any, replacement: Any) -> Any:
-        for value, what, code in (
-            (text, "input", 10503904), (find, "find", 10503901), (replacement, "replacement", 10503902),
-        ):  # fmt: skip
+        for value, what, code in ((text, "input", 51746), (find, "find", 51745), (replacement, "replacement", 51744)):
             if type(value) is not str and not is_nullish(value):
                 raise CommandError(code, f"{name} requires that '{what}' be a string, found: {as_text(value)}")
         if is_nullish(text) or is_nullish(find) or is_nullish(replacement):

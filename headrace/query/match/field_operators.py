@@ -209,7 +209,7 @@ def _parse_region(path: str, name: str, argument: Any, context: FilterContext) -
 def _parse_near(path: str, document: dict[str, Any], context: FilterContext) -> MatchExpression:
     """`$near` with the distances beside it; nothing else may be there."""
     if context.nears is None:
-        raise CommandError(5626500, "$geoNear, $near, and $nearSphere are not allowed in this context")
+        raise CommandError(2, "$geoNear, $near, and $nearSphere are not allowed in this context")
     from headrace.geo.near import parse_near
     from headrace.query.match.geo_near import GeoNearMatchExpression
 

@@ -149,7 +149,7 @@ ERRORS: list[tuple[dict[str, Any], int]] = [
     ({"a": {"$elemMatch": {"$sampleRate": 0.5}}}, 2),
     ({"$where": "1"}, 115),
     ({"$text": {"$search": "x"}}, 2),
-    ({"a": {"$near": [0, 0]}}, 5626500),
+    ({"a": {"$near": [0, 0]}}, 2),
     ({"$jsonSchema": 1}, 14),
     ({"$jsonSchema": {"nope": 1}}, 9),
 ]
