@@ -29,7 +29,8 @@ def view_draft(operation: Operation, shape: Shape, version: int = 2) -> CommandD
     definition = decode(operation.o)
     db, _, coll = definition.pop("_id").partition(".")
     description = None if kind == "drop" else definition
-    ns_type = "timeseries" if definition.get("viewOn") == PREFIX + coll else "view"
+    is_series = "timeseries" in definition or definition.get("viewOn") == PREFIX + coll
+    ns_type = "timeseries" if is_series else "view"
     change = CommandChange(kind, db, coll, description, ns_type=ns_type if kind == "create" else None)
     raw = None if description is None else encode(description)
     start, text, document = opening(operation, kind, raw, version, shape, None)

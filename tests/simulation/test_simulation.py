@@ -69,8 +69,8 @@ def test_an_event_that_is_left_out_is_noticed_and_shrinks(monkeypatch: pytest.Mo
 def test_a_commit_that_is_published_before_it_is_on_the_disk_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     prepare = Store.prepare
 
-    def at_once(self: Store, txn: WriteTransaction) -> None:
-        prepare(self, txn)
+    def at_once(self: Store, txn: WriteTransaction, **more: bool) -> None:
+        prepare(self, txn, **more)
         self.state = txn.next_state(self.state)
 
     monkeypatch.setattr(Store, "prepare", at_once)
