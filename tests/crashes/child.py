@@ -169,9 +169,11 @@ class KillAt(DiskObserver):
         for name in STORE_POINTS:
             original = getattr(Store, name)
 
-            def method(*arguments: Any, name: str = name, original: Callable[..., Any] = original) -> Any:
+            def method(
+                *arguments: Any, name: str = name, original: Callable[..., Any] = original, **named: Any
+            ) -> Any:  # fmt: skip
                 self.reached(name)
-                return original(*arguments)
+                return original(*arguments, **named)
 
             setattr(Store, name, method)
 

@@ -267,11 +267,11 @@ def fail_at(monkeypatch: pytest.MonkeyPatch, method: str, error: type[Exception]
     left = [-1]
     original: Callable[..., Any] = getattr(Store, method)
 
-    def call(*arguments: Any) -> Any:
+    def call(*arguments: Any, **named: Any) -> Any:
         left[0] -= 1
         if left[0] == 0:
             raise error("injected")
-        return original(*arguments)
+        return original(*arguments, **named)
 
     monkeypatch.setattr(Store, method, call)
 
