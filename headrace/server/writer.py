@@ -171,9 +171,8 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
     def add(self, peer: Peer, command: Command, request: Request) -> None:
         """Queue a client's write; the peer is answered through `finish`, or parked if the command must wait."""
         self._queue.append(_new(ClientWrite, (peer, command, request)))
-        if not self._scheduled:  # as `_schedule`
-            self._scheduled = self._is_due = True
-            self._core.loop.call_soon(self._flush)
+        if not self._scheduled:
+            self._schedule()
 
     def add_job(self, run: Callable[[WriteTransaction], object]) -> asyncio.Future[None]:
         """Queue a write of the server's own; the future is done when it is committed, or failed."""
@@ -327,7 +326,8 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
                 return
             self._in_gate = True
         self.busy_since = monotonic()
-        if is_locked := self._is_locked:
+        is_locked = bool(self._core.engine.write_lock.count) and self._is_locked  # mostly without a call
+        if is_locked:
             self._hold_jobs()
         if self._retries:
             group = self._retries.popleft()
