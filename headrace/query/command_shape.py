@@ -11,9 +11,9 @@ Source: MongoDB's manual, "Query Shapes".
 from __future__ import annotations
 
 from collections.abc import Callable
-from hashlib import sha256
 from typing import Any, Final
 
+from headrace.hashing import sha256
 from headrace.query.stages.other_collections import joined_collections
 from headrace.values.bson import encode, type_name
 
@@ -169,7 +169,7 @@ def command_shape(name: str, database: str, body: dict[str, Any]) -> dict[str, A
 
 def hash_of_shape(shape: dict[str, Any]) -> str:
     """The 64 hexadecimal digits that stand for a shape: its parts in any order."""
-    return sha256(encode({name: shape[name] for name in sorted(shape)})).hexdigest().upper()
+    return sha256(encode({name: shape[name] for name in sorted(shape)})).hex().upper()
 
 
 def read_namespaces(name: str, database: str, body: dict[str, Any]) -> set[str]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import Any, Final
 
 from bson import ObjectId
@@ -101,4 +100,6 @@ def _seconds(time_ms: int) -> int:
 
 
 def _digest(meta: bytes) -> bytes:
+    from hashlib import blake2b  # late, as in `hashing`
+
     return blake2b(meta, digest_size=_DIGEST_BYTES).digest()
