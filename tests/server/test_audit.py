@@ -171,9 +171,12 @@ def test_what_else_mongodb_records_is_logged(tmp_path: Path) -> None:
     was, after = (
         {"_id": "changeStreamOptions", "preAndPostImages": {"expireAfterSeconds": value}} for value in ("off", 60)
     )
-    change = ({"originalClusterServerParameter": was, "updatedClusterServerParameter": after}, 0)
-    assert logged["setClusterParameter"] == logged["updateCachedClusterServerParameter"] == change
-    assert logged["getClusterParameter"] == ({"requestedClusterServerParameters": ["changeStreamOptions"]}, 0)
+    change, code = logged["setClusterParameter"]
+    assert logged["updateCachedClusterServerParameter"] == (change, code) and code == 0
+    times = [value.pop("clusterParameterTime")["$timestamp"]["t"] for value in change.values()]
+    assert times[0] == 0 < times[1]
+    assert change == {"originalClusterServerParameter": was, "updatedClusterServerParameter": after}
+    assert "changeStreamOptions" in logged["getClusterParameter"][0]["requestedClusterServerParameters"]
     assert logged["dropCollection"] == ({"ns": "shop.nothing"}, 26)
     assert events(path)[0]["atype"] == "rotateLog"
     assert logged["rotateLog"][0]["logRotationStatus"]["rotatedLogPath"] == str(before)

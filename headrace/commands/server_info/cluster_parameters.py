@@ -124,9 +124,9 @@ def set_cluster_parameter(context: CommandContext, request: Request) -> dict[str
             raise CommandError(52, f"Cluster parameter field name must not begin with '$': {field}")
     stored = parameter.stored(name, value)
     position = context.store.log_noop(context.txn, "setClusterParameter")
-    before, after = _shown(context, name), {"_id": name, **stored}
-    context.txn.catalog_changes.append(("admin", {"setClusterParameter": before, "to": after}))
-    context.store.set_cluster_parameter(context.txn, name, {"clusterParameterTime": to_timestamp(position), **stored})
+    before, after = _shown(context, name), {"clusterParameterTime": to_timestamp(position), **stored}
+    context.txn.catalog_changes.append(("admin", {"setClusterParameter": before, "to": {"_id": name, **after}}))
+    context.store.set_cluster_parameter(context.txn, name, after)
     return {}
 
 
