@@ -85,7 +85,7 @@ def test_of_documents_the_event_is_what_failed() -> None:
 
 def test_what_failed_before_a_join_comes_in_one_row_and_is_left_alone_behind_it() -> None:
     stages: Stages = [*HALVES, {"$replaceWith": "$fullDocument"}]
-    keys = LocalKeys(DocumentReader(), program(stages), 0, "n", ("token",), "document", failures=True)
+    keys = LocalKeys(DocumentReader(), program(stages), "n", ("token",), "document", failures=True)
     rows = run(keys, [event(1, [4, 5]), *ROWS])
     assert [(row["token"], row["_rows"], bool(row[FAILED])) for row in rows] == [
         (token_at(1), 1, False), (token_at(3), 1, False), (token_at(1), 1, True), (token_at(2), 1, True),
