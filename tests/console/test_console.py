@@ -17,7 +17,6 @@ from headrace.cli.console.slow_queries import index_for
 from headrace.cli.main import main
 from headrace.testing.fixtures import INTERNAL_DATABASES
 from tests.console.conftest import Events, signed
-from tests.waiting import until
 
 SCRIPT = "<img src=x onerror=alert(1)>"
 
@@ -260,12 +259,10 @@ def test_a_session_that_signed_in_and_does_nothing_is_signed_out(guarded: Consol
     with signed(guarded) as browser, signed(guarded) as other:
         assert browser.post("/api/sign-in", json=right).status_code == 200
         name = browser.cookies[guarded.cookie]
-        with browser.stream("GET", "/api/tail", params={"ns": "shop"}) as response:
-            Events(response).next("open")
+        with sessions.streaming(name):
             sessions._used[name] = float("-inf")
             other.get("/api/session")
             assert name in sessions._keys, "it has a stream"
-        until(lambda: not sessions._streaming[name])
         assert sessions._used[name] > 0
         sessions._used[name] = float("-inf")
         other.get("/api/session")
