@@ -52,6 +52,23 @@ def random_documents(seed: int, count: int = 30) -> tuple[Values, list[bytes]]:
     return values, documents
 
 
+def with_a_field_twice(number: int) -> bytes:
+    parts = [{"_id": number, "a": number % 3}, {"b": 7, "c": {"a": 5}}, {"a": "last"}, {"b": [number]}]
+    body = b"".join(encode(part)[4:-1] for part in parts[: 2 + number % 3])
+    return (len(body) + 5).to_bytes(4, "little") + body + b"\0"
+
+
+def test_a_field_that_a_document_has_twice_is_the_same_in_all_ways_to_read_it() -> None:
+    """MongoDB's drivers do not make such a document, and its server takes it."""
+    documents = [with_a_field_twice(number) for number in range(30)]
+    columns = Columns(("a", "b"))
+    columns.values(documents)
+    read = columns.values(documents)
+    assert read == {name: [decode(document)[name] for document in documents] for name in ("a", "b")}
+    cut = list(cut_documents(iter(documents), ("a",), lambda raw: encode({"a": decode(raw)["a"]})))
+    assert [decode(document) for document in cut] == [{"a": decode(document)["a"]} for document in documents]
+
+
 LENGTHS = [0, 1, 15, 16, 62, 63, 64, 65, 127, 128, 255, 256, 257, 70_000]
 
 

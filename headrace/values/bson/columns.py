@@ -4,8 +4,8 @@
 
 Rule: a value is exactly what `decode` makes of it, as the codec makes it: only the documents around it are not decoded.
 A pattern walks from element to element up to the field, in C. Python passes the elements that the pattern does not
-know: those that are long or of a rare type. Where a document has a field twice, its first one counts, as in MongoDB;
-`decode` has the last one.
+know: those that are long or of a rare type. Where a document may have a field twice, it is decoded as a whole, so that
+all ways to read it agree.
 
 Making a pattern takes some milliseconds, so the first documents are decoded as a whole. Patterns are kept by name.
 """
@@ -54,35 +54,42 @@ _ELEMENT: Final = (
 class FieldReader:
     """Finds the field of one name in raw documents."""
 
-    __slots__ = ("_wanted", "match")
+    __slots__ = ("match", "wanted")
 
     def __init__(self, name: str) -> None:
-        self._wanted = name.encode() + b"\0"
+        self.wanted = name.encode() + b"\0"
+        """The bytes that each element of the field has; a field may also be called like the end of another."""
         here = b"." + re.escape(name.encode()) + b"\\0"
         pattern = b"(?:(?!%b)%b)*+((?=%b)%b)?+" % (here, _ELEMENT, here, _ELEMENT)
         self.match = re.compile(pattern, re.DOTALL).match
         """Called with a document and where an element begins: always matches. Its group is the field's element, if the
         pattern comes that far; otherwise it ends at an element that it does not know, or at the end."""
 
-    def element(self, data: bytes, at: int) -> bytes | None:
-        """The raw element of the field, if it comes at `at` or later. Raises `bson.InvalidBSON`, if it is noticed."""
+    def element(self, data: bytes, at: int) -> tuple[bytes, int] | None:
+        """The raw element of the field and where it ends, if it begins at `at` or later. Raises `bson.InvalidBSON`, if
+        it is noticed."""
         try:
             while True:
                 match = self.match(data, at)
                 assert match is not None
                 if match[1] is not None:
-                    return match[1]
+                    return match[1], match.end()
                 at = match.end()
                 bson_type = data[at]
                 if not bson_type:
                     return None
                 value = data.index(b"\0", at + 1) + 1
                 end = value + value_size(bson_type, data, value)
-                if data.startswith(self._wanted, at + 1):
-                    return data[at:end]
+                if data.startswith(self.wanted, at + 1):
+                    return data[at:end], end
                 at = end
         except (IndexError, ValueError):
             raise InvalidBSON("a value lies beyond the end of its document") from None
+
+    def is_twice(self, data: bytes) -> bool:
+        """Whether a document has the field more than once."""
+        first = self.element(data, _FIRST)
+        return first is not None and self.element(data, first[1]) is not None
 
 
 def decode_elements(elements: Sequence[bytes | None]) -> list[Any]:
@@ -132,8 +139,11 @@ class Columns:
                 for number, element in enumerate(elements):
                     if element is None:
                         data, at = documents[number], matches[number].end()
-                        elements[number] = reader.element(data, at) or reader.element(data, _FIRST)
-            columns[name] = decode_elements(elements)
+                        found = reader.element(data, at) or reader.element(data, _FIRST)
+                        elements[number] = found and found[0]
+            columns[name] = values = decode_elements(elements)
+            for number in _those_twice(documents, reader, elements):
+                values[number] = decode(documents[number]).get(name, MISSING)
         return columns
 
     def cut(self, documents: Sequence[bytes]) -> Iterator[bytes | None]:
@@ -141,7 +151,11 @@ class Columns:
         if not self._is_ready(documents):
             yield from repeat(None, len(documents))
             return
-        columns = [[match[1] for match in matches] for _, _, matches in self._matches(documents)]
+        columns: list[list[bytes | None]] = []
+        for _, reader, matches in self._matches(documents):
+            columns.append([match[1] for match in matches])
+            for number in _those_twice(documents, reader, columns[-1]):
+                columns[-1][number] = None
         for elements in zip(*columns):
             if None in elements:
                 yield None
@@ -175,6 +189,17 @@ class Columns:
             yield name, reader, matches
             if len(self._readers) > 1:
                 starts = [match.end() for match in matches]  # type: ignore[union-attr]
+
+
+def _those_twice(documents: Sequence[bytes], reader: FieldReader, elements: Sequence[bytes | None]) -> list[int]:
+    """The numbers of the documents that have a field more than once, of those in which an element was found."""
+    if b"".join(documents).count(reader.wanted) == len(documents) - elements.count(None):
+        return []  # its name stands once in each of these, and nowhere else
+    return [
+        number
+        for number, document in enumerate(documents)
+        if document.count(reader.wanted) > 1 and reader.is_twice(document)
+    ]
 
 
 def small_batches(documents: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
