@@ -1,4 +1,4 @@
-"""What reader processes are good for: inserts beside a long read, two reads at once, partitions, and what they cost.
+"""Measures reader processes: inserts beside a long read, two reads at once, partitions, and their memory.
 
     python bench/readers.py                   a table in Markdown, for servers with 0, 1 and 2 readers
     python bench/readers.py --readers 0 4     for others
@@ -38,7 +38,7 @@ AGGREGATE = command({
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a server with some readers does."""
+    """The figures of a server with some readers."""
 
     readers: int
     idle_mib: float

@@ -1,4 +1,4 @@
-"""What scans cost a document, in CPU time, in one process without a socket: filters, groups, sorts, projections.
+"""Measures the CPU time of scans per document, in one process without a socket: filters, groups, sorts, projections.
 
     python bench/storage/scans.py                       200,000 documents; a table in Markdown
     python bench/storage/scans.py --against ../older    in turns with another checkout, of the same documents
@@ -39,7 +39,7 @@ def document(number: int) -> dict[str, Any]:
 
 
 def operations(users: Any, count: int) -> dict[str, Callable[[], Any]]:
-    """What is measured, by name."""
+    """The measured operations by name."""
 
     def group(*stages: dict[str, Any]) -> Callable[[], Any]:
         sums = {"_id": "$city", "n": {"$sum": 1}, "mean": {"$avg": "$visits"}}

@@ -8,18 +8,16 @@ The console connects as any client does, and signs its users in. It costs the se
 from __future__ import annotations
 
 import argparse
-import os
 import subprocess
-import sys
 from collections.abc import Callable
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote_plus
 
 from headrace.cli.console.command import MISSING, WHILE_STDIN, port_argument
 from headrace.cli.tls_flags import BadOptions
 from headrace.dispatch.options import ServerOptions
+from headrace.server.child_process import child_environment, python_command
 
 STOP_SECONDS: Final = 5.0
 
@@ -69,16 +67,11 @@ class ServedConsole:
         """Start it; it prints its address on the server's standard output."""
         if self._words is None:
             return
-        # With the package of this process, and without what the working directory may have of its name.
-        paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
         # A session of its own: Ctrl-C in the terminal is the server's.
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "headrace", *self._words],
-            env=environment,
-            start_new_session=True,
+            python_command("headrace", *self._words), env=child_environment(), start_new_session=True,
             stdin=subprocess.PIPE,
-        )
+        )  # fmt: skip
 
     def stop(self) -> None:
         """End it, and wait until it has ended."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from headrace.changes.scope import INTERNAL_DATABASES
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import READ_CONCERN
@@ -28,7 +29,6 @@ OF_ADMIN: Final = ENDS | {"bulkWrite", "getMore", "killCursors"}
 WRITES: Final = frozenset({"delete", "findAndModify", "insert", "update"})
 NOT_FIRST: Final = frozenset({"abortTransaction", "commitTransaction", "getMore", "killCursors"})
 READ_CONCERNS: Final = frozenset({"local", "majority", "snapshot"})
-INTERNAL_DATABASES: Final = frozenset({"admin", "config", "local"})
 REFUSED_STAGES: Final = frozenset({
     "$changeStream", "$collStats", "$currentOp", "$indexStats", "$listLocalSessions", "$listSessions", "$merge", "$out",
     "$planCacheStats",

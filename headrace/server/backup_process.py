@@ -15,15 +15,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 from headrace import limits
 from headrace.clock import monotonic
 from headrace.log_lines import printable
+from headrace.server.child_process import child_environment, python_command
 
 LOG = logging.getLogger("headrace.backup")
 SHIPPED: Final = "@ "
@@ -87,12 +85,9 @@ class BackupProcess:
 
     async def _run_once(self) -> str:
         """Run the process to its end; return what its end was."""
-        # With the package of this process, and without what the working directory may have of its name.
-        paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
         # A session of its own: Ctrl-C in the terminal is the server's.
         self._process = process = await asyncio.create_subprocess_exec(
-            sys.executable, "-P", "-m", "headrace", *self._words, env=environment, start_new_session=True,
+            *python_command("headrace", *self._words), env=child_environment(), start_new_session=True,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None

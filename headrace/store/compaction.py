@@ -7,7 +7,7 @@ Rules:
   that was not finished.
 - The directory is locked from beginning to end.
 - Who reads beside it (`lmdb.Beside`) goes on with the old file, or notices that the table of readers was replaced: it
-  has the number of the old file's last transaction. So nobody opens it between the two renames.
+  has the number of the old file's last transaction. So no process can open it between the two renames.
 """
 
 from __future__ import annotations

@@ -311,8 +311,10 @@ def read_only(path: pathlib.Path) -> Iterator[tuple[Transaction, dict[str, Table
 
 @contextlib.contextmanager
 def alone(path: pathlib.Path) -> Iterator[None]:
-    """Wait until nobody reads beside this process, which has the directory open, and let nobody begin to during the
-    `with`: LMDB opens a table of readers with a lock on its first byte."""
+    """Wait until no other process reads the directory, which this one has open, and keep others out during the `with`.
+
+    LMDB opens a table of readers with a lock on its first byte.
+    """
     with (path / READERS_FILE).open("rb+") as file:
         fcntl.lockf(file, fcntl.LOCK_EX, 1)
         yield

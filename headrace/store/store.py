@@ -238,8 +238,8 @@ class Store:
             kv.abort()
 
     def published_kv(self) -> Transaction:
-        """The transaction that reads the published state, for a caller that is done with it at once: as `begin_read`,
-        and nobody aborts it."""
+        """Return the transaction that reads the published state, for a caller that is done with it at once. Unlike
+        that of `begin_read`, it is not aborted."""
         kv = self._published
         if kv is None:
             kv = self._published = self.environment.begin_read()

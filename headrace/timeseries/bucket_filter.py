@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from bson.datetime_ms import DatetimeMS
 
-from headrace.timeseries.series import UNPACK, Series
+from headrace.timeseries.series import Series
 
 _LOWER: Final = frozenset({"$eq", "$gt", "$gte"})
 _UPPER: Final = frozenset({"$eq", "$lt", "$lte"})
@@ -43,15 +43,6 @@ def meta_path(series: Series, path: str) -> str | None:
     if meta is None or not (path == meta or path.startswith(meta + ".")):
         return None
     return "meta" + path[len(meta) :]
-
-
-def with_bucket_filter(pipeline: list[dict[str, Any]], series: Series) -> list[dict[str, Any]]:
-    """A pipeline that begins with the stage that unpacks buckets, with a `$match` before it where one follows."""
-    if len(pipeline) < 2 or UNPACK not in pipeline[0]:
-        return pipeline
-    spec = pipeline[1].get("$match")
-    buckets = bucket_filter(series, spec) if type(spec) is dict else {}
-    return [{"$match": buckets}, *pipeline] if buckets else pipeline
 
 
 def _of_time(series: Series, value: Any) -> list[dict[str, Any]]:

@@ -75,7 +75,7 @@ class Page:
         self.until(f"document.body?.innerText.includes({json.dumps(text)})")
 
     def appears(self, selector: str, count: int = 1) -> None:
-        """Wait until the page has so many elements of a selector."""
+        """Wait until the page has at least `count` elements of a selector."""
         self.until(f"document.querySelectorAll({json.dumps(selector)}).length >= {count}")
 
     def click(self, selector: str) -> None:

@@ -1,4 +1,4 @@
-"""What is read by columns is what the evaluator has of each document: random documents, all BSON types."""
+"""Columns hold the values that the evaluator finds: random documents, all BSON types."""
 
 from __future__ import annotations
 

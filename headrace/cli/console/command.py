@@ -17,7 +17,7 @@ MISSING: Final = "the console is not installed: pip install 'headrace[console]'"
 _DESCRIPTION: Final = (
     "Serve a page on this machine's loopback address that shows a server, Headrace or MongoDB: changes as they happen, "
     "collections and query plans, open streams, the oplog, load, slow queries, jobs of the pipeline. The page only "
-    "reads. Open the address that the command prints; it holds a token that nobody else knows."
+    "reads. Open the address that the command prints; it holds a secret token."
 )
 
 

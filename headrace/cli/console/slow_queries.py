@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from pymongo.errors import OperationFailure
 
+from headrace.changes.scope import INTERNAL_DATABASES
 from headrace.cli.connection import Client
 from headrace.cli.terminal import one_line, shortened
 
@@ -115,7 +116,7 @@ def slow_queries(client: Client) -> dict[str, Any]:
     shapes: dict[str, SlowShape] = {}
     off, refused = [], []
     for database in sorted(client.list_database_names()):
-        if database in ("admin", "config", "local"):
+        if database in INTERNAL_DATABASES:
             continue
         try:
             if not client[database].command("profile", -1).get("was"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from headrace.changes.scope import INTERNAL_DATABASES
 from headrace.clock import monotonic
 from headrace.dispatch.namespaces import target
 from headrace.dispatch.profiling.usage import QUERIES, Key
@@ -70,7 +71,7 @@ def again(engine: Engine, request: Request, txn: WriteTransaction | None) -> byt
 def _facts_of(request: Request) -> Any:
     """The facts of a find whose fields are plain, False for any other."""
     body = request.body
-    if not body.keys() <= _PLAIN or request.db in ("admin", "config", "local"):  # where more is shown than is stored
+    if not body.keys() <= _PLAIN or request.db in INTERNAL_DATABASES:  # where more is shown than is stored
         return False
     try:
         namespace = target(request)

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace.changes.scope import INTERNAL_DATABASES
 from headrace.dispatch.command import Command
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
@@ -35,7 +36,6 @@ _EXEMPT: Final = frozenset({
     "$planCacheStats", "$querySettings",
 })  # fmt: skip
 """The first stages of aggregations that describe the server, to which no settings apply."""
-_INTERNAL: Final = frozenset({"admin", "config", "local"})
 
 
 def stored_settings(store: Store) -> list[dict[str, Any]]:
@@ -47,7 +47,7 @@ def stored_settings(store: Store) -> list[dict[str, Any]]:
 def settings_of(store: Store, name: str, database: str, body: dict[str, Any]) -> dict[str, Any] | None:
     """The settings that apply to a command; None: there are none."""
     stored = stored_settings(store)
-    if not stored or name not in TAKEN_BY or database in _INTERNAL or _is_exempt(name, body):
+    if not stored or name not in TAKEN_BY or database in INTERNAL_DATABASES or _is_exempt(name, body):
         return None
     digest = hash_of_shape(command_shape(name, database, body))
     return next((item["settings"] for item in stored if item["queryShapeHash"] == digest), None)

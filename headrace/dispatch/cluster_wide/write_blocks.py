@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace import limits
 from headrace.auth.privileges import CLUSTER
+from headrace.changes.scope import INTERNAL_DATABASES
 from headrace.dispatch.command import Command
 from headrace.dispatch.request import Request
 from headrace.dispatch.wait import Wait
@@ -33,7 +34,6 @@ _BLOCKED: Final = frozenset({
     *_STATEMENTS, "aggregate", "applyOps", "cloneCollectionAsCapped", "collMod", "convertToCapped", "create",
     "createIndexes", "drop", "dropDatabase", "dropIndexes", "findAndModify", "renameCollection",
 })  # fmt: skip
-_INTERNAL: Final = frozenset({"admin", "config", "local"})
 _BYPASS: Final = frozenset({"bypassWriteBlockingMode"})
 _ERROR: Final = (371, "User writes blocked")
 
@@ -87,7 +87,7 @@ def unless_blocked(engine: Engine, command: Command, request: Request) -> Comman
         return command
     writes = command.writes if isinstance(command.writes, bool) else command.writes(request)
     field = _STATEMENTS.get(command.name)
-    if not writes or _databases(request) <= _INTERNAL or _may_bypass(engine, request):
+    if not writes or _databases(request) <= INTERNAL_DATABASES or _may_bypass(engine, request):
         return command
     if field is None or command.name == "bulkWrite":
         raise CommandError(*_ERROR)

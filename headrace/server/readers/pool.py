@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
 import subprocess
-import sys
 from collections import deque
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace import limits
@@ -22,6 +19,7 @@ from headrace.errors import CommandError
 from headrace.execution.reader_calls import ReaderAnswer, ReaderCall, ReaderCursor
 from headrace.log_lines import printable
 from headrace.running_command import Work
+from headrace.server.child_process import child_environment, python_command
 from headrace.server.readers.frames import Frames, frame
 from headrace.store.transaction_registry import SETTLED
 
@@ -405,12 +403,9 @@ def _fail(call: ReaderCall, done: Done) -> None:
 
 def spawn(descriptor: int) -> subprocess.Popen[bytes]:
     """Start a reader process with this end of a socket."""
-    # With the package of this process, and without what the working directory may have of its name.
-    paths = [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     # A process group of its own: Ctrl-C in the terminal is the server's. Not a session, for which Linux would share the
     # cores out anew, whatever the priorities in it.
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "headrace.server.readers", str(descriptor)], env=environment,
+        python_command("headrace.server.readers", str(descriptor)), env=child_environment(),
         pass_fds=(descriptor,), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, process_group=0,
     )  # fmt: skip

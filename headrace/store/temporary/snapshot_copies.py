@@ -3,7 +3,7 @@
     _tmp/…/data.mdb     while the copy is made, in a thread: LMDB copies it, and commits free no pages meanwhile
     a file without a name   from then on, so that nothing stays however the process ends
 
-A copy goes when its reader ends it, when nobody has read it for ten minutes, or when the store is closed. Where there
+A copy goes when its reader ends it, when it was not read for ten minutes, or when the store is closed. Where there
 are too many, the one goes that has not been read for the longest time.
 """
 
