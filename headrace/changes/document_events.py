@@ -150,24 +150,32 @@ def event(operation: Operation, shape: Shape) -> Event | None:
     head = operation.head
     assert head is not None
     template: EventTemplate = head.templates.get(shape) or template_of(head, shape)
-    key, maker = operation.o2, template.maker
-    if template.needs_lookup or maker is None or operation.session is not None:
+    if template.needs_lookup or template.maker is None or operation.session is not None:
         return None
-    position = operation.position
-    text, bits = maker.crud(position, key[4], key[9:-1], operation.index)
+    fields = head, operation.o, operation.o2, operation.ts, operation.wall
+    return event_of(*fields, operation.position, shape, operation.index)
+
+
+def event_of(
+    head: Head, o: bytes, key: bytes, ts: bytes, wall: bytes, position: int, shape: Shape, index: int = 0
+) -> Event:
+    """The event of an operation outside a transaction that takes no more than the entry; see `Operation`."""
+    template: EventTemplate = head.templates.get(shape) or template_of(head, shape)
+    maker = template.maker
+    assert maker is not None
+    text, bits = maker.crud(position, key[4], key[9:-1], index)
     token = token_document(text, bits)
     size = template.fixed_bytes + len(token) + len(key)
     if template.shows_document:
-        o = operation.o
         pieces: tuple[bytes, ...] = (
-            _PACK(size + len(o)), _ID, token, template.before_time, operation.ts, template.before_wall,
-            operation.wall, _FULL, o, template.ns, key, b"\0",
+            _PACK(size + len(o)), _ID, token, template.before_time, ts, template.before_wall, wall, _FULL, o,
+            template.ns, key, b"\0",
         )  # fmt: skip
     else:
-        update = description(operation.o, shape) if head.kind == "update" else b""
+        update = description(o, shape) if head.kind == "update" else b""
         pieces = (
-            _PACK(size + len(update)), _ID, token, template.before_time, operation.ts, template.before_wall,
-            operation.wall, template.ns, key, update, b"\0",
+            _PACK(size + len(update)), _ID, token, template.before_time, ts, template.before_wall, wall, template.ns,
+            key, update, b"\0",
         )  # fmt: skip
     return Event(text, token, position, b"".join(pieces))
 

@@ -10,7 +10,7 @@ and at every later read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from itertools import chain
 from typing import Any, Final, Protocol
@@ -19,6 +19,7 @@ from headrace import limits
 from headrace.changes.builder import EventBuilder
 from headrace.changes.entry import DecodedEntry
 from headrace.changes.event import Event, IncompleteEvents
+from headrace.changes.plain_events import PlainEvents
 from headrace.changes.resume import ResumeGuard, not_found
 from headrace.changes.scope import Scope, ScopeKind
 from headrace.changes.stream import StreamSpec
@@ -31,12 +32,15 @@ from headrace.store.standby import Gaps
 from headrace.store.store import INITIATING, Store
 from headrace.store.view import View
 from headrace.values.bson import decode
+from headrace.values.position import LAST, from_key
 from headrace.values.token import ResumeToken
 
 HISTORY_LOST = "Resume of change stream was not possible, as the resume point may no longer be in the oplog."
 
 _LOOK: Final = 63
 """The time is checked every 64 entries,"""
+_CHUNK_COUNT: Final = 256
+"""Plain entries that are read at once."""
 _LARGE_BYTES: Final = 64 * 1024
 """and after an event larger than this many bytes."""
 
@@ -71,14 +75,17 @@ class ChangeCursor:
 
     __slots__ = (
         "_after",
+        "_batch_bytes",
         "_builder",
         "_clock_ms",
         "_feed",
         "_feeds",
         "_guard",
         "_index",
+        "_plain",
         "_read_from",
         "_rest",
+        "_seen_count",
         "_spec",
         "_token",
         "_token_time",
@@ -108,6 +115,7 @@ class ChangeCursor:
         """Open a stream; raises 286 where the oplog no longer has its start."""
         self._spec = spec
         self._builder = builder
+        self._plain = PlainEvents(builder, spec.shape) if builder.plain and not spec.unbounded else None
         self._feeds = feeds
         self._clock_ms = clock_ms
         self._feed: Feed | None = None
@@ -240,42 +248,88 @@ class ChangeCursor:
 
     def _read_entries(self, view: View, count_max: int, documents: list[bytes]) -> Batch:
         """The batch of `documents`, which it fills."""
-        size, seen = 0, 0
         until_ms = self._clock_ms() + limits.SCAN_MS_MAX
+        self._batch_bytes = self._seen_count = 0
+        while not (
+            self._read_plain(view, count_max, documents, until_ms)
+            or self._read_others(view, count_max, documents, until_ms)
+        ):
+            pass
+        return Batch(documents, self._token)
+
+    def _read_plain(self, view: View, count_max: int, documents: list[bytes], until_ms: float) -> bool:
+        """Read plain entries, up to another one or a damaged one; whether the batch is complete."""
+        plain = self._plain
+        if plain is None or self._guard is not None or self._rest is not None:
+            return False
+        if self._after and self._read_from <= self._token_time:  # the events at this position are compared with it
+            return False
+        try:
+            for first, last in self._ranges(view):
+                for chunk in view.entry_chunks(first, last, min(_CHUNK_COUNT, limits.SCAN_ENTRY_COUNT_MAX)):
+                    taken, self._batch_bytes = plain.add(chunk, documents, self._batch_bytes, count_max)
+                    if plain.last is not None:
+                        self._token, self._after = plain.last.token_document, plain.last.token
+                        self._token_time = plain.last.cluster_time
+                    if taken:
+                        self._read_from = from_key(chunk[taken - 1][0]) + 1
+                        self._seen_count += taken
+                    if plain.full or len(documents) == count_max:
+                        return True
+                    if taken and self._is_over(until_ms):
+                        self._advance_mark(self._read_from - 1)
+                        return True
+                    if taken < len(chunk):
+                        return False
+        except DamagedValue:
+            return False
+        self._reached_end(view)
+        return True
+
+    def _is_over(self, until_ms: float) -> bool:
+        return self._seen_count >= limits.SCAN_ENTRY_COUNT_MAX or self._clock_ms() > until_ms
+
+    def _read_others(self, view: View, count_max: int, documents: list[bytes], until_ms: float) -> bool:
+        """Read any entries, one at least, up to a plain one; whether the batch is complete."""
+        has_read = False
         for position, raw in self._entries(view):
+            if has_read and self._guard is None and self._plain is not None and self._plain.is_plain(raw):
+                return False
             items = self._items_of(position, raw)
             for item in items:
                 if item is None:  # a piece of a long entry is done
                     if self._clock_ms() > until_ms:
                         self._retain(position, items)
-                        return Batch(documents, self._token)
+                        return True
                     continue
                 if isinstance(item, CommandError):
                     self._read_from = position
                     if documents:
-                        return Batch(documents, self._token)
+                        return True
                     raise item
                 if item.token <= self._after:
                     continue
-                size += len(item.document) if item.document is not None else 0
+                size = self._batch_bytes + (len(item.document) if item.document is not None else 0)
                 if documents and (size > limits.BATCH_BYTES_MAX or len(documents) == count_max):
                     self._retain(position, chain((item,), items))
-                    return Batch(documents, self._token)
+                    return True
+                self._batch_bytes = size
                 self._hand_out(item, documents)
                 if item.closes:
-                    return Batch(documents, self._token)
+                    return True
             self._read_from = position + 1
             if self._guard is not None and self._guard.settled:
                 self._guard = None
-            seen += 1
+            has_read = True
+            self._seen_count = seen = self._seen_count + 1
             if len(documents) == count_max:
-                return Batch(documents, self._token)
+                return True
             looks = seen & _LOOK == 0 or (documents and len(raw) > _LARGE_BYTES)
-            if seen >= limits.SCAN_ENTRY_COUNT_MAX or (looks and self._clock_ms() > until_ms):
+            if seen >= limits.SCAN_ENTRY_COUNT_MAX or (looks and self._is_over(until_ms)):
                 self._advance_mark(position)
-                return Batch(documents, self._token)
+                return True
         self._reached_end(view)
-        return Batch(documents, self._token)
+        return True
 
     def _items_of(self, position: int, raw: bytes) -> Iterator[Event | CommandError | None]:
         """The events of an entry, and an error after them if not all of them can be built. Those of a long entry are
@@ -311,15 +365,20 @@ class ChangeCursor:
 
     def _entries(self, view: View) -> Iterator[tuple[int, bytes]]:
         """Entries from the stream's position on, only those of namespaces in its scope."""
+        for first, last in self._ranges(view):
+            yield from view.entries(first, last)
+
+    def _ranges(self, view: View) -> Iterable[tuple[int, int]]:
+        """The positions of these entries, as ranges: the first and the last, both inclusive."""
         scope = self._spec.scope
         if scope.kind is ScopeKind.DEPLOYMENT:
-            return view.entries(self._read_from)
+            return [(self._read_from, LAST)]
         topics = view.catalog.topics
         if scope.kind is ScopeKind.COLLECTION:
             names = [f"{scope.db}.{scope.coll}", f"{scope.db}.$cmd"]
         else:
             names = [name for name in topics if name.startswith(f"{scope.db}.")]
-        return view.entries_of([topics[name] for name in names if name in topics], self._read_from)
+        return view.ranges_of([topics[name] for name in names if name in topics], self._read_from)
 
     def _reached_end(self, view: View) -> None:
         """Nothing is left to read: advance the token, and join the feed unless the start is in the future."""

@@ -412,14 +412,35 @@ class View:
                     return
                 yield int.from_bytes(key[4:], "big"), int.from_bytes(value, "big")
 
+    def entry_chunks(self, first: int, last: int, count_max: int) -> Iterator[list[tuple[bytes, bytes]]]:
+        """(position key, entry) of the entries from `first` to `last`, both inclusive, up to `count_max` at a time."""
+        if first > positions.LAST:
+            return
+        low, high = first.to_bytes(8, "big"), last.to_bytes(8, "big")
+        count_max = min(count_max, last - first + 1)
+        while low <= high:
+            with self.kv.cursor(self.tables["oplog"]) as cursor:
+                if not cursor.set_range(low):
+                    return
+                chunk = cursor.chunk(b"", count_max, limits.VIEW_CHUNK_BYTES)
+            low = chunk[-1][0] + b"\0"
+            while chunk and chunk[-1][0] > high:
+                chunk.pop()
+            if chunk:
+                yield chunk
+
     def entries_of(self, topics: Iterable[int], first: int) -> Iterator[tuple[int, bytes]]:
         """(position, entry) from `first` on, of these topics only, in order and each once."""
+        for range_first, range_last in self.ranges_of(topics, first):
+            yield from self.entries(range_first, range_last)
+
+    def ranges_of(self, topics: Iterable[int], first: int) -> Iterator[tuple[int, int]]:
+        """(first, last) of the positions from `first` on whose entries are of these topics, in order, each once."""
         done = first - 1
         for run_first, run_last in heapq.merge(*(self.runs(topic, first) for topic in topics)):
-            if run_last <= done:
-                continue
-            yield from self.entries(max(run_first, done + 1), run_last)
-            done = run_last
+            if run_last > done:
+                yield max(run_first, done + 1), run_last
+                done = run_last
 
 
 def _past(cursor: OverlayCursor, prefix: bytes, after: bytes | None, *, backward: bool) -> Iterator[Item]:
