@@ -40,7 +40,7 @@ _SAMPLE: Final = bytes(range(0xA1, 0xAD))
 
 
 class _InsertPlan:
-    """What all events of inserts into one collection share, whose `_id` is an ObjectId."""
+    """The parts that the events of inserts into one collection share, if the `_id` is an ObjectId."""
 
     __slots__ = ("after_id", "after_time", "after_ts", "before_time", "fixed_bytes", "head", "maker", "ns")
 

@@ -175,6 +175,14 @@ class Engine:
         Raises 59 for an unknown one, 13 outside of `admin` where it belongs there, 76 where it needs an oplog that
         this server has not, and what the declarations of its fields raise.
         """
+        repeated, profiler = request.repeated, self.profiler
+        if (
+            repeated is not None and repeated.command is not None and not self.authorizes
+            and self.primacy.ends_ms is None and not self.store.state.cluster_parameters and not profiler.active
+            and profiler.stored_count >= profiler.recorded_count
+        ):  # fmt: skip
+            known: Command = repeated.command
+            return known
         command = self.commands.get(request.name)
         if command is None:
             raise CommandError(59, f"no such command: '{request.name}'")
@@ -185,7 +193,6 @@ class Engine:
             raise CommandError(13, f"{command.name} may only be run against the admin database.")
         if command.needs_oplog and not self.store.oplog_enabled:
             raise CommandError(76, "not running with --replSet")
-        repeated = request.repeated
         body = request.body if repeated is None else repeated.body  # whose fields are the same, but for what varies
         if body.get("apiStrict") is True:
             api_version.check_name(request)
@@ -205,13 +212,23 @@ class Engine:
         if not body.keys().isdisjoint(generic_arguments.ACTED_UPON):
             request.is_special = True
             command = self._as_asked(command, request, body)
-        profiler = self.profiler
         if profiler.stored_count < profiler.recorded_count or profiler.active:
             request.is_special = True
             if profiler.stored_count < profiler.recorded_count:
                 command = profiler.reading(command, request)
             return profiler.profiled(command, request) if profiler.active else command
+        if repeated is not None and not request.is_special:
+            repeated.command = command
         return command
+
+    def run_again(self, command: Command, request: Request, txn: WriteTransaction | None = None) -> bytes | None:
+        """Answer a request whose body is known, if that takes no more than `Command.again`; it never pauses.
+
+        None: nothing is done, and the command must be run.
+        """
+        if command.again is None or request.repeated is None or request.is_special or self.write_lock.count:
+            return None
+        return command.again(self, request, txn)
 
     def _unsatisfied(self, request: Request) -> bytes:
         """The raw `writeConcernError` of a write that was done, where its write concern, or the default, has one."""
@@ -243,11 +260,6 @@ class Engine:
         Every `AnsweredError` becomes a reply. In a turn the command may pause; a write continues in another
         transaction, and its finished part is committed.
         """
-        if (
-            command.again is not None and request.repeated is not None and not request.is_special
-            and not self.write_lock.count and (again := command.again(self, request, txn)) is not None
-        ):  # fmt: skip
-            return again
         began = monotonic() if command.usage else 0.0
         context = CommandContext(self, request.deadline_ms, txn)
         turn = running_command() if command.pauses else None

@@ -124,6 +124,7 @@ class Request:
         "db",
         "deadline_ms",
         "is_special",
+        "message_bytes",
         "name",
         "prepared",
         "raw",
@@ -165,6 +166,8 @@ class Request:
         """Whether its command runs otherwise than by itself: with a time limit, in a transaction, measured."""
         self.repeated: RepeatedCommand | None = None
         """The command that it repeats, whose body was checked; None: it was not checked before."""
+        self.message_bytes = 0
+        """The size of a short message, which repeats a command; 0: of any other."""
         self.required: tuple[Any, ...] = ()
         """The privileges that it was found to need, on a server with authorization; see `Access.require_privileges`."""
         self.prepared: Any = None
@@ -189,6 +192,7 @@ class UnreadRequest(Request):
         self.time_is_up = self.is_special = False
         self.deadline_ms = self.wait_until_ms = self.repeated = None
         self._body = _UNREAD
+        self.message_bytes = 0
         self.required = ()
         self.prepared = self.cursor = None
 
@@ -231,14 +235,7 @@ def parse_message(body: bytes, sequences: dict[str, list[bytes]], client: Client
     """The command of an OP_MSG: its body and its document sequences. Raises 22 for none, 40571 for no database."""
     repeated: RepeatedCommand | None = client.commands.get(len(body))
     if repeated is not None and repeated.is_repeated_by(body):
-        request: Request
-        if repeated.name in _MOSTLY_UNREAD:
-            request = UnreadRequest(repeated.name, repeated.db, body, client)
-            request.sequences = sequences
-        else:
-            request = Request(repeated.name, repeated.db, body, sequences, client, repeated.body_of(body))
-        request.repeated = repeated
-        return request
+        return repeated.request(body, sequences, client)
     end = body.find(b"\x00", 5)
     if end < 0 or len(body) < 6:
         raise CommandError(22, "the message holds no command")
@@ -304,7 +301,7 @@ class RepeatedBody:
         self.number_at = 0
         """Where the number of the `txnNumber` is; 0: there is none."""
         self._size = len(body)
-        self._fixed: list[tuple[int, int, bytes]] = []  # (start, end, the bytes that are there)
+        self._fixed: list[tuple[int, bytes]] = []  # (start, the bytes that are there)
         at = 0
         for kind, name, start, end in iter_elements(body):
             low, high = start, start
@@ -315,10 +312,10 @@ class RepeatedBody:
             else:
                 low, high = self._varying(kind, name, start, body)
             if low < high:
-                self._fixed.append((at, low, body[at:low]))
+                self._fixed.append((at, body[at:low]))
                 at = high
         if at < len(body):
-            self._fixed.append((at, len(body), body[at:]))
+            self._fixed.append((at, body[at:]))
 
     def _varying(self, kind: int, name: bytes, start: int, body: bytes) -> tuple[int, int]:
         """Return from where to where the bytes of an element may be others; its value is at `start`."""
@@ -326,10 +323,12 @@ class RepeatedBody:
 
     def is_repeated_by(self, body: bytes) -> bool:
         """Whether a message's body is this one again."""
-        if len(body) != self._size:
-            return False
-        for start, end, fixed in self._fixed:  # noqa: SIM110 (`all` calls a generator for each)
-            if body[start:end] != fixed:
+        return len(body) == self._size and self.is_repeated_at(body, 0)
+
+    def is_repeated_at(self, message: bytes, at: int) -> bool:
+        """Whether the body of the same size that begins at `at` is this one again."""
+        for start, fixed in self._fixed:  # noqa: SIM110 (`all` calls a generator for each)
+            if not message.startswith(fixed, at + start):
                 return False
         return True
 
@@ -341,10 +340,17 @@ class RepeatedCommand(RepeatedBody):
     `find: "c", filter: {_id: 7}`, if its type is the same.
     """
 
-    __slots__ = ("_session", "_session_at", "body", "db", "facts", "id_at", "id_size", "id_type", "name")
+    __slots__ = (
+        "_session", "body", "command", "db", "facts", "id_at", "id_size", "id_type", "name", "section", "session_at",
+    )  # fmt: skip
 
     def __init__(self, request: Request) -> None:
-        self._session_at = 0
+        self.command: Any = None
+        """The `Command` that it was found to be, for requests about which nothing is special; None: look."""
+        self.section = next(iter(request.sequences), "")
+        """The name of the sequence beside it; empty: there is none."""
+        self.session_at = 0
+        """Where the 16 bytes of its session are; 0: it has none, or one with other fields."""
         self.id_at = self.id_size = self.id_type = 0
         """Where the `_id` of a find's filter is, its size and its type; 0: it is not left out."""
         self._session = b""
@@ -357,9 +363,9 @@ class RepeatedCommand(RepeatedBody):
         if kind != 0x03:
             return start, start
         if name == b"lsid" and body.startswith(_SESSION_HEAD, start):
-            self._session_at = start + len(_SESSION_HEAD)
-            self._session = body[self._session_at : self._session_at + 16]
-            return self._session_at, self._session_at + 16
+            self.session_at = start + len(_SESSION_HEAD)
+            self._session = body[self.session_at : self.session_at + 16]
+            return self.session_at, self.session_at + 16
         if name == b"filter" and self.name == "find" and body.startswith(b"_id\x00", start + 5):
             size = _ID_SIZES.get(body[start + 4])
             if size is not None and _READ_INT32(body, start)[0] == size + 10:  # and nothing beside it
@@ -367,12 +373,19 @@ class RepeatedCommand(RepeatedBody):
                 return self.id_at, self.id_at + size
         return start, start
 
+    def request(self, raw: bytes, sequences: dict[str, list[bytes]], client: ClientInfo) -> UnreadRequest:
+        """The request of a body that repeats it."""
+        request = UnreadRequest(self.name, self.db, raw, client)
+        request.sequences = sequences
+        request.repeated = self
+        return request
+
     def body_of(self, raw: bytes) -> dict[str, Any]:
         """The decoded body of one that repeats it."""
         body: dict[str, Any] = self.body.copy()
         if self.number_at:
             body["txnNumber"] = Int64(_READ_INT64(raw, self.number_at)[0])
-        if at := self._session_at:
+        if at := self.session_at:
             session = raw[at : at + 16]
             if session != self._session:
                 self._session, self.body["lsid"] = session, {"id": Binary(session, 4)}
@@ -389,8 +402,6 @@ class RepeatedCommand(RepeatedBody):
         return Int64(_READ_INT64(raw, at)[0])
 
 
-_MOSTLY_UNREAD: Final = frozenset({"find", "insert", "ping"})
-"""Commands that are mostly answered without their body, of those that repeat one."""
 REMEMBERED: Final = frozenset({"find", "ping"})
 """Commands without sequences that are remembered; of finds only those of one `_id`."""
 

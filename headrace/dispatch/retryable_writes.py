@@ -24,7 +24,7 @@ from headrace.dispatch import reply
 from headrace.dispatch.command import Command, Reply
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
-from headrace.dispatch.sessions import ClientSession, lsid_of, session_id, session_of, until_returned
+from headrace.dispatch.sessions import lsid_of, session_id, session_of, until_returned
 from headrace.dispatch.wait import Wait
 from headrace.errors import AnsweredError, CommandError
 from headrace.running_command import running_command
@@ -99,21 +99,28 @@ def run_once(context: CommandContext, command: Command, request: Request) -> Rep
     return elements
 
 
-def begin_plain(engine: Engine, request: Request, txn: WriteTransaction) -> ClientSession | None:
-    """Return the session of a retryable write that is executed for the first time, if nothing about it is special.
+def begin_plain(engine: Engine, request: Request, txn: WriteTransaction) -> tuple[bytes, int] | None:
+    """Return (session, number) of a retryable write that repeats a command and is executed for the first time, if
+    nothing about it is special.
 
     None: `run_once` must look at it, also at what is wrong with it. It does not pause.
     """
-    number = request.body["txnNumber"]
-    if request.client.uid is not None or engine.store.transactions.latest or type(number) is not Int64:
+    repeated, raw = request.repeated, request.raw
+    if (
+        repeated is None
+        or not repeated.session_at
+        or request.client.uid is not None
+        or engine.store.transactions.latest
+    ):
         return None
-    session = session_of(request)
-    if session is None or session.key in engine.checked_out:
+    session = raw[repeated.session_at : repeated.session_at + 16]
+    if session in engine.checked_out:
         return None
-    stored = txn.kv.get(session.key, db=txn.tables["sessions"])
+    stored = txn.kv.get(session, db=txn.tables["sessions"])
     if stored is None or not stored.startswith(_TXN_NUMBER, 4):
         return None
-    return session if _READ_INT64(stored, 4 + len(_TXN_NUMBER))[0] < number else None
+    number: int = _READ_INT64(raw, repeated.number_at)[0]
+    return (session, number) if _READ_INT64(stored, 4 + len(_TXN_NUMBER))[0] < number else None
 
 
 def _check_session_count(txn: WriteTransaction) -> None:
@@ -207,7 +214,7 @@ def _put(txn: WriteTransaction, session: bytes, number: Int64, fields: dict[str,
     txn.kv.put(session, encode(record), db=txn.tables["sessions"])
 
 
-def put_reply(txn: WriteTransaction, session: bytes, number: Int64, elements: bytes, named: bytes = b"") -> None:
+def put_reply(txn: WriteTransaction, session: bytes, number: int, elements: bytes, named: bytes = b"") -> None:
     """Store the reply of a retryable write: as `_put` of `{"reply": elements}` and the raw elements `named`, put
     together from slices."""
     pieces = (

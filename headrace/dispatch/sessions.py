@@ -27,6 +27,11 @@ NO_USER: Final = bytes.fromhex("e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934c
 """`lsid.uid` of a server without users: the digest of an empty name."""
 
 
+def raw_lsid(identity: bytes) -> bytes:
+    """The raw `lsid` of the oplog entries of a session without a user."""
+    return b"".join((_RAW_HEAD, identity, _RAW_END))
+
+
 class ClientSession(NamedTuple):
     """The session of a connection's last command that had one."""
 
@@ -57,7 +62,7 @@ def session_of(request: Request) -> ClientSession | None:
     if last is None or last.lsid["id"] != identity:
         if client.uid is None:
             key = bytes(identity)
-            last = ClientSession(lsid, key, _RAW_HEAD + key + _RAW_END)
+            last = ClientSession(lsid, key, raw_lsid(key))
         else:
             key = session_key(bytes(identity), client.uid)
             last = ClientSession(lsid, key, encode(lsid_of(request)))

@@ -33,7 +33,9 @@ from headrace.memory_budget import Account
 from headrace.query.operation_memory import size_of
 from headrace.server.failures import log_failure, read_error
 from headrace.server.listener import has_left, pending_bytes
+from headrace.server.repeated_messages import repeated_message
 from headrace.server.scheduler import EAGER_COUNT
+from headrace.turns import Turn
 from headrace.wire.connection import NEED_DATA, Connection, Message, UnopenedMessage
 from headrace.wire.message import (
     EXHAUST_ALLOWED,
@@ -62,13 +64,14 @@ class Peer(asyncio.Protocol):
 
     __slots__ = (
         "_account", "_busy", "_core", "_full", "_interruption", "_is_held", "_message", "_message_bytes", "_next",
-        "_paused", "_replies", "_transport", "_wire", "client", "request", "waiting",
+        "_paused", "_plain", "_replies", "_transport", "_wire", "client", "request", "waiting",
     )  # fmt: skip
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self._wire = Connection()
         self._message = _NO_MESSAGE
+        self._plain = Message(0, OP_MSG, 0, b"", _NO_MESSAGE.sequences)  # used again by commands that repeat one
         self._message_bytes = 0  # of a long message that is being answered
         self._account: Account | None = None  # of what it has sent and not read, where that is much
         self._busy = False
@@ -96,6 +99,11 @@ class Peer(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._core.engine.metrics["network.bytesIn"] += len(data)
+        if self._wire.is_at_rest and not self._busy and not self._paused and self._account is None:
+            again = repeated_message(data, self.client)
+            if again is not None:
+                self._begin_again(*again)
+                return
         unread_bytes = self._wire.receive(data)
         if not self._busy and not self._paused:
             if len(data) > limits.FIRST_BYTES_MAX and not self._replies:
@@ -108,6 +116,15 @@ class Peer(asyncio.Protocol):
             self._transport.pause_reading()
         if unread_bytes > limits.CONNECTION_BYTES_FREE and self._wire.unread_bytes > limits.CONNECTION_BYTES_FREE:
             self._count()
+
+    def _begin_again(self, number: int, request: Request) -> None:
+        """Begin a command that repeats one: nothing else has come, and nothing is being answered."""
+        self._message = message = self._plain
+        message.request_id, message.body = number, request.raw
+        try:
+            self._begin_request(request)
+        except Exception as error:
+            self._close_after(error)
 
     def _postpone(self) -> bool:
         """Whether a client that sends much before it has had an answer is not to be served now.
@@ -328,6 +345,8 @@ class Peer(asyncio.Protocol):
         elif command.writes is True and command.prepare is None:  # as `start` does
             self._busy = True
             self._core.writer.add(self, command, request)
+        elif command.writes is False and command.prepare is None:
+            self.run(command, request)
         else:
             self.start(command, request)
 
@@ -419,13 +438,16 @@ class Peer(asyncio.Protocol):
 
     def run(self, command: Command, request: Request) -> None:
         """Run a reading command, now or again after a wait."""
+        engine = self._core.engine
+        answer: bytes | Wait | Turn | None
         try:
             if request.cursor is not None:
-                answer = self._core.engine.run_stream(command, request)
-            elif command.pauses and (command.pauses is True or command.pauses(self._core.engine, request)):
-                answer = self._core.scheduler.run_read(self, command, request)
-            else:
-                answer = self._core.engine.run_read(command, request)
+                answer = engine.run_stream(command, request)
+            elif request.repeated is None or (answer := engine.run_again(command, request)) is None:
+                if command.pauses and (command.pauses is True or command.pauses(engine, request)):
+                    answer = self._core.scheduler.run_read(self, command, request)
+                else:
+                    answer = engine.run_read(command, request)
         except Exception as error:
             answer = self.failed(request, error)
         if type(answer) is bytes:
@@ -457,7 +479,11 @@ class Peer(asyncio.Protocol):
                 self.drop()
                 return
             self._answer(answer)
-            self._serve()
+            if not (
+                self._wire.is_at_rest and self._next is None and self._account is None
+                and not self._full and not self._message_bytes
+            ):  # fmt: skip
+                self._serve()
         except Exception as error:
             self._close_after(error)
 
@@ -470,6 +496,12 @@ class Peer(asyncio.Protocol):
 
     def _answer(self, answer: bytes) -> None:
         message, request, self.request = self._message, self.request, None
+        if message is self._plain and len(answer) <= _DECODED_BYTES_MAX:  # without a look at what it may ask for
+            self._replies = number = self._replies + 1 & limits.REPLY_ID_MAX
+            sent = plain_reply(number, message.request_id, answer)
+            self._core.engine.metrics["network.bytesOut"] += len(sent)
+            self._transport.write(sent)
+            return
         opcode, compressor, flags = message.opcode, message.compressor, 0
         if message.flags & MORE_TO_COME and opcode != OP_QUERY:
             return

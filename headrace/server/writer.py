@@ -121,6 +121,9 @@ def _message_bytes(group: SharedGroup, engine: Engine) -> int:
         if type(write) is not ClientWrite:
             continue
         request = write.request
+        if request.message_bytes:
+            size += request.message_bytes
+            continue
         if write.command.name == "commitTransaction":
             size += written_bytes(engine, request)
         size += len(request.raw)
@@ -403,7 +406,10 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
         txn, request = group.txn, None
         if isinstance(write, ClientWrite):
             _, command, request = write
-            engine, pauses = self._core.engine, command.pauses
+            engine = self._core.engine
+            if request.repeated is not None and (answer := engine.run_again(command, request, txn)) is not None:
+                return answer
+            pauses = command.pauses
             if pauses and (pauses is True or pauses(engine, request)):
                 scheduler = self._core.scheduler
                 run_in_turn = scheduler.run_shortly if group.has_paused else scheduler.turns.run

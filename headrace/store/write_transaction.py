@@ -68,10 +68,11 @@ class StagedEntries:
         """One more entry, of these topics."""
         self.entries.append((position.to_bytes(8, "big"), entry))
         self.entry_bytes += len(entry)
-        if self.runs:
-            self.add_run(topics, position, position)
+        runs = self.runs
+        if runs and runs[-1][0] == topics and runs[-1][2] == position - 1:  # as `add_run`, without the call
+            runs[-1] = (topics, runs[-1][1], position)
         else:
-            self.runs.append((topics, position, position))
+            runs.append((topics, position, position))
 
     def add_many(self, first: int, entries: list[bytes], topics: tuple[str, ...]) -> None:
         """Entries of the same topics at the positions from `first` on."""
@@ -251,7 +252,7 @@ class WriteTransaction(View):
                 document = with_timestamps(document, position)
             is_long = len(key) > limits.KEY_BYTES_MAX
             full_key = bounded_key(prefix, key) if is_long else prefix + key
-            added: list[index_entries.Entry] = []
+            added: list[index_entries.Entry] | None = None
             if collection.maintained:
                 if self.kv.get(full_key, db=tables["ids"]) is not None:
                     raise index_entries.duplicate_id(collection, key_document)

@@ -85,7 +85,10 @@ class DrivenServer:
             writes = command.writes is True or (command.writes and command.writes(request))
         except CommandError as error:
             return decode(self.engine.failure(error, request))
-        answer = self._commit([(command, request)])[0] if writes else self.engine.run_read(command, request)
+        if writes:
+            answer = self._commit([(command, request)])[0]
+        else:
+            answer = self.engine.run_again(command, request) or self.engine.run_read(command, request)
         while isinstance(answer, Wait) and answer.over is only_others:
             answer = self.engine.run_read(command, request)
         return answer if isinstance(answer, Wait) else decode(answer)
@@ -136,7 +139,8 @@ class DrivenServer:
         """Run and commit a batch of writes, as the shell does; `between` is called wherever reads may come between."""
         txn = self.store.begin()
         try:
-            answers = [self.engine.run_write(command, request, txn) for command, request in batch]
+            run_again, run_write = self.engine.run_again, self.engine.run_write
+            answers = [run_again(*each, txn) or run_write(*each, txn) for each in batch]
             self.store.prepare(txn)
             self.between("prepared")
             self.store.sync(txn)

@@ -70,11 +70,15 @@ _SECTION_NAMES = {b"deletes": "deletes", b"documents": "documents", b"updates": 
 class Connection:
     """One client's stream of bytes; `receive` what came, then `next_event` until it answers NEED_DATA."""
 
-    __slots__ = ("_at", "_buffer", "_failure", "_tail", "_tail_bytes", "_wanted_bytes", "may_have_event")
+    __slots__ = (
+        "_at", "_buffer", "_failure", "_tail", "_tail_bytes", "_wanted_bytes", "is_at_rest", "may_have_event",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.may_have_event = False
         """Whether `next_event` may answer more than NEED_DATA: bytes have come since it did, or are left."""
+        self.is_at_rest = True
+        """Whether the last message has been taken, and nothing has come after it."""
         self._buffer = b""
         self._at = 0
         self._tail: list[bytes] = []
@@ -93,6 +97,7 @@ class Connection:
         Returns `unread_bytes`.
         """
         self.may_have_event = True
+        self.is_at_rest = False
         if self._failure is not None:
             return 0
         if self._at == len(self._buffer) and not self._tail:
@@ -123,7 +128,8 @@ class Connection:
         if length > have or not MESSAGE_BYTES_MIN <= length <= MESSAGE_BYTES_MAX:
             return self._gather(length, buffer, at)
         self._at = end = at + length
-        self.may_have_event = length < have or bool(self._tail)
+        self.may_have_event = may = length < have or bool(self._tail)
+        self.is_at_rest = not may
         body_end = at + 21 + document_bytes
         if opcode == OP_MSG and kind == 0 and flags & _RARE_FLAGS == 0 and at + 25 < body_end <= end:
             if body_end == end:
@@ -199,6 +205,7 @@ class Connection:
                 raise self._fail(ProtocolError(f"unknown opcode {opcode}"))
         self._wanted_bytes = wanted_bytes
         self.may_have_event = bool(self._tail)  # `_gather` looks at those
+        self.is_at_rest = not have and not self._tail
         return NEED_DATA
 
     def _take(self, opcode: int, request_id: int, buffer: bytes, at: int, end: int) -> Message:

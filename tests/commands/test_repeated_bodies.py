@@ -111,7 +111,7 @@ def message(chance: random.Random, shape: tuple[int, str, dict[str, Any]], last:
     if chance.random() < 0.1:
         fields[chance.choice(["bypassDocumentValidation", "bypassEmptyTsReplacement"])] = True
     if kind < 6:
-        query: dict[str, Any] = {"q": {"_id": identities(chance)}, "u": {"$inc": {"a": chance.randrange(2)}}}
+        query: dict[str, Any] = {"q": {"_id": identities(chance)}, "u": change(chance)}
         if chance.random() < 0.2:
             query = {**query, "q": {"_id": chance.randrange(20)}, "upsert": True}
         statements = [encode(query)]
@@ -120,6 +120,22 @@ def message(chance: random.Random, shape: tuple[int, str, dict[str, Any]], last:
         return {"delete": collection, **fields}, {"deletes": [encode({"q": {"_id": identities(chance)}, "limit": 1})]}
     documents = documents_of(chance) if chance.random() < 0.9 else documents_of(chance) + documents_of(chance)
     return {"insert": collection, "ordered": chance.random() < 0.9, **fields}, {"documents": documents}
+
+
+def change(chance: random.Random) -> Any:
+    number = chance.randrange(2)
+    return chance.choice([
+        {"$inc": {"a": number}}, {"$inc": {"a": number}}, {"$set": {"a": number, "b.c": number}}, {"$unset": {"a": 1}},
+        {"$set": {"_id": number}}, {"a": number}, {"at": Timestamp(0, 0)}, {"$push": {"list": number}},
+        {"$pop": {"a": 1}}, {"$currentDate": {"at": {"$type": "timestamp"}}}, [{"$set": {"a": number}}], {},
+        {"$bad": {"a": 1}},
+    ])  # fmt: skip
+
+
+def stored(server: DrivenServer) -> dict[str, list[bytes]]:
+    with server.store.reading() as view:
+        of_t = [collection for collection in view.catalog.collections.values() if collection.database == "t"]
+        return {collection.name: [raw for _, raw in view.scan(collection)] for collection in of_t}
 
 
 def oplog(server: DrivenServer) -> Iterator[dict[str, Any]]:
@@ -161,10 +177,11 @@ def test_a_known_body_is_answered_as_one_that_is_read_anew(seed: int, auth: bool
                     data = {"failCommands": ["insert", "find", "update"], "errorCode": 91}
                     driven.must("admin", {"configureFailPoint": "failCommand", "mode": mode, "data": data})
             counts = {name: count for name, count in driven.engine.metrics.items() if "." in name}
-            results.append((replies, list(oplog(driven)), counts))
+            results.append((replies, list(oplog(driven)), stored(driven), counts))
             taken.append(server.taken)
-    (replies, entries, counts), (short_replies, short_entries, short_counts) = results
+    (replies, entries, documents, counts), (short_replies, short_entries, short_documents, short_counts) = results
     assert short_replies == replies
     assert short_entries == entries
+    assert short_documents == documents
     assert short_counts == counts
     assert taken[0] == 0 and taken[1] > 50

@@ -100,12 +100,12 @@ def test_an_update_without_a_turn_names_one_id(statement: dict[str, Any]) -> Non
         statement["q"].keys() == {"_id"} and type(identity) in (int, str, ObjectId)
         and not statement.get("multi") and "hint" not in statement
     )  # fmt: skip
-    assert update._names_one_id(in_order(statement)) == is_short
+    assert (update._id_and_change(in_order(statement)) is not None) == is_short
 
 
 @given(STATEMENTS, st.integers(0, 100))
 def test_a_statement_that_is_cut_off_takes_a_turn(statement: dict[str, Any], size: int) -> None:
-    assert update._names_one_id(in_order(statement)[: size % 20]) is False
+    assert update._id_and_change(in_order(statement)[: size % 20]) is None
 
 
 def test_the_way_of_an_insert_from_socket_to_reply_is_short() -> None:

@@ -248,6 +248,8 @@ class World:
             self._read(client, pending, self.engine.run_stream(command, request))
         elif command.writes and (command.writes is True or command.writes(request)):
             pending.phase = "queued"
+        elif (again := self.engine.run_again(command, request)) is not None:
+            self._read(client, pending, again)
         elif pending.pauses:
             self._read(client, pending, self._turns(pending).run(self.engine.run_read, command, request))
         else:
@@ -324,14 +326,17 @@ class World:
         if pending.phase == "writing":
             group.is_full = True
             answer = self._in_group(group, pending, self._turns(pending).resume, pending.turn, group.txn)
-        elif pending.pauses:
-            run = self._turns(pending).run
-            arguments = (self.engine.run_write, pending.command, pending.request, group.txn)
-            answer = self._in_group(group, pending, run, *arguments)
         else:
-            arguments = (pending.command, pending.request, group.txn)
-            answer = self._in_group(group, pending, self.engine.run_write, *arguments)
+            answer = self._in_group(group, pending, self._run_write, pending, group.txn)
         self._has_run(group, pending, answer)
+
+    def _run_write(self, pending: Pending, txn: Any) -> Any:
+        arguments = pending.command, pending.request, txn
+        again = self.engine.run_again(*arguments)
+        if again is not None:
+            return again
+        run = self.engine.run_write
+        return self._turns(pending).run(run, *arguments) if pending.pauses else run(*arguments)
 
     def _has_run(self, group: Group, pending: Pending, answer: Any) -> None:
         pending.turn = answer if type(answer) is Turn else None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from headrace.commands.writing.write_again import again, found, one_id
 from headrace.dispatch.arguments import Fields, array, document, number, raw_documents, without_effect
 from headrace.dispatch.collection_uuid import COLLECTION_UUID
 from headrace.dispatch.command import Command
@@ -22,6 +23,7 @@ from headrace.dispatch.generic_arguments import (
 from headrace.dispatch.lock_waits import wait_until_unlocked
 from headrace.dispatch.namespaces import check_writable, refused
 from headrace.dispatch.namespaces import target as target_of
+from headrace.dispatch.profiling.usage import REMOVE
 from headrace.dispatch.reply import write_errors
 from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import on_collection
@@ -35,7 +37,10 @@ from headrace.execution.writes.measurements import check_no_transaction, delete_
 from headrace.query.expressions.numbers import to_long
 from headrace.store.catalog import Collection
 from headrace.store.write_transaction import RetryableWrite, WriteTransaction
-from headrace.values.bson import decode
+from headrace.values.bson import decode, encode
+
+if TYPE_CHECKING:
+    from headrace.dispatch.engine import Engine
 
 
 def _one_or_all(path: str, value: Any) -> None:
@@ -150,4 +155,28 @@ def _try(write: tuple[Collection, bytes, bytes], txn: WriteTransaction) -> None:
     txn.delete(*write)
 
 
-COMMAND: Final = Command("delete", run, FIELDS, pauses=True, writes=True, requires=on_collection("remove"))
+_LIMIT_ONE: Final = b"\x10limit\x00\x01\x00\x00\x00\x00"
+_ONE_DELETED: Final = encode({"n": 1})[4:-1]
+
+
+def _delete_one(
+    engine: Engine, txn: WriteTransaction, collection: Collection, statement: bytes, retryable: RetryableWrite | None
+) -> bytes | None:
+    """Delete the document of an `_id`: see `write_again.py`."""
+    located = one_id(statement)
+    if located is None or statement[located[1] :] != _LIMIT_ONE:
+        return None
+    match = found(txn, collection, located[0])
+    if match is None:
+        return None
+    txn.delete(collection, *match, retryable)
+    engine.metrics["operations.delete"] += 1
+    engine.metrics["document.deleted"] += 1
+    engine.store.id_uses[collection.number] += 1
+    return _ONE_DELETED
+
+
+COMMAND: Final = Command(
+    "delete", run, FIELDS, pauses=True, writes=True, requires=on_collection("remove"),
+    again=again("delete", REMOVE, "deletes", _delete_one),
+)  # fmt: skip

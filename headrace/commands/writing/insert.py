@@ -18,6 +18,7 @@ from bson.errors import BSONError
 from headrace import limits
 from headrace.clock import monotonic
 from headrace.commands.requirements import writes
+from headrace.commands.writing.write_again import again, plain_collection
 from headrace.dispatch.arguments import Fields, array, raw_documents
 from headrace.dispatch.collection_uuid import COLLECTION_UUID
 from headrace.dispatch.command import Command
@@ -25,9 +26,10 @@ from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import BYPASS, ENCRYPTION, KEEPS_EMPTY_TIMESTAMPS, ORDERED, TIME_SERIES
 from headrace.dispatch.lock_waits import wait_until_unlocked
 from headrace.dispatch.namespaces import check_writable, refused, target
-from headrace.dispatch.reply import write_errors, written
+from headrace.dispatch.profiling.usage import INSERT
+from headrace.dispatch.reply import write_errors
 from headrace.dispatch.request import Request
-from headrace.dispatch.retryable_writes import begin_plain, progress_of, put_reply, retryable_of, statement_done
+from headrace.dispatch.retryable_writes import progress_of, retryable_of, statement_done
 from headrace.errors import CommandError
 from headrace.execution.time_series import Buckets, buckets_of
 from headrace.execution.writes.inserts import insert
@@ -114,73 +116,46 @@ def _try(collection: Collection, document: bytes, txn: WriteTransaction) -> None
 
 
 def insert_plain(
-    engine: Engine, txn: WriteTransaction, namespace: str, document: bytes, retryable: RetryableWrite | None = None,
-    *, is_sound: bool = False,
-) -> bool:  # fmt: skip
-    """Insert one document as the command without options does: for `again`, and for `headrace.open`, without a reply.
+    engine: Engine, txn: WriteTransaction, namespace: str, document: bytes, *, is_sound: bool = False
+) -> bool:
+    """Insert one document as the command without options does: for `headrace.open`, without a reply.
 
     Returns False, and does nothing, if the command must run instead. `is_sound`: the document is known to decode.
     """
-    began, store = monotonic(), engine.store
-    collection = txn.catalog.collections.get(namespace)
-    if (
-        collection is None or collection.checks_documents or collection.is_view or len(document) > limits.INSERT_BYTES
-        or engine.fail_points.active or engine.profiler.active or store.transactions.open or store.transactions.locks
-        or engine.write_lock.count or txn.cluster_parameters
-    ):  # fmt: skip
+    began = monotonic()
+    collection = plain_collection(engine, txn, namespace)
+    if collection is None or len(document) > limits.INSERT_BYTES:
         return False
     try:
         check_writable(namespace)
         if not is_sound:
             check_all((document,))
-        txn.insert(collection, document, retryable)
+        _insert_one(engine, txn, collection, document)
     except (CommandError, BSONError, UnicodeDecodeError):
         return False
-    metrics = engine.metrics
-    metrics[COMMAND.total] += 1
-    metrics["operations.insert"] += 1
-    metrics["document.inserted"] += 1
-    engine.usage.note_insert(namespace, monotonic() - began)
+    engine.metrics[COMMAND.total] += 1
+    database, _, name = namespace.partition(".")
+    engine.usage.note_key((INSERT, database, name), monotonic() - began)
     return True
 
 
-_PLAIN: Final = frozenset({"insert", "ordered", "lsid", "txnNumber", "$db", "$clusterTime", "comment"})
-"""The fields of an insert that change nothing about how one document is inserted."""
+def _insert_one(
+    engine: Engine, txn: WriteTransaction, collection: Collection, document: bytes,
+    retryable: RetryableWrite | None = None,
+) -> bytes:  # fmt: skip
+    """Insert a document that is known to decode, and return the elements of the reply."""
+    txn.insert(collection, document, retryable)
+    metrics = engine.metrics
+    metrics["operations.insert"] += 1
+    metrics["document.inserted"] += 1
+    return _ONE_INSERTED
 
 
-def again(engine: Engine, request: Request, txn: WriteTransaction | None) -> bytes | None:
-    """Insert one document without a command, and answer: see `Command.again`."""
-    repeated, documents = request.repeated, request.sequences.get("documents")
-    if repeated is None or txn is None or documents is None or len(documents) != 1:
-        return None
-    if len(documents[0]) > limits.KEYS_BYTES:  # which may take a turn
-        return None
-    if repeated.facts is None:
-        repeated.facts = _plain_namespace(request)
-    namespace = repeated.facts
-    store = engine.store
-    if not namespace or store.state.cluster_parameters or not store.oplog_enabled:  # a write concern; another reply
-        return None
-    if not repeated.number_at:
-        if not insert_plain(engine, txn, namespace, documents[0]):
-            return None
-    else:
-        session = begin_plain(engine, request, txn)
-        if session is None:
-            return None
-        number = request.body["txnNumber"]
-        if not insert_plain(engine, txn, namespace, documents[0], RetryableWrite(session.raw, number)):
-            return None
-        put_reply(txn, session.key, number, _ONE_INSERTED)
-    return written(_ONE_INSERTED, txn.clock_position)
-
-
-def _plain_namespace(request: Request) -> str:
-    """The collection of an insert whose fields are plain; empty for any other."""
-    if request.body.keys() <= _PLAIN and request.name == "insert":
-        with suppress(CommandError):
-            return target(request)
-    return ""
+def _checked_insert(
+    engine: Engine, txn: WriteTransaction, collection: Collection, document: bytes, retryable: RetryableWrite | None
+) -> bytes:
+    check_all((document,))
+    return _insert_one(engine, txn, collection, document, retryable)
 
 
 def check_documents(documents: list[bytes]) -> None:
@@ -401,4 +376,7 @@ def pauses(engine: Engine, request: Request) -> bool:
     )
 
 
-COMMAND: Final = Command("insert", run, FIELDS, pauses=pauses, writes=True, again=again, requires=writes.INSERT)
+COMMAND: Final = Command(
+    "insert", run, FIELDS, pauses=pauses, writes=True, requires=writes.INSERT,
+    again=again("insert", INSERT, "documents", _checked_insert),
+)  # fmt: skip

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from struct import Struct, error
+from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
-from bson.errors import InvalidBSON
+from bson import Timestamp
 
 from headrace import limits
 from headrace.commands.requirements import writes
+from headrace.commands.writing.write_again import HARMLESS, again, found, one_id
 from headrace.dispatch.arguments import Field, Fields, array, document, raw_documents, without_effect
 from headrace.dispatch.collection_uuid import COLLECTION_UUID
 from headrace.dispatch.command import Command
@@ -34,6 +35,7 @@ from headrace.dispatch.generic_arguments import (
 )
 from headrace.dispatch.namespaces import check_writable, refused
 from headrace.dispatch.namespaces import target as target_of
+from headrace.dispatch.profiling.usage import UPDATE as USAGE
 from headrace.dispatch.reply import write_errors
 from headrace.dispatch.request import Request
 from headrace.dispatch.retryable_writes import progress_of, retryable_of, statement_done
@@ -48,11 +50,11 @@ from headrace.query.match.text_match import has_text
 from headrace.query.pipeline import check_stage_names
 from headrace.query.sort import parse_sort
 from headrace.query.text_score import TextScore
-from headrace.query.update import Update, check_upsert_filter, parse_update
+from headrace.query.update import Diff, Update, UpdateContext, check_upsert_filter, parse_update
 from headrace.store.catalog import Collection
-from headrace.store.write_transaction import RetryableWrite
+from headrace.store.write_transaction import RetryableWrite, WriteTransaction
 from headrace.timeseries.meta_update import check_update, filter_of_meta, update_of_meta
-from headrace.values.bson import decode, encode, find_element, value_size
+from headrace.values.bson import decode, encode, find_element
 
 if TYPE_CHECKING:
     from headrace.dispatch.engine import Engine
@@ -143,7 +145,7 @@ def _by_id(
         return None
     txn = context.txn
     collection = txn.collection(namespace)
-    if collection is None or collection.options.keys() - _HARMLESS:
+    if collection is None or collection.options.keys() - HARMLESS:
         return None
     finder = Finder(collection, spec, None)
     try:
@@ -151,7 +153,9 @@ def _by_id(
         if match is None:
             return None
         matched = MatchedDocument(match[0], match[1], decode(match[1]), context.pause_count)
-        update = _cached(raw, change)
+        element = find_element(raw, b"u")
+        assert element is not None
+        update = _cached(raw[element[1] : element[2]])
         target = Target(context, collection)
         changed = Applier(context, target, statement, update, finder, request.body, retryable).change(matched)
     except CommandError:
@@ -164,24 +168,50 @@ def _by_id(
     return _ONE_CHANGED if modified else _ONE_MATCHED
 
 
-_HARMLESS: Final = frozenset({"changeStreamPreAndPostImages"})
 _ONE_CHANGED: Final = encode({"n": 1, "nModified": 1})[4:-1]
 _ONE_MATCHED: Final = encode({"n": 1, "nModified": 0})[4:-1]
 
 
-def _cached(raw: bytes, change: dict[str, Any]) -> Update:
+def _cached(change: bytes) -> Update:
     """The update parsed, or as it was parsed before."""
-    element = find_element(raw, b"u")
-    assert element is not None
-    key = raw[element[1] : element[2]]
-    update = _parsed.get(key)
+    update = _parsed.get(change)
     if update is None:
-        update = parse_update(change)
-        if len(key) <= limits.PARSED_UPDATE_BYTES_MAX:
+        update = parse_update(decode(change))
+        if len(change) <= limits.PARSED_UPDATE_BYTES_MAX:
             if len(_parsed) >= limits.PARSED_UPDATE_COUNT_MAX:
                 _parsed.clear()
-            _parsed[key] = update
+            _parsed[change] = update
     return update
+
+
+_NO_TIME: Final = UpdateContext(0, Timestamp(0, 0))
+_TIMESTAMP: Final = 0x11
+
+
+def _update_one(
+    engine: Engine, txn: WriteTransaction, collection: Collection, statement: bytes, retryable: RetryableWrite | None
+) -> bytes | None:
+    """Update the document of an `_id`: see `write_again.py`."""
+    parts = _id_and_change(statement)
+    if parts is None:
+        return None
+    key, change = parts
+    if _TIMESTAMP in change or b"$currentDate" in change:  # it may need a new position
+        return None
+    update = _cached(change)
+    match = None if update.needs_position or update.kind == "pipeline" else found(txn, collection, key)
+    if match is None:
+        return None
+    record, old = match
+    applied = update.apply(decode(old), _NO_TIME)
+    if applied.change is not None:
+        new = encode(applied.document)
+        logged = encode(applied.change.entry) if type(applied.change) is Diff else new
+        txn.replace(collection, record, old, new, logged, retryable)
+        engine.metrics["document.updated"] += 1
+    engine.metrics["operations.update"] += 1
+    engine.store.id_uses[collection.number] += 1
+    return _ONE_MATCHED if applied.change is None else _ONE_CHANGED
 
 
 def check(statement: dict[str, Any]) -> None:
@@ -292,7 +322,6 @@ def _changes(
             return
 
 
-_ONE_ID: Final = frozenset({0x02, 0x07, 0x10, 0x12})  # strings, ObjectIds, integers
 _FALSE, _TRUE = b"\x00", b"\x01"
 _MULTI: Final = b"\x08multi\x00" + _FALSE
 _FLAGS: Final = frozenset(
@@ -307,22 +336,25 @@ def pauses(engine: Engine, request: Request) -> bool:
     if statements is None or len(statements) != 1 or len(statements[0]) > limits.KEYS_BYTES:
         return True
     collection = engine.store.catalog.collections.get(f"{request.db}.{request.body['update']}")
-    if collection is None or collection.options.keys() - _HARMLESS or engine.store.transactions.locks:
+    if collection is None or collection.options.keys() - HARMLESS or engine.store.transactions.locks:
         return True
-    return not _names_one_id(statements[0])
+    return _id_and_change(statements[0]) is None
 
 
-def _names_one_id(raw: bytes) -> bool:
-    """Whether a statement is `{q: {_id: value}, u: {...}}` with `multi: false` and `upsert` at most."""
-    try:
-        if raw[4:7] != b"\x03q\x00" or raw[11] not in _ONE_ID or raw[12:16] != b"_id\x00":
-            return False
-        end = 7 + _SIZE(raw, 7)[0]
-        if 16 + value_size(raw[11], raw, 16) != end - 1 or raw[end : end + 3] != b"\x03u\x00":
-            return False
-        return raw[end + 3 + _SIZE(raw, end + 3)[0] : -1] in _FLAGS
-    except (IndexError, InvalidBSON, error):
-        return False
+def _id_and_change(statement: bytes) -> tuple[bytes, bytes] | None:
+    """(key of the `_id`, raw `u`) of a statement `{q: {_id: value}, u: {...}}`, with `multi: false` and `upsert` at
+    most; None for any other."""
+    located = one_id(statement)
+    if located is None:
+        return None
+    key, start = located
+    if statement[start : start + 3] != b"\x03u\x00" or len(statement) < start + 8:
+        return None
+    end = start + 3 + _SIZE(statement, start + 3)[0]
+    return (key, statement[start + 3 : end]) if statement[end:-1] in _FLAGS else None
 
 
-COMMAND: Final = Command("update", run, FIELDS, pauses=pauses, writes=True, requires=writes.UPDATE)
+COMMAND: Final = Command(
+    "update", run, FIELDS, pauses=pauses, writes=True, requires=writes.UPDATE,
+    again=again("update", USAGE, "updates", _update_one),
+)  # fmt: skip

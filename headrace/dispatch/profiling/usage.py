@@ -1,7 +1,7 @@
 """How often commands have used each collection, and how long they took: what `top` and `$collStats` answer.
 
     engine.usage.note(kind, request, seconds)       a command has been answered
-    engine.usage.note_insert(namespace, seconds)    a document was inserted without a command
+    engine.usage.note_key(key, seconds)             a command was answered without a look at its request
     engine.usage.note_stream(cursor, seconds)       a change stream's getMore, without a look at its request
 
 The time is what the command ran for, with the turns of others if it paused, but without what it waited for: events, a
@@ -106,11 +106,6 @@ class Usage:
         times.append(seconds)
         if len(times) >= RECENT_COUNT:
             self._add_up(key, times)
-
-    def note_insert(self, namespace: str, seconds: float) -> None:
-        """Count an insert of one document, which took `seconds`."""
-        database, _, name = namespace.partition(".")
-        self.note_key((INSERT, database, name), seconds)
 
     def note_key(self, key: Key, seconds: float) -> None:
         """Count a command of a kind on a collection, (kind, database, name), which took `seconds`."""

@@ -7,7 +7,7 @@ document passed to `apply` is not changed either; the new document shares the un
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 from bson import Timestamp
 
@@ -29,8 +29,7 @@ class UpdateContext:
     inserting: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Diff:
+class Diff(NamedTuple):
     """The oplog entry is a difference: `entry` is its complete `o`, {$v: 2, diff: {…}}."""
 
     entry: dict[str, Any]
@@ -49,8 +48,7 @@ class Replaced:
 REPLACED: Final = Replaced()
 
 
-@dataclass(frozen=True, slots=True)
-class Applied:
+class Applied(NamedTuple):
     """The new document, and what the oplog records of the change; `change` is None if nothing changed.
 
     When inserting, `change` is undefined.

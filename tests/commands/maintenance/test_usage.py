@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace import limits
-from headrace.dispatch.profiling.usage import RECENT_COUNT, Usage
+from headrace.dispatch.profiling.usage import INSERT, RECENT_COUNT, Usage
 from headrace.testing.clock import FakeClock
 from headrace.testing.driven import DrivenServer
 
@@ -88,7 +88,7 @@ def test_a_collection_that_has_gone_has_no_numbers(at: DrivenServer, database: s
 
 def test_a_histogram_has_the_ranges_that_occurred(at: DrivenServer) -> None:
     for seconds in (0.0, 1e-6, 3e-6, 2.5e-3, 3.5e-3, 3.6e-3, 1.6, 70.0):
-        at.engine.usage.note_insert("t.c", seconds)
+        at.engine.usage.note_key((INSERT, "t", "c"), seconds)
     assert latencies(at, histograms=True)["writes"] == {
         "histogram": [
             {"micros": micros, "count": count}
@@ -105,16 +105,16 @@ def test_a_histogram_has_the_ranges_that_occurred(at: DrivenServer) -> None:
 
 def test_many_names_are_forgotten_before_collections_are(at: DrivenServer) -> None:
     usage = Usage(lambda namespace: namespace == "t.c")
-    usage.note_insert("t.c", 1.0)
+    usage.note_key((INSERT, "t", "c"), 1.0)
     for number in range(limits.USAGE_COUNT_MAX + 5):
-        usage.note_insert(f"t.none{number}", 1.0)
+        usage.note_key((INSERT, "t", f"none{number}"), 1.0)
     assert len(usage.totals()) <= 7
     assert usage.totals()["t.c"]["insert"]["count"] == 1
 
 
 def test_times_are_added_up_now_and_then(at: DrivenServer) -> None:
     for _ in range(2 * RECENT_COUNT + 3):
-        at.engine.usage.note_insert("t.c", 1e-3)
+        at.engine.usage.note_key((INSERT, "t", "c"), 1e-3)
     assert counts(at)["insert"] == 2 * RECENT_COUNT + 3
     assert latencies(at)["writes"]["latency"] == pytest.approx(1000 * (2 * RECENT_COUNT + 3), abs=1)
 

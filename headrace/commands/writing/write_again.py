@@ -1,0 +1,131 @@
+"""Writes of one document whose client has sent the same command before: see `Command.again`.
+
+    again("insert", INSERT, "documents", write)   → a `Command.again` that calls `write` for the document or statement
+
+`write` does what the command without options does, with nothing around it: no context, no filter, no turn. It returns
+the elements of the reply, or None where it has done nothing and the command must run instead.
+
+Rule: the command, run instead, has the same effects and the same answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from struct import Struct, error
+from typing import TYPE_CHECKING, Any, Final
+
+from bson.errors import BSONError
+
+from headrace import limits
+from headrace.clock import monotonic
+from headrace.dispatch.namespaces import check_writable, target
+from headrace.dispatch.reply import written
+from headrace.dispatch.request import Request
+from headrace.dispatch.retryable_writes import begin_plain, put_reply
+from headrace.dispatch.sessions import raw_lsid
+from headrace.errors import CommandError
+from headrace.store.catalog import Collection
+from headrace.store.write_transaction import RetryableWrite, WriteTransaction
+from headrace.values.bson import value_size
+from headrace.values.keystring import encode_element
+
+if TYPE_CHECKING:
+    from headrace.dispatch.engine import Engine
+
+Write = Callable[["Engine", WriteTransaction, Collection, bytes, RetryableWrite | None], bytes | None]
+
+_PLAIN: Final = frozenset({"ordered", "lsid", "txnNumber", "$db", "$clusterTime", "comment"})
+"""The fields of a write that change nothing about how one document is written."""
+_ONE_ID: Final = frozenset({0x02, 0x07, 0x10, 0x12})  # strings, ObjectIds, integers
+_SIZE = Struct("<i").unpack_from
+
+
+def again(
+    name: str, usage: int, sequence: str, write: Write
+) -> Callable[[Engine, Request, WriteTransaction | None], bytes | None]:
+    """The `Command.again` of a writing command. `usage`: the kind under which it is counted."""
+    plain, total = _PLAIN | {name}, f"commands.{name}.total"
+
+    def facts_of(request: Request) -> Any:
+        """(namespace, key of its usage) of a command whose fields are plain; False for any other."""
+        if request.body.keys() <= plain:
+            with suppress(CommandError):
+                namespace = target(request)
+                check_writable(namespace)
+                return namespace, (usage, request.db, request.body[name])
+        return False
+
+    def run(engine: Engine, request: Request, txn: WriteTransaction | None) -> bytes | None:
+        repeated, statements = request.repeated, request.sequences.get(sequence)
+        if repeated is None or txn is None or statements is None or len(statements) != 1:
+            return None
+        if repeated.facts is None:
+            repeated.facts = facts_of(request)
+        if not repeated.facts or len(statements[0]) > limits.KEYS_BYTES or not engine.store.oplog_enabled:
+            return None  # it may take a turn, or its reply is another
+        began = monotonic()
+        namespace, key = repeated.facts
+        collection = plain_collection(engine, txn, namespace)
+        if collection is None:
+            return None
+        retryable = None
+        if repeated.number_at:
+            begun = begin_plain(engine, request, txn)
+            if begun is None:
+                return None
+            session, number = begun
+            retryable = RetryableWrite(raw_lsid(session), number)
+        try:
+            elements = write(engine, txn, collection, statements[0], retryable)
+        except (CommandError, BSONError, UnicodeDecodeError):
+            return None  # which the command meets again
+        if elements is None:
+            return None
+        if retryable is not None:
+            put_reply(txn, session, number, elements)
+        engine.metrics[total] += 1
+        engine.usage.note_key(key, monotonic() - began)
+        return written(elements, txn.clock_position)
+
+    return run
+
+
+def plain_collection(engine: Engine, txn: WriteTransaction, namespace: str) -> Collection | None:
+    """The collection, if one document can be written to it without a look at anything else."""
+    collection = txn.catalog.collections.get(namespace)
+    transactions = engine.store.transactions
+    if (
+        collection is None or collection.checks_documents or collection.is_view or transactions.open
+        or transactions.locks or engine.fail_points.active or engine.profiler.active or engine.write_lock.count
+        or txn.cluster_parameters
+    ):  # fmt: skip
+        return None
+    return collection
+
+
+def one_id(statement: bytes) -> tuple[bytes, int] | None:
+    """(key of the `_id`, where the filter ends) of a statement `{q: {_id: value}, ...}`, if the value is of a common
+    type; None for any other."""
+    try:
+        kind = statement[11]
+        if statement[4:7] != b"\x03q\x00" or kind not in _ONE_ID or statement[12:16] != b"_id\x00":
+            return None
+        end = 7 + _SIZE(statement, 7)[0]
+        if 16 + value_size(kind, statement, 16) != end - 1:
+            return None
+        return encode_element(kind, statement[16 : end - 1]), end
+    except (BSONError, IndexError, UnicodeDecodeError, error):
+        return None
+
+
+def found(txn: WriteTransaction, collection: Collection, key: bytes) -> tuple[bytes, bytes] | None:
+    """(record, document) of an `_id`, as a filter on nothing else finds it; None also for a long document."""
+    if not collection.options.keys() <= HARMLESS:
+        return None
+    match = txn.by_id(collection, key)
+    return None if match is None or len(match[1]) > limits.KEYS_BYTES else match
+
+
+HARMLESS: Final = frozenset({"changeStreamPreAndPostImages"})
+"""The options of a collection that change nothing about how a document is found and changed."""
