@@ -1,11 +1,12 @@
-"""Measures reader processes: inserts beside a long read, two reads at once, partitions, and their memory.
+"""Measures reader processes: inserts beside long work, two reads at once, partitions, and their memory.
 
     python bench/readers.py                   a table in Markdown, for servers with 0, 1 and 2 readers
     python bench/readers.py --readers 0 4     for others
     python bench/readers.py --seconds 2 --documents 20000
 
 The load comes from this process, so on two cores it takes a part of what the server and its readers could have. The
-aggregation groups all documents. Partitions are ranges of the oplog, read as Spark's tasks do, with `headraceChanges`.
+aggregation groups all documents, `$merge` writes the groups, an update looks for documents that are not there, and a
+stream resumes before all events. Partitions are ranges of the oplog, read as Spark's tasks do, with `headraceChanges`.
 Memory is what a process has changed (`Private_Dirty` in /proc/PID/smaps_rollup), in MiB: pages of the data file and of
 libraries are shared with others, or could be read again.
 """
@@ -22,7 +23,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from bson import ObjectId
+from bson import Int64, ObjectId
 from loops import run_each
 from messages import command, document
 from target import StartedServer, Target, call
@@ -30,10 +31,12 @@ from target import StartedServer, Target, call
 CONNECTIONS = 16
 PARTITIONS = 4
 ROUNDS = 12
-AGGREGATE = command({
-    "aggregate": "c", "cursor": {},
-    "pipeline": [{"$group": {"_id": "$status", "n": {"$sum": "$n"}, "total": {"$avg": "$total"}}}],
-})  # fmt: skip
+_GROUP = {"$group": {"_id": "$status", "n": {"$sum": "$n"}, "total": {"$avg": "$total"}}}
+AGGREGATE = command({"aggregate": "c", "cursor": {}, "pipeline": [_GROUP]})
+MERGE = command({"aggregate": "c", "cursor": {}, "pipeline": [_GROUP, {"$merge": "merged"}]})
+UPDATE = command({"update": "c", "updates": [{"q": {"n": 1}, "u": {"$inc": {"m": 1}}, "multi": True}]})
+LONG = {"an aggregation": AGGREGATE, "a `$merge`": MERGE, "an update": UPDATE, "a backlog": None}
+"""What goes on beside inserts, without an end; None: a stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +47,8 @@ class Figures:
     idle_mib: float
     alone: float
     """Inserts a second."""
-    beside: float
-    """The same beside an endless aggregation."""
+    beside: list[float]
+    """The same beside each of `LONG`."""
     one_seconds: float
     two_seconds: float
     partition_seconds: float
@@ -55,8 +58,9 @@ class Figures:
     def row(self) -> str:
         """The line of the table."""
         memory = ", ".join(f"{size:.0f}" for size in self.reader_mib) or "-"
+        beside = " | ".join(f"{rate:,.0f} ({rate / self.alone:.0%})" for rate in self.beside)
         return (
-            f"| {self.readers} | {self.alone:,.0f} | {self.beside:,.0f} ({self.beside / self.alone:.0%}) "
+            f"| {self.readers} | {self.alone:,.0f} | {beside} "
             f"| {self.one_seconds:.2f} | {self.two_seconds:.2f} ({self.two_seconds / self.one_seconds:.2f}) "
             f"| {self.partition_seconds:.2f} | {self.partitions_seconds:.2f} "
             f"({self.partition_seconds / self.partitions_seconds:.2f}) | {self.idle_mib:.0f} | {memory} |"
@@ -64,8 +68,8 @@ class Figures:
 
 
 HEAD = (
-    "| readers | inserts/s | beside an aggregation | an aggregation, s | two at once | 1 partition, s | 4 at once "
-    "| MiB of the idle server | of each reader |\n|---|---|---|---|---|---|---|---|---|"
+    f"| readers | inserts/s | {' | '.join(f'beside {name}' for name in LONG)} | an aggregation, s | two at once "
+    "| 1 partition, s | 4 at once | MiB of the idle server | of each reader |\n" + "|---" * (8 + len(LONG)) + "|"
 )
 
 
@@ -96,8 +100,11 @@ def measured(readers: int, documents: int, seconds: float) -> Figures:
         partition = min(_together([_partition(target, tokens[0], tokens[-1])]) for _ in range(ROUNDS))
         ranges = list(pairwise(tokens))
         partitions = min(_together([_partition(target, *bounds) for bounds in ranges]) for _ in range(ROUNDS))
-        rates = [(_inserts(target, seconds), _inserts_beside(target, seconds)) for _ in range(ROUNDS)]
-        alone, beside = (max(of) for of in zip(*rates))
+        rates = [
+            [_inserts(target, seconds), *(_inserts_beside(target, seconds, item, token) for item in LONG.values())]
+            for _ in range(ROUNDS)
+        ]
+        alone, *beside = (max(of) for of in zip(*rates))
     return Figures(readers, idle, alone, beside, one, two, partition, partitions, memory)
 
 
@@ -120,11 +127,19 @@ def _aggregation(target: Target) -> threading.Thread:
     return threading.Thread(target=run)
 
 
-def _aggregate_on(target: Target, stops: threading.Event) -> None:
+def _go_on(target: Target, stops: threading.Event, message: bytes | None, token: dict[str, Any]) -> None:
     with target.connect() as connection:
         connection.settimeout(None)
         while not stops.is_set():
-            call(connection, AGGREGATE)
+            if message is not None:
+                call(connection, message)
+                continue
+            stream = {"aggregate": "c", "pipeline": [{"$changeStream": {"resumeAfter": token}}], "cursor": {}}
+            cursor = call(connection, command(stream))["cursor"]
+            more = command({"getMore": Int64(cursor["id"]), "collection": "c", "maxTimeMS": 1})
+            while not stops.is_set() and cursor.get("firstBatch", cursor.get("nextBatch")):
+                cursor = call(connection, more)["cursor"]
+            call(connection, command({"killCursors": "c", "cursors": [Int64(cursor["id"])]}))
 
 
 def _changes(after: dict[str, Any], until: dict[str, Any] | None, columns: list[str]) -> bytes:
@@ -176,10 +191,10 @@ def _inserts(target: Target, seconds: float) -> float:
     return sum(rates) / len(rates)
 
 
-def _inserts_beside(target: Target, seconds: float) -> float:
-    """The same beside an aggregation that never ends."""
+def _inserts_beside(target: Target, seconds: float, message: bytes | None, token: dict[str, Any]) -> float:
+    """The same beside a command that is sent again and again, or a stream (None) that reads all events."""
     stops = threading.Event()
-    thread = threading.Thread(target=_aggregate_on, args=(target, stops))
+    thread = threading.Thread(target=_go_on, args=(target, stops, message, token))
     thread.start()
     try:
         return _inserts(target, seconds)

@@ -158,6 +158,7 @@ FEED_MS: Final = (
     10_000  # how long entries and events are stored in any case, up to twice; slower watchers read the oplog
 )
 SCAN_ENTRY_COUNT_MAX: Final = 20_000  # entries one getMore may look at before it answers, so that others get a turn
+LAG_MS: Final = 2.0  # what a batch takes of a stream so far behind that a reader process may read the next
 SCAN_MS_MAX: Final = 8.0  # and how long: about a turn, and long beside what a getMore costs
 DOCUMENT_SECONDS_MAX: Final = 0.25  # CPU time of what one stage, filter or update does with one document; then error 50
 FEED_MS_MAX: Final = 5.0  # how long events are built at once for streams that are caught up
@@ -223,6 +224,7 @@ READER_START_SECONDS_MAX: Final = 60  # in which it must be ready, on whatever m
 READER_PATIENCE_SECONDS: Final = (
     1  # of its CPU time, for which a command may go on after its end: a document takes less
 )
+READER_SCAN_COUNT: Final = 100_000  # documents a reader examines for a write at once: 0.3 s
 READER_COUNT_MAX: Final = 8192  # states of the store that reads hold at the same time: 64 bytes of a table each
 SNAPSHOT_SECONDS_MAX: Final = 3600  # how long a read may hold one, since a commit must not use the pages it can read
 SNAPSHOT_GROWTH_BYTES_MAX: Final = 16 * 1024**3  # and how far the data file may grow meanwhile

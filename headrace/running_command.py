@@ -60,6 +60,8 @@ class RunningCommand(greenlet):
     """The shell's, which counts them while the command has paused, if they are many. Closed when it has ended."""
     stays: bool = False
     """Whether what it does is kept in this process, for later commands, so that no other is to run it."""
+    begins_again: bool = False
+    """Whether it has only read so far, so that a reader process may begin that again."""
     waits_for: Any = None
     """The event it waits for before it can resume, as the shell understands it; None: only its next turn."""
 

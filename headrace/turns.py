@@ -79,8 +79,8 @@ class TurnAbandoned(BaseException):
 class HandedOver(BaseException):
     """Unwinds a command that another process runs from its beginning; the engine waits for that one's answer."""
 
-    def __init__(self, call: Any) -> None:
-        """`call`: an `execution.reader_calls.ReaderCall`."""
+    def __init__(self, call: Any = None) -> None:
+        """`call`: an `execution.reader_calls.ReaderCall`; None: the command makes it (`begins_again`)."""
         super().__init__()
         self.call = call
 
@@ -147,7 +147,7 @@ class Turns:
         turn.before_pause = turn.after_pause = turn.interruption = turn.work = None
         if turn.pause_count:
             turn.paused_at, turn.pause_count = None, 0
-        turn.goes_first = turn.stays = False
+        turn.goes_first = turn.stays = turn.begins_again = False
         turn.scan_bytes = turn.batch_bytes = turn.grown_bytes = 0
         turn.returned_count = None
         if turn.account is not None:

@@ -33,7 +33,7 @@ from headrace.store.store import INITIATING, Store
 from headrace.store.view import View
 from headrace.values.bson import decode
 from headrace.values.position import LAST, from_key
-from headrace.values.token import ResumeToken
+from headrace.values.token import ResumeToken, decode_token
 
 HISTORY_LOST = "Resume of change stream was not possible, as the resume point may no longer be in the oplog."
 
@@ -93,8 +93,10 @@ class ChangeCursor:
         "has_stages",
         "id",
         "idle",
+        "is_read_elsewhere",
         "is_slow",
         "key",
+        "lags",
         "namespace",
         "namespace_bytes",
         "no_timeout",
@@ -129,6 +131,10 @@ class ChangeCursor:
         self.has_stages = bool(spec.stages)
         self.is_slow = self.has_stages
         """Its last batch took long, or it has not been read yet: other streams are read before it."""
+        self.lags = False
+        """Whether the last batch took long and did not reach the end: a reader process may read the next."""
+        self.is_read_elsewhere = False
+        """Whether one does."""
         self.session: bytes | None = None
         self.used_ms = 0.0
         self.no_timeout = False
@@ -170,6 +176,20 @@ class ChangeCursor:
     def position(self) -> int:
         """The cluster time of its resume token, as a position."""
         return self._token_time
+
+    @property
+    def token(self) -> bytes:
+        """The raw document of its resume token."""
+        return self._token
+
+    def move(self, token: bytes, *, closes: bool) -> None:
+        """Go on after `token`: another process has read the events up to it. `closes`: the last one ends the stream."""
+        read = decode_token(decode(token))
+        self._token, self._after, self._token_time = token, read.given, read.cluster_time
+        self._read_from = read.cluster_time + read.is_high_water_mark
+        self.lags = not read.txn_op_index  # otherwise the other one would read the transaction from its beginning
+        if closes:
+            self.close()
 
     @property
     def closed(self) -> bool:
@@ -239,12 +259,16 @@ class ChangeCursor:
         check_read(view, self._read_from)
         self.idle = False
         documents: list[bytes] = []
+        began_ms = self._clock_ms()
         try:
             return self._read_entries(view, count_max, documents)
         except DamagedValue:
             if documents:
                 return Batch(documents, self._token)
             raise
+        finally:
+            is_settled = not self.idle and self._rest is None and self._guard is None
+            self.lags = is_settled and self._clock_ms() - began_ms > limits.LAG_MS
 
     def _read_entries(self, view: View, count_max: int, documents: list[bytes]) -> Batch:
         """The batch of `documents`, which it fills."""

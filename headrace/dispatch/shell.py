@@ -54,6 +54,9 @@ class Shell(Protocol):
     def interrupt(self, connection_id: int) -> None:
         """End what a connection waits for, with error 11601."""
 
+    def has_reader(self) -> bool:
+        """Whether a reader process takes a long read now."""
+
     def wake(self, key: str) -> None:
         """Run again what waits for `key`: a transaction that ended, a commit that is settled."""
 
@@ -92,6 +95,9 @@ class NoShell:
 
     def interrupt(self, connection_id: int) -> None:
         pass
+
+    def has_reader(self) -> bool:
+        return False
 
     def wake(self, key: str) -> None:
         pass

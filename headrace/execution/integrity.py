@@ -74,6 +74,11 @@ def inspect(context: CommandContext, collection: Collection, *, repairs: bool = 
     return _Inspection(context, collection, repairs=repairs).run()
 
 
+def inspect_count(context: CommandContext, collection: Collection) -> CollectionReport:
+    """Look at the number of documents alone, by their records."""
+    return _Inspection(context, collection, repairs=False).run_count()
+
+
 class _Inspection:
     def __init__(self, context: CommandContext, collection: Collection, *, repairs: bool) -> None:
         self._context = context
@@ -99,6 +104,11 @@ class _Inspection:
         if unchanged or not self._repairs:
             self._compare_count()
         return report
+
+    def run_count(self) -> CollectionReport:
+        self._report.count = sum(1 for _ in self._records())
+        self._compare_count()
+        return self._report
 
     def _view(self) -> tuple[View, Collection]:
         """The collection, through the view of this moment; the command may pause here."""
@@ -260,7 +270,7 @@ class _Inspection:
 
     def _compare_count(self) -> None:
         """Compare the number of documents in memory, and set a wrong one right where nothing has changed meanwhile. A
-        reader process has none."""
+        reader process has none: see `inspect_count`."""
         view, collection = self._view()
         known = view.known_count(collection)
         if known is None or not view.is_counted(collection) or (stored := view.count(collection)) == self._report.count:

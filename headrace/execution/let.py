@@ -38,17 +38,21 @@ class CommandVariables(dict[str, Any]):
     """Variables by name, each with one value for the complete command. MongoDB's own get theirs when they are first
     asked for."""
 
-    __slots__ = ("_client", "_context")
+    __slots__ = ("_context", "client")
 
     def __init__(self, context: CommandContext, client: ClientInfo | None = None) -> None:
-        self._context, self._client = context, client
+        self._context, self.client = context, client
 
     def __contains__(self, name: object) -> bool:
         return dict.__contains__(self, name) or name in _OWN
 
     def __missing__(self, name: str) -> Any:
-        value = self[name] = _OWN[name](self._context, self._client)
+        value = self[name] = _OWN[name](self._context, self.client)
         return value
+
+    def all_values(self) -> dict[str, Any]:
+        """Return the value of each variable, also of MongoDB's own."""
+        return {name: self[name] for name in (*self, *_OWN)}
 
     def __bool__(self) -> bool:
         return True

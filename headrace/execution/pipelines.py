@@ -81,9 +81,12 @@ def run_pipeline_on(
     """The raw documents that leave a pipeline over `namespace` (a view's own stages are in it already)."""
     pipeline_context = pipeline_context_of(context, namespace, body, request)
     stages = parse_pipeline(pipeline, context=pipeline_context)
+    if stages and stages[-1].name in ("$out", "$merge"):
+        read = partial(run_pipeline_on, context, namespace, pipeline[:-1], body, request)
+        return write_output(context, request, stages[-1], read)
     if stages and isinstance(stages[0], ServerStage):
         made = server_stages.documents(context, request, resolve(context, namespace)[0], stages[0])
-        return _finish(context, namespace, stages[1:], made)
+        return map(encoded, run_pipeline(stages[1:], made))
     base, _ = resolve(context, namespace)
     source = source_of(pipeline, stages, body.get("hint"))
     spec, stages = source.spec, source.stages
@@ -104,17 +107,15 @@ def run_pipeline_on(
     if sort is not None and plan is not None and plan.is_sorted:
         limit = sort.count_max
         results, stages = results if limit is None else islice(results, limit), stages[1:]
-    if not (stages and _writes(stages[-1])):
-        if stages and isinstance(stages[0], Sort):
-            results, stages = stages[0].apply_raw(results), stages[1:]
-        results, stages = _on_raw(stages, results, scored=is_scored(pipeline_context))
-        if not stages:
-            return results
-    if not is_scored(pipeline_context):
-        grouped = _grouped_by_columns(stages, results)
-        if grouped is not None:
-            return _finish(context, namespace, grouped[0], grouped[1])
-    return _finish(context, namespace, stages, map(decode, results))
+    if stages and isinstance(stages[0], Sort):
+        results, stages = stages[0].apply_raw(results), stages[1:]
+    results, stages = _on_raw(stages, results, scored=is_scored(pipeline_context))
+    if not stages:
+        return results
+    grouped = None if is_scored(pipeline_context) else _grouped_by_columns(stages, results)
+    if grouped is not None:
+        return map(encoded, run_pipeline(*grouped))
+    return map(encoded, run_pipeline(stages, map(decode, results)))
 
 
 def _on_raw(
@@ -164,15 +165,6 @@ def is_scored(context: PipelineContext) -> bool:
     return context.text is not None and context.text.score.is_read
 
 
-def _finish(
-    context: CommandContext, namespace: str, stages: Sequence[Stage], documents: Iterator[dict[str, Any]]
-) -> Iterator[bytes]:  # fmt: skip
-    """Run the stages over the documents. If the last one writes, write now, and return no documents."""
-    if stages and _writes(stages[-1]):
-        return write_output(context, namespace, stages[-1], run_pipeline(stages[:-1], documents))
-    return map(encoded, run_pipeline(stages, documents))
-
-
 class FirstDocuments(NamedTuple):
     """The first document of each group, instead of all; `stages` are those that are left to run."""
 
@@ -189,7 +181,7 @@ def first_of_each(
     """The input of a `$group` that needs only the first document of each value, where an index leads to these."""
     sort = stages[0] if stages and isinstance(stages[0], Sort) else None
     rest = tuple(stages[sort is not None :])
-    if not rest or not isinstance(rest[0], Group) or any(map(_writes, rest)):
+    if not rest or not isinstance(rest[0], Group):
         return None
     path = _grouped_path(rest[0].spec, sort)
     collection = stored(context, namespace)
@@ -245,7 +237,3 @@ def _count_of_all(
     if total is None:
         return None
     return [encode_in_order({**head, name: total})] if total else []
-
-
-def _writes(stage: Stage) -> bool:
-    return stage.name in ("$out", "$merge")

@@ -59,7 +59,7 @@ class Finder:
     __slots__ = (
         "_between", "_choice", "_collation", "_collection", "_hint", "_id_direction", "_id_key", "_id_keys",
         "_id_range", "_near", "_spec", "_within", "id_intervals", "is_backward", "marks_scores", "near", "predicate",
-        "text", "uses_cache",
+        "text", "uses_cache", "variables",
     )  # fmt: skip
 
     def __init__(
@@ -73,6 +73,8 @@ class Finder:
         """
         self._collection = collection
         self._collation = collation
+        self.variables = variables
+        """The values of `$$` variables in the filter."""
         self._spec = spec
         self._hint = hint
         self.uses_cache = True
@@ -178,6 +180,15 @@ class Finder:
             )
             current().store.index_uses[self._near.index.number] += 1
         return self._near
+
+    @property
+    def scan_fields(self) -> dict[str, Any] | None:
+        """The fields `filter` and `collation` of a filter that is applied to all documents of a collection, in natural
+        order; None where another way is chosen."""
+        ways = (self.near, self.text, None if self._choice is None else self._choice.access, self._between)
+        if self.predicate is None or self._goes_by_id or self.walks_ids or any(way is not None for way in ways):
+            return None
+        return {"filter": self._spec, "collation": None if self._collation is None else dict(self._collation.document)}
 
     @property
     def is_hinted(self) -> bool:

@@ -1,6 +1,7 @@
 """Reads that a reader process runs: which these are, what waits for their answers, and their cursors.
 
     raise HandedOver(ReaderCall(request))     ends the command here; its turn waits until the reader has answered
+    ask(context, request)                     lets a reader read for a command, which goes on with the answer
 
 The registry has a `ReaderCursor` for each cursor that is open in a reader, so that whatever lists, kills or expires
 cursors does so to them as well.
@@ -11,23 +12,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+from bson import Int64
+
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
-from headrace.dispatch.request import Request
+from headrace.dispatch.reply import has_failed
+from headrace.dispatch.request import ClientInfo, Request
 from headrace.errors import AnsweredError, CommandError
 from headrace.execution.batches import register
 from headrace.memory_budget import Account
 from headrace.query.stages.other_collections import joined_collections
-from headrace.running_command import Work, running_command
+from headrace.running_command import Work, examined, running_command
 from headrace.turns import HandedOver
+from headrace.values.bson import encode_in_order, find_element, iter_elements
 
 if TYPE_CHECKING:
     from headrace.dispatch.engine import Engine
 
 READS: Final = frozenset({"aggregate", "count", "distinct", "find"})
-_EXAMINING: Final = frozenset({"collStats", "dataSize", "dbHash", "dbStats", "headraceChanges", "validate"})
+_EXAMINING: Final = frozenset({"collStats", "dataSize", "dbHash", "dbStats", "headraceChanges"})
 """Commands about documents, and not about what this process has of them."""
-_LARGE_COUNT: Final = 10_000
+LARGE_COUNT: Final = 10_000
 """Documents of a collection that is read from its beginning: from here on its cursor is opened in a reader at once."""
 _STAYING_STAGES: Final = frozenset({
     "$changeStream", "$collStats", "$currentOp", "$indexStats", "$listLocalSessions", "$listSessions", "$merge",
@@ -100,6 +105,15 @@ class ReaderCall:
         self.try_count = 0
         """How many readers have begun it."""
 
+    @property
+    def key(self) -> str:
+        """The name of the call for the writer, whose paused write waits for it."""
+        return f"reader call {id(self):x}"
+
+    def over(self) -> bool:
+        """Whether it has its outcome."""
+        return self.outcome is not None or self.failure is not None
+
     def answer(self, context: CommandContext, request: Request) -> bytes:
         """Wait for the reply, and register the cursor that was opened. Raises what interrupts the command."""
         turn = running_command()
@@ -129,15 +143,93 @@ class ReaderCall:
             context.cursors.remove(cursor.id)
 
 
+class NotAnswered(Exception):
+    """No reader has answered a call of `ask`, or with an error."""
+
+
+def may_ask(context: CommandContext, database: str) -> bool:
+    """Whether a reader may read for the command that runs, and one takes it."""
+    engine = context.engine
+    if context.transaction is not None or running_command() is None or _is_observed(engine, database):
+        return False
+    return engine.shell.has_reader()
+
+
+def ask(context: CommandContext, request: Request, cursor: ReaderCursor | None = None) -> ReaderAnswer:
+    """Return a reader's answer to a read; the command pauses meanwhile, and a write commits what it has done.
+
+    `cursor`: that of a getMore. The caller closes the one that the answer has. Raises `NotAnswered`, after which the
+    caller reads by itself, and what interrupts the command."""
+    turn = running_command()
+    assert turn is not None
+    request.deadline_ms = context.deadline_ms
+    call = ReaderCall(request, cursor)
+    try:
+        turn.pause(call)
+    except BaseException:
+        if call.outcome is not None and call.outcome.cursor is not None:
+            call.outcome.cursor.close()
+        raise
+    outcome = call.outcome
+    if outcome is None or has_failed(outcome.reply):
+        raise NotAnswered
+    if outcome.work is not None:
+        examined(outcome.work.plan, outcome.work.documents, outcome.work.keys)
+    return outcome
+
+
+def made_request(client: ClientInfo, body: dict[str, Any]) -> Request:
+    """Return a command that a client has not sent itself."""
+    return Request(next(iter(body)), body["$db"], encode_in_order(body), {}, client, body)
+
+
+def reading_part(engine: Engine, request: Request) -> Request | None:
+    """Return what a pipeline with `$out` or `$merge` reads as a command; None where no reader may run it."""
+    body = {name: value for name, value in request.body.items() if name not in ("lsid", "writeConcern")}
+    body |= {"pipeline": body["pipeline"][:-1], "cursor": {"batchSize": _BATCH_COUNT}, "$db": request.db}
+    part = made_request(request.client, body)
+    return part if may_move(engine, engine.commands["aggregate"], part) else None
+
+
+_BATCH_COUNT: Final = 1000
+
+
+def asked_documents(context: CommandContext, request: Request) -> Iterator[bytes]:
+    """Yield the raw documents that an aggregation in a reader returns. Raises `NotAnswered`."""
+    batch, cursor = b"firstBatch", None
+    try:
+        while True:
+            answer = ask(context, request, cursor)
+            cursor = answer.cursor
+            yield from batch_of(answer.reply, batch)
+            if cursor is None:
+                return
+            batch = b"nextBatch"
+            more = {"getMore": Int64(cursor.id), "collection": cursor.namespace.partition(".")[2], "$db": request.db}
+            request = made_request(request.client, {**more, "batchSize": _BATCH_COUNT})
+    finally:
+        if cursor is not None:
+            cursor.close()
+
+
+def batch_of(reply: bytes, name: bytes) -> Iterator[bytes]:
+    """Yield the raw documents of the batch of a cursor's reply."""
+    cursor = find_element(reply, b"cursor")
+    batch = None if cursor is None else find_element(reply, name, cursor[1])
+    assert batch is not None
+    for _, _, start, end in iter_elements(reply, batch[1]):
+        yield reply[start:end]
+
+
+def _is_observed(engine: Engine, database: str) -> bool:
+    """Whether fail points, index filters or the profiler of this process have a say in how a command is run."""
+    return bool(engine.fail_points.active or engine.store.index_filters or engine.profiler.of(database).level)
+
+
 def may_move(engine: Engine, command: Command, request: Request) -> bool:
     """Whether a reader may run a command: it reads what is stored, at the last commit, and nothing else."""
     body = request.body
-    if (
-        request.sequences
-        or engine.fail_points.active
-        or engine.store.index_filters
-        or engine.profiler.of(request.db).level
-    ):
+    if request.sequences or _is_observed(engine, request.db):
         return False
     if "autocommit" in body or (body.get("readConcern") or {}).get("level") == "snapshot":
         return False
@@ -145,7 +237,7 @@ def may_move(engine: Engine, command: Command, request: Request) -> bool:
         inner = body["explain"]
         return _is_read(next(iter(inner), ""), request.db, inner)
     if command.name in _EXAMINING:
-        return request.db not in ("local", *_STAYING_DATABASES) and not body.get("repair") and not body.get("waitMs")
+        return request.db not in ("local", *_STAYING_DATABASES) and not body.get("waitMs")
     return _is_read(command.name, request.db, body)
 
 
@@ -177,7 +269,7 @@ def moves_at_once(engine: Engine, command: Command, request: Request) -> bool:
     if collection is None or collection.is_view:
         return False
     count = engine.store.state.counts.get(collection.number)
-    return count is not None and count.documents > _LARGE_COUNT and may_move(engine, command, request)
+    return count is not None and count.documents > LARGE_COUNT and may_move(engine, command, request)
 
 
 def _is_range(spec: Any) -> bool:

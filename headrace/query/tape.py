@@ -15,14 +15,16 @@ class Tape:
     """All documents of an iterator, which is read at once."""
 
     def __init__(
-        self, documents: Iterable[dict[str, Any]], memory: StageMemory, *, without_asking: bool = False
+        self, documents: Iterable[dict[str, Any] | bytes], memory: StageMemory, *, without_asking: bool = False
     ) -> None:
-        """Raises 292 where the disk may not be used; `without_asking`: also where the operation does not allow it."""
+        """`documents`: decoded or raw. `without_asking`: the disk may be used where the operation does not allow it.
+
+        Raises 292 where the disk may not be used."""
         self._records: list[bytes] = []
         self._stream: RecordStream | None = None
         count = size = 0
         for document in documents:
-            record = encoded_between(document)
+            record = document if isinstance(document, bytes) else encoded_between(document)
             if self._stream is not None:
                 self._stream.append(record)
                 count, size = count + 1, size + len(record)

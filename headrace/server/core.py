@@ -373,6 +373,9 @@ class Core:
             if peer.client.connection_id == connection_id:
                 peer.interrupt(error)
 
+    def has_reader(self) -> bool:
+        return self.readers is not None and not self.ending and self.readers.have_room()
+
     def wake(self, key: str) -> None:
         self.notifier.wake_key(key)
         self.writer.wake(key)

@@ -441,7 +441,7 @@ class Peer(asyncio.Protocol):
         engine = self._core.engine
         answer: bytes | Wait | Turn | None
         try:
-            if request.cursor is not None:
+            if request.cursor is not None and (not request.cursor.lags or self._core.readers is None):
                 answer = engine.run_stream(command, request)
             elif request.repeated is None or (answer := engine.run_again(command, request)) is None:
                 if command.pauses and (command.pauses is True or command.pauses(engine, request)):

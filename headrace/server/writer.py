@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from headrace import limits
@@ -27,13 +28,14 @@ from headrace.dispatch.retryable_writes import interrupted_labels
 from headrace.dispatch.transactions import written_bytes
 from headrace.dispatch.wait import Wait
 from headrace.errors import Interrupted
+from headrace.execution.reader_calls import ReaderCall
 from headrace.server.failures import log_failure, write_error
 from headrace.server.group_commit import GroupCommitter, WriteGroup
 from headrace.server.measured_memory import oldest
 from headrace.server.metrics.commit_times import CommitTimes
 from headrace.store.kv import Transaction
 from headrace.store.write_transaction import CatalogChange, WriteTransaction
-from headrace.turns import Turn
+from headrace.turns import HandedOver, Turn
 
 if TYPE_CHECKING:
     from headrace.dispatch.engine import Engine
@@ -158,7 +160,7 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
         self._queue: list[ClientWrite | ServerJob] = []
         self._paused: deque[PausedWrite] = deque()
         self._held: list[ServerJob] = []  # until `fsyncUnlock`
-        self._blocked: dict[str, list[PausedWrite]] = {}  # by the key of the transaction that they wait for
+        self._blocked: dict[str, list[PausedWrite]] = {}  # by the key of the transaction or call that they wait for
         self._group: SharedGroup | None = None  # that is being run or committed
         self._retries: deque[SharedGroup] = deque()  # of failed transactions, run before what is queued
         self._scheduled = False
@@ -249,9 +251,11 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
         self._unblock(paused)
 
     def _unblock(self, paused: PausedWrite) -> None:
-        """Let a write that waits for a transaction go on, to find out why."""
+        """Let a write that waits for a transaction or a reader go on, to find out why."""
         for key, blocked in self._blocked.items():
             if paused in blocked:
+                if type(paused.turn.waits_for) is ReaderCall and self._core.readers is not None:
+                    self._core.readers.give_up(paused.turn.waits_for)
                 blocked.remove(paused)
                 if not blocked:
                     del self._blocked[key]
@@ -267,10 +271,14 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
             paused.turn.interruption = Interrupted(11600, "interrupted at shutdown")
         elif holder is not None and not holder.over() and paused.turn.interruption is None:
             self._blocked.setdefault(holder.key, []).append(paused)
+            if type(holder) is ReaderCall and self._core.readers is not None:
+                self._core.readers.send(holder, partial(self.wake, holder.key))
             if request.deadline_ms is not None:
                 left_ms = request.deadline_ms - self._core.engine.clock.monotonic_ms()
                 self._core.loop.call_later(max(0.0, left_ms + 1.0) / 1000, self._unblock, paused)
             return
+        elif paused.turn.begins_again and paused.turn.interruption is None and self._core.has_reader():
+            paused.turn.interruption = HandedOver()
         self._paused.append(paused)
         self._core.scheduler.look_at_memory()
 

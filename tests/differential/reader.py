@@ -1,15 +1,25 @@
-"""A reader process beside a driven server: asked one command at a time."""
+"""A reader process beside a driven server: asked one command at a time, also by writes of the server."""
 
 from __future__ import annotations
 
 import socket
 from typing import Any
 
-from headrace.execution.reader_calls import may_move
+from headrace.dispatch.shell import NoShell
+from headrace.errors import CommandError
+from headrace.execution.reader_calls import ReaderAnswer, ReaderCall, ReaderCursor, may_move
 from headrace.server.readers.frames import Frames, frame
 from headrace.server.readers.pool import spawn
 from headrace.testing.driven import DrivenServer
+from headrace.turns import HandedOver, Turn, Turns
 from headrace.values.bson import decode, encode
+
+_ASKING = ("aggregate", "delete", "findAndModify", "update")
+
+
+class _Shell(NoShell):
+    def has_reader(self) -> bool:
+        return True
 
 
 class DrivenReader:
@@ -17,6 +27,7 @@ class DrivenReader:
 
     def __init__(self, server: DrivenServer) -> None:
         self._server = server
+        server.engine.shell = _Shell()
         self._frames = Frames()
         self._cursors: set[int] = set()
         self._socket, theirs = socket.socketpair()
@@ -39,14 +50,49 @@ class DrivenReader:
             request = self._server.request(database, body)
             command = self._server.engine.commands[request.name]
             if not may_move(self._server.engine, command, request):
-                return None
-        position = self._server.store.last_position
-        raw = encode({**body, "$db": database})
-        self._send({"run": 1, "leftMs": None, "position": position, "client": [1, "127.0.0.1:1", "server"]}, raw)
-        message, reply = self._receive()
+                return self._written(database, body) if request.name in _ASKING and "autocommit" not in body else None
+        message, reply = self._run(encode({**body, "$db": database}))
         if "cursor" in message:
             self._cursors.add(message["cursor"]["id"])
         return decode(reply)
+
+    def _run(self, raw: bytes) -> tuple[dict[str, Any], bytes]:
+        position = self._server.store.last_position
+        self._send({"run": 1, "leftMs": None, "position": position, "client": [1, "127.0.0.1:1", "server"]}, raw)
+        return self._receive()
+
+    def _written(self, database: str, body: dict[str, Any]) -> dict[str, Any] | None:
+        """Return the reply to a write that pauses at each of its ticks, and asks the reader; None for a read."""
+        server, turns = self._server, Turns(seconds=0.0)
+        request = server.request(database, body)
+        try:
+            command = server.engine.command(request)
+        except CommandError:
+            return None
+        if not (command.writes is True or (command.writes and command.writes(request))):
+            return None
+        txn = server.store.begin()
+        result = turns.run(server.engine.run_write, command, request, txn)
+        while isinstance(result, Turn):
+            server.store.commit(txn)
+            if type(result.waits_for) is ReaderCall:
+                self._answer(result.waits_for)
+            elif result.begins_again:
+                result.interruption = HandedOver()
+            txn = server.store.begin()
+            result = turns.resume(result, txn)
+        server.store.commit(txn)
+        return decode(result)
+
+    def _answer(self, call: ReaderCall) -> None:
+        message, reply = self._run(call.request.raw)
+        shown = message.get("cursor")
+        cursor = None if shown is None else ReaderCursor(self, shown["id"], shown["ns"], no_timeout=False)
+        call.outcome = ReaderAnswer(reply, cursor)
+
+    def close_cursor(self, cursor_id: int) -> None:
+        """Close a cursor of the reader."""
+        self._send({"close": cursor_id})
 
     def close(self) -> None:
         """End the process."""

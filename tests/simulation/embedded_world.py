@@ -153,6 +153,8 @@ class EmbeddedJobHost(JobHost):
 class EmbeddedWorld(World):
     """A store that a program has opened, and its threads."""
 
+    has_reader = False
+
     def __init__(self, path: Path, served: frozenset[int]) -> None:
         """`served`: the clients that are a server's."""
         self.served = served

@@ -54,6 +54,8 @@ class Schedule:
                 weighted.append((0.8, ("start", number)))
             elif pending.phase in ("reading", "woken"):
                 weighted += [(3.0, ("resume", number)), (0.01, ("kill", number))]
+            elif pending.phase == "asking":
+                weighted += [(3.0, ("ask", number)), (0.1, ("kill", number))]
             elif pending.phase == "parked":
                 weighted.append((0.05, ("up", number)))
             elif pending.phase in ("queued", "writing"):
@@ -76,6 +78,8 @@ class Schedule:
             return (*step, self._op(self._simulation.clients[step[1]]))
         if step[0] == "resume":
             return (*step, random.choice((1, 1, 2, 5, 20)))
+        if step[0] == "ask":
+            return (*step, random.random() < 0.1)
         if step[0] == "clock":
             return ("clock", random.choice((1, 300, 2000, 10_000, 65_000)))
         if step[0] == "job":

@@ -23,14 +23,14 @@ from tests.simulation.embedded import EmbeddedSimulation
 from tests.simulation.model import Finding
 from tests.simulation.simulation import Simulation, Step
 
-CLIENT_STEPS: Final = ("go", "interrupt", "kill", "resume", "run", "start", "up")
+CLIENT_STEPS: Final = ("ask", "go", "interrupt", "kill", "resume", "run", "start", "up")
 TINY: Final = {
     "CHANNEL_ENTRY_COUNT_MAX": 3, "COMMIT_COMMAND_COUNT_MAX": 2, "FEED_EVENT_COUNT_MAX": 4, "SCAN_ENTRY_COUNT_MAX": 5,
     "TRANSACTION_ENTRY_BYTES": 300, "TTL_COUNT_MAX": 2, "VIEW_CHUNK_COUNT": 2,
 }  # fmt: skip
 """Limits that are so low that what else takes thousands of documents happens all the time."""
 
-TIMELESS: Final = {"FEED_MS_MAX": 1e6, "SCAN_MS_MAX": 1e6}
+TIMELESS: Final = {"FEED_MS_MAX": 1e6, "LAG_MS": -1.0, "SCAN_MS_MAX": 1e6}
 
 
 @dataclass(frozen=True, slots=True)

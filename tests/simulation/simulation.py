@@ -101,12 +101,12 @@ class Simulation:
         """Whether a step can be taken now."""
         world, name = self.world, step[0]
         group, job = world.group, world.job
-        if name in ("start", "resume", "up", "kill", "run"):
+        if name in ("ask", "start", "resume", "up", "kill", "run"):
             pending = world.pending.get(step[1])
             phase = "idle" if pending is None else pending.phase
             possible = {
-                "start": ("idle",), "resume": ("reading", "woken"), "up": ("parked",), "kill": ("reading", "writing"),
-                "run": ("queued", "writing"),
+                "start": ("idle",), "resume": ("reading", "woken"), "up": ("parked",), "run": ("queued", "writing"),
+                "kill": ("reading", "writing", "asking"), "ask": ("asking",),
             }[name]  # fmt: skip
             if name == "run" and (group is None or not group.takes_more):
                 return False
@@ -135,6 +135,9 @@ class Simulation:
             if pending is None or pending.phase != "reading":
                 return
             self.world.resume(number)
+
+    def _do_ask(self, number: int, fails: bool) -> None:
+        self.world.ask(number, fails=fails)
 
     def _do_start(self, number: int, op: Document) -> None:
         getattr(self, f"_start_{op['do']}", self._start_plain)(self.clients[number], op)
@@ -536,6 +539,7 @@ class Simulation:
             steps: list[Step] = [
                 *[("resume", number, 1) for number in clients],
                 *[("run", number) for number in clients],
+                *[("ask", number, False) for number in clients],
             ]
             steps += [("step_job",), ("run_job",), ("prepare",), ("sync",), ("publish",)]
             possible = list(filter(self.is_possible, steps))

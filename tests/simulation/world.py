@@ -26,7 +26,9 @@ from headrace.dispatch.request import ClientInfo, Request, parse_message, rememb
 from headrace.dispatch.shell import NoShell
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError, Interrupted
+from headrace.execution.reader_calls import ReaderAnswer, ReaderCall, ReaderCursor
 from headrace.server.background import Background
+from headrace.server.readers.matching import COMMAND as MATCHING
 from headrace.store.store import Committed, Store
 from headrace.testing.clock import FakeClock
 from headrace.turns import Turn, Turns
@@ -77,7 +79,7 @@ class Pending:
     finish: Callable[[Reply, Pending], None]
     pauses: bool = False
     phase: str = "new"
-    """`new`, `reading` (paused), `queued`, `writing` (paused), `in group`, `parked`, `woken`."""
+    """`new`, `reading` (paused), `queued`, `writing` (paused), `in group`, `parked`, `woken`, `asking` (a reader)."""
     turn: Turn | None = None
     wait: Wait | None = None
     turns: list[WriteTurn] = field(default_factory=list)
@@ -114,6 +116,9 @@ class Shell(NoShell):
 
     def __init__(self, world: World) -> None:
         self._world = world
+
+    def has_reader(self) -> bool:
+        return self._world.has_reader
 
     def wake(self, key: str) -> None:
         self._world.wake_key(key)
@@ -168,6 +173,9 @@ class JobHost:
 class World:
     """A store and an engine, the commands that are on their way, and the states that were published."""
 
+    has_reader = True
+    """Whether there are reader processes: simulated by this one, which reads the published state."""
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self.clock = FakeClock()
@@ -194,6 +202,7 @@ class World:
         self.engine = Engine(
             self.store, options, commands_for(options), first_parameters(options), shell=Shell(self)
         )  # fmt: skip
+        self.engine.commands = {**self.engine.commands, MATCHING.name: MATCHING}
         self.engine.parameters["oplogSizeMB"] = 1000
         self.store.listeners.append(self._committed)
         self.clients: dict[int, ClientInfo] = {}
@@ -241,10 +250,11 @@ class World:
 
     def _start(self, client: int, pending: Pending) -> None:
         command, request = pending.command, pending.request
-        pending.pauses = request.cursor is None and bool(
+        is_stream = request.cursor is not None and not request.cursor.lags
+        pending.pauses = not is_stream and bool(
             command.pauses and (command.pauses is True or command.pauses(self.engine, request))
         )
-        if request.cursor is not None:
+        if is_stream:
             self._read(client, pending, self.engine.run_stream(command, request))
         elif command.writes and (command.writes is True or command.writes(request)):
             pending.phase = "queued"
@@ -260,7 +270,7 @@ class World:
 
     def _read(self, client: int, pending: Pending, answer: Any) -> None:
         if type(answer) is Turn:
-            pending.phase, pending.turn = "reading", answer
+            pending.phase, pending.turn = "asking" if type(answer.waits_for) is ReaderCall else "reading", answer
         elif type(answer) is Wait:
             self._park(pending, answer)
         else:
@@ -289,6 +299,30 @@ class World:
         else:
             self._start(client, pending)
 
+    def ask(self, client: int, *, fails: bool) -> None:
+        """A reader answers the call that a paused command waits for, or is lost."""
+        pending = self.pending[client]
+        assert pending.turn is not None
+        call: ReaderCall = pending.turn.waits_for
+        if fails:
+            call.failure = CommandError(175, "the reader process that ran the command has ended")
+        else:
+            reply = self.calm.run(self.engine.run_read, self.engine.command(call.request), call.request)
+            cursor_id, cursor = bson.decode(reply).get("cursor", {}).get("id"), None
+            if cursor_id:
+                cursor = ReaderCursor(self, cursor_id, "", no_timeout=False)
+            call.outcome = ReaderAnswer(reply, cursor)
+        self._has_asked(pending)
+
+    def close_cursor(self, cursor_id: int) -> None:
+        """Close a cursor of the reader."""
+        self.engine.cursors.remove(cursor_id)
+
+    def _has_asked(self, pending: Pending) -> None:
+        command = pending.command
+        writes = command.writes and (command.writes is True or command.writes(pending.request))
+        pending.phase = "writing" if writes else "reading"
+
     def time_is_up(self, client: int) -> None:
         """A waiting command has waited for as long as it may."""
         pending = self.pending[client]
@@ -297,9 +331,11 @@ class World:
 
     def kill(self, client: int) -> None:
         """End a paused command at its next turn, with error 11601."""
-        turn = self.pending[client].turn
-        assert turn is not None
-        turn.interruption = Interrupted(11601, "operation was interrupted")
+        pending = self.pending[client]
+        assert pending.turn is not None
+        pending.turn.interruption = Interrupted(11601, "operation was interrupted")
+        if pending.phase == "asking":
+            self._has_asked(pending)
 
     def wake_key(self, key: Any) -> None:
         """Whoever waits for this key is to be run again."""
@@ -417,7 +453,9 @@ class World:
 
     def _pause(self, pending: Pending, turn: Turn) -> None:
         holder = turn.waits_for
-        if holder is not None and not holder.over():
+        if type(holder) is ReaderCall:
+            pending.phase = "asking"
+        elif holder is not None and not holder.over():
             pending.phase, pending.wait = "blocked", Wait(LONG_SECONDS, holder.key, holder.over)
         else:
             pending.phase = "writing"

@@ -17,9 +17,11 @@ from headrace.dispatch.namespaces import OPLOG, target
 from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import on_collection
 from headrace.errors import CommandError
-from headrace.execution.integrity import CollectionReport, inspect
+from headrace.execution.integrity import CollectionReport, inspect, inspect_count
+from headrace.execution.reader_calls import LARGE_COUNT, NotAnswered, ask, made_request, may_ask
 from headrace.execution.time_series import buckets_of
 from headrace.store.catalog import Collection
+from headrace.values.bson import decode
 
 BACKGROUND: Final = any_boolean("background")
 FULL: Final = any_boolean("full")
@@ -43,8 +45,23 @@ def validate(context: CommandContext, request: Request) -> dict[str, Any]:
     if METADATA.of(body):
         return _reply(collection, CollectionReport(), scanned=False, repairs=False)
     repairs = REPAIR.of(body)
+    if not repairs and (reply := _asked(context, request, collection)) is not None:
+        return reply
     report = inspect(context, collection, repairs=repairs)
     return _reply(collection, report, scanned=True, repairs=repairs)
+
+
+def _asked(context: CommandContext, request: Request, collection: Collection) -> dict[str, Any] | None:
+    """Return what a reader process finds in a large collection, and here in its count; None: look at it here."""
+    count = context.view.estimated_count(collection)
+    if (count is not None and count <= LARGE_COUNT) or not may_ask(context, request.db):
+        return None
+    try:
+        reply = decode(ask(context, made_request(request.client, {**request.body, "$db": request.db})).reply)
+    except NotAnswered:
+        return None
+    reply["warnings"] += inspect_count(context, collection).warnings
+    return {name: value for name, value in reply.items() if name not in ("$clusterTime", "ok", "operationTime")}
 
 
 def _check_options(context: CommandContext, body: dict[str, Any]) -> None:

@@ -19,6 +19,7 @@ from headrace.dispatch.transaction_statements import check_cursor
 from headrace.dispatch.wait import Wait
 from headrace.errors import AnsweredError, CommandError
 from headrace.execution.reader_calls import ReaderCall, ReaderCursor
+from headrace.execution.stream_backlog import asked_batch
 from headrace.turns import HandedOver
 
 UNBOUNDED: Final = 1 << 30
@@ -133,8 +134,13 @@ def _await_ms(body: dict[str, Any]) -> float:
 
 
 def _changes(context: CommandContext, request: Request, cursor: ChangeCursor) -> bytes | Wait:
+    if cursor.is_read_elsewhere:
+        raise CommandError(12051, f"cursor id {cursor.id} is already in use")
+    count_max = cursor.repeated_getmore.count_max
     try:
-        batch = cursor.next_batch(context, cursor.repeated_getmore.count_max)
+        batch = asked_batch(context, request, cursor, count_max) if cursor.lags else None
+        if batch is None:
+            batch = cursor.next_batch(context, count_max)
     except AnsweredError:
         context.cursors.remove(cursor.id)
         raise

@@ -3,6 +3,8 @@
     for match in matches(context, finder):        in pieces, through the newest view
         current = still_matches(context, target, finder, match)
 
+A scan that takes longer than a turn, and finds few, goes on in a reader process, which returns what it has found.
+
 Between reading a document and changing it a command may pause, in its filter, in the update, in a validator. Rule:
 before a document is changed it is read again if the command has paused since it was read; if it is another one, it must
 match again, and the change is computed again. A walk goes by record or by `_id`, which no update changes, or through an
@@ -12,7 +14,7 @@ index, where it may meet a document again after the change of a key: records are
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -23,9 +25,11 @@ from headrace.dispatch.context import CommandContext
 from headrace.dispatch.lock_waits import wait_until_unlocked
 from headrace.errors import CommandError
 from headrace.execution.command_memory import memory_of
+from headrace.execution.let import CommandVariables
 from headrace.execution.near_documents import near_documents
 from headrace.execution.plan import Finder
 from headrace.execution.planner.query import Order
+from headrace.execution.reader_calls import NotAnswered, ask, made_request, may_ask
 from headrace.query.sort import SortKey
 from headrace.query.text_score import MARK
 from headrace.running_command import running_command
@@ -82,7 +86,10 @@ def matches(context: CommandContext, finder: Finder, wanted: int | None = None) 
     count_max = wanted or limits.VIEW_CHUNK_COUNT
     after: bytes | None = None
     seen: SeenRecords | None = None
+    examined_count = matched_count = 0
     while True:
+        if after is not None and context.pause_count and 2 * matched_count <= examined_count:
+            after = yield from _asked_matches(context, finder, after, wanted)
         pause_count = context.pause_count  # a pause may come while the piece is read
         piece = take_chunk(finder.candidates(context.current_view, after), count_max)
         if (running := running_command()) is not None:
@@ -96,11 +103,38 @@ def matches(context: CommandContext, finder: Finder, wanted: int | None = None) 
                 continue
             document = decode(raw)
             if predicate is None or predicate(document):
+                matched_count += 1
                 yield MatchedDocument(record, raw, document, pause_count)
         if not piece:
             return
+        examined_count += len(piece)
         after = piece[-1][0]
         count_max = min(2 * count_max, limits.VIEW_CHUNK_COUNT)
+
+
+def _asked_matches(
+    context: CommandContext, finder: Finder, after: bytes, wanted: int | None
+) -> Generator[MatchedDocument, None, bytes]:
+    """Yield the next matches of a scan as long as a reader process finds them; return the position after them."""
+    fields, collection, variables = finder.scan_fields, finder.collection, finder.variables
+    if fields is None or not isinstance(variables, CommandVariables) or variables.client is None:
+        return after
+    database, _, name = collection.namespace.partition(".")
+    fields |= {"uuid": collection.uuid, "variables": variables.all_values(), "limit": wanted}
+    while may_ask(context, database):
+        body = {"headraceMatches": name, "scan": {**fields, "after": after}, "$db": database}
+        try:
+            reply = ask(context, made_request(variables.client, body)).reply
+        except NotAnswered:
+            break
+        found = decode(reply)
+        for record, raw in zip(found["records"], found["documents"]):
+            context.tick()
+            yield MatchedDocument(record, raw, decode(raw), _BEFORE)
+        after = found["after"]
+        if found["isAll"]:
+            break
+    return after
 
 
 def _near_matches(context: CommandContext, finder: Finder) -> Iterator[MatchedDocument]:

@@ -15,9 +15,11 @@ from headrace import limits
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.lock_waits import wait_until_unlocked, wait_until_unused
 from headrace.dispatch.namespaces import check_namespace, writable
+from headrace.dispatch.request import Request
 from headrace.errors import AnsweredError, CommandError
 from headrace.execution.command_memory import memory_of
 from headrace.execution.plan import Finder
+from headrace.execution.reader_calls import NotAnswered, asked_documents, reading_part
 from headrace.execution.time_series import Buckets, buckets_namespace, buckets_of, shown_options
 from headrace.execution.time_series_options import FIELD as SERIES_FIELD
 from headrace.execution.time_series_options import checked as checked_series
@@ -36,14 +38,17 @@ from headrace.execution.writes.measurements import insert_measurements
 from headrace.query.expansion import encoded_for_storage
 from headrace.query.expressions.field_paths import walk
 from headrace.query.expressions.numbers import is_nullish
+from headrace.query.operation_memory import StageMemory
 from headrace.query.tape import Tape
 from headrace.query.update import Diff, Update, UpdateContext, parse_update
+from headrace.running_command import running_command
 from headrace.store import catalog_changes
 from headrace.store.catalog import Collection
 from headrace.store.identity import with_id_first
 from headrace.store.write_transaction import WriteTransaction
 from headrace.timeseries.bucket import taken_apart
 from headrace.timeseries.series import PREFIX, Series
+from headrace.turns import HandedOver
 from headrace.values.bson import encode
 
 if TYPE_CHECKING:
@@ -71,17 +76,20 @@ def drop_temporary(txn: WriteTransaction, names: list[str]) -> None:
 
 
 def write_output(
-    context: CommandContext, namespace: str, stage: Any, documents: Iterator[dict[str, Any]]
+    context: CommandContext, request: Request, stage: Any, read: Callable[[], Iterator[bytes]]
 ) -> Iterator[bytes]:
-    """Write what leaves the pipeline as its last stage says; the command's own answer is empty."""
-    writes = stage.writes
+    """Write what leaves the stages before the last as that says; the command's own answer is empty.
+
+    `read` returns it, raw, as often as it is called."""
+    documents, writes = read(), stage.writes
     goal = check_namespace(f"{writes.database}.{writes.collection}")
     series = _series_option(context, goal, writes) if writes.kind == "out" else None
     existing = writable(context, goal) if series is None else None
     if writes.kind == "out" and existing is not None and existing.capped is not None:
         raise CommandError(17152, f"namespace '{goal}' is capped so it can't be used for $out")
     with memory_of(context, {}).stage(stage.name) as memory:
-        made = Tape(documents, memory, without_asking=True).documents()  # all is read before anything is written
+        tape = _kept(context, request, documents, memory) or Tape(read(), memory, without_asking=True)
+        made = tape.documents()  # all is read before anything is written
         if series is not None:
             _out_series(context, goal, made, series)
         elif writes.kind == "out":
@@ -91,6 +99,27 @@ def write_output(
                 context.tick()
                 _merge(context, goal, writes, document)
     return iter(())
+
+
+def _kept(
+    context: CommandContext, request: Request, documents: Iterator[bytes], memory: StageMemory
+) -> Tape | None:  # fmt: skip
+    """Return all documents; if that takes longer than a turn, as a reader process reads them. None: read again."""
+    turn = running_command()
+    part = None if turn is None else reading_part(context.engine, request)
+    if turn is None or part is None:
+        return Tape(documents, memory, without_asking=True)
+    turn.begins_again = True
+    try:
+        return Tape(documents, memory, without_asking=True)
+    except HandedOver:
+        pass
+    finally:
+        turn.begins_again = False
+    try:
+        return Tape(asked_documents(context, part), memory, without_asking=True)
+    except NotAnswered:
+        return None
 
 
 @contextmanager

@@ -7,6 +7,7 @@
 - A read begins in the server. When it has used its first turn up, it is given up there and begins again in a reader,
   the least busy one (`pool.py`). The reader is an engine without listener and writer over the same data file
   (`reader_process.py`, `store/reader_store.py`), so there is no second implementation of anything.
+- A write, a change stream far behind, and `validate` go on in the server, and `ask` a reader for what is long to read.
 - The server has checked who asks and what for. What a reader answers is sent on as it is, once the server has published
   the commit that was read.
 - A cursor stays in the reader that has opened it; the server's registry has a `ReaderCursor` for it.

@@ -29,6 +29,7 @@ from headrace.memory_budget import exceeded
 from headrace.running_command import RunningCommand, Work
 from headrace.server.failures import log_failure, read_error
 from headrace.server.measured_memory import MeasuredMemory, resident_bytes, return_freed_memory
+from headrace.server.readers import matching
 from headrace.server.readers.frames import Frames, frame
 from headrace.store.reader_store import ReaderStore
 from headrace.thread_calls import ThreadCall
@@ -42,7 +43,8 @@ _NICENESS: Final = 5
 
 
 _COMMANDS: Final = {
-    command.name: command for command in (aggregate.COMMAND, *count.COMMANDS, find.COMMAND, get_more.COMMAND)
+    command.name: command
+    for command in (aggregate.COMMAND, *count.COMMANDS, find.COMMAND, get_more.COMMAND, matching.COMMAND)
 }
 """The commands that a reader can run at first: to import all takes as long again."""
 _OOM_SCORE: Final = "500"
@@ -147,7 +149,7 @@ class ReaderProcess:
             if request.name not in engine.commands:
                 from headrace.commands.table import COMMANDS
 
-                engine.commands = COMMANDS
+                engine.commands = {**COMMANDS, **_COMMANDS}
             command = engine.command(request)
             left_ms = message["leftMs"]
             request.deadline_ms = None if left_ms is None else engine.clock.monotonic_ms() + left_ms

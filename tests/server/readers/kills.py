@@ -2,9 +2,10 @@
 
     python -m tests.server.readers.kills --count 500 --seed 1
 
-Clients read in every way that readers answer, one writes, and one inserts and finds single documents. Every answer is
-compared with what was written. A client whose cursor was in a killed reader gets error 43, and one that has lost two
-readers 175: that is what a kill may cost. The writes and single finds may not fail at all.
+Clients read in every way that readers answer, one writes, and one inserts and finds single documents. Others update
+and delete many documents, write the results of pipelines, read the backlog of a stream, and validate. Every answer is
+compared with what was written. A client whose cursor was in a killed reader gets error 43, and a read that has lost two
+readers 175: that is what a kill may cost. All but such reads may not fail at all.
 """
 
 from __future__ import annotations
@@ -18,16 +19,23 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pymongo
 from pymongo.errors import OperationFailure
 
 import headrace
+from headrace import limits
 from tests.server.readers.reading import moved_count, readers_of, serving
 from tests.waiting import until
 
 COUNT = 4000
 KEYS = 10
+LARGE = 10_001
+GROUP = {"$group": {"_id": "$a", "n": {"$sum": 1}}}
+READING = ("_group", "_scan", "_count", "_distinct")
+"""The reads that may end with an error as their reader is killed."""
+GOING_ON = ("_write", "_point", "_update", "_delete", "_out", "_merge", "_backlog", "_validate")
 
 
 class Load:
@@ -41,10 +49,17 @@ class Load:
         self.counts: Counter[str] = Counter()
         """How often each kind of read was answered, and each error."""
         self._written = 0
+        self._updates = [0] * KEYS
         with pymongo.MongoClient(server.uri) as client:
             client.t.c.insert_many([{"_id": number, "a": number % KEYS, "s": "x" * 30} for number in range(COUNT)])
-        works = (self._group, self._scan, self._count, self._distinct, self._write, self._point)
-        self._threads = [threading.Thread(target=self._run, args=(work,)) for work in works]
+            client.t.many.insert_many([{"_id": number, "a": number % KEYS, "n": 0} for number in range(COUNT)])
+            with client.t.many.watch() as stream:
+                self._token = stream.resume_token
+            client.t.many.update_many({}, {"$set": {"k": 1}})
+            client.t.large.insert_many([{"_id": number} for number in range(LARGE)])
+            assert client.t.large.estimated_document_count() == LARGE
+        works = (*READING, *GOING_ON)
+        self._threads = [threading.Thread(target=self._run, args=(getattr(self, work),)) for work in works]
         for thread in self._threads:
             thread.start()
 
@@ -62,7 +77,7 @@ class Load:
 
     def _run(self, work: Callable[[pymongo.MongoClient[Any], random.Random], None]) -> None:
         draw = random.Random(f"{self._seed} {work.__name__}")
-        may_lose = work not in (self._write, self._point)
+        may_lose = work.__name__ in READING
         with pymongo.MongoClient(self._server.uri, retryReads=False, retryWrites=False) as client:
             while not self._ends.is_set() and not self._failed:
                 try:
@@ -76,7 +91,7 @@ class Load:
                     self._failed.append(error)
 
     def _group(self, client: pymongo.MongoClient[Any], draw: random.Random) -> None:
-        groups = client.t.c.aggregate([{"$group": {"_id": "$a", "n": {"$sum": 1}}}, {"$sort": {"_id": 1}}])
+        groups = client.t.c.aggregate([GROUP, {"$sort": {"_id": 1}}])
         assert list(groups) == [{"_id": key, "n": COUNT // KEYS} for key in range(KEYS)]
 
     def _scan(self, client: pymongo.MongoClient[Any], draw: random.Random) -> None:
@@ -101,13 +116,53 @@ class Load:
         number = draw.randrange(COUNT)
         assert client.t.c.find_one({"_id": number}) == {"_id": number, "a": number % KEYS, "s": "x" * 30}
 
+    def _update(self, client: pymongo.MongoClient[Any], draw: random.Random) -> None:
+        """All updates of a group of documents are made, once, and `n` says so."""
+        key = draw.randrange(KEYS)
+        result = client.t.many.update_many({"a": key, "k": {"$ne": 0}}, {"$inc": {"n": 1}})
+        assert (result.matched_count, result.modified_count) == (COUNT // KEYS, COUNT // KEYS)
+        self._updates[key] += 1
+        number = draw.randrange(COUNT)
+        assert client.t.many.find_one({"_id": number})["n"] == self._updates[number % KEYS]
+
+    def _delete(self, client: pymongo.MongoClient[Any], draw: random.Random) -> None:
+        key, collection = draw.randrange(KEYS), client.t.deleted
+        collection.insert_many([{"a": number % KEYS} for number in range(COUNT // KEYS)])
+        each = COUNT // KEYS // KEYS
+        assert collection.delete_many({"a": key}).deleted_count == each
+        assert collection.delete_many({}).deleted_count == each * (KEYS - 1)
+
+    def _out(self, client: pymongo.MongoClient[Any], draw: random.Random) -> None:
+        value = draw.random()
+        list(client.t.c.aggregate([{"$set": {"v": value}}, {"$out": "out"}]))
+        number = draw.randrange(COUNT)
+        assert client.t.out.find_one({"_id": number})["v"] == value
+        assert client.t.out.estimated_document_count() == COUNT
+
+    def _merge(self, client: pymongo.MongoClient[Any], draw: random.Random) -> None:
+        value = draw.random()
+        list(client.t.c.aggregate([GROUP, {"$set": {"v": value}}, {"$merge": "merged"}]))
+        for key in range(KEYS):
+            assert client.t.merged.find_one({"_id": key}) == {"_id": key, "n": COUNT // KEYS, "v": value}
+
+    def _backlog(self, client: pymongo.MongoClient[Any], draw: random.Random) -> None:
+        size, ids = draw.randrange(50, 1000), []
+        with client.t.many.watch(resume_after=self._token, batch_size=size) as stream:
+            while len(ids) < COUNT:
+                ids.append(stream.next()["documentKey"]["_id"])
+        assert ids == list(range(COUNT))
+
+    def _validate(self, client: pymongo.MongoClient[Any], draw: random.Random) -> None:
+        answer = client.t.command({"validate": "large"})
+        assert (answer["valid"], answer["nrecords"], answer["warnings"]) == (True, LARGE, [])
+
 
 def run(count: int, seed: int, note: Callable[[int], object] = bool) -> Counter[str]:
     """Kill readers `count` times; return what was answered meanwhile. Raises AssertionError for a wrong answer.
 
     `note` is called with the number of each kill."""
     draw = random.Random(seed)
-    with serving(2) as server:
+    with serving(2) as server, mock.patch.object(limits, "LAG_MS", -1.0):
         load = Load(server, seed)
         try:
             for number in range(count):

@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
+from unittest import mock
 
 import headrace
+from headrace import limits
 from headrace.server.readers.pool import Reader, Readers
 
 Result = TypeVar("Result")
@@ -15,8 +17,8 @@ Result = TypeVar("Result")
 
 @contextmanager
 def serving(count: int = 1, **options: Any) -> Iterator[headrace.Server]:
-    """The server, with this number of readers."""
-    with headrace.Server(readers=count, **options) as server:
+    """The server, with this number of readers, which do not end on a machine that is slow."""
+    with mock.patch.object(limits, "READER_IDLE_SECONDS", 3600), headrace.Server(readers=count, **options) as server:
         start_readers(server, count)
         server._running.scheduler.turns.seconds = 0.0  # the first look at a document is a pause
         yield server

@@ -1,0 +1,66 @@
+"""The backlog of a change stream, read by a reader process until the stream is near the end of the oplog.
+
+The reader opens the stream after the cursor's token and returns one batch; the cursor here moves on to the batch's
+token. So nothing of the stream stays in the reader, and a reader that is lost costs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from headrace.cursors.batch import Batch
+from headrace.cursors.change_cursor import ChangeCursor
+from headrace.dispatch.context import CommandContext
+from headrace.dispatch.request import Request
+from headrace.errors import CommandError
+from headrace.execution.reader_calls import NotAnswered, ask, batch_of, made_request, may_ask
+from headrace.values.bson import decode, find_element
+
+_START: Final = frozenset({"resumeAfter", "startAfter", "startAtOperationTime"})
+
+
+def asked_batch(context: CommandContext, request: Request, cursor: ChangeCursor, count_max: int) -> Batch | None:
+    """Return the next batch of a stream that lags, as a reader reads it; None where the cursor must read by itself.
+
+    Raises 237 for a cursor that was killed meanwhile."""
+    end = context.store.last_position
+    may = cursor.unread_since(end) is not None and may_ask(context, request.db)
+    opened = _opened_after(cursor, count_max) if may else None
+    if opened is None:
+        cursor.lags = False
+        return None
+    cursor.is_read_elsewhere = True
+    try:
+        answer = ask(context, made_request(request.client, opened))
+    except NotAnswered:
+        return None
+    finally:
+        cursor.is_read_elsewhere = False
+    if answer.cursor is not None:
+        answer.cursor.close()
+    if cursor.closed:
+        raise CommandError(237, f"cursor id {cursor.id} was killed while its next batch was read")
+    token = _token_of(answer.reply)
+    if token == cursor.token:
+        return None
+    cursor.move(token, closes=answer.cursor is None)
+    cursor.lags &= cursor.position < end
+    return Batch(list(batch_of(answer.reply, b"firstBatch")), token)
+
+
+def _opened_after(cursor: ChangeCursor, count_max: int) -> dict[str, Any] | None:
+    """Return the command that opens the stream after its token; None where its own command is too long to be kept."""
+    body = decode(cursor.record.command)
+    if "$truncated" in body:
+        return None
+    (stage, *stages), token = body["pipeline"], decode(cursor.token)
+    options = {name: value for name, value in stage["$changeStream"].items() if name not in _START}
+    pipeline = [{"$changeStream": {**options, "resumeAfter": token}}, *stages]
+    return {**body, "pipeline": pipeline, "cursor": {"batchSize": count_max}}
+
+
+def _token_of(reply: bytes) -> bytes:
+    cursor = find_element(reply, b"cursor")
+    token = None if cursor is None else find_element(reply, b"postBatchResumeToken", cursor[1])
+    assert token is not None
+    return reply[token[1] : token[2]]
