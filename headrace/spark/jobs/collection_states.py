@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.spark.jobs.checkpoint import Checkpoint
 from headrace.spark.jobs.job_tables import tables_of
 from headrace.spark.masks.mask import Mask
-from headrace.spark.mongodb.mongodb_stream import position_after
 from headrace.spark.rows.extjson import dumps, loads
-from headrace.spark.rows.tokens import Token
 from headrace.spark.stream.collections_offset import CollectionsOffset
-from headrace.spark.tables.mirror_table import ReadMirror
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from headrace.spark.jobs.job_file import Job
-    from headrace.spark.tables.fold import MirrorState
 
 STREAMING: Final = "streaming"
 WAITS: Final = "waits for its snapshot"
@@ -57,22 +50,3 @@ def collection_states(job: Job, checkpoint: Checkpoint) -> dict[str, str]:
     there = {table.collection for table in tables_of(job) if table.collection}
     states = dict.fromkeys(there, STREAMING) | snapshot_states(offsets, job.options.mask)
     return dict(sorted(states.items()))
-
-
-@dataclass(frozen=True, slots=True)
-class TableAtPosition:
-    """The table of one of several collections, which had no event since its own position up to the job's, `token`."""
-
-    table: ReadMirror
-    token: str
-
-    def state(self) -> MirrorState:
-        """The table's state at the job's position, after which a stream of the collection can be opened."""
-        state = self.table.state()
-        if not state.token:
-            return state
-        return replace(state, token=position_after(Token(max(state.token, self.token))).text)
-
-    def read(self) -> pa.Table:
-        """As the table's."""
-        return self.table.read()

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
-from headrace import limits
-from headrace.clock import SystemClock
 from headrace.spark.errors import error_line
 from headrace.spark.jobs.checkpoint import read_checkpoint
-from headrace.spark.jobs.collection_states import TableAtPosition, collections_offsets, snapshot_states
+from headrace.spark.jobs.collection_states import collections_offsets, snapshot_states
 from headrace.spark.jobs.job_file import Job
 from headrace.spark.jobs.job_record import read_record
 from headrace.spark.jobs.job_stages import explained, spark_stages
@@ -24,29 +21,21 @@ from headrace.spark.masks.mask import Mask
 from headrace.spark.mongodb.collection_selection import namespace_of
 from headrace.spark.mongodb.mongodb_stream import client_of
 from headrace.spark.mongodb.source_options import SourceOptions, server_name
-from headrace.spark.rows.events import SERVER, SNAPSHOT
-from headrace.spark.rows.server_keys import of_server
-from headrace.spark.sinks.contract import MicroBatch
+from headrace.spark.sinks.history_sink import HistorySink
 from headrace.spark.sinks.log_sink import LogSink
 from headrace.spark.sinks.mirror_sink import MirrorSink
 from headrace.spark.sinks.mongodb_sink import PerCollectionSink
 from headrace.spark.sinks.sink_options import SinkOptions
 from headrace.spark.source.options import parse_options
-from headrace.spark.tables.event_log import EventLog
-from headrace.spark.tables.fold import MirrorState, key_of
+from headrace.spark.tables.fold import MirrorState
 from headrace.spark.tables.mirror_table import ReadMirror, TableGone
 from headrace.spark.tables.mongodb.mongodb_mirror import MongoMirror, only_reading
 from headrace.spark.tables.progress import Progress
 from headrace.spark.tables.table_owner import NotOurTable, check_owner
 from headrace.spark.verify.compare_log import Counted, compare_log, ignored
-from headrace.spark.verify.compare_mirror import CollectionUnstable, compare
+from headrace.spark.verify.compare_mirror import compare_table
+from headrace.spark.verify.read_tables import at_position, complete_copy, current_versions, rows_of_server, snapshot_of
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from headrace.spark.tables.history_table import VersionTable
-
-_POLL_S: Final = 0.1
 _POLICIES: Final = {
     "fail": "a drop or a rename stops the job",
     "follow": "a drop or a rename is followed",
@@ -87,102 +76,6 @@ class SinkVerification:
     sink: str
     equal: bool | None
     description: str
-
-
-@dataclass(frozen=True, slots=True)
-class _ComparedTable:
-    """See `verify.MirroredCollection`."""
-
-    uri: str = field(repr=False)
-    database: str
-    collection: str
-    mirror_table: ReadMirror
-
-    def table(self) -> ReadMirror:
-        return self.mirror_table
-
-
-class _CurrentVersions:
-    """A history's current versions as a mirror's table, for reading only; of one of its servers, if it has several."""
-
-    def __init__(self, history: VersionTable, server: str = "") -> None:
-        self._history, self._server = history, server
-
-    def state(self) -> MirrorState:
-        progress = self._history.progress().of_server(self._server or None)
-        return MirrorState(progress.token, progress.ended, progress.query, progress.batch)
-
-    def read(self) -> pa.Table:
-        import pyarrow as pa
-
-        versions = self._history.current()
-        if self._server:
-            versions = of_server(self._server, versions)
-        rows = [(key, version.document, version.confirmed) for key, version in versions.items()]
-        columns = [list(column) for column in zip(*rows, strict=True)] or [[], [], []]
-        return pa.table(dict(zip(("_id", "document", "token"), columns, strict=True)))
-
-
-class _RowsOfServer:
-    """The rows that a mirror of several servers has of one, as a mirror's table, for reading only."""
-
-    def __init__(self, mirror: ReadMirror, server: str) -> None:
-        self._mirror, self._server = mirror, server
-
-    def state(self) -> MirrorState:
-        return self._mirror.state().of_server(self._server)
-
-    def read(self) -> pa.Table:
-        import pyarrow.compute as pc
-
-        rows = self._mirror.read()
-        return rows.filter(pc.equal(rows.column(SERVER), self._server)).drop_columns([SERVER])
-
-
-class _SnapshotOfLog:
-    """The snapshot with which a log without later events ends, as a mirror's table, for reading only."""
-
-    def __init__(self, log: EventLog) -> None:
-        self._log = log
-
-    def is_complete(self, options: SourceOptions) -> bool:
-        """Whether the log has all of the snapshot, with documents as text."""
-        return bool(self._log.progress().ended) and options.documents == "extjson" and not options.columns
-
-    def state(self) -> MirrorState:
-        token = self._log.progress().token
-        return MirrorState(token, token)
-
-    def read(self) -> pa.Table:
-        import pyarrow as pa
-
-        progress, table = self._log.progress(), self._log.read()
-        rows = [
-            (key_of(row), row.fullDocument, row.token)
-            for row in MicroBatch("", 0, table).rows()
-            if row.operationType == SNAPSHOT and row.token >= progress.begun
-        ]
-        columns = [list(column) for column in zip(*rows, strict=True)] or [[], [], []]
-        return pa.table(dict(zip(("_id", "document", "token"), columns, strict=True)))
-
-
-class _CompleteCopy:
-    """A copy on a server, for reading only: its state is told when no commit is being done."""
-
-    def __init__(self, copy: MongoMirror) -> None:
-        self._copy = copy
-
-    def state(self) -> MirrorState:
-        clock, pause = SystemClock(), threading.Event()
-        end_ms = clock.monotonic_ms() + limits.SINK_EXIT_SECONDS_MAX * 1000
-        while not self._copy.is_complete():
-            if clock.monotonic_ms() > end_ms:
-                raise CollectionUnstable(f"a commit to {self._copy} takes too long to wait for")
-            pause.wait(_POLL_S)
-        return self._copy.state()
-
-    def read(self) -> pa.Table:
-        return self._copy.read()
 
 
 def verify_job(job: Job, counted: Counted = ignored) -> Iterator[SinkVerification]:
@@ -258,29 +151,27 @@ def _compared(
     database, collection = namespace_of(name) if name else (options.database, options.collection)
     if _is_empty(opened):
         return SinkVerification(str(sink), None, "nothing yet: the job has committed nothing to it")
-    if isinstance(opened, LogSink) and (spark_stages(job) or options.reader):
-        return SinkVerification(
-            str(sink), None, "cannot be compared: Spark runs stages of the pipeline, so the server cannot repeat it"
-        )
+    masks = _masks(options, opened)
     if isinstance(opened, LogSink):
+        if spark_stages(job) or options.reader:
+            return SinkVerification(
+                str(sink), None, "cannot be compared: Spark runs stages of the pipeline, so the server cannot repeat it"
+            )
         patterns = (collection if options.database else name,) if name and collection else options.collections
         log = compare_log(opened.log, replace(options, collections=patterns), counted)
-        snapshot = _SnapshotOfLog(opened.log)
-        if log.compared or not (database and collection) or options.others or not snapshot.is_complete(options):
+        whole = opened.log.progress().ended and options.documents == "extjson" and not options.columns
+        if log.compared or not (database and collection) or options.others or not whole:
             return SinkVerification(str(sink), log.equal if log.compared else None, str(log))
-        mirror: Any = TableAtPosition(snapshot, reached.get("", "")) if name else snapshot
-        of_log = _ComparedTable(options.uri, database, collection, mirror)
-        comparison = compare(of_log, _masks(options, opened), counted)
+        table: ReadMirror | None = snapshot_of(opened.log)
+    elif options.others:
+        of_one = replace(options, database=database, collection=collection)
+        return _verified_of_servers(sink, opened, of_one, masks, reached if name else {}, counted)
     else:
-        masks = _masks(options, opened)
-        if options.others:
-            of_one = replace(options, database=database, collection=collection)
-            return _verified_of_servers(sink, opened, of_one, masks, reached if name else {}, counted)
         table = _mirror_of(opened)
-        if table is None or not (database and collection):
-            return SinkVerification(str(sink), None, "cannot be compared")
-        table = TableAtPosition(table, reached.get("", "")) if name else table
-        comparison = compare(_ComparedTable(options.uri, database, collection, table), masks, counted)
+    if table is None or not (database and collection):
+        return SinkVerification(str(sink), None, "cannot be compared")
+    table = at_position(table, reached.get("", "")) if name else table
+    comparison = compare_table(options.uri, database, collection, table, masks, counted)
     return SinkVerification(str(sink), comparison.equal, str(comparison))
 
 
@@ -304,9 +195,9 @@ def _verified_copies(
             if name in states:
                 yield SinkVerification(title, None, f"cannot be compared: {states[name]}")
             elif token:
-                table = TableAtPosition(_CompleteCopy(copy), reached)
-                of_one = _ComparedTable(options.uri, database, collection, table)
-                comparison = compare(of_one, _masks(options, copies), counted)
+                table = at_position(complete_copy(copy), reached)
+                masks = _masks(options, copies)
+                comparison = compare_table(options.uri, database, collection, table, masks, counted)
                 yield SinkVerification(title, comparison.equal, str(comparison))
             elif client_of(options.uri)[database][collection].find_one() is not None:
                 yield SinkVerification(title, None, "nothing yet: the job has committed nothing to it")
@@ -338,8 +229,8 @@ def _verified_of_servers(
             if name in reached and client_of(one.uri)[one.database][one.collection].find_one() is None:
                 continue
             return SinkVerification(str(sink), None, f"nothing yet of {name}")
-        table = TableAtPosition(table, reached[name]) if name in reached else table
-        comparison = compare(_ComparedTable(one.uri, one.database, one.collection, table), masks, counted)
+        table = at_position(table, reached[name]) if name in reached else table
+        comparison = compare_table(one.uri, one.database, one.collection, table, masks, counted)
         equal &= comparison.equal
         texts.append(f"{name}: {comparison}")
     return SinkVerification(str(sink), equal, "; ".join(texts))
@@ -350,12 +241,10 @@ def _is_empty(sink: Any) -> bool:
     return isinstance(position, MirrorState | Progress) and position.batch < 0 and not position.token
 
 
-def _mirror_of(sink: Any, server: str = "") -> Any:
+def _mirror_of(sink: Any, server: str = "") -> ReadMirror | None:
     """The sink's table to compare; what it has of this server, if there are several."""
-    from headrace.spark.sinks.history_sink import HistorySink
-
     if isinstance(sink, MirrorSink) and isinstance(sink.table, MongoMirror):
-        return _CompleteCopy(sink.table)
+        return complete_copy(sink.table)
     if isinstance(sink, MirrorSink):
-        return _RowsOfServer(sink.table, server) if server else sink.table
-    return _CurrentVersions(sink.table, server) if isinstance(sink, HistorySink) else None
+        return rows_of_server(sink.table, server) if server else sink.table
+    return current_versions(sink.table, server) if isinstance(sink, HistorySink) else None

@@ -1,22 +1,17 @@
-"""Whether a mirror and its collection are equal at one token, and where they are not: by digests of ranges of keys.
+"""Whether a mirror and its collection are equal at one token, and which documents are not.
 
 Rule: both sides are brought to the same token, so that the answer is right while writers write and however far the
 mirror lags. The mirror's rows are as of its own token; the collection is read in chunks, each row true at a token
 of its own (`timetravel/snapshot.py`); then the events up to one last token are applied to both, to each
 row those that are newer than it.
 
-A range is a chunk of the collection, in MongoDB's order of keys. A digest is a count and the sum of the rows' hashes,
-so it does not depend on an order; only where digests differ are keys compared one by one.
-
 Limit: the table's documents are in memory, once where both sides are equal.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from typing import Any, Final, Protocol
 
 from headrace import limits
@@ -39,13 +34,13 @@ from headrace.spark.tables.fold import (
     key_of,
 )
 from headrace.spark.tables.mirror_table import NotAMirror, ReadMirror, stored_rows
-from headrace.spark.timetravel.snapshot import Chunk, Snapshot
+from headrace.spark.timetravel.snapshot import Snapshot
 from headrace.spark.verify.compare_log import Counted, ignored
 from headrace.values.arrow import COLUMNS
 from headrace.values.bson import decode
 from headrace.values.order import sort_key
 
-RANGE_ROWS: Final = 10_000
+CHUNK_ROWS: Final = 10_000
 _ATTEMPTS: Final = 3
 # Where a row of the source has them.
 _TOKEN: Final = COLUMNS.index("token")
@@ -53,7 +48,6 @@ _DOCUMENT: Final = COLUMNS.index("fullDocument")
 _DIVERGED: Final = "(diverged)"
 _NOT_HELD: Final = "(not held)"
 """The text of a collection's document that a table cannot hold, which equals none in a table."""
-_DIGEST_MAX: Final = (1 << 128) - 1
 
 Document = dict[str, Any]
 DocumentTexts = dict[str, str]
@@ -76,21 +70,6 @@ class MirroredCollection(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class KeyRange:
-    """The keys after `after` up to and including `upto`, as text; empty: from the first, to the last."""
-
-    after: str
-    upto: str
-    document_count: int
-    row_count: int
-    equal: bool
-
-    def __str__(self) -> str:
-        names = f"({self.after or 'first'}, {self.upto or 'last'}]"
-        return f"{names}: {self.row_count} rows, {self.document_count} documents" + ("" if self.equal else ", unequal")
-
-
-@dataclass(frozen=True, slots=True)
 class MirrorComparison:
     """Counts of both sides and of what is not equal, at `token`; the first few keys of each kind by name."""
 
@@ -102,7 +81,6 @@ class MirrorComparison:
     duplicate_count: int = 0
     unequal_count: int = 0
     token: str = ""
-    ranges: tuple[KeyRange, ...] = ()
 
     @property
     def equal(self) -> bool:
@@ -125,19 +103,27 @@ def compare(mirror: MirroredCollection, masks: Sequence[Mask] = (), counted: Cou
     `masks` are those of the mirror's documents: the collection's are masked in the same way. `counted` is called with
     how many documents have been read, and how many rows there are.
     """
-    described = description_option(mirror.uri, mirror.database, mirror.collection)
-    options = SourceOptions(mirror.uri, mirror.database, mirror.collection)
+    return compare_table(mirror.uri, mirror.database, mirror.collection, mirror.table(), masks, counted)
+
+
+def compare_table(
+    uri: str, database: str, collection: str, mirror: ReadMirror, masks: Sequence[Mask] = (),
+    counted: Counted = ignored,
+) -> MirrorComparison:  # fmt: skip
+    """As `compare`, of a collection of the server at `uri` and the table that is to be equal to it."""
+    described = description_option(uri, database, collection)
+    options = SourceOptions(uri, database, collection)
     feed = MongoDBStream(replace(options, stream=dict.fromkeys(described, True)))
     for _ in range(_ATTEMPTS):
-        state = mirror.table().state()
+        state = mirror.state()
         if not state.token:
-            raise NotAMirror(f"nothing of {mirror.database}.{mirror.collection} was mirrored yet")
-        table = mirror.table().read()
-        if mirror.table().state() != state:
+            raise NotAMirror(f"nothing of {database}.{collection} was mirrored yet")
+        table = mirror.read()
+        if mirror.state() != state:
             # A commit came in between: the rows may be of another token than the state.
             continue
         rows = stored_rows(table)
-        documents, bounds = _collection(Snapshot(options), rows, masks, counted)
+        documents = _collection(Snapshot(options), rows, masks, counted)
         end = feed.end_at(feed.now())
         batches = feed.read_raw(position_before(Token(state.token)), end)
         read = (held_event(event) for batch in batches for event in batch)
@@ -145,24 +131,18 @@ def compare(mirror: MirroredCollection, masks: Sequence[Mask] = (), counted: Cou
         if not any(row.operationType in INVALIDATING for row in events):
             left = _advanced(rows, events, MirrorState(state.token, state.snapshot_token), _DIVERGED)
             right = _advanced(documents, events, MirrorState(snapshot_token=end.text), _NOT_HELD)
-            compared = _compared(left, right, bounds, table.num_rows - len(rows))
-            return replace(compared, token=end.text)
-    raise CollectionUnstable(
-        f"{mirror.database}.{mirror.collection}: the mirror is before a drop or a rename, or it moves"
-    )
+            return _compared(left, right, table.num_rows - len(rows), end.text)
+    raise CollectionUnstable(f"{database}.{collection}: the mirror is before a drop or a rename, or it moves")
 
 
 def _collection(
     snapshot: Snapshot, rows: Mapping[str, MirrorRow], masks: Sequence[Mask], counted: Counted
-) -> tuple[dict[str, MirrorRow], list[str]]:
-    """The documents, each at its token, and the last keys of the ranges. Equal texts share memory."""
+) -> dict[str, MirrorRow]:
+    """The documents, each at its token. Equal texts share memory."""
     documents: dict[str, MirrorRow] = {}
-    bounds: list[str] = []
-    since = 0
-    for chunk in snapshot.chunks(RANGE_ROWS):
-        before = len(documents)
-        for read in _documents(snapshot, chunk):
-            token, data = read
+    for chunk in snapshot.chunks(CHUNK_ROWS):
+        for read in snapshot.read(chunk):
+            token, data = read[_TOKEN], read[_DOCUMENT]
             document = decode(data)
             held = reason_not_held(data, document) is None
             for mask in masks:
@@ -170,24 +150,14 @@ def _collection(
             key, text = dumps(document["_id"]), dumps(document) if held else _NOT_HELD
             same = rows.get(key)
             documents[key] = MirrorRow(same.document if same and same.document == text else text, token)
-        since += len(documents) - before
         counted(len(documents), len(rows))
-        if since >= RANGE_ROWS:
-            bounds.append(dumps(loads(chunk.upto)["_id"]))
-            since = 0
-    return documents, bounds
+    return documents
 
 
 def _masked_event(event: Document, masks: Sequence[Mask]) -> Document:
     for mask in masks:
         event = mask.event(event)
     return event
-
-
-def _documents(snapshot: Snapshot, chunk: Chunk) -> Iterator[tuple[str, bytes]]:
-    """The chunk's documents as BSON, each with the token at which it is true."""
-    for row in snapshot.read(chunk):
-        yield row[_TOKEN], row[_DOCUMENT]
 
 
 def _advanced(rows: Mapping[str, MirrorRow], events: Iterable[Row], state: MirrorState, not_held: str) -> DocumentTexts:
@@ -236,52 +206,25 @@ def _since_marks(rows: list[Row]) -> list[Row] | None:
     return later
 
 
-def _compared(left: DocumentTexts, right: DocumentTexts, bounds: list[str], duplicates: int) -> MirrorComparison:
-    order = [sort_key(loads(bound)) for bound in bounds]
-    rows, documents = _KeyRanges(order, left), _KeyRanges(order, right)
-    missing: list[str] = []
-    extra: list[str] = []
-    different: list[str] = []
-    ranges = []
-    for number, (after, upto) in enumerate(zip(["", *bounds], [*bounds, ""], strict=True)):
-        equal = rows.digest(number) == documents.digest(number)
-        ranges.append(KeyRange(after, upto, documents.count(number), rows.count(number), equal))
-        if not equal:
-            here, there = rows.keys(number), documents.keys(number)
-            missing += [key for key in there if key not in left]
-            extra += [key for key in here if key not in right]
-            different += [key for key in here if key in right and left[key] != right[key]]
+def _compared(left: DocumentTexts, right: DocumentTexts, duplicates: int, token: str) -> MirrorComparison:
+    missing = [key for key in right if key not in left]
+    extra = [key for key in left if key not in right]
+    different = [key for key, text in left.items() if key in right and right[key] != text]
     return MirrorComparison(
         document_count=len(right),
         row_count=len(left) + duplicates,
-        missing=tuple(missing[: limits.DIFFERENCE_COUNT_MAX]),
-        extra=tuple(extra[: limits.DIFFERENCE_COUNT_MAX]),
-        different=tuple(different[: limits.DIFFERENCE_COUNT_MAX]),
+        missing=_first(missing),
+        extra=_first(extra),
+        different=_first(different),
         duplicate_count=duplicates,
         unequal_count=len(missing) + len(extra) + len(different) + duplicates,
-        ranges=tuple(ranges),
+        token=token,
     )
 
 
-class _KeyRanges:
-    """One side's rows by ranges of keys, with their digests."""
-
-    def __init__(self, order: list[Any], rows: DocumentTexts) -> None:
-        self._keys: list[list[str]] = [[] for _ in range(len(order) + 1)]
-        self._sums = [0] * (len(order) + 1)
-        for key, text in rows.items():
-            number = bisect_left(order, sort_key(loads(key))) if order else 0
-            self._keys[number].append(key)
-            self._sums[number] += int.from_bytes(blake2b(f"{key}\n{text}".encode(), digest_size=16).digest())
-
-    def digest(self, number: int) -> tuple[int, int]:
-        return len(self._keys[number]), self._sums[number] & _DIGEST_MAX
-
-    def count(self, number: int) -> int:
-        return len(self._keys[number])
-
-    def keys(self, number: int) -> list[str]:
-        return sorted(self._keys[number], key=lambda key: sort_key(loads(key)))
+def _first(keys: Iterable[str]) -> tuple[str, ...]:
+    """The first few of the keys, in MongoDB's order."""
+    return tuple(sorted(keys, key=lambda key: sort_key(loads(key)))[: limits.DIFFERENCE_COUNT_MAX])
 
 
 def _row(event: Document) -> Row:
