@@ -26,34 +26,24 @@ _SCHEMES: Final = re.compile(r"^mongodb(\+srv)?://")
 
 def resolved(uri: str) -> str:
     """The connection string that an option stands for. Raises OptionError, which does not have it."""
-    kind, sign, name = uri.partition(":")
-    if kind == "env" and sign:
-        if not (value := os.environ.get(name, "").strip()):
-            raise OptionError(f"the environment variable {name}, which is to hold a connection string, is not set")
-        return checked(value, uri)
-    if kind == "file" and sign:
-        return checked(_first_line(Path(name)), uri)
-    return checked(uri, "the option 'uri'")
-
-
-def resolved_secret(reference: str) -> str:
-    """The key that `env:NAME` or `file:PATH` stands for. Raises OptionError, which does not have it."""
-    kind, _, name = reference.partition(":")
-    if kind == "file":
-        return _first_line(Path(name), "a key")
-    if not (value := os.environ.get(name, "").strip()):
-        raise OptionError(f"the environment variable {name}, which is to hold a key, is not set")
-    return value
+    value = _value_of(uri, "a connection string")
+    return checked(uri, "the option 'uri'") if value is None else checked(value, uri)
 
 
 def referred(text: str, what: str = "a database's URL") -> str:
     """Resolve an option of another system: `what`. Raises OptionError, which does not have it."""
-    kind, sign, name = text.partition(":")
+    value = _value_of(text, what)
+    return text if value is None else value
+
+
+def _value_of(reference: str, what: str) -> str | None:
+    """The text that `env:NAME` or `file:PATH` stands for; None if it is neither."""
+    kind, sign, name = reference.partition(":")
     if kind == "env" and sign:
         if not (value := os.environ.get(name, "").strip()):
             raise OptionError(f"the environment variable {name}, which is to hold {what}, is not set")
         return value
-    return _first_line(Path(name), what) if kind == "file" and sign else text
+    return _first_line(Path(name), what) if kind == "file" and sign else None
 
 
 def checked(uri: str, source: str) -> str:
@@ -71,7 +61,7 @@ def checked(uri: str, source: str) -> str:
     return uri
 
 
-def _first_line(path: Path, what: str = "a connection string") -> str:
+def _first_line(path: Path, what: str) -> str:
     try:
         status = path.stat()
         allowed = stat.S_IRGRP if status.st_uid == 0 else 0

@@ -16,7 +16,7 @@ from headrace.errors import CommandError
 from headrace.spark.errors import OptionError, nearest
 from headrace.spark.masks.mask import parse_mask
 from headrace.spark.mongodb.collection_selection import parse_selection
-from headrace.spark.mongodb.connection_strings import resolved, resolved_secret
+from headrace.spark.mongodb.connection_strings import referred, resolved
 from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition, server_name
 from headrace.spark.pipelines.refusals import StageRefused
 from headrace.spark.rows.extjson import loads_strict
@@ -49,7 +49,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     pipeline, reader = _pipeline(options.get("pipeline", "[]"))
     if "archive" in options and (uris[1:] or any("$changeStreamSplitLargeEvent" in stage for stage in pipeline)):
         raise OptionError("the option 'archive' is for one server, and not for events that are split")
-    mask = parse_mask(options.get("mask", ""), resolved_secret)
+    mask = parse_mask(options.get("mask", ""), lambda reference: referred(reference, "a key"))
     if mask:
         _check_masked(options, pipeline, reader)
     return SourceOptions(

@@ -2,7 +2,7 @@
 
     <collection>           the documents
     headrace.positions     {_id: <collection>, state: …, there: true, pending: {parts, clear, stale_before, next}}
-    headrace.redo          {_id: "<collection>/<part>", of: <collection>, bson: …, more}  what a commit is about to do
+    headrace.redo          {_id: "<collection>/<part>", of: <collection>, bson: …}  what a commit is about to do
     headrace.tokens        {_id: "<collection>/<key>", of: <collection>, token: …}  while a snapshot is caught up with
 
 No transaction is needed (a standalone server has none), because a commit is in this order:
@@ -186,13 +186,10 @@ class MongoMirror:
         if changes.absolute:
             self._do(writes, pending)
             return
-        count = 0
-        for chunk in _redo_chunks(writes):
-            for part, more in _slices(encode({"writes": chunk})):
-                stored = {"of": self.collection, "bson": part, "more": more}
-                self._redo.replace_one({"_id": self._id(str(count))}, stored, upsert=True)
-                count += 1
-        pending["parts"] = count
+        for part in _slices(map(encode, writes)):
+            stored = {"of": self.collection, "bson": part}
+            self._redo.replace_one({"_id": self._id(str(pending["parts"]))}, stored, upsert=True)
+            pending["parts"] += 1
         self._positions.update_one({"_id": self.collection}, {"$set": {"pending": pending}}, upsert=True)
         self._apply_pending(pending)
 
@@ -217,19 +214,15 @@ class MongoMirror:
 
     def _apply_pending(self, pending: Document) -> None:
         """Steps 3 and 4. Raises CommitRefused."""
-        writes: list[Document] = []
-        read = b""
-        for number in range(pending["parts"]):
-            chunk = self._redo.find_one({"_id": self._id(str(number))})
-            assert chunk is not None, "a pending commit has all its writes"
-            # Earlier versions stored the writes as they are, or in one part.
-            if "bson" not in chunk:
-                writes += chunk["writes"]
-                continue
-            read += chunk["bson"]
-            if not chunk.get("more"):
-                writes += decode(read)["writes"]
-                read = b""
+        parts = [self._redo.find_one({"_id": self._id(str(number))}) for number in range(pending["parts"])]
+        assert None not in parts, "a pending commit has all its writes"
+        # Earlier versions stored lists of writes, the first ones as they are.
+        writes = [write for part in parts if part and "bson" not in part for write in part["writes"]]
+        read = memoryview(b"".join(part["bson"] for part in parts if part and "bson" in part))
+        while read:
+            size = int.from_bytes(read[:4], "little")
+            write, read = decode(bytes(read[:size])), read[size:]
+            writes += write.get("writes", [write])
         self._do(writes, pending)
 
     def _do(self, writes: list[Document], pending: Document) -> None:
@@ -360,25 +353,16 @@ def _fields(before: Document, after: Document) -> Document | None:
     return (update | ({"$unset": dict.fromkeys(removed, "")} if removed else {})) or None
 
 
-def _redo_chunks(writes: list[Document]) -> Iterator[list[Document]]:
-    """The writes in chunks that fit into a document: one large write, or several small ones."""
-    chunk: list[Document] = []
-    size = 0
+def _slices(writes: Iterable[bytes]) -> Iterator[bytes]:
+    """The bytes of all writes in parts that fit into a document: many writes, or a part of one."""
+    waiting = bytearray()
     for write in writes:
-        length = len(dumps(write))
-        if chunk and (size + length > limits.REDO_BYTES_MAX or len(chunk) >= limits.SINK_WRITE_COUNT_MAX):
-            yield chunk
-            chunk, size = [], 0
-        chunk.append(write)
-        size += length
-    if chunk:
-        yield chunk
-
-
-def _slices(chunk: bytes) -> Iterator[tuple[bytes, bool]]:
-    """The bytes in parts that fit into a document, and whether more follow: a write may have one of 16 MB."""
-    for start in range(0, len(chunk), limits.REDO_BYTES_MAX):
-        yield chunk[start : start + limits.REDO_BYTES_MAX], start + limits.REDO_BYTES_MAX < len(chunk)
+        waiting += write
+        while len(waiting) >= limits.REDO_BYTES_MAX:
+            yield bytes(waiting[: limits.REDO_BYTES_MAX])
+            del waiting[: limits.REDO_BYTES_MAX]
+    if waiting:
+        yield bytes(waiting)
 
 
 def _chunks(items: list[Any], size: int) -> Iterator[list[Any]]:
