@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
+from headrace.clock import SystemClock
 from headrace.spark.rows.events import SERVER, Row
 
 if TYPE_CHECKING:
@@ -34,6 +35,24 @@ FOLDED_COLUMNS: Final = (*_ROW_COLUMNS, "wallTime")
 
 class SeveralServers(ValueError):
     """Rows of several servers came to a sink whose target has no column for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReport:
+    """A committed batch: its rows, how many of them are new events, and the token that the sink has reached.
+
+    `first_event_ms` is when the first event was written, `committed_ms` when the batch was committed. `rest_count` are
+    values that have no column of a typed table, `dead_letter_count` rows that the sink has refused.
+    """
+
+    batch: int
+    row_count: int
+    event_count: int
+    token: str
+    first_event_ms: int | None
+    committed_ms: int
+    rest_count: int = 0
+    dead_letter_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,23 +96,12 @@ class MicroBatch:
         first = pc.min(self.table.column("wallTime")).as_py()
         return None if first is None else round(first.timestamp() * 1000)
 
-
-@dataclass(frozen=True, slots=True)
-class BatchReport:
-    """A committed batch: its rows, how many of them are new events, and the token that the sink has reached.
-
-    `first_event_ms` is when the first event was written, `committed_ms` when the batch was committed. `rest_count` are
-    values that have no column of a typed table, `dead_letter_count` rows that the sink has refused.
-    """
-
-    batch: int
-    row_count: int
-    event_count: int
-    token: str
-    first_event_ms: int | None
-    committed_ms: int
-    rest_count: int = 0
-    dead_letter_count: int = 0
+    def report(self, event_count: int, token: str, rest_count: int = 0) -> BatchReport:
+        """The report on this batch, which has just been committed; see `BatchReport`."""
+        return BatchReport(
+            self.number, self.table.num_rows, event_count, token, self.first_event_ms(), SystemClock().now_ms(),
+            rest_count,
+        )  # fmt: skip
 
 
 class SinkPosition(Protocol):

@@ -17,7 +17,6 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.clock import SystemClock
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.rows.key_identity import key_identity
 from headrace.spark.sinks.contract import BatchReport, MicroBatch
@@ -60,10 +59,7 @@ class DocumentsSink:
         owner = self.owner.text() if self.owner else after.owner
         after = replace(after, query=batch.query, batch=batch.number, owner=owner)
         self.log.append(new, after)
-        return BatchReport(
-            batch.number, batch.table.num_rows, new.num_rows, after.token, batch.first_event_ms(),
-            SystemClock().now_ms(),
-        )  # fmt: skip
+        return batch.report(new.num_rows, after.token)
 
     def _new_groups(self, batch: MicroBatch, before: Progress) -> tuple[pa.Table, Progress]:
         if not before.again and before.query in ("", batch.query):

@@ -152,7 +152,4 @@ class FoldingSink:
         )  # fmt: skip
         before = rest_count_of(self._table)
         after, count = self._apply_rows(rows, batch.query, batch.number, state)
-        return BatchReport(
-            batch.number, len(rows), count, after.token, batch.first_event_ms(), SystemClock().now_ms(),
-            rest_count_of(self._table) - before,
-        )  # fmt: skip
+        return batch.report(count, after.token, rest_count_of(self._table) - before)

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from headrace import limits
-from headrace.clock import SystemClock
 from headrace.durable_files import replace_file
 from headrace.spark.session.active_batches import ACTIVE
 from headrace.spark.sinks.beginning import check_beginning
@@ -146,10 +145,7 @@ class OnceSink:
         if new:
             self._write(take_rows(ordered, new))
         self._note(replace(sieve.progress, query=batch.query, batch=batch.number))
-        return BatchReport(
-            batch.number, len(rows), sieve.event_count, sieve.progress.token, batch.first_event_ms(),
-            SystemClock().now_ms(),
-        )  # fmt: skip
+        return batch.report(sieve.event_count, sieve.progress.token)
 
     def _note(self, progress: Progress) -> None:
         self._notes.parent.mkdir(parents=True, exist_ok=True)

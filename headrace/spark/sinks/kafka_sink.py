@@ -16,7 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.clock import SystemClock
 from headrace.durable_files import replace_file
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, Row
 from headrace.spark.sinks.contract import BatchReport, MicroBatch
@@ -108,9 +107,7 @@ class KafkaSink:
         )  # fmt: skip
         self._file.parent.mkdir(parents=True, exist_ok=True)
         replace_file(self._file, lambda path: path.write_text(after.text()))
-        return BatchReport(
-            batch.number, len(rows), sieve.event_count, after.token, batch.first_event_ms(), SystemClock().now_ms()
-        )
+        return batch.report(sieve.event_count, after.token)
 
     def _check(self, rows: list[Row], before: Progress) -> None:
         """Raises CollectionGone if the rows say so and the policy is `fail`."""

@@ -94,8 +94,7 @@ class LogSink:
         after = self._named(replace(after, query=batch.query, batch=batch.number))
         rest_before = rest_count_of(self.log)
         self.log.append(new, after)
-        report = self._report(after, batch.table.num_rows, count, batch.first_event_ms())
-        return report and replace(report, rest_count=rest_count_of(self.log) - rest_before)
+        return batch.report(count, after.token, rest_count_of(self.log) - rest_before)
 
     def apply_frame(self, frame: DataFrame, query: str, number: int) -> BatchReport | None:
         """As `apply`, but tasks write the rows, and the driver commits their files. Raises FilesNotShared."""
@@ -151,9 +150,13 @@ class LogSink:
             # What a crashed attempt left: the same batch is the first that the next run's sink applies.
             remove_files(location, prefix, but=staged.files)
             self._swept = True
+        if not staged.seen_count:
+            return None
         stats = staged.stats
-        report = self._report(after, staged.seen_count, stats.event_count, stats.first_event_ms)
-        return report and replace(report, rest_count=staged.rest_count)
+        return BatchReport(
+            number, staged.seen_count, stats.event_count, after.token, stats.first_event_ms, SystemClock().now_ms(),
+            staged.rest_count,
+        )  # fmt: skip
 
     def note(self, query: str, number: int, token: str) -> None:
         """Records that every event up to `token` is in, after an empty batch; one with rows has recorded it already."""
@@ -184,8 +187,3 @@ class LogSink:
     def _check(self, stats: BatchStats) -> None:
         if stats.invalidated and self._policy == "fail":
             raise CollectionGone(stats.invalidated.description)
-
-    def _report(self, after: Progress, seen: int, events: int, first_event_ms: int | None) -> BatchReport | None:
-        if not seen:
-            return None
-        return BatchReport(after.batch, seen, events, after.token, first_event_ms, SystemClock().now_ms())

@@ -20,7 +20,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from headrace import limits
-from headrace.clock import SystemClock
 from headrace.spark.mongodb.connection_strings import resolved
 from headrace.spark.mongodb.mongodb_stream import client_of
 from headrace.spark.rows.events import Row
@@ -92,9 +91,7 @@ class PerCollectionSink:
                 pending.setdefault(self._namespace(row.database, row.collection), []).append(row)
         count += self._flush(pending, batch)
         self._last = LastBatch(rows[-1].token, batch.query, batch.number)
-        return BatchReport(
-            batch.number, len(rows), count, rows[-1].token, batch.first_event_ms(), SystemClock().now_ms()
-        )
+        return batch.report(count, rows[-1].token)
 
     def take_committed(self) -> dict[Namespace, bool]:
         """As `collections_sink.CollectionsSink.take_committed`."""
