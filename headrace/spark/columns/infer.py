@@ -29,8 +29,6 @@ from headrace.spark.columns.column_types import (
 )
 from headrace.spark.columns.stored_values import note_of
 
-EVOLUTIONS: Final = ("none", "add", "widen", "text")
-"""Changes that a schema makes by itself: nothing; new columns; also wider numbers; also text in place of numbers."""
 _BY_NOTE: Final = {
     "binary": "binary", "bool": "boolean", "date": "timestamp", "double": "double", "int": "int", "long": "bigint",
     "objectId": "objectId", "string": "string", "uuid": "uuid",
@@ -46,6 +44,8 @@ class ColumnRules:
     """How new columns are made: which objects are flattened, names that differ from the rule, and what evolves."""
 
     evolve: str = "widen"
+    """The changes that a schema makes by itself: `none`; `add`, new columns; `widen`, also wider numbers; `text`, also
+    text in place of numbers."""
     flatten: frozenset[tuple[str, ...]] | None = frozenset()
     """Paths of objects; None: all of them."""
     rename: Mapping[tuple[str, ...], str] = field(default_factory=dict)

@@ -11,61 +11,24 @@ when it takes too long. Whether it succeeds is said in a line, and changes nothi
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from headrace import limits
+from headrace.spark.jobs.job_model import OnLag
 from headrace.spark.jobs.metrics import JobMetrics
 
 _FIGURES: Final = ("batch", "lag_events", "lag_seconds", "position", "rows_total")
 
 
-class AlertProblem(ValueError):
-    """The table `[on_lag]` does not describe an alert."""
-
-
-@dataclass(frozen=True, slots=True)
-class LagAlert:
-    """A job is late from `seconds` or `events` on (None: not by that); `command` is what is run then, if anything."""
-
-    seconds: float | None
-    events: int | None
-    command: tuple[str, ...] = ()
-
-    def is_late(self, lag_seconds: float | None, lag_events: int | None) -> bool:
-        """Whether such a lag is an alert; one that is not known is none."""
-        late = [(self.seconds, lag_seconds), (self.events, lag_events)]
-        return any(bound is not None and lag is not None and lag >= bound for bound, lag in late)
-
-
-def parse_alert(given: Mapping[str, Any] | None) -> LagAlert | None:
-    """The alert of a job's file; raises AlertProblem."""
-    if given is None:
-        return None
-    seconds, events = given.get("seconds"), given.get("events")
-    if seconds is None and events is None:
-        raise AlertProblem("[on_lag] needs 'seconds' or 'events'")
-    return LagAlert(seconds, events, _command(given.get("run", [])))
-
-
-def _command(run: str | list[str]) -> tuple[str, ...]:
-    try:
-        words = shlex.split(run) if isinstance(run, str) else run
-    except ValueError as error:
-        raise AlertProblem(f"'run' of [on_lag] cannot be split into words: {error}") from None
-    return tuple(words)
-
-
 class LagWatch:
     """Holds a job's lag against the alert. `late` is whether the job is late; it may have been so when it started."""
 
-    def __init__(self, alert: LagAlert | None, report: Callable[[str], None], *, late: bool = False) -> None:
+    def __init__(self, alert: OnLag | None, report: Callable[[str], None], *, late: bool = False) -> None:
         self._alert = alert
         self._report = report
         self.late = late
@@ -81,8 +44,8 @@ class LagWatch:
         events = "" if metrics.lag_events is None else f"{metrics.lag_events} events, "
         lag = f"{events}{metrics.lag_seconds:.0f} s"
         self._report(f"{metrics.job}: late: {lag}")
-        if self._alert.command and not (self._running and self._running.is_alive()):
-            arguments = (metrics.job, self._alert.command, environment(metrics))
+        if self._alert.run and not (self._running and self._running.is_alive()):
+            arguments = (metrics.job, self._alert.run, environment(metrics))
             self._running = threading.Thread(target=self._run, args=arguments, name="on-lag", daemon=True)
             self._running.start()
 
@@ -91,7 +54,7 @@ class LagWatch:
         if self._running:
             self._running.join(limits.ALERT_SECONDS_MAX + 1)
 
-    def _run(self, job: str, command: tuple[str, ...], environ: dict[str, str]) -> None:
+    def _run(self, job: str, command: Sequence[str], environ: dict[str, str]) -> None:
         problem = run_command(command, environ)
         if problem:
             self._report(f"{job}: on_lag: {problem}")
@@ -105,7 +68,7 @@ def environment(metrics: JobMetrics) -> dict[str, str]:
 
 
 def run_command(
-    command: tuple[str, ...], environ: dict[str, str], *, seconds_max: float = limits.ALERT_SECONDS_MAX
+    command: Sequence[str], environ: dict[str, str], *, seconds_max: float = limits.ALERT_SECONDS_MAX
 ) -> str:
     """Runs the command, or kills it with its children when its time is up. Returns what went wrong, or ""."""
     try:

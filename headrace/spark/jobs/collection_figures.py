@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
 
 from headrace import limits
 from headrace.clock import SystemClock
@@ -16,23 +17,37 @@ if TYPE_CHECKING:
     from headrace.spark.jobs.metrics import JobMetrics
 
 
+def gauge(meaning: str, default: Any = None) -> Any:
+    """Return a field that Prometheus gets as a gauge, with its meaning."""
+    return field(default=default, metadata={"kind": "gauge", "meaning": meaning})
+
+
+def counter(meaning: str) -> Any:
+    """Return a field that Prometheus gets as a counter, with its meaning."""
+    return field(default=0, metadata={"kind": "counter", "meaning": meaning})
+
+
+def exported(figures: type) -> Iterator[tuple[str, str, str]]:
+    """Yield name, kind and meaning of each field that Prometheus gets."""
+    for each in fields(figures):
+        if each.metadata:
+            yield each.name, each.metadata["kind"], each.metadata["meaning"]
+
+
 @dataclass(slots=True)
 class CollectionFigures:
-    """The figures of one collection, by all sinks together; `batch_seconds` is what its tables took in its last batch.
+    """The figures of one collection, by all sinks together; None are those that are not known."""
 
-    The lag, in events and in seconds, and the tables' files and bytes are None while they are not known.
-    """
-
-    rows_total: int = 0
-    rest_values_total: int = 0
-    dead_letters_total: int = 0
+    rows_total: int = counter("Rows of a collection, by sinks.")
+    rest_values_total: int = counter("Values of a collection that typed tables have in `_rest`.")
+    dead_letters_total: int = counter("Rows of a collection that sinks have refused.")
     batches_total: int = 0
     batch: int = -1
-    batch_seconds: float = 0.0
-    lag_events: int | None = None
-    lag_seconds: int | None = None
-    table_files: int | None = None
-    table_bytes: int | None = None
+    batch_seconds: float = gauge("Time that the tables of a collection took in its last micro-batch.", 0.0)
+    lag_events: int | None = gauge("Events of a collection that the server has and the job has not committed.")
+    lag_seconds: int | None = gauge("Age of the first of these events, by the server's clock.")
+    table_files: int | None = gauge("Files of the collection's tables.")
+    table_bytes: int | None = gauge("Size of these files.")
 
     def committed(self, report: BatchReport, seconds: float) -> None:
         """Counts what a sink has committed to the collection's table, which took so many seconds."""
@@ -43,19 +58,6 @@ class CollectionFigures:
         self.rows_total += report.row_count
         self.rest_values_total += report.rest_count
         self.dead_letters_total += report.dead_letter_count
-
-
-COLLECTION_METRICS = (
-    ("batch_seconds", "gauge", "Time that the tables of a collection took in its last micro-batch."),
-    ("dead_letters_total", "counter", "Rows of a collection that sinks have refused."),
-    ("lag_events", "gauge", "Events of a collection that the server has and the job has not committed."),
-    ("lag_seconds", "gauge", "Age of the first of these events, by the server's clock."),
-    ("rest_values_total", "counter", "Values of a collection that typed tables have in `_rest`."),
-    ("rows_total", "counter", "Rows of a collection, by sinks."),
-    ("table_bytes", "gauge", "Size of these files."),
-    ("table_files", "gauge", "Files of the collection's tables."),
-)
-"""Name, type, meaning: what Prometheus gets, with the label `collection`."""
 
 
 class TableLooks:

@@ -35,14 +35,13 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.spark.errors import OptionError
-from headrace.spark.jobs.alerts import LagAlert, parse_alert
-from headrace.spark.jobs.job_model import JobFile, option_text
+from headrace.spark.jobs.job_model import JobFile, OnLag, option_text
 from headrace.spark.jobs.job_stages import check_stages, checked_lookup_tables
 from headrace.spark.jobs.path_checks import check_paths
 from headrace.spark.jobs.toml_lines import line_of
@@ -89,7 +88,7 @@ class Job:
     report_seconds: float = 5.0
     metrics: tuple[str, int] | None = None
     spark: Mapping[str, Any] = field(default_factory=dict)
-    on_lag: LagAlert | None = None
+    on_lag: OnLag | None = None
 
     @property
     def options(self) -> SourceOptions:
@@ -172,7 +171,7 @@ def parse_job(given: Mapping[str, Any], name: str, folder: Path) -> Job:
         report_seconds=float(file.report_seconds),
         metrics=(file.metrics.address, file.metrics.port) if file.metrics else None,
         spark=given.get("spark", {}),
-        on_lag=parse_alert(file.on_lag.model_dump(exclude_unset=True)) if file.on_lag else None,
+        on_lag=file.on_lag,
     )
     _check(job)
     _check_targets(job)
@@ -205,66 +204,64 @@ def _check_paths(job: Job) -> None:
 
 
 def _check(job: Job) -> None:
+    """Raises JobError for the first thing that does not go together, and what `_check_paths` and `check_stages` do."""
     _check_paths(job)
-    options = job.options
+    for problem in _problems(job):
+        raise JobError(problem)
+
+
+def _problems(job: Job) -> Iterator[str]:
+    options, folding = job.options, [sink for sink in job.sinks if sink.folds]
     if options.others and options.on_server_down == "skip" and job.stages:
-        raise JobError("stages would miss what comes late from a server that was skipped: set onServerDown to 'stall'")
+        yield "stages would miss what comes late from a server that was skipped: set onServerDown to 'stall'"
     if job.deadletter and not options.collection and not all(sink.per_collection for sink in job.sinks):
-        raise JobError(
+        yield (
             "errors = 'deadletter' is for a job of one collection, or one whose sinks have a table for each: documents "
             "that wait are known by their keys"
         )
     check_stages(job)
     if any(sink.kind == "kafka" for sink in job.sinks):
-        _check_kafka(job)
-    if not job.folds:
-        return
-    kinds = ", ".join(sink.kind for sink in job.sinks if sink.folds)
+        if options.documents == "columns" or options.columns:
+            yield "kafka: such a sink needs all columns, and documents as extjson or bson"
+        if options.others:
+            yield "kafka: documents of two servers may have one key: give each server a job and a topic"
+    if folding:
+        yield from _folding_problems(job, ", ".join(sink.kind for sink in folding))
+
+
+def _folding_problems(job: Job, kinds: str) -> Iterator[str]:
+    """Why the sinks `kinds` cannot fold events into documents."""
+    options = job.options
     if job.stages or options.pipeline or options.reader:
-        raise JobError(f"{kinds}: such a sink needs every event as it is, and takes no pipeline")
+        yield f"{kinds}: such a sink needs every event as it is, and takes no pipeline"
     if options.documents != "extjson" or options.columns:
-        raise JobError(f"{kinds}: such a sink needs all columns, and documents as extjson")
-    if options.others:
-        _check_servers(job)
+        yield f"{kinds}: such a sink needs all columns, and documents as extjson"
+    if options.others and (refused := [each.kind for each in job.sinks if each.folds and not each.of_several_servers]):
+        yield (
+            f"{', '.join(refused)}: such a sink follows a collection of one server; take mirror or history, whose rows "
+            "name their server"
+        )
+    if options.others and job.deadletter:
+        yield "errors = 'deadletter' is for rows of one server: documents that wait are known by their keys"
     if not options.collection and not options.several:
-        raise JobError(f"{kinds}: tables of several collections need startingPosition 'snapshot'")
+        yield f"{kinds}: tables of several collections need startingPosition 'snapshot'"
     if any(sink.kind == "sql" for sink in job.sinks) and not options.collection:
-        raise JobError(f"{kinds}: a table of the sink 'sql' is of one collection: give each a job of its own")
+        yield f"{kinds}: a table of the sink 'sql' is of one collection: give each a job of its own"
     if options.start.kind == "latest":
-        raise JobError(
+        yield (
             f"{kinds}: with startingPosition 'latest', the default, what is there already would be missing: set it to "
             "'snapshot'"
         )
     if options.archive and options.start.kind != "snapshot":
-        raise JobError(
+        yield (
             f"{kinds}: with an archive such a sink begins with the snapshot that is in it: set startingPosition to "
             "'snapshot'"
         )
     if options.stream.get("fullDocument") == "updateLookup":
-        raise JobError(
+        yield (
             f"{kinds}: fullDocument 'updateLookup' gives the document as it is later, not as the update left it: leave "
             "it out, such a sink needs no documents with updates"
         )
-
-
-def _check_kafka(job: Job) -> None:
-    """Raises JobError for what the records of Kafka cannot be made of."""
-    options = job.options
-    if options.documents == "columns" or options.columns:
-        raise JobError("kafka: such a sink needs all columns, and documents as extjson or bson")
-    if options.others:
-        raise JobError("kafka: documents of two servers may have one key: give each server a job and a topic")
-
-
-def _check_servers(job: Job) -> None:
-    """Raises JobError for what follows a collection of one server, and takes the rows of no other."""
-    if refused := [sink.kind for sink in job.sinks if sink.folds and not sink.of_several_servers]:
-        raise JobError(
-            f"{', '.join(refused)}: such a sink follows a collection of one server; take mirror or history, whose rows "
-            "name their server"
-        )
-    if job.deadletter:
-        raise JobError("errors = 'deadletter' is for rows of one server: documents that wait are known by their keys")
 
 
 def _check_targets(job: Job) -> None:

@@ -7,10 +7,11 @@ page and the JSON schema from them. The keys of `[source]` are the options of th
 from __future__ import annotations
 
 import json
+import shlex
 from functools import partial
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, Field, WithJsonSchema, create_model
+from pydantic import AfterValidator, Field, WithJsonSchema, create_model, model_validator
 
 from headrace import limits
 from headrace.spark.errors import OptionError
@@ -85,13 +86,23 @@ class Metrics(FileTable):
     port: Port = entry(9464, "port of `GET /metrics`", example=9465)
 
 
+def _words(run: str | list[str]) -> list[str]:
+    """The words of a command, split as a shell does. Raises ValueError."""
+    try:
+        return shlex.split(run) if isinstance(run, str) else run
+    except ValueError as error:
+        raise ValueError(f"cannot be split into words: {error}") from None
+
+
 class OnLag(FileTable):
-    """`[on_lag]`."""
+    """`[on_lag]`: a job is late from `seconds` or `events` on (None: not by that); `run` is what is run then."""
 
     events: Annotated[int, Field(ge=1, le=limits.LAG_EVENT_COUNT_MAX)] | None = entry(
         None, "how many events must wait; no more than 10000 are counted", example=1000, shown="none"
     )
-    run: Annotated[str | list[str], Field(title="a command, or an array of its words")] = entry(
+    run: Annotated[
+        str | list[str], AfterValidator(_words), Field(title="a command, or an array of its words")
+    ] = entry(
         [], "a command, or an array of its words; it has the figures in its environment",
         example=["notify-send", "orders"], shown="nothing is run",
     )  # fmt: skip
@@ -101,6 +112,17 @@ class OnLag(FileTable):
         example=60,
         shown="none",
     )
+
+    @model_validator(mode="after")
+    def _has_a_bound(self) -> Self:
+        if self.seconds is None and self.events is None:
+            raise ValueError("needs 'seconds' or 'events'")
+        return self
+
+    def is_late(self, lag_seconds: float | None, lag_events: int | None) -> bool:
+        """Whether such a lag is an alert; one that is not known is none."""
+        late = [(self.seconds, lag_seconds), (self.events, lag_events)]
+        return any(bound is not None and lag is not None and lag >= bound for bound, lag in late)
 
 
 class LookupTable(FileTable):

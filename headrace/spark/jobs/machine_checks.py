@@ -61,8 +61,8 @@ def address_problems(job: Job) -> Iterator[str]:
 
 
 def _missing_command(job: Job) -> Iterator[str]:
-    if job.on_lag and job.on_lag.command and shutil.which(job.on_lag.command[0]) is None:
-        yield f"on_lag: there is no command {job.on_lag.command[0]!r}"
+    if job.on_lag and job.on_lag.run and shutil.which(job.on_lag.run[0]) is None:
+        yield f"on_lag: there is no command {job.on_lag.run[0]!r}"
 
 
 def _session_problems(job: Job) -> list[str]:

@@ -14,30 +14,9 @@ from typing import Final
 
 from headrace import limits
 from headrace.prometheus_text import CONTENT_TYPE, PrometheusText, labels
-from headrace.spark.jobs.collection_figures import COLLECTION_METRICS, CollectionFigures
+from headrace.spark.jobs.collection_figures import CollectionFigures, counter, exported, gauge
 from headrace.spark.jobs.lag import Lag
 from headrace.spark.sinks.contract import BatchReport
-
-# Name, type, meaning.
-_EXPORTED: Final = (
-    ("batch", "gauge", "Number of the last micro-batch."),
-    ("batch_seconds", "gauge", "Time that the last micro-batch took."),
-    ("batches_total", "counter", "Micro-batches ended by this process."),
-    ("dead_letters_total", "counter", "Rows that sinks have refused, written to the dead letters by this process."),
-    ("lag_events", "gauge", "Events that the server has and the job has not committed; a lower bound at the maximum."),
-    ("lag_seconds", "gauge", "Age of the first of these events, by the server's clock."),
-    ("position_seconds", "gauge", "Cluster time of the committed position."),
-    ("rest_values_total", "counter", "Values that typed tables have in `_rest`, written by this process."),
-    ("rows_per_second", "gauge", "Rows of the last micro-batch by the time it took."),
-    ("rows_total", "counter", "Rows read by this process."),
-    ("running", "gauge", "1 while the job runs."),
-    ("snapshot_documents", "gauge", "Documents of the initial snapshot that were read."),
-    ("snapshot_documents_total", "gauge", "Documents that the collection has, as estimatedDocumentCount says."),
-    ("snapshot_seconds_left", "gauge", "Time that the rest of the snapshot takes at this run's rate."),
-)
-
-FIGURES: Final = ("position", *(name for name, _, _ in _EXPORTED if name != "running"))
-"""The figures that other processes get (`run_state.py`)."""
 
 
 def snapshot_text(documents: int, total: int | None, seconds_left: float | None) -> str:
@@ -59,21 +38,23 @@ class JobMetrics:
     """The metrics of one job; None is what is not known yet. Threads share it under `lock`."""
 
     job: str
-    batch: int | None = None
-    batch_seconds: float | None = None
-    batches_total: int = 0
-    dead_letters_total: int = 0
-    lag_events: int | None = None
-    lag_seconds: float | None = None
+    batch: int | None = gauge("Number of the last micro-batch.")
+    batch_seconds: float | None = gauge("Time that the last micro-batch took.")
+    batches_total: int = counter("Micro-batches ended by this process.")
+    dead_letters_total: int = counter("Rows that sinks have refused, written to the dead letters by this process.")
+    lag_events: int | None = gauge(
+        "Events that the server has and the job has not committed; a lower bound at the maximum."
+    )
+    lag_seconds: float | None = gauge("Age of the first of these events, by the server's clock.")
     position: str = ""
-    position_seconds: int | None = None
-    rest_values_total: int = 0
-    rows_per_second: float | None = None
-    rows_total: int = 0
-    running: int = 0
-    snapshot_documents: int | None = None
-    snapshot_documents_total: int | None = None
-    snapshot_seconds_left: float | None = None
+    position_seconds: int | None = gauge("Cluster time of the committed position.")
+    rest_values_total: int = counter("Values that typed tables have in `_rest`, written by this process.")
+    rows_per_second: float | None = gauge("Rows of the last micro-batch by the time it took.")
+    rows_total: int = counter("Rows read by this process.")
+    running: int = gauge("1 while the job runs.", 0)
+    snapshot_documents: int | None = gauge("Documents of the initial snapshot that were read.")
+    snapshot_documents_total: int | None = gauge("Documents that the collection has, as estimatedDocumentCount says.")
+    snapshot_seconds_left: float | None = gauge("Time that the rest of the snapshot takes at this run's rate.")
     collections: dict[str, CollectionFigures] = field(default_factory=dict)
     """The figures of each of several collections; of the first ones, if there are very many."""
     phase: str = "starting"
@@ -158,10 +139,10 @@ class JobMetrics:
         """The metrics in Prometheus' text format."""
         text, job = PrometheusText("headrace_pipeline_"), labels(job=self.job)
         with self.lock:
-            for name, kind, meaning in _EXPORTED:
+            for name, kind, meaning in exported(JobMetrics):
                 value = getattr(self, name)
                 text.add(name, kind, meaning, {} if value is None else {job: value})
-            for name, kind, meaning in COLLECTION_METRICS:
+            for name, kind, meaning in exported(CollectionFigures):
                 samples = {
                     labels(job=self.job, collection=collection): value
                     for collection, figures in sorted(self.collections.items())
@@ -169,6 +150,10 @@ class JobMetrics:
                 }
                 text.add(f"collection_{name}", kind, meaning, samples)
         return str(text)
+
+
+FIGURES: Final = ("position", *(name for name, _, _ in exported(JobMetrics) if name != "running"))
+"""The figures that other processes get (`run_state.py`)."""
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Final, Self, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 
@@ -48,6 +48,8 @@ class FileTable(BaseModel):
             return cls.model_validate(dict(given))
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
+        if not first["loc"]:
+            raise FileError(f"{where} {first['ctx']['error']}", place)
         name = str(first["loc"][0])
         raise FileError(cls._message(first, name, given.get(name), where), (*place, name)) from None
 
@@ -175,6 +177,22 @@ def _field_path(text: str) -> str:
     return text
 
 
+def _in_units(units: Mapping[str, int], *, least: int = 0, multiple: int = 1) -> BeforeValidator:
+    """Makes a number of a text such as `30 days`, which has one of the units."""
+
+    def convert(text: Any) -> int:
+        matched = re.fullmatch(r"(\d+) ?(\w+)", str(text))
+        count = int(matched[1]) * units[matched[2]] if matched and matched[2] in units else -1
+        if count < least or count % multiple:
+            raise ValueError
+        return count
+
+    return BeforeValidator(convert)
+
+
+_SECONDS: Final = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
+_SECONDS_OF: Final = _SECONDS | {f"{name}s": count for name, count in _SECONDS.items()}
+_BYTES: Final = {"B": 1, "KB": 1000, "MB": 1000**2, "GB": 1000**3}
 _INTERVAL: Final = re.compile(
     r"(interval\s+)?(\d+(\.\d+)?\s*(microsecond|millisecond|second|minute|hour|day|week)s?(\s+|$))+", re.IGNORECASE
 )
@@ -196,3 +214,14 @@ Memory = Annotated[
     str, _that(lambda text: _MEMORY.fullmatch(text.strip())), Field(title="a size such as '1g' or '512m'")
 ]
 Port = Annotated[int, Field(ge=0, le=_PORT_MAX, title=f"a port from 0 to {_PORT_MAX}")]
+Duration = Annotated[
+    int, _in_units(_SECONDS_OF), WithJsonSchema({"type": "string", "title": 'a duration such as "30 days"'})
+]
+Hours = Annotated[
+    int,
+    _in_units(_SECONDS_OF, multiple=3600),
+    WithJsonSchema({"type": "string", "title": 'a duration such as "2 hours"'}),
+]
+Size = Annotated[
+    int, _in_units(_BYTES, least=1), WithJsonSchema({"type": "string", "title": 'a size such as "128 MB"'})
+]

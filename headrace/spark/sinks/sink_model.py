@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import ConfigDict, Field
 
 from headrace import limits
-from headrace.spark.sinks.file_values import FilePath, FileTable, Line, Paths, Text, entry
+from headrace.spark.sinks.file_values import Duration, FilePath, FileTable, Hours, Line, Paths, Size, Text, entry
 
 _OneOrMore = Annotated[Text | list[Text], Field(title="a text, or an array of texts")]
 _DROP: Final = "on drop or rename: "
@@ -19,16 +19,18 @@ _DROP: Final = "on drop or rename: "
 class Upkeep(FileTable):
     """`[sink.upkeep]`: of a Delta table; `keep` is of the sinks `changes` and `history`."""
 
+    model_config = ConfigDict(validate_default=True)
+
     commits: Annotated[int, Field(ge=limits.UPKEEP_COMMIT_COUNT_MIN, le=10**9)] = entry(
         2000, "versions that the log describes at least, for readers and time travel", example=500
     )
-    every: Text = entry("10 minutes", "the least time between two times that it is done", example="1 hour")
-    keep: Text | None = entry(
+    every: Duration = entry("10 minutes", "the least time between two times that it is done", example="1 hour")
+    keep: Duration | None = entry(
         None, 'how long events, or versions that have ended, stay, such as `"30 days"`', example="30 days",
         shown="for ever",
     )  # fmt: skip
-    retain: Text = entry("1 day", "how long files of old versions stay, in whole hours", example="2 hours")
-    target: Text = entry("128 MB", "size of the files that small ones are joined to", example="64 MB")
+    retain: Hours = entry("1 day", "how long files of old versions stay, in whole hours", example="2 hours")
+    target: Size = entry("128 MB", "size of the files that small ones are joined to", example="64 MB")
 
 
 class _Folder(FileTable):

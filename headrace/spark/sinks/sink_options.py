@@ -16,13 +16,24 @@ from headrace.spark.mongodb.collection_selection import Namespace
 from headrace.spark.sinks.catalog_names import table_in
 from headrace.spark.sinks.contract import Sink
 from headrace.spark.sinks.file_values import FileError, FileTable, check_kind
-from headrace.spark.sinks.sink_model import Changes, Documents, History, Kafka, MirrorKeys, MongoDB, Own, Parquet, Sql
+from headrace.spark.sinks.sink_model import (
+    Changes,
+    Documents,
+    History,
+    Kafka,
+    MirrorKeys,
+    MongoDB,
+    Own,
+    Parquet,
+    Sql,
+    Upkeep,
+)
 from headrace.spark.sinks.table_paths import has_placeholders, path_of
 from headrace.spark.sinks.typed_options import TYPED_OPTIONS, schema_file, typed_options
 from headrace.spark.tables.checked_paths import LocationError
 from headrace.spark.tables.table_location import TableLocation, is_url, local_folder, location_of, resolved_path
 from headrace.spark.tables.typed.table_schema import INFER
-from headrace.spark.upkeep.upkeep_options import UpkeepError, UpkeepOptions, parse_upkeep
+from headrace.spark.upkeep.upkeep_options import UpkeepOptions
 
 
 class SinkError(ValueError):
@@ -63,6 +74,8 @@ def imported_factory(factory: str) -> Callable[..., Any]:
 
 _IN_CATALOGS: Final = frozenset({"changes", "history", "mirror"})
 """The kinds that can be a table of Spark's catalogs."""
+_KEEPING: Final = ("changes", "history")
+"""The kinds that have rows of which old ones can be removed."""
 _USING: Final = ("delta", "iceberg")
 """The formats in which such a table is made."""
 KINDS: Final[dict[str, SinkKind]] = {
@@ -221,10 +234,12 @@ def _upkeep(name: str, options: Mapping[str, Any], given: Any, in_catalog: bool)
             f"the sink {name!r}: upkeep of a table of Spark's catalogs joins its files, and has no {others[0]!r}: what "
             "removes rows and old versions is yours to run"
         )
-    try:
-        return parse_upkeep(True if given is None else given, name)
-    except UpkeepError as error:
-        raise SinkError(f"the sink {name!r}: {error}") from None
+    if given is False:
+        return None
+    file = Upkeep.model_validate(given if isinstance(given, Mapping) else {})
+    if file.keep is not None and name not in _KEEPING:
+        raise SinkError(f"the sink {name!r}: keep is for {' and '.join(_KEEPING)}: it has no rows of a time")
+    return UpkeepOptions(file.every, file.target, file.retain, file.commits, file.keep)
 
 
 def _check_kafka(options: dict[str, Any], folder: Path) -> None:

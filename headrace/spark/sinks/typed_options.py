@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from headrace.spark.columns.column_types import SchemaError, parse_path
-from headrace.spark.columns.infer import EVOLUTIONS, ColumnRules
+from headrace.spark.columns.infer import ColumnRules
 from headrace.spark.columns.schema_text import parse_schema
 from headrace.spark.tables.table_location import is_url
 from headrace.spark.tables.typed.partition_columns import parse_partition
@@ -21,19 +21,15 @@ def typed_options(options: Mapping[str, Any], path: str) -> TypedOptions | None:
     given = {name: value for name, value in options.items() if name in TYPED_OPTIONS}
     if not given:
         return None
-    if not isinstance(given.get("schema"), str) or not given["schema"].strip():
+    if "schema" not in given:
         raise SchemaError(f"{', '.join(sorted(given))}: a table with typed columns needs schema = 'infer', or a schema")
-    schema = str(given["schema"]).strip()
+    schema = given["schema"].strip()
     file = str(given.get("schema_file", "" if is_url(path) or schema != INFER else _next_to(path)))
-    evolve = str(given.get("evolve", "widen" if schema == INFER else "none"))
-    if evolve not in EVOLUTIONS:
-        raise SchemaError(f"evolve is one of {', '.join(EVOLUTIONS)}, not {evolve!r}")
-    rename = given.get("rename", {})
-    if not isinstance(rename, Mapping) or not all(isinstance(name, str) and name for name in rename.values()):
-        raise SchemaError("rename is a table: the names of columns by paths")
-    rules = ColumnRules(evolve, _flattened(given.get("flatten", False)), _by_path(rename))
-    partitions = tuple(parse_partition(each) for each in _texts(given, "partition"))
-    parsed = TypedOptions(schema, file, rules, partitions, _texts(given, "cluster"))
+    evolve = given.get("evolve", "widen" if schema == INFER else "none")
+    rename = {parse_path(path): name for path, name in given.get("rename", {}).items()}
+    rules = ColumnRules(evolve, _flattened(given.get("flatten", False)), rename)
+    partitions = tuple(map(parse_partition, _texts(given.get("partition", []))))
+    parsed = TypedOptions(schema, file, rules, partitions, _texts(given.get("cluster", [])))
     if schema != INFER:
         parse_schema(schema, parsed.rules.reserved)
     return parsed
@@ -51,26 +47,13 @@ def _next_to(path: str) -> str:
     return str(Path(path).with_name(f"_{Path(path).name}.columns"))
 
 
-def _flattened(given: Any) -> frozenset[tuple[str, ...]] | None:
-    if given is True:
-        return None
-    if given is False:
-        return frozenset()
-    texts = [given] if isinstance(given, str) else given
-    if not isinstance(texts, list) or not all(isinstance(each, str) for each in texts):
-        raise SchemaError("flatten is true, false, a path, or an array of paths")
-    paths = list(map(parse_path, texts))
+def _flattened(given: bool | str | list[str]) -> frozenset[tuple[str, ...]] | None:
+    if isinstance(given, bool):
+        return None if given else frozenset()
+    paths = list(map(parse_path, _texts(given)))
     # The way to a flattened object is flattened, too.
     return frozenset(path[: depth + 1] for path in paths for depth in range(len(path)))
 
 
-def _by_path(rename: Mapping[str, str]) -> dict[tuple[str, ...], str]:
-    return {parse_path(path): name for path, name in rename.items()}
-
-
-def _texts(given: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    value = given.get(name, [])
-    texts = [value] if isinstance(value, str) else value
-    if not isinstance(texts, list) or not all(isinstance(each, str) and each for each in texts):
-        raise SchemaError(f"{name} is a text, or an array of texts")
-    return tuple(texts)
+def _texts(given: str | list[str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)

@@ -12,7 +12,7 @@ import pytest
 
 import headrace
 from headrace import limits
-from headrace.spark.jobs.alerts import AlertProblem, LagWatch, environment, parse_alert, run_command
+from headrace.spark.jobs.alerts import LagWatch, environment, run_command
 from headrace.spark.jobs.job_model import OnLag
 from headrace.spark.jobs.metrics import JobMetrics
 from headrace.spark.jobs.metrics_listener import MetricsListener
@@ -33,7 +33,7 @@ def late_by(seconds: float | None, events: int = 7) -> JobMetrics:
 
 
 def watch_of(given: dict[str, Any], lines: list[str], *, late: bool = False) -> LagWatch:
-    return LagWatch(parse_alert(given), lines.append, late=late)
+    return LagWatch(OnLag.of(given, "[on_lag]"), lines.append, late=late)
 
 
 def test_the_command_runs_once_while_the_lag_lasts_and_again_after_it(tmp_path: Path) -> None:
@@ -110,11 +110,10 @@ def test_a_command_that_fails_or_takes_too_long_is_said() -> None:
     ],
 )
 def test_a_table_that_is_no_alert_is_refused(given: dict[str, Any], problem: str) -> None:
-    with pytest.raises((AlertProblem, FileError), match=problem):
-        parse_alert(OnLag.of(given, "[on_lag]").model_dump(exclude_unset=True))
+    with pytest.raises(FileError, match=problem):
+        OnLag.of(given, "[on_lag]")
 
 
 def test_a_command_is_split_as_a_shell_does() -> None:
-    alert = parse_alert({"seconds": 1, "run": "mail -s 'orders are late' ann"})
-    assert alert is not None and alert.command == ("mail", "-s", "orders are late", "ann")
-    assert parse_alert(None) is None
+    alert = OnLag.of({"seconds": 1, "run": "mail -s 'orders are late' ann"}, "[on_lag]")
+    assert alert.run == ["mail", "-s", "orders are late", "ann"]

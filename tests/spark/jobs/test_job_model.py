@@ -12,7 +12,7 @@ import pytest
 
 from headrace.cli.main import main
 from headrace.spark.jobs.job_file import JobError, parse_job, read_job
-from headrace.spark.jobs.job_model import TABLES, LookupTable, json_schema
+from headrace.spark.jobs.job_model import TABLES, LookupTable, OnLag, json_schema
 from headrace.spark.jobs.toml_lines import line_of
 from headrace.spark.sinks.file_values import FileError
 from headrace.spark.sinks.sink_model import Upkeep
@@ -114,6 +114,7 @@ def test_every_key_has_a_meaning_and_an_example_that_is_allowed(model: Any) -> N
         needed = {
             each: other.examples[0] for each, other in model.keys().items() if each != "kind" and other.is_required()
         }
+        needed |= {"seconds": 60} if model is OnLag else {}
         given = needed | {name: field.examples[0]}
         kind = next((kind for kind, made in KINDS.items() if made.model is model), None)
         model.of(given | ({"kind": kind} if kind else {}), "the table")

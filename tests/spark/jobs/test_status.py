@@ -18,8 +18,8 @@ import pytest
 import headrace
 from headrace import limits
 from headrace.cli.main import main
-from headrace.spark.jobs.alerts import LagAlert
 from headrace.spark.jobs.job_file import Job, read_job
+from headrace.spark.jobs.job_model import OnLag
 from headrace.spark.jobs.report import verify_job
 from headrace.spark.jobs.run_state import RunState, write_state
 from headrace.spark.jobs.runner import job_lock
@@ -57,8 +57,8 @@ def test_a_status_has_the_lag_and_what_the_tables_have(job: Job) -> None:
 
 
 def test_a_lag_above_its_bound_is_late(job: Job) -> None:
-    assert job_status(replace(job, on_lag=LagAlert(None, 2))).exit_status == LATE
-    assert job_status(replace(job, on_lag=LagAlert(None, 3))).exit_status == FINE
+    assert job_status(replace(job, on_lag=OnLag(events=2))).exit_status == LATE
+    assert job_status(replace(job, on_lag=OnLag(events=3))).exit_status == FINE
     late = job_status(job, lag_seconds_max=-1)
     assert late.exit_status == LATE and any(line.endswith(" s (late)") for line in lines_of(late))
 

@@ -96,10 +96,10 @@ def test_the_options_of_a_file(tmp_path: Path) -> None:
     "given, message",
     [
         ({"often": 1}, r"\[upkeep\] has no 'often'; it has commits, every, keep, retain, target"),
-        ({"keep": "a month"}, 'keep is a duration such as "30 days"'),
-        ({"retain": "90 minutes"}, "retain is in whole hours"),
+        ({"keep": "a month"}, "'keep' is a duration such as \"30 days\", not 'a month'"),
+        ({"retain": "90 minutes"}, "'retain' is a duration such as \"2 hours\", not '90 minutes'"),
         ({"commits": 3}, "'commits' is a whole number from 100 to 1000000000, not 3"),
-        ({"target": "0 MB"}, 'target is a size such as "128 MB"'),
+        ({"target": "0 MB"}, "'target' is a size such as \"128 MB\", not '0 MB'"),
         ("daily", "'upkeep' is a table, or false for none, not 'daily'"),
     ],
 )
