@@ -292,8 +292,9 @@ FOLD_SLOT_BYTES_MAX: Final = (
 )
 FOLD_TASK_COUNT_MAX: Final = 64  # that fold a batch: each writes a file
 FOLD_TASK_COUNT_MIN: Final = 4  # where a session does not tell how many tasks it runs at once
-REWRITTEN_BYTES_MAX: Final = 262_144  # of a small table's files, which a batch rewrites: above, a merge is cheaper
-REWRITTEN_FILE_COUNT_MAX: Final = 50  # of a small table's files: each costs some 0.3 ms to open
+REWRITTEN_BYTES_MAX: Final = 262_144  # of small files, whose rows each batch writes again with its own
+REWRITTEN_FILE_COUNT_MAX: Final = 50  # of these small files: each costs some 0.3 ms to open
+ROW_GROUP_BYTES: Final = 64_000_000  # of rows in memory, of a file that a sink writes anew
 STATISTIC_CHARACTER_COUNT_MAX: Final = 100  # of a text in a file's statistics, which each commit has
 TABLE_WRITER_COUNT_MAX: Final = 4  # tables of several collections that are written at once: commits wait for the disk
 TABLE_LOOK_COUNT_MAX: Final = 10  # collections whose tables' files are counted at a time: a table takes 3 ms

@@ -27,12 +27,4 @@ def changes_sink(
         from headrace.spark.tables.catalog.catalog_log import CatalogLog
 
         return LogSink(CatalogLog(table, get_session, using), policy, shared=False)
-    shared = checked_writers(writers) == "tasks"
-    return LogSink(DeltaLog(path), policy, shared=shared) if typed is None else typed_sink(path, policy, shared, typed)
-
-
-def typed_sink(path: str | Path, policy: str, shared: bool, typed: TypedOptions) -> LogSink:
-    """The sink whose table has the documents as typed columns."""
-    from headrace.spark.tables.typed.typed_log import TypedLog
-
-    return LogSink(TypedLog(path, typed), policy, shared=shared)
+    return LogSink(DeltaLog(path, typed), policy, shared=checked_writers(writers) == "tasks")

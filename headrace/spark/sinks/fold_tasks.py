@@ -28,7 +28,6 @@ from headrace.spark.masks.mask import Mask
 from headrace.spark.rows.events import Row
 from headrace.spark.sinks.contract import MicroBatch
 from headrace.spark.tables.delta_documents import DeltaDocuments
-from headrace.spark.tables.delta_files import WrittenFile
 from headrace.spark.tables.document_files import DocumentFile, DocumentFiles
 from headrace.spark.tables.fold import (
     DOCUMENT_OPERATIONS,
@@ -39,12 +38,13 @@ from headrace.spark.tables.fold import (
     key_of,
     keys_to_read,
 )  # fmt: skip
-from headrace.spark.tables.history_table import stored_versions, table_of, versions_by_key
+from headrace.spark.tables.history_table import table_of, version_texts, versions_by_key, without_versions
 from headrace.spark.tables.mirror_table import stored_rows, upserted
 from headrace.spark.tables.progress import Progress
-from headrace.spark.tables.staged_files import StagedFile, read_staged
+from headrace.spark.tables.staged_files import read_staged
 from headrace.spark.tables.typed.table_schema import SchemaChange
 from headrace.spark.tables.versions import VersionChanges
+from headrace.spark.tables.written_file import WrittenFile
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -103,10 +103,10 @@ class HistoryFold:
         for row in rows:
             changes.take(row)
         new = table_of(changes.changed.values())
-        changed = set(stored_versions(new, ""))
+        changing = version_texts(new, "")
 
         def remaining(old: pa.Table) -> pa.Table:
-            return old.filter(pa.array([each not in changed for each in stored_versions(old, prefix)], pa.bool_()))
+            return without_versions(old, changing, prefix)
 
         return FoldedRows(changes.progress.token, changes.event_count, new, remaining)
 
@@ -138,7 +138,7 @@ class FoldTask:
     """The input of a batch's tasks: the files of the rows, the table's, how to fold, and the fields that it omits."""
 
     table: DocumentFiles
-    staged: Sequence[StagedFile]
+    staged: Sequence[WrittenFile]
     fold: Fold
     omit: Mask | None
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
 
 from headrace import limits
-from headrace.spark.tables.mirror_table import STATE_KEY, NotAMirror
-from headrace.spark.tables.open_table import OpenDeltaTable
+from headrace.spark.tables.mirror_table import STATE_KEY
 from headrace.spark.tables.progress import Progress
-from headrace.spark.tables.table_location import location_of
 
 # So many commits add about as many small files, which are then joined; and those that come of it, less often.
 COMPACT_COMMITS: Final = 100
@@ -63,25 +60,6 @@ def committed_progress(table: DeltaTable) -> Progress | None:
     """The progress in the newest commit of this program; None if there is none."""
     commit = newest_commit(table)
     return None if commit is None else Progress.of(str(commit[STATE_KEY]))
-
-
-def progress_of(open_mirror_table: OpenDeltaTable) -> Progress:
-    """The progress of a log or a history; `Progress()` if there is no table yet.
-
-    Raises NotAMirror if no commit in the table's history is of this program.
-    """
-    table = open_mirror_table.now()
-    if table is None:
-        return Progress()
-    progress = committed_progress(table)
-    if progress is None:
-        raise NotAMirror(f"the Delta table {open_mirror_table.location} has no commit of this program")
-    return progress
-
-
-def progress_at(path: str | Path) -> Progress:
-    """The same, of the table at a path or URL."""
-    return progress_of(OpenDeltaTable(location_of(path)))
 
 
 def cluster_columns(table: DeltaTable, wanted: Iterable[str]) -> list[str]:

@@ -1,15 +1,15 @@
 """The base of mirrors and histories: a Delta table of rows with documents, changed in one commit with its state.
 
-A commit merges, or writes the files of a small table anew; new typed columns come with the merge. Where a column's type
-must be another one, the table is written anew in that commit, the rows one batch after the other. Or tasks have written
-files (`sinks/fold_tasks.py`), which a commit adds in place of others.
+A commit writes the files anew that have rows which change, with the new rows, and adds them in place of the old ones
+(`delta_files.py`); tasks may have written them (`sinks/fold_tasks.py`). Where a column's type must be another one, the
+table is written anew in that commit, the rows one batch after the other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
@@ -21,17 +21,17 @@ from headrace.spark.columns.infer import with_growth
 from headrace.spark.rows.events import SERVER
 from headrace.spark.tables.delta_commits import byte_count, commit_properties, compact_small_files, newest_commit
 from headrace.spark.tables.delta_files import (
-    Partition,
-    WrittenFile,
+    FileWriter,
+    StoredFile,
     is_plain,
-    read_files,
-    replace_rows,
-    small_files,
+    read_file,
+    stored_files,
 )
 from headrace.spark.tables.document_codec import DocumentCodec, EncodedRows
 from headrace.spark.tables.document_files import DocumentFile, DocumentFiles
 from headrace.spark.tables.mirror_table import STATE_KEY, NotAMirror, key_texts
 from headrace.spark.tables.open_table import OpenDeltaTable
+from headrace.spark.tables.progress import Progress
 from headrace.spark.tables.slots import Slots
 from headrace.spark.tables.table_location import TableLocation
 from headrace.spark.tables.typed.table_schema import (
@@ -41,11 +41,9 @@ from headrace.spark.tables.typed.table_schema import (
     change_of,
     commit_metadata,
 )
+from headrace.spark.tables.written_file import WrittenFile
 
 Reshape = Callable[[pa.Table], pa.Table]
-Replaced = Callable[[pa.Table], Sequence[tuple[str | None, pa.Table]]]
-"""Makes of the rows of small files those that are then there, by the value of the partition column if there is one."""
-GONE: Final = "gone"
 
 
 class DeltaDocuments:
@@ -79,6 +77,10 @@ class DeltaDocuments:
         """The columns of the table's documents, see `DocumentCodec`. Raises NotAMirror."""
         return self.codec.columns(self.commit_of(table) if table and self.schema else None)
 
+    def metadata(self, table: DeltaTable | None) -> dict[str, str]:
+        """The part of a commit's metadata about the documents' columns, as they are."""
+        return commit_metadata(self.columns(table).schema) if self.schema else {}
+
     def of_servers(self, table: DeltaTable) -> bool:
         """Whether the rows name their server."""
         return any(field.name == self.codec.name(SERVER) for field in table.schema().fields)
@@ -108,71 +110,80 @@ class DeltaDocuments:
             partition_by=self.partition_by or None, commit_properties=properties,
         )  # fmt: skip
 
-    def rewrite(
-        self, table: DeltaTable, rows: EncodedRows, schema: pa.Schema, remaining: Reshape, properties: CommitProperties
-    ) -> None:
-        """Writes the remaining rows by the new columns, and the new rows, in one commit.
-
-        `remaining` are the rows of a batch that stay, with the table's own partition column.
-        """
-        assert rows.typed
-        old, new = self.columns(table), rows.typed.columns
-        dataset = self.location.dataset(table, table.file_uris(), self.codec.in_files(schema, old))
+    def rewrite(self, table: DeltaTable, rows: EncodedRows, remaining: Reshape, properties: CommitProperties) -> None:
+        """Writes the remaining rows by the new columns, and the new rows, in one commit of deltalake's."""
+        new = rows.typed.columns if rows.typed else None
+        old, dataset = self.columns(table), table.to_pyarrow_dataset()
+        there = self.codec.converted(dataset.schema.empty_table(), old, new).schema
+        fields = {field.name: field for field in [*there, *rows.table.schema]}
+        names = [] if rows.change is SchemaChange.REWRITTEN else dataset.schema.names
+        schema = pa.schema([fields[name] for name in dict.fromkeys([*names, *rows.table.schema.names, *fields])])
 
         def batches() -> Iterator[pa.RecordBatch]:
             for batch in dataset.to_batches():
                 stay = remaining(pa.Table.from_batches([batch]))
                 if stay.num_rows:
-                    converted = self.codec.converted(stay, old, new)
-                    yield from converted.select(rows.table.schema.names).cast(rows.table.schema).to_batches()
-            yield from rows.table.to_batches()
+                    yield from _filled(self.codec.converted(stay, old, new), schema).to_batches()
+            yield from _filled(rows.table, schema).to_batches()
 
-        self.write(pa.RecordBatchReader.from_batches(rows.table.schema, batches()), properties)
+        self.write(pa.RecordBatchReader.from_batches(schema, batches()), properties)
 
-    def replace_small(
-        self, table: DeltaTable, rows: EncodedRows, partition: Partition | None, replaced: Replaced,
+    def replace(
+        self, table: DeltaTable, rows: EncodedRows, files: Sequence[StoredFile], remaining: Reshape,
         properties: CommitProperties,
-    ) -> bool:  # fmt: skip
-        """Commits what `replaced` makes of a small table, or partition; False if it is none, or lacks columns."""
-        if rows.change is not SchemaChange.NONE or self.codec.partitions or self.codec.cluster:
-            return False
-        files = small_files(table, partition)
-        if files is None:
-            return False
-        there = pa.schema([field for field in rows.table.schema if field.name not in self.partition_by])
-        old = read_files(self.location, files, there)
-        replace_rows(self.location, table, replaced(old), properties, partition=partition)
-        return True
+    ) -> None:  # fmt: skip
+        """Commits the rows, and those that remain of the files, of which other rows are to go.
 
-    def merge(
-        self, table: DeltaTable, rows: EncodedRows, deleted: pa.Table | None, same: str, stale: str,
-        properties: CommitProperties,
-    ) -> bool:  # fmt: skip
-        """Whether there was a commit: a merge that finds nothing to do makes none.
-
-        `deleted` are rows that go, `same` and `stale` conditions of SQL on the rows `target` and `new`.
+        New columns come in the same commit if the whole table is written anew, otherwise in one before.
         """
-        if rows.change is SchemaChange.NESTED:
-            # A merge of deltalake that adds a field to a struct drops the structs of the rows that it copies.
+        touched, typed = self._touched(table, files, remaining), rows.change is not SchemaChange.NONE
+        anew = rows.change is SchemaChange.REWRITTEN or (typed and len(touched) == len(stored_files(table)))
+        # A table with constraints of its owner's is written by deltalake, which checks them.
+        if anew or not is_plain(table):
+            self.rewrite(table, rows, remaining, properties)
+            return
+        if typed:
             table = self._extend(table, rows.table.schema, rows.metadata)
-        before, gone, new = table.version(), self.codec.name(GONE), rows.table
-        if deleted is not None:
-            flags = pa.array([False] * len(new) + [True] * len(deleted), pa.bool_())
-            new = pa.concat_tables([new, deleted]).append_column(gone, flags)
-        merging = table.merge(
-            new, same, "new", "target", merge_schema=self.schema is not None, commit_properties=properties
-        )
-        if deleted is None:
-            merging = merging.when_matched_update_all().when_not_matched_insert_all()
-        else:
-            merging = merging.when_matched_delete(f"new.{gone}")
-            merging = merging.when_matched_update_all(f"not new.{gone}", except_cols=[gone])
-            merging = merging.when_not_matched_insert_all(f"not new.{gone}", except_cols=[gone])
-        if stale:
-            merging = merging.when_not_matched_by_source_delete(stale)
-        merging.execute()
+        size, writer = 0, FileWriter(self.location, self.partition_by)
+        for file in sorted(touched, key=lambda file: file.size, reverse=True):
+            for batch in read_file(self.location, file, rows.table.schema):
+                writer.write(remaining(batch))
+            size += file.size
+            if size > limits.COMPACT_BYTES:
+                writer.finish()
+                size = 0
+        writer.write(rows.table)
+        self._commit(table, writer.finish(), [file.name for file in touched], properties)
+
+    def _commit(
+        self, table: DeltaTable, added: Iterable[WrittenFile], removed: Iterable[str], properties: CommitProperties,
+        schema: pa.Schema | None = None,
+    ) -> None:  # fmt: skip
+        """Puts files in place of others in one commit; with a schema in place of all, whose columns the table gets."""
+        now = SystemClock().now_ms()
+        old = [] if schema else [RemoveAction(name, True, now) for name in dict.fromkeys(removed)]
+        table.create_write_transaction(
+            [*(file.added(now) for file in added), *old], "overwrite" if schema else "append",
+            Schema.from_arrow(schema) if schema else table.schema(), self.partition_by, commit_properties=properties,
+        )  # fmt: skip
+        table.update_incremental()
         self.compact(table, properties)
-        return bool(table.version() > before)
+
+    def _touched(self, table: DeltaTable, files: Sequence[StoredFile], remaining: Reshape) -> list[StoredFile]:
+        """The files of which rows are to go, and small ones, whose rows join the new ones."""
+        joined: list[StoredFile] = []
+        if not (self.codec.partitions or self.codec.cluster):
+            size = 0
+            for file in sorted(files, key=lambda file: file.size)[: limits.REWRITTEN_FILE_COUNT_MAX]:
+                size += file.size
+                joined += [file] if size <= limits.REWRITTEN_BYTES_MAX else []
+        names = {self.codec.name(name) for name in ("_id", "token", SERVER)}
+        schema = pa.schema([field for field in pa.schema(table.schema().to_arrow()) if field.name in names])
+
+        def changes(file: StoredFile) -> bool:
+            return any(remaining(rows).num_rows < rows.num_rows for rows in read_file(self.location, file, schema))
+
+        return [file for file in files if file in joined or changes(file)]
 
     def compact(self, table: DeltaTable, properties: CommitProperties) -> None:
         """Joins small files when it is time, sorted by the columns that the job names; a large table upkeep sorts."""
@@ -200,7 +211,7 @@ class DeltaDocuments:
         columns = self.columns(table)
         if self.schema and not (table and self.schema.settled(columns.schema)):
             return None
-        commit = commit_metadata(columns.schema) if self.schema else {}
+        commit = self.metadata(table)
         in_files = self.codec.in_files(rows, columns)
         own = [in_files.field(name) for name in self.partition_by if name in in_files.names]
         partitions = (*own, *self.codec.partitions)
@@ -208,17 +219,13 @@ class DeltaDocuments:
             return DocumentFiles(self.location, slots, (), self.codec, rows, partitions, commit)
         if not is_plain(table) or self.of_servers(table):
             return None
-        actions = pa.table(table.get_add_actions(flatten=True)).to_pylist()
-        if of:
-            actions = [each for each in actions if each[f"partition.{of[0]}"] == of[1]]
-        share = sum(each["size_bytes"] for each in actions) / slots.count
-        if not slots.buckets and share > limits.FOLD_SLOT_BYTES_MAX:
+        there = [file for file in stored_files(table) if not of or file.values[of[0]] == of[1]]
+        if not slots.buckets and sum(file.size for file in there) / slots.count > limits.FOLD_SLOT_BYTES_MAX:
             return None
         files = []
-        for each in actions:
-            values = tuple(each[f"partition.{field.name}"] for field in partitions)
-            owner = int(values[0]) if slots.buckets else slots.slot_of_file(each["path"])
-            files.append(DocumentFile(each["path"], values, owner or 0, owner is None))
+        for each in there:
+            owner = each.values[self.partition_by[0]] if slots.buckets else slots.slot_of_file(each.name)
+            files.append(DocumentFile(each.name, each.size, each.values, owner or 0, owner is None))
         return DocumentFiles(self.location, slots, tuple(files), self.codec, rows, partitions, commit)
 
     def grown(self, files: DocumentFiles, wanted: Iterable[str]) -> DocumentFiles | None:
@@ -251,27 +258,20 @@ class DeltaDocuments:
         rest_count: int = 0,
     ) -> None:
         """Puts files in place of others and stores the state: both, durably, or neither."""
-        table, now = self._open_table.now(), SystemClock().now_ms()
-        new, properties = [file.added(now) for file in added], self.properties(state, files.commit)
+        table, properties = self._open_table.now(), self.properties(state, files.commit)
         if table is None:
+            actions = [file.added(SystemClock().now_ms()) for file in added]
             self.location.create()
             create_table_with_add_actions(
-                self.location.url, Schema.from_arrow(files.stored), new, partition_by=self.partition_by,
+                self.location.url, Schema.from_arrow(files.stored), actions, partition_by=self.partition_by,
                 commit_properties=properties,
             )  # fmt: skip
             return
         anew = files.before is not None
-        old = [] if anew else [RemoveAction(name, True, now) for name in dict.fromkeys(removed)]
-        table.create_write_transaction(
-            [*new, *old], "overwrite" if anew else "append",
-            Schema.from_arrow(files.stored) if anew else table.schema(), self.partition_by,
-            commit_properties=properties,
-        )  # fmt: skip
-        table.update_incremental()
+        self._commit(table, added, removed, properties, files.stored if anew else None)
         if self.schema:
             change = SchemaChange.REWRITTEN if anew else SchemaChange.NONE
             self.schema.committed(TypedRows(files.columns, [], change, rest_count))
-        self.compact(table, properties)
 
     def _extend(self, table: DeltaTable, schema: pa.Schema, metadata: Mapping[str, str]) -> DeltaTable:
         """The table with all columns of the schema, by a commit that changes nothing else."""
@@ -282,3 +282,28 @@ class DeltaDocuments:
         now = self._open_table.now()
         assert now is not None
         return now
+
+
+class ProgressTable(DeltaDocuments):
+    """A table whose state is a `Progress`."""
+
+    def progress(self) -> Progress:
+        """The progress as last committed; `Progress()` if there is no table yet. Raises NotAMirror."""
+        table = self._open_table.now()
+        if table is None:
+            return Progress()
+        commit = self.commit_of(table)
+        self.codec.columns(commit)
+        return Progress.of(str(commit[STATE_KEY]))
+
+    def properties(self, state: Progress, metadata: Mapping[str, str]) -> CommitProperties:
+        return commit_properties(state.text(), state.query, state.batch, metadata)
+
+
+def _filled(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The rows with all columns of the schema, null where they lack one."""
+    columns = [
+        rows.column(field.name) if field.name in rows.column_names else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.table(columns, names=schema.names).cast(schema)

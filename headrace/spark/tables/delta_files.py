@@ -1,36 +1,34 @@
-"""Commits of files: those that tasks wrote into a Delta table's folder, and small tables that are written anew.
+"""Files of a Delta table that this program reads and writes itself: which there are, their rows, and commits of them.
 
-A merge of deltalake plans a query over the table and costs 30 to 50 ms of CPU, however few rows there are. A job of
-many collections has as many small tables, and each of its batches changes most of them. So all rows of a small table,
-or of one partition, are read, changed and written.
+A merge of deltalake plans a query over the table and costs 30 to 50 ms of CPU, however few rows there are. So rows
+change by files: one that has such a row is read, a batch at a time, and its other rows are written to a new file
+with the new rows.
 
-It is one commit, as a merge is: the new files are durable before it, and the old ones are the version before. A crash
-before the commit leaves files that nobody reads; upkeep removes them.
+It is one commit: the new files are durable before it, and the old ones are the version before. A crash before the
+commit leaves files that no reader takes; upkeep removes them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from typing import Any, Final
+from urllib.parse import unquote
 from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Schema
-from deltalake.transaction import AddAction, create_table_with_add_actions
+from deltalake.transaction import create_table_with_add_actions
 
 from headrace import limits
 from headrace.clock import SystemClock
 from headrace.spark.rows.tokens import TIME_END
 from headrace.spark.tables.open_table import OpenDeltaTable
-from headrace.spark.tables.staged_files import StagedFile, delta_statistics
 from headrace.spark.tables.table_location import TableLocation
+from headrace.spark.tables.written_file import OpenFile, WrittenFile
 
-Partition = tuple[str, str]
-"""A partition column and its value."""
-_DOCUMENTS: Final = frozenset({"document", "fullDocument"})
 # Properties of tables that need a writer which supports them.
 _STRANGE: Final = ("delta.columnMapping.mode", "delta.constraints")
 
@@ -50,12 +48,12 @@ def is_plain(table: DeltaTable) -> bool:
 
 def files_between(table: DeltaTable, after: str, upto: str | None) -> list[str]:
     """URIs of files that may have tokens after `after`, up to and including `upto`, by the log's statistics."""
-    paths = [action["path"] for action in _bounds(table) if _overlaps(action, after, upto)]
+    paths = [action["path"] for action in _actions(table) if _overlaps(action, after, upto)]
     names = {path.rpartition("/")[2] for path in paths}
     return [uri for uri in table.file_uris() if uri.rpartition("/")[2] in names]
 
 
-def _bounds(table: DeltaTable) -> list[dict[str, Any]]:
+def _actions(table: DeltaTable) -> list[dict[str, Any]]:
     actions: list[dict[str, Any]] = pa.table(table.get_add_actions(flatten=True)).to_pylist()
     return actions
 
@@ -69,11 +67,11 @@ def _overlaps(action: dict[str, Any], after: str, upto: str | None) -> bool:
 
 
 def add_files(
-    open_table: OpenDeltaTable, files: Sequence[StagedFile], schema: pa.Schema, properties: CommitProperties
+    open_table: OpenDeltaTable, files: Sequence[WrittenFile], schema: pa.Schema, properties: CommitProperties
 ) -> None:
     """Adds the files in one commit with these properties, which creates the table if there is none."""
     now = SystemClock().now_ms()
-    added = [AddAction(file.name, file.size, {}, now, True, file.stats) for file in files]
+    added = [file.added(now) for file in files]
     table = open_table.now()
     if table is not None:
         table.create_write_transaction([*added], "append", table.schema(), [], commit_properties=properties)
@@ -83,45 +81,40 @@ def add_files(
         )
 
 
-def small_files(table: DeltaTable, partition: Partition | None = None) -> list[str] | None:
-    """The names of the table's files, or of those in the partition, if they are few and small; else None."""
-    if not is_plain(table):
-        return None
-    actions = pa.table(table.get_add_actions(flatten=True))
-    if partition is not None:
-        name, value = partition
-        column = actions.column(f"partition.{name}").cast(pa.string())
-        actions = actions.filter(pc.equal(column, value))
-    sizes = actions.column("size_bytes").to_pylist()
-    if sum(sizes) > limits.REWRITTEN_BYTES_MAX or len(sizes) > limits.REWRITTEN_FILE_COUNT_MAX:
-        return None
-    return list(actions.column("path").to_pylist())
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file of the table as it is, with the values of the columns that partition the table."""
+
+    name: str
+    size: int
+    values: Mapping[str, Any]
 
 
-def read_files(location: TableLocation, names: list[str], schema: pa.Schema) -> pa.Table:
-    """The rows of the files."""
+def stored_files(table: DeltaTable) -> list[StoredFile]:
+    """The files of the table."""
+    prefix = "partition."
+    # The log has names as URLs have them.
+    return [
+        StoredFile(
+            unquote(action["path"]), action["size_bytes"],
+            {name.removeprefix(prefix): value for name, value in action.items() if name.startswith(prefix)},
+        )
+        for action in _actions(table)
+    ]  # fmt: skip
+
+
+def read_file(location: TableLocation, file: StoredFile, schema: pa.Schema) -> Iterator[pa.Table]:
+    """The rows of a file in batches, with the columns of the schema; a column that the file lacks is null."""
     import pyarrow.dataset as ds
 
-    if not names:
-        return schema.empty_table()
-    return ds.dataset(names, schema=schema, format="parquet", filesystem=location.files).to_table()
-
-
-def replace_rows(
-    location: TableLocation, table: DeltaTable, rows: Iterable[tuple[str | None, pa.Table]],
-    properties: CommitProperties, *, partition: Partition | None = None,
-) -> None:  # fmt: skip
-    """Puts rows in place of those of the table, or of those in the partition, by one commit, which `table` is at then.
-
-    Each table of `rows` becomes a file, of the partition with that value of the same column.
-    """
-    now = SystemClock().now_ms()
-    added = [_add_file(location, partition and partition[0], value, each, now) for value, each in rows if each.num_rows]
-    table.create_write_transaction(
-        [*added], "overwrite", table.schema(), [partition[0]] if partition else [],
-        [(partition[0], "=", partition[1])] if partition else None, commit_properties=properties,
-    )  # fmt: skip
-    table.update_incremental()
+    there = pa.schema([field for field in schema if field.name not in file.values])
+    for batch in ds.dataset([file.name], there, "parquet", location.files).to_batches():
+        rows = pa.Table.from_batches([batch])
+        for field in schema:
+            if field.name in file.values:
+                value = pa.scalar(file.values[field.name], field.type)
+                rows = rows.append_column(field, pa.repeat(value, rows.num_rows))
+        yield rows.select(schema.names)
 
 
 def note(table: DeltaTable, properties: CommitProperties) -> None:
@@ -131,47 +124,54 @@ def note(table: DeltaTable, properties: CommitProperties) -> None:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenFile:
-    """A durable file of the table's folder that no commit has yet, with its partition's `values`."""
+class FileWriter:
+    """Writes rows to new files, one for each partition, with names that `name` makes."""
 
-    name: str
-    size: int
-    values: dict[str, str | None]
-    stats: str
+    def __init__(
+        self, location: TableLocation, partitions: Sequence[str], name: Callable[[], str] | None = None
+    ) -> None:  # fmt: skip
+        self._location, self._partitions = location, list(partitions)
+        self._name = name or (lambda: f"part-{uuid4()}.parquet")
+        self._open: dict[tuple[Any, ...], OpenFile] = {}
+        self._waiting: list[pa.Table] = []
+        self._written: list[WrittenFile] = []
 
-    def added(self, now_ms: int) -> AddAction:
-        """The action that adds the file."""
-        return AddAction(self.name, self.size, self.values, now_ms, True, self.stats)
+    def write(self, rows: pa.Table) -> None:
+        """Adds the rows, which have the columns of the partitions."""
+        if rows.num_rows:
+            self._waiting.append(rows)
+            if sum(each.nbytes for each in self._waiting) > limits.ROW_GROUP_BYTES:
+                self._flush()
+
+    def finish(self) -> tuple[WrittenFile, ...]:
+        """Return all files, which are durable; further rows go to others."""
+        self._flush()
+        for values, file in self._open.items():
+            texts = dict(zip(self._partitions, map(_partition_text, values), strict=True))
+            written = file.close(values=texts)
+            self._written += [written] if written else []
+        self._open.clear()
+        return tuple(self._written)
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        rows = pa.concat_tables(self._waiting)
+        self._waiting.clear()
+        names = self._partitions
+        each = rows.select(names).group_by(names).aggregate([]).to_pylist() if names else [{}]
+        for partition in each:
+            some = rows
+            for name, value in partition.items():
+                some = some.filter(pc.is_null(pc.field(name)) if value is None else pc.field(name) == value)
+            values = tuple(partition[name] for name in names)
+            if values not in self._open:
+                self._open[values] = OpenFile(self._location, self._name())
+            self._open[values].write(some.drop_columns(names))
 
 
-def write_file(location: TableLocation, name: str, rows: pa.Table, values: dict[str, str | None]) -> WrittenFile:
-    """Writes the rows to a new file of that name, which is durable when this returns."""
-    location.create(name.rpartition("/")[0])
-    pq.write_table(rows, name, compression="zstd", filesystem=location.files)
-    location.sync_file(name)
-    size = location.size(name)
-    assert size is not None
-    return WrittenFile(name, size, values, delta_statistics(rows.num_rows, _column_bounds(rows)))
-
-
-def _add_file(location: TableLocation, column: str | None, value: str | None, rows: pa.Table, now_ms: int) -> AddAction:
-    folder = f"{column}={value}/" if column else ""
-    values: dict[str, str | None] = {column: value} if column else {}
-    return write_file(location, f"{folder}part-{uuid4()}.parquet", rows, values).added(now_ms)
-
-
-def _column_bounds(rows: pa.Table) -> dict[str, tuple[Any, Any]]:
-    """The least and the greatest value of each column that has an order, and no long texts."""
-    bounds = {}
-    for field in rows.schema:
-        kind = field.type
-        if field.name in _DOCUMENTS or not (
-            pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_timestamp(kind)
-        ):
-            continue
-        both = pc.min_max(rows.column(field.name)).as_py()
-        pair = both["min"], both["max"]
-        if None not in pair and all(len(str(each)) <= limits.STATISTIC_CHARACTER_COUNT_MAX for each in pair):
-            bounds[field.name] = pair
-    return bounds
+def _partition_text(value: bool | int | str | date | None) -> str | None:
+    """The value of a partition column as Delta's log has it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return None if value is None else str(value)

@@ -10,57 +10,66 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable, write_deltalake
 
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
-from headrace.spark.tables.delta_commits import commit_properties, compact_small_files, progress_of
-from headrace.spark.tables.delta_files import add_files, files_between, fits
-from headrace.spark.tables.open_table import OpenDeltaTable
+from headrace.spark.tables.delta_documents import ProgressTable
+from headrace.spark.tables.delta_files import add_files, files_between, fits, note
+from headrace.spark.tables.document_codec import DocumentCodec
 from headrace.spark.tables.progress import IDENTITY, Progress, RowIdentity
-from headrace.spark.tables.staged_files import Convert, StagedFile
+from headrace.spark.tables.staged_files import Convert
 from headrace.spark.tables.table_location import location_of
+from headrace.spark.tables.typed.table_schema import SchemaChange, TypedOptions
+from headrace.spark.tables.typed.typed_events import EventConverter, TypedEvents
+from headrace.spark.tables.written_file import WrittenFile
 
 
-class DeltaLog:
-    """See `event_log.SharedLog`."""
+class DeltaLog(ProgressTable):
+    """See `event_log.SharedLog`; rows come with documents as text. `typed`: they are stored as typed columns."""
 
-    converts = False
+    def __init__(self, path: str | Path, typed: TypedOptions | None = None) -> None:
+        location = location_of(path)
+        super().__init__(location, TypedEvents(typed, f"log {location}") if typed else DocumentCodec())
 
-    def __init__(self, path: str | Path) -> None:
-        self.location = location_of(path)
-        self._open_table = OpenDeltaTable(self.location)
-
-    def __str__(self) -> str:
-        return str(self.location)
-
-    def progress(self) -> Progress:
-        return progress_of(self._open_table)
+    @property
+    def converts(self) -> bool:
+        """See `event_log.SharedLog`."""
+        return self.schema is not None
 
     def append(self, rows: pa.Table, progress: Progress) -> None:
-        self.location.create()
-        properties = commit_properties(progress.text(), progress.query, progress.batch)
-        # A later release, or another option of the source, may bring columns that the table has not yet.
         table = self._open_table.now()
-        write_deltalake(
-            table or self.location.url, rows, mode="append", schema_mode="merge", commit_properties=properties
-        )
+        encoded = self.codec.encoded(rows, self.columns(table))
+        properties = self.properties(progress, encoded.metadata)
+        if table is not None and encoded.change is SchemaChange.REWRITTEN:
+            self.rewrite(table, encoded, lambda old: old, properties)
+        else:
+            self.location.create()
+            # A later release, or another option of the source, may bring columns that the table has not yet.
+            write_deltalake(
+                table or self.location.url, encoded.table, mode="append", schema_mode="merge",
+                partition_by=self.partition_by or None, commit_properties=properties,
+            )  # fmt: skip
+        self.codec.committed(encoded)
         # A table that is given is at its new version then.
-        compact_small_files(table or self._table(), properties)
+        self.compact(table or self._table(), properties)
 
     def note(self, progress: Progress) -> None:
         table = self._table()
-        properties = commit_properties(progress.text(), progress.query, progress.batch)
-        nothing = pa.schema(table.schema().to_arrow()).empty_table()
-        write_deltalake(table, nothing, mode="append", commit_properties=properties)
+        note(table, self.properties(progress, self.metadata(table)))
 
     def takes(self, schema: pa.Schema) -> bool:
         table = self._open_table.now()
-        return table is None or fits(table, schema)
+        columns = self.columns(table)
+        if self.schema and not (table and self.schema.settled(columns.schema)):
+            return False
+        return table is None or fits(table, self.codec.encoded(schema.empty_table(), columns).table.schema)
 
     def converter(self) -> Convert | None:
-        return None
+        if self.schema is None:
+            return None
+        return EventConverter(self.columns(self._table()).schema, self.schema.options.rules)
 
-    def append_files(self, files: Sequence[StagedFile], schema: pa.Schema, progress: Progress) -> None:
-        properties = commit_properties(progress.text(), progress.query, progress.batch)
+    def append_files(self, files: Sequence[WrittenFile], schema: pa.Schema, progress: Progress) -> None:
+        properties = self.properties(progress, self.metadata(self._open_table.now()))
         add_files(self._open_table, files, schema, properties)
-        compact_small_files(self._table(), properties)
+        self.compact(self._table(), properties)
 
     def snapshot_rows(self, since: str) -> Collection[RowIdentity]:
         table = self._open_table.now()
@@ -73,7 +82,9 @@ class DeltaLog:
         return set(zip(*(column.to_pylist() for column in rows.columns), strict=True))
 
     def read(self) -> pa.Table:
-        return self._table().to_pyarrow_table()
+        table = self._table()
+        rows = table.to_pyarrow_table()
+        return self.codec.decoded(rows, rows.schema, self.columns(table))
 
     def between(self, after: str, upto: str | None = None) -> pa.Table:
         """The rows with tokens after `after` up to and including `upto`, in the order of their tokens."""

@@ -17,21 +17,17 @@ from typing import Final
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable
 
-from headrace.spark.rows.events import SERVER
-from headrace.spark.rows.server_keys import split_server_key
 from headrace.spark.tables.delta_commits import commit_properties
 from headrace.spark.tables.delta_documents import DeltaDocuments
-from headrace.spark.tables.delta_files import note
-from headrace.spark.tables.document_codec import DocumentCodec, EncodedRows
+from headrace.spark.tables.delta_files import note, stored_files
+from headrace.spark.tables.document_codec import DocumentCodec
 from headrace.spark.tables.document_files import DocumentFiles
 from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
 from headrace.spark.tables.mirror_table import (
     STATE_KEY,
     NotAMirror,
     keys_condition,
-    same_key,
     schema,
-    stale_condition,
     state_of,
     state_text,
     stored_rows_of,
@@ -84,27 +80,16 @@ class DeltaMirror(DeltaDocuments):
         table = self._open_table.now()
         rows = self.codec.encoded(self._slots.bucketed(upserted(changes)), self.columns(table))
         properties = self.properties(changes.state, rows.metadata)
-
-        def remaining(old: pa.Table) -> pa.Table:
-            return changes.remaining(old, self.codec.prefix)
-
         if table is None or changes.clear:
             self.write(rows.table, properties)
-        elif rows.change is SchemaChange.REWRITTEN:
-            plain = schema(servers=bool(changes.state.servers))
-            self.rewrite(
-                table, rows, plain, lambda old: self._slots.bucketed(remaining(old), self.codec.prefix), properties
-            )
-        elif not changes.has_rows or not (
-            (
-                not self._slots.buckets
-                and self.replace_small(
-                    table, rows, None, lambda old: [(None, pa.concat_tables([remaining(old), rows.table]))], properties
-                )
-            )
-            or self._merge(table, changes, rows, properties)
-        ):
+        elif not changes.has_rows and rows.change is not SchemaChange.REWRITTEN:
             note(table, properties)
+        else:
+            files = stored_files(table)
+            if self._slots.buckets and not (changes.stale_before or changes.stale_of_servers):
+                touched = set(map(self._slots.bucket, [*changes.upserts, *changes.deletes]))
+                files = [file for file in files if file.values[self.codec.name(BUCKET)] in touched]
+            self.replace(table, rows, files, lambda old: changes.remaining(old, self.codec.prefix), properties)
         self.codec.committed(rows)
 
     def read(self) -> pa.Table:
@@ -118,29 +103,6 @@ class DeltaMirror(DeltaDocuments):
             return list(table.file_uris())
         touched = [str(number) for number in sorted(set(map(self._slots.bucket, keys)))]
         return list(table.file_uris(file_pruning_predicate=[(self.codec.name(BUCKET), "in", touched)]))
-
-    def _merge(
-        self, table: DeltaTable, changes: MirrorChanges, rows: EncodedRows, properties: CommitProperties
-    ) -> bool:
-        """Whether there was a commit: a merge that finds nothing to do makes none."""
-        stale, same = stale_condition(changes, self.codec.prefix), same_key(changes, self.codec.prefix)
-        deleted = self._deleted(sorted(changes.deletes), rows.table)
-        if self._slots.buckets and not stale:
-            bucket = self.codec.name(BUCKET)
-            touched = sorted({*rows.table.column(bucket).to_pylist(), *deleted.column(bucket).to_pylist()})
-            same += f" and target.{bucket} = new.{bucket} and target.{bucket} in ({', '.join(map(str, touched))})"
-        return self.merge(table, rows, deleted, same, stale, properties)
-
-    def _deleted(self, keys: list[str], rows: pa.Table) -> pa.Table:
-        """Rows of the keys that go, which say nothing else."""
-        split = [split_server_key(key) for key in keys]
-        names = self.codec.name("_id"), self.codec.name(SERVER)
-        said = {names[0]: [key for _, key in split], names[1]: [server for server, _ in split]}
-        fields = [field for field in rows.schema if field.name != self.codec.name(BUCKET)]
-        blank = [said.get(field.name, [None if field.nullable else ""] * len(keys)) for field in fields]
-        return self._slots.bucketed(pa.table(blank, schema=pa.schema(fields)), self.codec.prefix).select(
-            rows.column_names
-        )
 
     def slots(self, count: int) -> Slots:
         buckets = self._slots.buckets

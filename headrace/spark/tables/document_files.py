@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.spark.tables.delta_files import WrittenFile, read_files, write_file
+from headrace.spark.tables.delta_files import FileWriter, StoredFile, read_file
 from headrace.spark.tables.document_codec import DocumentCodec
 from headrace.spark.tables.slots import Slots
 from headrace.spark.tables.table_location import TableLocation
+from headrace.spark.tables.written_file import WrittenFile
 
 
 @dataclass(frozen=True, slots=True)
-class DocumentFile:
+class DocumentFile(StoredFile):
     """A file of the table; `shared`: rows of several slots may be in it."""
 
-    name: str
-    values: tuple[Any, ...]
-    """The partition columns."""
     owner: int
     """The bucket, or in a table without buckets the slot."""
     shared: bool = False
@@ -53,11 +50,12 @@ class DocumentFiles:
     @property
     def stored(self) -> pa.Schema:
         """The schema of the rows as they are stored, with the partition columns."""
-        return pa.schema([*self._in_files(self.columns), *self.partitions])
+        return self._stored(self.columns)
 
-    def _in_files(self, columns: Any) -> list[pa.Field]:
+    def _stored(self, columns: Any) -> pa.Schema:
         names = {field.name for field in self.partitions}
-        return [field for field in self.codec.in_files(self.rows, columns) if field.name not in names]
+        in_files = self.codec.in_files(self.rows, columns)
+        return pa.schema([*(field for field in in_files if field.name not in names), *self.partitions])
 
     def files_of(self, slot: int, bucket: int) -> list[DocumentFile]:
         """The files in which rows of the slot, and of this bucket if there are any, may be."""
@@ -71,20 +69,17 @@ class DocumentFiles:
         """
         if self.before is not None:
             return True
-        name = self.codec.name("_id")
-        rows = read_files(self.location, [file.name], pa.schema([pa.field(name, pa.string())]))
-        return bool(pc.any(pc.is_in(rows.column(0), keys)).as_py())
+        schema = pa.schema([pa.field(self.codec.name("_id"), pa.string())])
+        some = read_file(self.location, file, schema)
+        return any(pc.any(pc.is_in(rows.column(0), keys)).as_py() for rows in some)
 
     def read(self, file: DocumentFile, slot: int) -> pa.Table:
         """The rows of the slot in the file, as they are stored."""
         old = self.columns if self.before is None else self.codec.columns(self.before)
-        rows = read_files(self.location, [file.name], pa.schema(self._in_files(old)))
+        schema = self._stored(old)
+        rows = pa.concat_tables([schema.empty_table(), *read_file(self.location, file, schema)])
         if self.before is not None:
-            rows = self.codec.converted(rows, old, self.columns)
-        for field, value in zip(self.partitions, file.values, strict=True):
-            if field.name not in rows.column_names:
-                rows = rows.append_column(field, pa.array([value] * rows.num_rows, field.type))
-        rows = rows.select(self.stored.names)
+            rows = self.codec.converted(rows, old, self.columns).select(self.stored.names)
         if not file.shared:
             return rows
         slots = [self.slots.slot(key) for key in rows.column(self.codec.name("_id")).to_pylist()]
@@ -98,20 +93,6 @@ class DocumentFiles:
     def write(self, slot: int, stored: pa.Table) -> tuple[WrittenFile, ...]:
         """Writes the rows of a slot to new files, one for each partition."""
         names = [field.name for field in self.partitions]
-        if not names:
-            return (write_file(self.location, self.slots.file_name(slot), stored, {}),) if stored.num_rows else ()
-        written = []
-        for values in stored.select(names).group_by(names).aggregate([]).to_pylist():
-            rows = stored
-            for name, value in values.items():
-                rows = rows.filter(pc.is_null(pc.field(name)) if value is None else pc.field(name) == value)
-            texts = {name: _text(value) for name, value in values.items()}
-            written.append(write_file(self.location, self.slots.file_name(slot), rows.drop_columns(names), texts))
-        return tuple(written)
-
-
-def _text(value: bool | int | str | date | None) -> str | None:
-    """The value of a partition column as Delta's log has it."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return None if value is None else str(value)
+        writer = FileWriter(self.location, names, lambda: self.slots.file_name(slot))
+        writer.write(stored)
+        return writer.finish()

@@ -6,8 +6,9 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from headrace.spark.tables.progress import Progress, RowIdentity
-from headrace.spark.tables.staged_files import Convert, StagedFile
+from headrace.spark.tables.staged_files import Convert
 from headrace.spark.tables.table_location import TableLocation
+from headrace.spark.tables.written_file import WrittenFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,5 +56,5 @@ class SharedLog(EventLog, Protocol):
         """Return the function that makes stored rows of the source's; None: these are stored as they are. Call it once
         `takes` is true."""
 
-    def append_files(self, files: Sequence[StagedFile], schema: pa.Schema, progress: Progress) -> None:
+    def append_files(self, files: Sequence[WrittenFile], schema: pa.Schema, progress: Progress) -> None:
         """Adds files of the location (there may be none) and stores the progress: both, durably, or neither."""

@@ -34,7 +34,7 @@ from headrace.spark.rows.events import SERVER, SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHO
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.rows.json_documents import JsonDocument, with_fields
 from headrace.spark.rows.key_identity import key_identity, same_document_key
-from headrace.spark.rows.server_keys import of_server, rows_by_server, server_key
+from headrace.spark.rows.server_keys import of_server, rows_by_server, server_key, split_server_key
 from headrace.spark.tables.apply_update import CannotApply, apply_update
 from headrace.spark.tables.refused_rows import RowRefused
 
@@ -146,16 +146,17 @@ class MirrorChanges:
         import pyarrow.compute as pc
 
         keys, tokens = rows.column("_key" if prefix else "_id"), rows.column(f"{prefix}token")
-        if not self.state.servers:
-            changed = pc.is_in(keys, pa.array([*self.upserts, *self.deletes], pa.string()))
-            return rows.filter(pc.and_(pc.greater_equal(tokens, self.stale_before), pc.invert(changed)))
-        replaced = self.upserts.keys() | self.deletes
-        columns = (column.to_pylist() for column in (rows.column(f"{prefix}{SERVER}"), keys, tokens))
-        stays = [
-            token >= self.stale_of_servers.get(server, "") and server_key(server, key) not in replaced
-            for server, key, token in zip(*columns, strict=True)
-        ]
-        return rows.filter(pa.array(stays, pa.bool_()))
+        changed: dict[str, list[str]] = {name: [] for name in self.state.servers or ("",)}
+        for key in (*self.upserts, *self.deletes):
+            server, text = split_server_key(key)
+            changed[server].append(text)
+        stays = None
+        for server, texts in changed.items():
+            stale = self.stale_of_servers.get(server, "") if server else self.stale_before
+            gone = pc.or_(pc.less(tokens, stale), pc.is_in(keys, pa.array(texts, pa.string())))
+            gone = pc.and_(gone, pc.equal(rows.column(f"{prefix}{SERVER}"), server)) if server else gone
+            stays = pc.invert(gone) if stays is None else pc.and_not(stays, gone)
+        return rows.filter(stays)
 
 
 def document_keys(rows: Iterable[Row]) -> set[str]:

@@ -13,24 +13,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable
+from deltalake import DeltaTable
 
 from headrace.spark.rows.events import SERVER
 from headrace.spark.rows.server_keys import server_key, split_server_key
 from headrace.spark.rows.tokens import Token
-from headrace.spark.tables.delta_commits import commit_properties
-from headrace.spark.tables.delta_documents import DeltaDocuments
-from headrace.spark.tables.delta_files import Partition, note
+from headrace.spark.tables.delta_documents import ProgressTable
+from headrace.spark.tables.delta_files import note, stored_files
 from headrace.spark.tables.document_codec import DocumentCodec
 from headrace.spark.tables.document_files import DocumentFiles
-from headrace.spark.tables.mirror_table import STATE_KEY, keys_condition
+from headrace.spark.tables.mirror_table import keys_condition
 from headrace.spark.tables.progress import Progress
 from headrace.spark.tables.slots import Slots
 from headrace.spark.tables.table_location import location_of
@@ -78,20 +77,12 @@ class VersionTable(Protocol):
         """All versions, in no order."""
 
 
-class HistoryTable(DeltaDocuments):
+class HistoryTable(ProgressTable):
     """See `VersionTable`. `typed`: of typed columns, all others with `_` before their names, and `_key`."""
 
     def __init__(self, path: str | Path, typed: TypedOptions | None = None) -> None:
         location = location_of(path)
         super().__init__(location, TypedCodec(typed, f"history {location}") if typed else DocumentCodec(), CURRENT)
-
-    def progress(self) -> Progress:
-        table = self._open_table.now()
-        if table is None:
-            return Progress()
-        commit = self.commit_of(table)
-        self.codec.columns(commit)
-        return Progress.of(str(commit[STATE_KEY]))
 
     def current(self, keys: Iterable[str] | None = None, confirmed_before: str = "") -> dict[str, DocumentVersion]:
         wanted = None if keys is None else set(keys)
@@ -116,23 +107,14 @@ class HistoryTable(DeltaDocuments):
         table, servers = self._open_table.now(), bool(progress.servers)
         rows = self.codec.encoded(table_of(changed, servers=servers), self.columns(table))
         properties = self.properties(progress, rows.metadata)
-        current, partition = self.codec.name(CURRENT), (self.codec.name(CURRENT), "true")
         if table is None:
             self.write(rows.table, properties)
-        elif rows.change is SchemaChange.REWRITTEN:
-            schema = SCHEMA_OF_SERVERS if servers else SCHEMA
-            self.rewrite(table, rows, _in_files(schema), lambda old: self._remaining(old, rows.table), properties)
-        elif not changed:
+        elif not changed and rows.change is not SchemaChange.REWRITTEN:
             note(table, properties)
-        elif self.replace_small(
-            table, rows, partition,
-            lambda old: replacedstored_versions(old, rows.table, self.codec.prefix, partition), properties,
-        ):  # fmt: skip
-            self.compact(table, properties)
         else:
-            names = [self.codec.name(name) for name in ("_id", "token", *([SERVER] if servers else []))]
-            same = " and ".join(f"target.{name} = new.{name}" for name in names)
-            self.merge(table, rows, None, f"target.{current} = true and {same}", "", properties)
+            files = [file for file in stored_files(table) if file.values[self.codec.name(CURRENT)]]
+            changing = version_texts(rows.table, self.codec.prefix)
+            self.replace(table, rows, files, lambda old: without_versions(old, changing, self.codec.prefix), properties)
         self.codec.committed(rows)
 
     def read(self) -> pa.Table:
@@ -150,21 +132,8 @@ class HistoryTable(DeltaDocuments):
     def files(self, slots: Slots) -> DocumentFiles | None:
         return self.files_for(slots, SCHEMA, (self.codec.name(CURRENT), True))
 
-    def properties(self, state: Progress, metadata: Mapping[str, str]) -> CommitProperties:
-        return commit_properties(state.text(), state.query, state.batch, metadata)
-
     def _files(self, table: DeltaTable, current: str) -> list[str]:
         return list(table.file_uris(file_pruning_predicate=[(self.codec.name(CURRENT), "=", current)]))
-
-    def _remaining(self, old: pa.Table, new: pa.Table) -> pa.Table:
-        """The rows of files that stay, with the column that partitions the table."""
-        partition = self.codec.name(CURRENT)
-        current = pc.is_null(old.column(self.codec.name("until")))
-        old = old.append_column(new.schema.field(partition), current)
-        changed = set(stored_versions(new, self.codec.prefix))
-        versions = zip(stored_versions(old, self.codec.prefix), current.to_pylist(), strict=True)
-        stays = [not is_current or version not in changed for version, is_current in versions]
-        return old.filter(pa.array(stays, pa.bool_()))
 
 
 VERSION_NAMES: Final = ["_id", "document", "token", "operationType", "confirmed"]
@@ -196,25 +165,21 @@ def table_of(versions: Iterable[DocumentVersion], *, servers: bool = False) -> p
     return pa.table(columns, schema=schema)
 
 
-def replacedstored_versions(
-    old: pa.Table, new: pa.Table, prefix: str, partition: Partition
-) -> list[tuple[str, pa.Table]]:
-    """The current versions and the new past ones, after `new` was put in place of what is `old` of them.
-
-    Columns' names begin with `prefix`.
+def version_texts(rows: pa.Table, prefix: str) -> pa.ChunkedArray:
+    """The identity of each row's version: token, server, if there are several, and key. Columns' names begin with
+    `prefix`.
     """
-    changed = set(stored_versions(new, prefix))
-    stays = old.filter(pa.array([each not in changed for each in stored_versions(old, prefix)], pa.bool_()))
-    is_current = new.column(partition[0])
-    rows = new.drop_columns([partition[0]])
-    current = pa.concat_tables([stays, rows.filter(is_current)])
-    return [("true", current), ("false", rows.filter(pc.invert(is_current)))]
+    names = (f"{prefix}token", f"{prefix}{SERVER}", "_key" if prefix else "_id")
+    columns = [rows.column(name).cast(pa.string()) for name in names if name in rows.column_names]
+    return pc.binary_join_element_wise(*columns, " ")
 
 
-def stored_versions(rows: pa.Table, prefix: str) -> Iterator[tuple[str, ...]]:
-    """The identity of each row's version: server, if there are several, key and token."""
-    names = (f"{prefix}{SERVER}", "_key" if prefix else "_id", f"{prefix}token")
-    return zip(*(rows.column(name).to_pylist() for name in names if name in rows.column_names), strict=True)
+def without_versions(rows: pa.Table, changing: pa.ChunkedArray, prefix: str) -> pa.Table:
+    """The rows but for the current versions that `version_texts` gave."""
+    gone = pc.is_in(version_texts(rows, prefix), changing.combine_chunks())
+    if (current := f"{prefix}{CURRENT}") in rows.column_names:
+        gone = pc.and_(gone, rows.column(current))
+    return rows.filter(pc.invert(gone))
 
 
 def _in_files(schema: pa.Schema) -> pa.Schema:

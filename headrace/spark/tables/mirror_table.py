@@ -8,7 +8,7 @@ commit as the rows it belongs to, so that a crash leaves both or neither.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -56,26 +56,17 @@ class MirrorTable(ReadMirror, Protocol):
 
 def open_mirror_table(path: str | Path, kind: str = "delta", *, buckets: int = 0) -> MirrorTable:
     """The mirror's table at `path`, `delta` (in `buckets`, if any) or `parquet`; its first commit creates it."""
-    if kind not in KINDS:
-        raise ValueError(f"a mirror's table is one of {', '.join(sorted(KINDS))}, not {kind!r}")
-    return KINDS[kind](path, buckets)
-
-
-def _delta(path: str | Path, buckets: int) -> MirrorTable:
     from headrace.spark.tables.delta_mirror import DeltaMirror
-
-    return DeltaMirror(path, buckets)
-
-
-def _parquet(path: str | Path, buckets: int) -> MirrorTable:
     from headrace.spark.tables.parquet_mirror import ParquetMirror
 
-    if buckets:
+    if kind not in KINDS:
+        raise ValueError(f"a mirror's table is one of {', '.join(KINDS)}, not {kind!r}")
+    if kind == "parquet" and buckets:
         raise ValueError("a mirror of kind parquet is one file: it has no buckets")
-    return ParquetMirror(path)
+    return ParquetMirror(path) if kind == "parquet" else DeltaMirror(path, buckets)
 
 
-KINDS: Final[dict[str, Callable[[str | Path, int], MirrorTable]]] = {"delta": _delta, "parquet": _parquet}
+KINDS: Final = ("delta", "parquet")
 
 
 def schema(*, servers: bool = False) -> pa.Schema:
@@ -122,18 +113,17 @@ def _keys(changes: MirrorChanges, keys: Iterable[str]) -> list[list[str]]:
     return [[server for server, _ in split], [key for _, key in split]]
 
 
-def same_key(changes: MirrorChanges, prefix: str = "") -> str:
-    """The SQL condition that a row `target` and a row `new` are of one document; columns' names begin with `prefix`."""
-    same = "target._key = new._key" if prefix else "target._id = new._id"
-    return same + (f" and target.{prefix}{SERVER} = new.{prefix}{SERVER}" if changes.state.servers else "")
+def same_key(changes: MirrorChanges) -> str:
+    """The SQL condition that a row `target` and a row `new` are of one document."""
+    return "target._id = new._id" + (f" and target.{SERVER} = new.{SERVER}" if changes.state.servers else "")
 
 
-def stale_condition(changes: MirrorChanges, prefix: str = "") -> str:
+def stale_condition(changes: MirrorChanges) -> str:
     """The SQL condition of the rows `target` that are to go as they are stale; empty if none are."""
     if changes.stale_before:
-        return f"target.{prefix}token < '{changes.stale_before}'"
+        return f"target.token < '{changes.stale_before}'"
     each = [
-        f"(target.{prefix}{SERVER} = '{server}' and target.{prefix}token < '{before}')"
+        f"(target.{SERVER} = '{server}' and target.token < '{before}')"
         for server, before in changes.stale_of_servers.items()
     ]
     return " or ".join(each)

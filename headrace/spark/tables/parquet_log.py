@@ -27,8 +27,9 @@ from headrace.durable_files import replace_file, sync_folder
 from headrace.spark.rows.events import SERVER, SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
 from headrace.spark.tables.mirror_table import STATE_KEY
 from headrace.spark.tables.progress import IDENTITY, Progress, RowIdentity
-from headrace.spark.tables.staged_files import Convert, StagedFile
+from headrace.spark.tables.staged_files import Convert
 from headrace.spark.tables.table_location import local_folder, location_of
+from headrace.spark.tables.written_file import WrittenFile
 
 _VERSION: Final = "v1"
 _COMPACT_EVERY: Final = 10
@@ -67,7 +68,7 @@ class ParquetLog:
     def converter(self) -> Convert | None:
         return None
 
-    def append_files(self, files: Sequence[StagedFile], schema: pa.Schema, progress: Progress) -> None:
+    def append_files(self, files: Sequence[WrittenFile], schema: pa.Schema, progress: Progress) -> None:
         if not files:
             # The progress is in the line of a file.
             self.append(schema.empty_table(), progress)

@@ -7,14 +7,12 @@ that the repeated batch can remove it, and no two attempts write the same file.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Final
 from uuid import uuid4
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.spark.tables.batch_stats import (
@@ -26,6 +24,7 @@ from headrace.spark.tables.batch_stats import (
 )
 from headrace.spark.tables.slots import Slots
 from headrace.spark.tables.table_location import TableLocation
+from headrace.spark.tables.written_file import OpenFile, WrittenFile
 
 # The columns by which readers of a log pass over whole files.
 _BOUNDED: Final = ("token", "clusterTime")
@@ -44,25 +43,12 @@ class FilesNotShared(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class StagedFile:
-    """A file of a table's folder; `stats` are Delta's statistics of it, as JSON.
-
-    Rows that are to be folded are in row groups of one slot each, `slots` has which; such a file is never committed.
-    """
-
-    name: str
-    size: int
-    stats: str
-    slots: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class StagedBatch:
     """The files that tasks wrote of a batch: of `seen_count` rows those that `stats` describe are in them."""
 
     seen_count: int
     stats: BatchStats
-    files: tuple[StagedFile, ...] = ()
+    files: tuple[WrittenFile, ...] = ()
     rest_count: int = 0
     """Values that are in the rest of typed documents."""
 
@@ -77,7 +63,7 @@ class StagedBatch:
         stats = given["stats"]
         event = stats["invalidated"] and InvalidatingEvent(**stats["invalidated"])
         around = {name: tuple(stats[name]) for name in ("begins", "ends")}
-        files = tuple(StagedFile(**file | {"slots": tuple(file["slots"])}) for file in given["files"])
+        files = tuple(WrittenFile(**file | {"slots": tuple(file["slots"])}) for file in given["files"])
         return cls(given["seen_count"], BatchStats(**stats | around | {"invalidated": event}), files)
 
 
@@ -96,14 +82,13 @@ class StagingWriter:
         self, location: TableLocation, name: str, schema: pa.Schema, token: str, slots: Slots | None = None,
         convert: Convert | None = None,
     ) -> None:  # fmt: skip
-        self._slots, self._convert = slots, convert
+        self._slots, self._convert, self._schema, self._token = slots, convert, schema, token
         self._rest_count = 0
         self._groups: list[int] = []
-        self._location, self._name, self._schema, self._token = location, name, schema, token
-        self._writer: pq.ParquetWriter | None = None
         self._seen_count = 0
         self._stats = BatchStats()
-        self._bounds: dict[str, tuple[Any, Any]] = {}
+        packing = {"compression": "lz4", "use_dictionary": False} if slots else {}
+        self._file = OpenFile(location, name, _BOUNDED, **packing)
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Adds the new rows of the batch. Raises what `convert` raises."""
@@ -115,46 +100,22 @@ class StagingWriter:
         if self._convert is not None:
             stored, rest_count = self._convert(rows)
             self._rest_count += rest_count
-        if self._writer is None:
-            self._writer = pq.ParquetWriter(
-                self._name, stored.schema, compression="lz4" if self._slots else "zstd",
-                use_dictionary=not self._slots, filesystem=self._location.files,
-            )  # fmt: skip
         if self._slots:
             for slot, some in self._slots.divided(rows):
-                self._writer.write_table(some)
+                self._file.write(some)
                 self._groups.append(slot)
         else:
-            self._writer.write_table(stored)
+            self._file.write(stored)
         self._stats = merged_stats((self._stats, batch_stats(rows)))
-        for name in _BOUNDED:
-            if name in rows.column_names:
-                self._widen(name, pc.min_max(rows[name]).as_py())
 
     def close(self) -> StagedBatch:
         """Completes the file, which is durable when this returns."""
-        if self._writer is None:
-            return StagedBatch(self._seen_count, self._stats)
-        self._writer.close()
-        self._location.sync_file(self._name)
-        size = self._location.size(self._name)
-        assert size is not None
-        result = StagedFile(self._name, size, self._delta_statistics(), tuple(self._groups))
-        return StagedBatch(self._seen_count, self._stats, (result,), self._rest_count)
+        file = self._file.close(slots=tuple(self._groups))
+        return StagedBatch(self._seen_count, self._stats, (file,) if file else (), self._rest_count)
 
     def abandon(self) -> None:
         """Removes what a failed task has written."""
-        if self._writer is not None:
-            self._writer.close()
-            self._location.remove_file(self._name)
-
-    def _widen(self, name: str, bounds: dict[str, Any]) -> None:
-        if bounds["min"] is not None:
-            least, most = self._bounds.get(name, (bounds["min"], bounds["max"]))
-            self._bounds[name] = (min(least, bounds["min"]), max(most, bounds["max"]))
-
-    def _delta_statistics(self) -> str:
-        return delta_statistics(self._stats.row_count, self._bounds)
+        self._file.abandon()
 
 
 def write_staged(
@@ -221,7 +182,7 @@ def not_shared_message(location: TableLocation) -> str:
     )
 
 
-def read_staged(files: Sequence[StagedFile], location: TableLocation, names: Sequence[str] | None = None) -> pa.Table:
+def read_staged(files: Sequence[WrittenFile], location: TableLocation, names: Sequence[str] | None = None) -> pa.Table:
     """The rows of the files, in the files' order; of the columns in `names` those that exist."""
     tables = []
     for file in files:
@@ -231,26 +192,9 @@ def read_staged(files: Sequence[StagedFile], location: TableLocation, names: Seq
     return pa.concat_tables(tables)
 
 
-def remove_files(location: TableLocation, prefix: str, *, but: Sequence[StagedFile] = ()) -> None:
+def remove_files(location: TableLocation, prefix: str, *, but: Sequence[WrittenFile] = ()) -> None:
     """Removes the batch's files, including those of earlier attempts, except `but`, which are committed."""
     committed = {file.name for file in but}
     for name in location.names():
         if name.startswith(prefix) and name.endswith(".parquet") and name not in committed:
             location.remove_file(name)
-
-
-def delta_statistics(row_count: int, bounds: Mapping[str, tuple[Any, Any]]) -> str:
-    """Delta's statistics of a file, as JSON, from the least and the greatest values of columns."""
-    least = {name: _statistic(pair[0], up=False) for name, pair in bounds.items()}
-    most = {name: _statistic(pair[1], up=True) for name, pair in bounds.items()}
-    return json.dumps({"numRecords": row_count, "minValues": least, "maxValues": most})
-
-
-def _statistic(value: Any, *, up: bool) -> str | int:
-    """A bound as Delta's statistics have it: of a time no more than the milliseconds, rounded outwards."""
-    if not isinstance(value, datetime):
-        return value if isinstance(value, int) else str(value)
-    moment = value.astimezone(UTC)
-    rest = timedelta(microseconds=moment.microsecond % 1000)
-    moment += timedelta(milliseconds=1) - rest if up and rest else -rest
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03}Z"

@@ -12,7 +12,7 @@ from pymongo import MongoClient
 import headrace
 from headrace.spark.jobs.job_file import parse_job
 from headrace.spark.jobs.runner import run_job
-from headrace.spark.tables.delta_commits import progress_at
+from headrace.spark.tables.delta_log import DeltaLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,12 +32,12 @@ def test_a_jobs_table_knows_its_stream_and_goes_on_when_it_is_quiet(spark: Spark
         job = parse_job(given, "archive", tmp_path)
         client.d.c.insert_one({"_id": 1})
         run_job(job, session=spark, report=lambda _: None)
-        before = progress_at(tmp_path / "changes")
+        before = DeltaLog(tmp_path / "changes").progress()
         began = client.admin.command("ping")["operationTime"]
         while client.admin.command("ping")["operationTime"].time < began.time + 2:
             client.elsewhere.c.insert_one({})
         run_job(job, session=spark, report=lambda _: None)
-        after = progress_at(tmp_path / "changes")
+        after = DeltaLog(tmp_path / "changes").progress()
     assert after.token > before.token
     assert (after.begun, after.ended) == (before.begun, before.ended)
     fingerprint = json.loads(after.source)

@@ -81,7 +81,7 @@ def test_a_crash_at_any_step_leaves_what_each_server_alone_would(
 ) -> None:
     """One server's collection is dropped while the other's goes on; the keys and tokens of both are the same."""
     if merges:
-        monkeypatch.setattr(limits, "REWRITTEN_BYTES_MAX", -1)  # no table is small
+        monkeypatch.setattr(limits, "REWRITTEN_BYTES_MAX", -1)  # no file is small
     one, two = generated_changes(1), GeneratedChanges(2)
     two.writes(12)
     two.snapshot()

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
-from deltalake.table import TableMerger, TableOptimizer
+from deltalake.table import TableOptimizer
 from pymongo import MongoClient
 from pymongo.collection import Collection
 from pymongo.database import Database
@@ -22,7 +22,6 @@ from pymongo.database import Database
 import headrace.spark.tables.delta_documents
 import headrace.spark.tables.delta_files
 import headrace.spark.tables.delta_log
-import headrace.spark.tables.typed.typed_log
 from headrace import limits
 from headrace.spark.columns.infer import ColumnRules
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_END, Row
@@ -35,6 +34,7 @@ from headrace.spark.sinks.log_sink import LogSink
 from headrace.spark.sinks.mirror_sink import mirror_sink
 from headrace.spark.sinks.mongodb_sink import mongodb_sink
 from headrace.spark.sinks.parquet_sink import parquet_sink
+from headrace.spark.tables.delta_files import FileWriter
 from headrace.spark.tables.drop_policy import CollectionGone
 from headrace.spark.tables.history_table import at
 from headrace.spark.tables.mirror_table import NotAMirror
@@ -56,12 +56,12 @@ STEPS: tuple[tuple[Any, str], ...] = (
     (Collection, "update_one"),
     (Database, "drop_collection"),
     (DeltaTable, "create_write_transaction"),
-    (TableMerger, "execute"),
+    (FileWriter, "write"),
+    (FileWriter, "finish"),
     (TableOptimizer, "compact"),
     (headrace.spark.tables.delta_documents, "write_deltalake"),
     (headrace.spark.tables.delta_log, "write_deltalake"),
     (headrace.spark.tables.delta_files, "create_table_with_add_actions"),
-    (headrace.spark.tables.typed.typed_log, "write_deltalake"),
     (TableLocation, "remove_file"),
     (StagingWriter, "close"),
     (StagingWriter, "write"),
@@ -252,7 +252,7 @@ def in_store(
 @pytest.fixture(params=KINDS)
 def target(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Target]:
     if request.param.endswith(" merged"):
-        monkeypatch.setattr(limits, "REWRITTEN_BYTES_MAX", -1)  # no table is small
+        monkeypatch.setattr(limits, "REWRITTEN_BYTES_MAX", -1)  # no file is small
     if "mirror" in request.param or "history" in request.param:
         monkeypatch.setattr(limits, "FOLD_ROW_COUNT_MIN", 4)
     if request.param != "mongodb":

@@ -30,7 +30,6 @@ from headrace.spark.tables.staged_files import FilesNotShared, StagedBatch, Stag
 from headrace.spark.tables.staged_rows import staged_batches, staged_row
 from headrace.spark.tables.table_location import location_of
 from headrace.spark.tables.typed.table_schema import TypedOptions
-from headrace.spark.tables.typed.typed_log import TypedLog
 from tests.spark.support.generated_changes import MOMENT, SCHEMA, GeneratedChanges, batches, table_of, token_at
 from tests.spark.support.local_frame import LocalFrame, SourceFrame
 
@@ -104,8 +103,8 @@ def test_tasks_write_typed_rows_until_a_document_needs_another_column(
     grown = grown.set_column(grown.schema.get_field_index("fullDocument"), "fullDocument", more)
     given = [rows.slice(0, 30), rows.slice(30, 10), grown, rows.slice(50, 10)]
     by_driver: list[int] = []
-    append = TypedLog.append
-    monkeypatch.setattr(TypedLog, "append", lambda log, *batch: (by_driver.append(number), append(log, *batch)))
+    append = DeltaLog.append
+    monkeypatch.setattr(DeltaLog, "append", lambda log, *batch: (by_driver.append(number), append(log, *batch)))
     tables = {}
     for name in ("tasks", "driver"):
         sink = changes_sink(tmp_path / name, typed=TypedOptions())
@@ -120,7 +119,7 @@ def test_tasks_write_typed_rows_until_a_document_needs_another_column(
         assert by_driver == ([0, 2] if name == "tasks" else [0, 1, 2, 3]), "tasks write what fits the columns"
         by_driver.clear()
     assert tables["tasks"] == tables["driver"]
-    converter = TypedLog(tmp_path / "tasks", TypedOptions()).converter()
+    converter = DeltaLog(tmp_path / "tasks", TypedOptions()).converter()
     assert pickle.loads(pickle.dumps(converter)) == converter
 
 

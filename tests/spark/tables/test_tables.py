@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from pathlib import Path
 from zlib import crc32
 
@@ -10,17 +11,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace import limits
+from headrace.spark.tables.delta_files import FileWriter, stored_files
 from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
 from headrace.spark.tables.mirror_table import KINDS, MirrorTable, NotAMirror, open_mirror_table, stored_rows
 
 pytestmark = pytest.mark.long
 
 
-@pytest.fixture(params=["delta merged", *sorted(KINDS)])
+@pytest.fixture(params=["delta large", *sorted(KINDS)])
 def table(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MirrorTable:
-    kind, _, merged = request.param.partition(" ")
-    if merged:
-        monkeypatch.setattr(limits, "REWRITTEN_BYTES_MAX", -1)  # no table is small
+    kind, _, large = request.param.partition(" ")
+    if large:
+        monkeypatch.setattr(limits, "REWRITTEN_BYTES_MAX", -1)  # no file is small
     return open_mirror_table(tmp_path / "mirror", kind)
 
 
@@ -151,25 +153,45 @@ def test_a_small_commit_to_a_mirror_in_buckets_rewrites_the_files_of_its_buckets
     gone = {uri.rpartition("/")[0].rpartition("/")[2] for uri in before if uri not in after}
     touched = {f"bucket={crc32(key) % 8}" for key in (b"k7", b"k8")}
     assert gone == touched and len(touched) == 2
-    (last,) = DeltaTable(tmp_path).history(1)
-    metrics = last["operationMetrics"]
-    assert int(metrics["num_target_files_removed"]) == 2
-    assert int(metrics["num_target_rows_copied"]) < 400 / 3
+    new = [file for file in stored_files(DeltaTable(tmp_path)) if f"{tmp_path}/{file.name}" not in before]
+    assert sum(pq.read_metadata(tmp_path / file.name).num_rows for file in new) < 400 / 3
 
 
-def test_a_batch_of_a_small_table_is_one_file_and_of_a_larger_one_a_merge(
+def test_a_small_file_takes_new_rows_and_a_larger_one_is_written_anew_where_it_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from deltalake import DeltaTable
 
-    table = open_mirror_table(tmp_path, "delta")
+    def files() -> set[str]:
+        return set(DeltaTable(tmp_path).file_uris())
+
+    table, large_text = open_mirror_table(tmp_path, "delta"), random.Random(1).randbytes(50_000).hex()
     put(table, "1", **{f"k{number}": "x" for number in range(40)})
     monkeypatch.setattr(limits, "REWRITTEN_BYTES_MAX", DeltaTable(tmp_path).get_add_actions()["size_bytes"][0].as_py())
-    put(table, "2", k7="y" * 2000, deletes=("k8",))
-    put(table, "3", k9="z")
-    operations = [commit["operation"] for commit in DeltaTable(tmp_path).history()]
-    assert operations == ["MERGE", "WRITE", "WRITE"]
-    assert len(contents(table)) == 39 and contents(table)["k9"] == "z"
+    put(table, "2", k7=large_text, deletes=("k8",))
+    (large,) = files()
+    monkeypatch.setattr(limits, "REWRITTEN_BYTES_MAX", 8000)
+    for number in range(3):
+        put(table, "3", **{f"m{number}": "z"})
+        assert large in files() and len(files()) == 2
+    put(table, "4", m0="zz", deletes=("m1",))
+    assert large in files()
+    put(table, "5", k9="z")
+    assert large not in files()
+    kept = {f"k{number}": "x" for number in range(40) if number != 8}
+    assert contents(table) == kept | {"k7": large_text, "k9": "z", "m0": "zz", "m2": "z"}
+
+
+def test_a_constraint_of_the_tables_owner_is_checked(tmp_path: Path) -> None:
+    from deltalake import DeltaTable
+
+    table = open_mirror_table(tmp_path, "delta")
+    put(table, "1", a="A", b="B")
+    DeltaTable(tmp_path).alter.add_constraint({"no_long": "document <> 'too long'"})
+    put(table, "2", a="AA", c="C", deletes=("b",))
+    with pytest.raises(Exception, match="too long"):
+        put(table, "3", d="too long")
+    assert contents(open_mirror_table(tmp_path, "delta")) == {"a": "AA", "c": "C"}
 
 
 def test_who_compacts_a_table_meanwhile_takes_no_rows_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,14 +200,13 @@ def test_who_compacts_a_table_meanwhile_takes_no_rows_away(tmp_path: Path, monke
 
     table = open_mirror_table(tmp_path, "delta")
     put(table, "1", a="A", b="B")
-    write = pq.write_table
+    finish = FileWriter.finish
 
-    def write_and_delete(*arguments: object, **named: object) -> None:
-        write(*arguments, **named)
-        others = DeltaTable(tmp_path)
-        others.delete("_id = 'b'")
+    def finish_and_delete(writer: FileWriter) -> object:
+        DeltaTable(tmp_path).delete("_id = 'b'")
+        return finish(writer)
 
-    monkeypatch.setattr(pq, "write_table", write_and_delete)
+    monkeypatch.setattr(FileWriter, "finish", finish_and_delete)
     with pytest.raises(CommitFailedError):
         put(table, "2", a="AA")
     monkeypatch.undo()

@@ -72,7 +72,8 @@ class TypedCodec(DocumentCodec):
         assert old and new
         arrays = None if self.partitions else _cast(rows, old, new)
         documents = [] if arrays else old.joined(rows)
-        own = rows.select([name for name in rows.column_names if name not in old.arrow.names])
+        made = {*old.arrow.names, *(each.name for each in self.partitions)}
+        own = rows.select([name for name in rows.column_names if name not in made])
         return self._table(own, documents, new, arrays or new.split(documents)[0])
 
     def _own(self, rows: pa.Schema) -> list[pa.Field]:
