@@ -16,7 +16,6 @@ from typing import Any, Final
 from headrace.spark.jobs.metrics import FIGURES, JobMetrics
 
 NAME: Final = "headrace-run.json"
-STARTING: Final = "starting"
 FAILED: Final = "failed"
 ENDED: Final = frozenset({"ended", FAILED, "stopped"})
 """The phases of a run that said its end."""
