@@ -1,8 +1,8 @@
-"""The base of mirrors and histories: a Delta table of rows with documents, changed in one commit with its state.
+"""The base of tables in Delta: rows with documents, changed in one commit with the table's state.
 
-A commit writes the files anew that have rows which change, with the new rows, and adds them in place of the old ones
-(`delta_files.py`); tasks may have written them (`sinks/fold_tasks.py`). Where a column's type must be another one, the
-table is written anew in that commit, the rows one batch after the other.
+A commit puts, in place of each file that has a row which changes, one without that row, and adds the new rows
+(`delta_files.py`). Tasks may have written these files (`sinks/fold_tasks.py`). Where a column's type must be another
+one, the table is written anew in that commit, one batch of rows after the other.
 """
 
 from __future__ import annotations

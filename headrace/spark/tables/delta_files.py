@@ -1,8 +1,7 @@
-"""Files of a Delta table that this program reads and writes itself: which there are, their rows, and commits of them.
+"""Files of a Delta table that this program reads and writes itself: which there are, their rows, commits of them.
 
 A merge of deltalake plans a query over the table and costs 30 to 50 ms of CPU, however few rows there are. So rows
-change by files: one that has such a row is read, a batch at a time, and its other rows are written to a new file
-with the new rows.
+change by files: a file with such a row is read, a batch at a time, and its other rows go to a new file.
 
 It is one commit: the new files are durable before it, and the old ones are the version before. A crash before the
 commit leaves files that no reader takes; upkeep removes them.
