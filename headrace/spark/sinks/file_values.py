@@ -190,9 +190,9 @@ def _in_units(units: Mapping[str, int], *, least: int = 0, multiple: int = 1) ->
     return BeforeValidator(convert)
 
 
-_SECONDS: Final = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
+_SECONDS: Final = {"day": 86_400, "hour": 3600, "minute": 60, "second": 1, "week": 604_800}
 _SECONDS_OF: Final = _SECONDS | {f"{name}s": count for name, count in _SECONDS.items()}
-_BYTES: Final = {"B": 1, "KB": 1000, "MB": 1000**2, "GB": 1000**3}
+_BYTES: Final = {"B": 1, "GB": 1000**3, "KB": 1000, "MB": 1000**2}
 _INTERVAL: Final = re.compile(
     r"(interval\s+)?(\d+(\.\d+)?\s*(microsecond|millisecond|second|minute|hour|day|week)s?(\s+|$))+", re.IGNORECASE
 )
