@@ -26,7 +26,8 @@ from headrace.query.stages.sort_stage import Sort
 from headrace.query.stages.unwind import Unwind
 from headrace.store.temporary.spill_file import SpillFolder
 from headrace.values.bson import MISSING, decode, encode, encode_in_order
-from headrace.values.bson.columns import Columns, cut_documents, field_reader
+from headrace.values.bson import columns as column_module
+from headrace.values.bson.columns import Columns, cut_documents
 from tests.differential.documents import RARE, Values
 from tests.differential.queries import filter_of
 
@@ -36,8 +37,7 @@ Document = dict[str, Any]
 @pytest.fixture(autouse=True)
 def _patterns_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "DECODED_COUNT", 0)
-    for name in ("", "_id", "a", "aa", "b", "c", "missing", "u"):
-        field_reader(name)
+    monkeypatch.setattr(column_module, "_PATTERN_COUNT_MAX", 10_000)
 
 
 def random_documents(seed: int, count: int = 30) -> tuple[Values, list[bytes]]:
@@ -118,7 +118,7 @@ def test_types_that_are_no_longer_written_are_read_as_the_codec_reads_them() -> 
 
 def test_fields_are_cut_out_in_their_order_or_not_at_all() -> None:
     documents = [encode({"a": 1, "b": [1, {"c": "x"}], "c": 2}), encode({"c": 1, "a": 2}), encode({"a": 1})]
-    assert list(Columns(("a", "c")).cut(documents)) == [encode({"a": 1, "c": 2}), None, None]
+    assert Columns(("a", "c")).cut(documents) == [encode({"a": 1, "c": 2}), None, encode({"a": 1})]
 
 
 @pytest.mark.parametrize("part", range(4))

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias
 
 from bson import Regex
 
+from headrace.clock import monotonic
 from headrace.query.match.match_expression import (
     AlwaysBoolean,
     And,
@@ -28,7 +29,7 @@ from headrace.query.match.match_expression import (
     Not,
     Or,
 )
-from headrace.time_limit import limited
+from headrace.time_limit import TookTooLong, limited
 from headrace.turns import tick
 from headrace.values.bson import MISSING
 from headrace.values.bson.columns import Columns, small_batches
@@ -36,6 +37,9 @@ from headrace.values.paths import ValueTest
 
 Keep: TypeAlias = Callable[[list[bytes]], list[bytes]]
 
+_QUICK_COUNT: Final = 16
+_QUICK_SECONDS: Final = 0.0001
+"""Values that are tested together, if the ones before took no longer than this."""
 _FIELD_COUNT_MAX: Final = 3
 """The fields of one condition; with more, it is quicker to decode the documents."""
 _BOUNDED: Final = frozenset({
@@ -116,12 +120,25 @@ def _of_several(names: tuple[str, ...], test: DocumentTest, *, is_bounded: bool)
 
 
 def _slowly(test: ValueTest, values: Sequence[Any]) -> list[bool]:
-    """The results of a test that may take long."""
-    each = limited(test)
-    results = []
-    for value in values:
+    """The results of a test that may take long: values that are tested quickly are so some at a time."""
+
+    def test_all(some: Sequence[Any]) -> list[bool]:
+        return list(map(test, some))
+
+    each, several = limited(test), limited(test_all)
+    results: list[bool] = []
+    count = 1
+    while len(results) < len(values):
         tick()
-        results.append(each(value))
+        some, began = values[len(results) : len(results) + count], monotonic()
+        try:
+            results += [each(some[0])] if count == 1 else several(some)
+        except TookTooLong:
+            if count == 1:
+                raise
+            count = 1
+        else:
+            count = min(2 * count, _QUICK_COUNT) if monotonic() - began < _QUICK_SECONDS else 1
     return results
 
 

@@ -3,93 +3,127 @@
     Columns(("city", "age")).values(documents)   → by name, the list of their values: MISSING where there is none
 
 Rule: a value is exactly what `decode` makes of it, as the codec makes it: only the documents around it are not decoded.
-A pattern walks from element to element up to the field, in C. Python passes the elements that the pattern does not
-know: those that are long or of a rare type. Where a document may have a field twice, it is decoded as a whole, so that
-all ways to read it agree.
+A pattern matches whole documents, in C: the fields that some documents had, in their order, each at most once, with the
+types and about the sizes that they had. A document that it does not match is decoded as a whole: one with a field twice
+or of another type, with a long text, or with its fields in another order.
 
-Making a pattern takes some milliseconds, so the first documents are decoded as a whole. Patterns are kept by name.
+Making a pattern takes some milliseconds, so the first documents are decoded as a whole.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import repeat
-from typing import Any, Final, Protocol
-
-from bson import InvalidBSON
+from typing import Any, Final, NamedTuple, Protocol
 
 from headrace import limits
 from headrace.values.bson.codec import decode
-from headrace.values.bson.elements import value_size
+from headrace.values.bson.elements import COUNTED, FIXED, find_element, iter_elements
 from headrace.values.bson.value_types import MISSING
 
-_FIRST: Final = 4
-"""Where the first element of a document begins."""
-_READER_COUNT: Final = 64
 FIELD_COUNT_MAX: Final = 4
 """Fields that are read; with more, it is quicker to decode the documents."""
 BATCH_COUNT: Final = 256
 """Documents whose columns are read at once: half a millisecond."""
+_SAMPLE_COUNT: Final = 32
+"""Documents of which a pattern is made."""
+_PATTERN_COUNT_MAX: Final = 4
+"""Patterns that are made for a scan, each from documents of which the last one did not match half."""
+_NAME_COUNT_MAX: Final = 64
+_SIZE_COUNT_MAX: Final = 256
+"""Sizes that a pattern tries: it takes 20 µs to make for each."""
+_BYTES_MAX: Final = 0xFFFF
+"""Bytes of a value that a pattern knows."""
+
+Sizes = dict[int, list[int]]
+"""The least and the greatest size of a field's values by their types."""
 
 
-def _sized(sizes: range, counted: int) -> bytes:
-    """A pattern for values that begin with their size, as an int32, of which `counted` bytes are counted in it; in
-    sixteens, so that few alternatives are tried."""
+def _sized(least: int, greatest: int, uncounted: int) -> bytes:
+    """A pattern for values that begin with their size, in sixteens, so that few alternatives are tried."""
     groups = []
-    for first in range(sizes.start // 16 * 16, sizes.stop, 16):
-        those = [size for size in range(first, first + 16) if size in sizes]
-        choice = b"|".join(b"\\x%02x.{%d}" % (size, size + 3 - counted) for size in those)
-        groups.append(b"(?=[\\x%02x-\\x%02x])(?:%b)" % (those[0], those[-1], choice))
-    return b"(?=.\\0\\0\\0)(?:%b)" % b"|".join(groups)
+    for first in range((least - uncounted) // 16 * 16, greatest - uncounted + 1, 16):
+        those = range(max(first, 4 - uncounted), first + 16)
+        choice = b"|".join(b"\\x%02x.{%d}" % (size & 255, size + uncounted - 1) for size in those)
+        ends = first & 255, first & 255 | 15, first >> 8
+        groups.append(b"(?=[\\x%02x-\\x%02x]\\x%02x\\0\\0)(?:%b)" % (*ends, choice))
+    return b"(?:%b)" % b"|".join(groups)
 
 
-_ELEMENT: Final = (
-    rb"(?:\x02[^\0]*+\0%b|\x10[^\0]*+\0.{4}|[\x01\x09\x11\x12][^\0]*+\0.{8}|\x07[^\0]*+\0.{12}|\x08[^\0]*+\0."
-    rb"|[\x03\x04][^\0]*+\0%b|\x0a[^\0]*+\0|\x13[^\0]*+\0.{16}|\x05[^\0]*+\0\x10\0\0\0.{17})"
-) % (_sized(range(1, 64), 0), _sized(range(5, 128), 4))
-"""The commonest elements that are short."""
-
-
-class FieldReader:
-    """Finds the field of one name in raw documents."""
-
-    __slots__ = ("match", "wanted")
-
-    def __init__(self, name: str) -> None:
-        self.wanted = name.encode() + b"\0"
-        """The bytes that each element of the field has; a field may also be called like the end of another."""
-        here = b"." + re.escape(name.encode()) + b"\\0"
-        pattern = b"(?:(?!%b)%b)*+((?=%b)%b)?+" % (here, _ELEMENT, here, _ELEMENT)
-        self.match = re.compile(pattern, re.DOTALL).match
-        """Called with a document and where an element begins: always matches. Its group is the field's element, if the
-        pattern comes that far; otherwise it ends at an element that it does not know, or at the end."""
-
-    def element(self, data: bytes, at: int) -> tuple[bytes, int] | None:
-        """The raw element of the field and where it ends, if it begins at `at` or later. Raises `bson.InvalidBSON`, if
-        it is noticed."""
-        try:
-            while True:
-                match = self.match(data, at)
-                assert match is not None
-                if match[1] is not None:
-                    return match[1], match.end()
-                at = match.end()
-                bson_type = data[at]
-                if not bson_type:
+def _pattern(documents: Sequence[bytes], names: Sequence[str]) -> tuple[bytes, list[str]] | None:
+    """A pattern of such documents with a group for each field of `names`, and these in their order; None where it would
+    be long."""
+    order: list[bytes] = []
+    found: dict[bytes, Sizes] = {}
+    counts: dict[bytes, int] = {}
+    for document in documents:
+        at = 0
+        for kind, name, start, end in iter_elements(document):
+            if name not in found:
+                order.insert(at, name)
+                found[name] = {}
+                if len(order) > _NAME_COUNT_MAX:
                     return None
-                value = data.index(b"\0", at + 1) + 1
-                end = value + value_size(bson_type, data, value)
-                if data.startswith(self.wanted, at + 1):
-                    return data[at:end], end
-                at = end
-        except (IndexError, ValueError):
-            raise InvalidBSON("a value lies beyond the end of its document") from None
+            at = order.index(name) + 1
+            counts[name] = counts.get(name, 0) + 1
+            sizes = found[name].setdefault(kind, [end - start, end - start])
+            sizes[:] = min(sizes[0], end - start), max(sizes[1], end - start)
+    pieces, wanted, size_count = [b".{4}"], [], 0
+    for name in order:
+        choices = []
+        for kind, (least, greatest) in found[name].items():
+            value = b".{%d}" % FIXED[kind]
+            if FIXED[kind] < 0:
+                size_count += greatest - least + 16
+                if COUNTED[kind] < 0 or size_count > _SIZE_COUNT_MAX or greatest > _BYTES_MAX:
+                    return None
+                value = _sized(least, greatest, COUNTED[kind])
+            choices.append(b"\\x%02x%b\\0%b" % (kind, re.escape(name), value))
+        is_wanted = name.decode() in names
+        if is_wanted:
+            wanted.append(name.decode())
+        pieces += (b"(" if is_wanted else b"(?:", b"|".join(choices), b")")
+        if counts[name] < len(documents):
+            pieces.append(b"?")
+    return b"".join(pieces) + b"\\0\\Z", wanted
 
-    def is_twice(self, data: bytes) -> bool:
-        """Whether a document has the field more than once."""
-        first = self.element(data, _FIRST)
-        return first is not None and self.element(data, first[1]) is not None
+
+class _NoMatch:
+    """In place of the match of a document that the pattern does not know."""
+
+    __slots__ = ("_groups",)
+
+    def __init__(self, count: int) -> None:
+        self._groups = (None,) * count
+
+    def __getitem__(self, group: int) -> None:
+        return None
+
+    def groups(self) -> tuple[None, ...]:
+        return self._groups
+
+    def end(self, group: int) -> int:
+        return -1
+
+
+class RawColumn(NamedTuple):
+    """The raw elements of one field in some documents."""
+
+    elements: list[bytes | None]
+    """None: the document has no such field."""
+    ends: list[int]
+    """Where the elements end in the documents."""
+    twice: list[int]
+    """The numbers of the documents that have the field more than once."""
+
+    def look_at(self, number: int, document: bytes, name: bytes) -> None:
+        """Find the field of a document that no pattern knows."""
+        found = find_element(document, name)
+        if found is not None:
+            _, start, end = found
+            self.elements[number], self.ends[number] = document[start - len(name) - 2 : end], end
+            if document.find(name + b"\0", end) > 0 and find_element(document, name, end - 4) is not None:
+                self.twice.append(number)
 
 
 def decode_elements(elements: Sequence[bytes | None]) -> list[Any]:
@@ -104,102 +138,88 @@ def decode_elements(elements: Sequence[bytes | None]) -> list[Any]:
     return [MISSING if element is None else next(left) for element in elements]
 
 
-_readers: Final[dict[str, FieldReader]] = {}
-
-
-def field_reader(name: str) -> FieldReader:
-    """The reader of a field, which takes some milliseconds to make; those made last are kept."""
-    reader = _readers.pop(name, None) or FieldReader(name)
-    _readers[name] = reader
-    if len(_readers) > _READER_COUNT:
-        _readers.pop(next(iter(_readers)), None)
-    return reader
-
-
 class Columns:
-    """Reads fields of the documents of one scan. Each is looked for behind the one before it in another document."""
+    """Reads fields of the documents of one scan."""
 
-    __slots__ = ("_decoded", "_names_left", "_readers", "names")
+    __slots__ = ("_decoded", "_match", "_no_match", "_order", "_pattern_count", "names")
 
     def __init__(self, names: Iterable[str]) -> None:
         self.names = tuple(names)
         self._decoded = 0
-        self._names_left = list(self.names)
-        self._readers: dict[str, FieldReader] = {}
+        self._match: Callable[[bytes], Any] | None = None
+        self._order: list[str] = []
+        """The fields that the pattern has, one for each of its groups."""
+        self._no_match = _NoMatch(0)
+        self._pattern_count = 0
 
     def values(self, documents: Sequence[bytes]) -> dict[str, list[Any]]:
         """The values of the documents by name. Raises `bson.InvalidBSON`, if it is noticed."""
-        if not self._is_ready(documents):
+        if not self.names:
+            return {}
+        matches, others = self._matches(documents)
+        if len(others) == len(documents):
             decoded = list(map(decode, documents))
             return {name: [document.get(name, MISSING) for document in decoded] for name in self.names}
-        columns = {}
-        for name, reader, matches in self._matches(documents):
-            elements: list[bytes | None] = [match[1] for match in matches]
-            if None in elements:
-                for number, element in enumerate(elements):
-                    if element is None:
-                        data, at = documents[number], matches[number].end()
-                        found = reader.element(data, at) or reader.element(data, _FIRST)
-                        elements[number] = found and found[0]
-            columns[name] = values = decode_elements(elements)
-            for number in _those_twice(documents, reader, elements):
-                values[number] = decode(documents[number]).get(name, MISSING)
+        columns: dict[str, list[Any]] = {}
+        rows = [match.groups() for match in matches]
+        for name, elements in zip(self._order, zip(*rows)):
+            columns[name] = decode_elements(elements)
+        for name in self.names:
+            columns.setdefault(name, [MISSING] * len(documents))
+        for number in others:
+            document = decode(documents[number])
+            for name in self.names:
+                columns[name][number] = document.get(name, MISSING)
         return columns
 
-    def cut(self, documents: Sequence[bytes]) -> Iterator[bytes | None]:
-        """Each document with these fields alone; None where they are not all found in the order expected."""
-        if not self._is_ready(documents):
-            yield from repeat(None, len(documents))
-            return
-        columns: list[list[bytes | None]] = []
-        for _, reader, matches in self._matches(documents):
-            columns.append([match[1] for match in matches])
-            for number in _those_twice(documents, reader, columns[-1]):
-                columns[-1][number] = None
-        for elements in zip(*columns):
-            if None in elements:
-                yield None
-            else:
-                body = b"".join(elements)
-                yield (len(body) + 5).to_bytes(4, "little") + body + b"\0"
+    def raw(self, documents: Sequence[bytes]) -> dict[str, RawColumn]:
+        """The raw elements of the documents by name. Raises `bson.InvalidBSON`, if it is noticed."""
+        matches, others = self._matches(documents)
+        columns = {name: RawColumn([None] * len(documents), [-1] * len(documents), []) for name in self.names}
+        for group, name in enumerate(self._order if matches else (), 1):
+            columns[name].elements[:] = [match[group] for match in matches]
+            columns[name].ends[:] = [match.end(group) for match in matches]
+        for name, column in columns.items():
+            for number in others:
+                column.look_at(number, documents[number], name.encode())
+        return columns
 
-    def _is_ready(self, documents: Sequence[bytes]) -> bool:
-        """Whether there are patterns for all fields. Called with all documents. Makes one pattern at a time, so that
-        the command may pause between them. A document shows the order of the fields."""
-        if not self._names_left:
-            return True
-        self._decoded += len(documents)
-        if self._decoded < limits.DECODED_COUNT or not documents:
-            return False
-        if not self._readers:
-            first = list(decode(documents[0]))
-            self._names_left.sort(key=lambda name: first.index(name) if name in first else len(first), reverse=True)
-        while self._names_left:
-            name = self._names_left.pop()
-            was_there = name in _readers
-            self._readers[name] = field_reader(name)
-            if not was_there and self._names_left:
-                return False
-        return True
+    def cut(self, documents: Sequence[bytes]) -> list[bytes | None]:
+        """Each document with these fields alone, in its order; None for one that the pattern does not know."""
+        matches, others = self._matches(documents)
+        bodies = [b"".join(filter(None, match.groups())) for match in matches]
+        made: list[bytes | None] = [(len(body) + 5).to_bytes(4, "little") + body + b"\0" for body in bodies]
+        if not made:
+            return [None] * len(documents)
+        for number in others:
+            made[number] = None
+        return made
 
-    def _matches(self, documents: Sequence[bytes]) -> Iterator[tuple[str, FieldReader, list[Any]]]:
-        starts: Iterable[int] = repeat(_FIRST)
-        for name, reader in self._readers.items():
-            matches = list(map(reader.match, documents, starts))
-            yield name, reader, matches
-            if len(self._readers) > 1:
-                starts = [match.end() for match in matches]  # type: ignore[union-attr]
+    def _matches(self, documents: Sequence[bytes]) -> tuple[list[Any], Sequence[int]]:
+        """The matches of the documents, and the numbers of those that do not match; no matches where none does."""
+        if self._match is None:
+            self._decoded += len(documents)
+            if self._decoded < limits.DECODED_COUNT or self._pattern_count >= _PATTERN_COUNT_MAX or not documents:
+                return [], range(len(documents))
+            self._make(documents)
+            if self._match is None:
+                return [], range(len(documents))
+        matches = list(map(self._match, documents))
+        if None not in matches:
+            return matches, ()
+        others = [number for number, match in enumerate(matches) if match is None]
+        if 2 * len(others) > len(documents):
+            self._match = None
+        return [match or self._no_match for match in matches], others
 
-
-def _those_twice(documents: Sequence[bytes], reader: FieldReader, elements: Sequence[bytes | None]) -> list[int]:
-    """The numbers of the documents that have a field more than once, of those in which an element was found."""
-    if b"".join(documents).count(reader.wanted) == len(documents) - elements.count(None):
-        return []  # its name stands once in each of these, and nowhere else
-    return [
-        number
-        for number, document in enumerate(documents)
-        if document.count(reader.wanted) > 1 and reader.is_twice(document)
-    ]
+    def _make(self, documents: Sequence[bytes]) -> None:
+        """Make a pattern."""
+        self._pattern_count += 1
+        made = _pattern(documents[:: max(1, len(documents) // _SAMPLE_COUNT)], self.names)
+        if made is not None:
+            pattern, self._order = made
+            self._no_match = _NoMatch(len(self._order))
+            self._match = re.compile(pattern, re.DOTALL).match
 
 
 def small_batches(documents: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
@@ -265,5 +285,8 @@ def cut_documents(
         yield from map(otherwise, documents)
         return
     for batch in growing_batches(documents):
-        for document, cut in zip(batch, columns.cut(batch)):
-            yield otherwise(document) if cut is None else cut
+        made = columns.cut(batch)
+        if None in made:
+            yield from (otherwise(document) if cut is None else cut for document, cut in zip(batch, made))
+        else:
+            yield from made  # type: ignore[misc]

@@ -28,10 +28,12 @@ _SIZES: Final[dict[int, tuple[int, bool]]] = {
     0x0E: (4, True), 0x0F: (0, True), 0x10: (4, False), 0x11: (8, False), 0x12: (8, False), 0x13: (16, False),
     0x7F: (0, False), 0xFF: (0, False),
 }  # fmt: skip
-_FIXED: Final = [-1] * 256
-_COUNTED: Final = [-1] * 256
+FIXED: Final = [-1] * 256
+"""The size of a value of each type that has always the same; -1 for others."""
+COUNTED: Final = [-1] * 256
+"""The bytes of a value that the int32 at its beginning does not count; -1 for types without one."""
 for _type, (_base, _counted) in _SIZES.items():
-    (_COUNTED if _counted else _FIXED)[_type] = _base
+    (COUNTED if _counted else FIXED)[_type] = _base
 
 _REGEX: Final = 0x0B
 _int32_at: Final = Struct("<i").unpack_from
@@ -54,10 +56,10 @@ _LONG_BYTES: Final = 256 * 1024
 
 def value_size(bson_type: int, data: bytes, offset: int) -> int:
     """The size in bytes of the value of this type that starts at `offset`. Raises `bson.InvalidBSON`."""
-    size = _FIXED[bson_type]
+    size = FIXED[bson_type]
     if size >= 0:
         return size
-    base = _COUNTED[bson_type]
+    base = COUNTED[bson_type]
     if base >= 0:
         try:
             return base + int(_int32_at(data, offset)[0])
@@ -76,7 +78,7 @@ def iter_elements(data: bytes, start: int = 0) -> Iterator[RawElement]:
         if name_end < 0:
             raise InvalidBSON("a field name does not end")
         value = name_end + 1
-        size = _FIXED[bson_type]
+        size = FIXED[bson_type]
         end = value + (size if size >= 0 else value_size(bson_type, data, value))
         yield bson_type, data[at + 1 : name_end], value, end
         at = end
@@ -97,10 +99,10 @@ def find_element(data: bytes, name: bytes, start: int = 0) -> tuple[int, int, in
             value = data.find(b"\0", at) + 1
             if not value:
                 raise InvalidBSON("a field name does not end")
-            size = _FIXED[bson_type]
+            size = FIXED[bson_type]
             if size >= 0:
                 at = value + size
-            elif (base := _COUNTED[bson_type]) >= 0:
+            elif (base := COUNTED[bson_type]) >= 0:
                 at = value + base + _int32_at(data, value)[0]
             else:
                 at = value + value_size(bson_type, data, value)
