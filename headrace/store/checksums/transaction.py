@@ -13,6 +13,7 @@ whether the rest is. What reads keys alone compares nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from struct import Struct
 from typing import Any, Final
 
@@ -226,24 +227,22 @@ class _CheckedCursor:
         self, prefix: bytes, count_max: int, bytes_max: int, *, backward: bool = False
     ) -> list[tuple[bytes, bytes]]:
         """The checksums are compared all at once, which takes half the time."""
-        chunk: list[tuple[bytes, bytes]] = []
-        compared: list[bytes] = []
+        items: list[tuple[bytes, bytes]] = []
         size, length = 0, len(prefix)
-        for key, stored in self._base.iterprev() if backward else self._base.iternext():
-            if key[:length] != prefix:
+        for item in islice(self._base.iterprev() if backward else self._base.iternext(), count_max):
+            items.append(item)
+            size += len(item[1])
+            if size >= bytes_max:
                 break
-            size += len(stored)
-            if size > bytes_max and chunk:
-                break
-            compared += (key, stored, _START_AGAIN)
-            chunk.append((key[length:], stored[:-4]))
-            if size >= bytes_max or len(chunk) >= count_max:
-                break
-        if size > _LONG_BYTES or crc32c(b"".join(compared)):
-            for key, stored in zip(compared[::3], compared[1::3]):
+        if size > bytes_max and len(items) > 1:
+            size -= len(items.pop()[1])
+        if items and items[-1][0][:length] != prefix:
+            items = [item for item in items if item[0][:length] == prefix]
+        if size > _LONG_BYTES or crc32c(b"".join([part for item in items for part in (*item, _START_AGAIN)])):
+            for key, stored in items:
                 if not is_intact(key, stored):
                     raise DamagedValue(self._describe(self._db, key))
-        return chunk
+        return [(key[length:], stored[:-4]) for key, stored in items]
 
     def _checked(self, items: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
         for key, stored in items:

@@ -25,6 +25,7 @@ from headrace.hashing import sha256
 from headrace.store.indexes.collated_keys import SortKey
 from headrace.store.indexes.field_keys import Encoders, FieldKeys, field_keys
 from headrace.values.bson import MISSING, decode, find_element, iter_elements
+from headrace.values.bson.columns import Columns
 from headrace.values.keystring import END
 
 
@@ -193,6 +194,7 @@ class KeyMaker:
         "_prefix",
         "_sparse",
         "_unique",
+        "columns",
         "covers",
         "made_count",
     )
@@ -210,7 +212,9 @@ class KeyMaker:
         """How many keys the last call of `keys` has made, equal ones counted each; 1 at least."""
         self._hashed = "hashed" in self._pattern.values()
         self._paths = [tuple(path.split(".")) for path in self._pattern]
-        self._names = list(dict.fromkeys(path[0].encode() for path in self._paths))
+        self.columns = Columns(dict.fromkeys(path[0] for path in self._paths))
+        """Reads the fields of many documents."""
+        self._names = [name.encode() for name in self.columns.names]
         self._fields = [
             _KeyField(
                 tuple(name.encode() for name in path), descends(kind), field_keys(kind, sort_key),
