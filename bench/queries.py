@@ -1,4 +1,5 @@
-"""What queries cost the server with indexes and without, how fast an index is built, and what it costs an insert.
+"""What queries cost the server with indexes and without, how fast an index is built, what it costs an insert, and what
+updates and deletes of many cost.
 
     python bench/queries.py                    200,000 documents; a table in Markdown
     python bench/queries.py --documents 20000
@@ -114,6 +115,32 @@ def insert_costs(target: Target, database: Any) -> str:
     return "\n".join(lines)
 
 
+def many_costs(target: Target, database: Any, count: int) -> str:
+    """What updates and deletes of many cost a document, beside an insert in batches of 1,000: the least of three
+    rounds."""
+    steps: dict[str, Callable[[Any], Any]] = {
+        "insert_many, 1,000 at a time": lambda many: [
+            many.insert_many(map(document, range(first, first + 1000))) for first in range(0, count, 1000)
+        ],
+        "update_many, $inc": lambda many: many.update_many({}, {"$inc": {"visits": 1}}),
+        "update_many, $set of a new field": lambda many: many.update_many({}, {"$set": {"flag": True}}),
+        "update_many, $inc of a path": lambda many: many.update_many(
+            {"visits": {"$gte": 0}}, {"$inc": {"address.zip": 1}}
+        ),
+        "delete_many": lambda many: many.delete_many({"visits": {"$gte": 0}}),
+    }
+    costs: dict[str, list[float]] = {name: [] for name in steps}
+    for number in range(3):
+        for name, step in steps.items():
+            cpu = target.cpu_seconds()
+            step(database[f"many{number}"])
+            costs[name].append((target.cpu_seconds() - cpu) * 1e6 / count)
+        rest(target)
+    insert = min(costs["insert_many, 1,000 at a time"])
+    lines = [f"| `{name}` | {min(used):.1f} | {min(used) / insert:.2f} |" for name, used in costs.items()]
+    return "\n".join(["| µs of CPU a document | | in inserts |", "|---|---|---|", *lines])
+
+
 def main() -> None:
     """Measure and print."""
     arguments = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -134,7 +161,7 @@ def main() -> None:
             out(f"| `{name}` | {milliseconds(target, run, 0.3, 20):.2f} | {without[name]:.2f} |\n")
         users.drop_indexes()
         rest(target)
-        out(f"\n{insert_costs(target, client.bench)}\n\n")
+        out(f"\n{insert_costs(target, client.bench)}\n\n{many_costs(target, client.bench, 20_000)}\n\n")
         for name, key in BUILT_ONLY.items():
             out(f"index on {name}: {build(target, users, key, count)}\n")
             users.drop_indexes()

@@ -20,17 +20,17 @@ Read = TypeVar("Read", bound=tuple[Any, ...])
 """A document as a walk returns it; its BSON comes last."""
 
 
-def take_chunk(walk: Iterable[Read], count_max: int) -> list[Read]:
-    """Return the documents that a scan reads from a view at once: at most `count_max`, and a bounded number of bytes. A
+def take_chunk(walk: Iterable[Read], count_max: int, bytes_max: int = limits.VIEW_CHUNK_BYTES) -> list[Read]:
+    """Return the documents that a scan reads from a view at once: at most `count_max`, and `bytes_max` of them. A
     larger document is returned alone, so that no other one is held back."""
     chunk: list[Read] = []
     size = 0
     for read in walk:
         size += len(read[-1])
-        if size > limits.VIEW_CHUNK_BYTES and chunk:
+        if size > bytes_max and chunk:
             break
         chunk.append(read)
-        if len(chunk) == count_max or size >= limits.VIEW_CHUNK_BYTES:
+        if len(chunk) == count_max or size >= bytes_max:
             break
     return chunk
 

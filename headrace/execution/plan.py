@@ -12,7 +12,7 @@ from bson import Decimal128, Int64, ObjectId
 from bson.datetime_ms import DatetimeMS
 
 from headrace import limits
-from headrace.cursors.collection_scan import WITHOUT_KEYS, check_collection, clustered_summary
+from headrace.cursors.collection_scan import WITHOUT_KEYS, check_collection, clustered_summary, take_chunk
 from headrace.cursors.index_scan import RANGE_COUNT, check_index, first_past, plan_summary, walk_keys
 from headrace.errors import CommandError
 from headrace.execution.planner.choice import NO_INDEX, Choice, choose, distinct_access, key_count
@@ -298,6 +298,20 @@ class Finder:
         else:
             for record, raw in view.scan(self._collection, after=after, backward=self.is_backward):
                 yield record, LEFT_OUT if raw is LEFT_OUT else record, raw
+
+    def chunk(
+        self, current: Callable[[], View], after: bytes | None, count_max: int, bytes_max: int
+    ) -> list[tuple[bytes, bytes, bytes]]:  # fmt: skip
+        """Return what `candidates` yields first: at least one, and at most this number of documents and bytes. May
+        pause before it has read them."""
+        if self.choice(current).access is not None or self._goes_by_id or self.walks_ids:
+            return take_chunk(self.candidates(current, after), count_max, bytes_max)
+        view = current()
+        check_collection(view, self._collection)
+        chunk = view.scan_chunk(
+            self._collection, after=after, backward=self.is_backward, count_max=count_max, bytes_max=bytes_max
+        )
+        return [(record, LEFT_OUT if raw is LEFT_OUT else record, raw) for record, raw in chunk]
 
     @property
     def _goes_by_id(self) -> bool:

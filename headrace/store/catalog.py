@@ -30,7 +30,7 @@ from headrace.store.indexes.collated_keys import key_format
 from headrace.store.indexes.index_keys import NO_TRAITS, Traits
 from headrace.store.kv import Table, Transaction
 from headrace.timeseries.series import PREFIX
-from headrace.values.bson import decode, encode, encode_in_order
+from headrace.values.bson import MISSING, decode, encode, encode_in_order
 
 BUILD_PREFIX: Final = b"build"
 VIEWS_PREFIX: Final = b"views"
@@ -56,10 +56,11 @@ def can_have_entries(spec: dict[str, Any]) -> bool:
 
 
 class Index:
-    """One index of a collection. `key_maker` and `fields` cache what follows from the rest."""
+    """One index of a collection. `document_fields`, `fields` and `key_maker` cache what follows from the rest."""
 
     __slots__ = (
         "building",
+        "document_fields",
         "fields",
         "has_entries",
         "is_clustered",
@@ -92,6 +93,7 @@ class Index:
         self.unique = self.has_entries if self.is_of_id else bool(spec.get("unique"))
         """Whether its entries are unique."""
         self.key_maker: Any = None  # a cache of `index_entries.key_maker`
+        self.document_fields: Any = MISSING  # a cache of `index_entries.fields_of`
         self.fields: Any = None  # a cache of the planner
 
     @property

@@ -7,6 +7,7 @@ client_transaction.TransactionLog   elements of the `applyOps` that the client's
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from headrace.store import entries, pre_images
@@ -74,6 +75,18 @@ class Oplog:
         txn.staged.add(position, _entry(txn, head, o, o2, position, retryable), collection.topics)
         if collection.images:
             pre_images.put(txn, collection, position, 0, txn.wall_ms, old)
+
+    def change_many(
+        self, txn: WriteTransaction, collection: Collection, head: bytes,
+        changes: Sequence[tuple[bytes, bytes | None, bytes]],
+    ) -> None:  # fmt: skip
+        """As `change`, of some that are not retryable; each is (`o`, `o2`, `old`)."""
+        first, end = txn.reserve(len(changes)), txn.entry_end
+        made = [entries.plain_entry(head, o, o2, at, end) for at, (o, o2, _) in enumerate(changes, first)]
+        txn.staged.add_many(first, made, collection.topics)
+        if collection.images:
+            for position, (_, _, old) in enumerate(changes, first):
+                pre_images.put(txn, collection, position, 0, txn.wall_ms, old)
 
     def command(
         self, txn: WriteTransaction, database: str, uuid: bytes | None, o: dict[str, Any], o2: dict[str, Any] | None,

@@ -2,8 +2,8 @@
 
 The store has one current `StoreState`. A write transaction works on drafts of what it changes (`WriteTransaction`), and
 `Store.publish` puts the next state in the place of the current one, by one assignment. A state is never changed, nor
-anything that can be reached from it; what its objects compute once and keep (`Index.key_maker`, `Index.fields`,
-`Collection.plan_cache`) follows from the rest.
+anything that can be reached from it; what its objects compute once and keep (`Index.document_fields`, `Index.fields`,
+`Index.key_maker`, `Collection.plan_cache`) follows from the rest.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace import limits
 from headrace.errors import CommandError
 from headrace.store import capped, entries
-from headrace.store.catalog import Collection
+from headrace.store.catalog import Collection, Index
 from headrace.store.catalog_draft import CatalogDraft
 from headrace.store.change_log import NO_LOG, OPLOG, ChangeLog
 from headrace.store.identity import identified, identify, with_timestamps
@@ -336,15 +336,17 @@ class WriteTransaction(View):
 
     def replace(
         self, collection: Collection, record: bytes, old: bytes, new: bytes, logged: bytes,
-        retryable: RetryableWrite | None = None,
+        retryable: RetryableWrite | None = None, fields: frozenset[str] | None = None,
     ) -> None:  # fmt: skip
         """Replace `old` by `new`; `logged` is the entry's `o`: the new document, or a `$v: 2` diff.
 
-        Both documents begin with the same `_id`. Raises 11000 where a unique index is in the way.
+        Both documents begin with the same `_id`. `fields`: all top-level fields that may differ; None: any. Raises
+        11000 where a unique index is in the way.
         """
         collection = self.catalog.current(collection)
         if collection.maintained:
-            index_entries.change(self, collection, record, old, new)
+            indexes = index_entries.affected(self, collection, len(new), fields)
+            index_entries.change(self, collection, record, old, new, indexes)
         self.kv.put(collection.number_key + record, new, db=self.tables["documents"])
         if collection.capped is not None:
             self.add_count(collection, 0, len(new) - len(old))
@@ -362,6 +364,56 @@ class WriteTransaction(View):
         self.kv.delete(collection.number_key + record, db=self.tables["documents"])
         self.add_count(collection, -1, -len(old), record)
         self._changes.change(self, collection, collection.delete_head, key_document, None, old, retryable)
+
+    def replace_many(
+        self, collection: Collection, changes: Sequence[tuple[bytes, bytes, bytes, bytes]], fields: frozenset[str]
+    ) -> int:
+        """Replace some documents; each change is (record, old, new, logged), as of `replace`. Return how many were, up
+        to the first one that an index refuses."""
+        collection = self.catalog.current(collection)
+        indexes: Sequence[Index] = ()
+        if collection.maintained:
+            indexes = index_entries.affected(self, collection, max(len(change[2]) for change in changes), fields)
+        if indexes:
+            for count, (record, old, new, _) in enumerate(changes):
+                try:
+                    index_entries.change(self, collection, record, old, new, indexes)
+                except CommandError:
+                    changes = changes[:count]
+                    break
+        prefix = collection.number_key
+        with self.kv.cursor(self.tables["documents"]) as cursor:
+            cursor.putmulti([(prefix + record, new) for record, _, new, _ in changes])
+        if collection.capped is not None:
+            self.add_count(collection, 0, sum(len(new) - len(old) for _, old, new, _ in changes))
+        logged = [(o, identify(old)[1], old) for _, old, _, o in changes]
+        self._log_many(collection, collection.update_head, logged)
+        return len(changes)
+
+    def _log_many(
+        self, collection: Collection, head: bytes, changes: Sequence[tuple[bytes, bytes | None, bytes]]
+    ) -> None:
+        """Record changes; each is (`o`, `o2`, the document before)."""
+        if self._changes is OPLOG:
+            OPLOG.change_many(self, collection, head, changes)
+            return
+        for o, o2, old in changes:
+            self._changes.change(self, collection, head, o, o2, old, None)
+
+    def delete_many(self, collection: Collection, documents: Sequence[tuple[bytes, bytes]]) -> None:
+        """Remove some documents that are there; each is (record, document)."""
+        collection = self.catalog.current(collection)
+        kv, prefix, ids, table = self.kv, collection.number_key, self.tables["ids"], self.tables["documents"]
+        logged: list[tuple[bytes, bytes | None, bytes]] = []
+        for record, old in documents:
+            key, key_document = identify(old)
+            if collection.maintained:
+                index_entries.change(self, collection, record, old, None)
+            kv.delete(bounded_key(prefix, key), db=ids)
+            kv.delete(prefix + record, db=table)
+            self.add_count(collection, -1, -len(old), record)
+            logged.append((key_document, None, old))
+        self._log_many(collection, collection.delete_head, logged)
 
     def is_locked(self, collection: Collection, record: bytes) -> bool:
         """Whether an open transaction has written the document, so that no other write may."""

@@ -32,7 +32,7 @@ from headrace.errors import CommandError
 from headrace.execution.let import variables_of
 from headrace.execution.plan import Finder, check_hint, collation_of
 from headrace.execution.time_series import bucket_hint, buckets_of
-from headrace.execution.writes.matches import MatchedDocument, Target, current, matches
+from headrace.execution.writes.matches import MatchedDocument, Target, are_unchanged, current, matches, raw_matches
 from headrace.execution.writes.measurements import check_no_transaction, delete_measurements
 from headrace.query.expressions.numbers import to_long
 from headrace.store.catalog import Collection
@@ -109,12 +109,29 @@ def run_statement(
     )
     target, one = Target(context, collection), LIMIT.of(statement)
     removed = 0
+    if not one and finder.near is None and retryable is None:
+        return _remove_all(context, target, finder)
     for match in matches(context, finder, 1 if one else None):
         if remove(context, target, finder, match, retryable) is not None:
             context.metrics["document.deleted"] += 1
             removed += 1
             if one:
                 break
+    return removed
+
+
+def _remove_all(context: CommandContext, target: Target, finder: Finder) -> int:
+    """Delete all that match; return how many."""
+    removed = 0
+    for matched, pause_count in raw_matches(context, finder):
+        if not context.has_locks and are_unchanged(context, target, matched, pause_count):
+            context.txn.delete_many(target.collection, matched)
+            gone = len(matched)
+        else:
+            each = (MatchedDocument(record, raw, decode(raw), pause_count) for record, raw in context.paced(matched))
+            gone = sum(remove(context, target, finder, match, None) is not None for match in each)
+        context.metrics["document.deleted"] += gone
+        removed += gone
     return removed
 
 

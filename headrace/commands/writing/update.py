@@ -11,7 +11,7 @@ from bson import Timestamp
 
 from headrace import limits
 from headrace.commands.requirements import writes
-from headrace.commands.writing.write_again import HARMLESS, again, found, one_id
+from headrace.commands.writing.write_again import again, found, one_id
 from headrace.dispatch.arguments import Field, Fields, array, document, raw_documents, without_effect
 from headrace.dispatch.collection_uuid import COLLECTION_UUID
 from headrace.dispatch.command import Command
@@ -45,7 +45,7 @@ from headrace.execution.plan import Finder, check_hint, collation_of
 from headrace.execution.time_series import bucket_hint, buckets_of
 from headrace.execution.writes.matches import MatchedDocument, Target, created, first_match, matches, missing
 from headrace.execution.writes.measurements import check_no_transaction
-from headrace.execution.writes.updates import Applier, Changed, parsed
+from headrace.execution.writes.updates import HARMLESS, Applier, Changed, parsed
 from headrace.query.match.text_match import has_text
 from headrace.query.pipeline import check_stage_names
 from headrace.query.sort import parse_sort
@@ -207,7 +207,7 @@ def _update_one(
     if applied.change is not None:
         new = encode(applied.document)
         logged = encode(applied.change.entry) if type(applied.change) is Diff else new
-        txn.replace(collection, record, old, new, logged, retryable)
+        txn.replace(collection, record, old, new, logged, retryable, update.fields)
         engine.metrics["document.updated"] += 1
     engine.metrics["operations.update"] += 1
     engine.store.id_uses[collection.number] += 1
@@ -263,11 +263,17 @@ def _run_statement(
     target = Target(context, collection)
     applier = Applier(context, target, statement, update, finder, request.body, retryable)
     outcome = Outcome()
-    for changed in _changes(context, finder, applier, statement, collation):
-        outcome.matched += 1
-        if changed.after is not None:
-            outcome.modified += 1
-            context.metrics["document.updated"] += 1
+    if MULTI.of(statement) and finder.near is None:
+        for matched, modified in applier.change_all():
+            outcome.matched += matched
+            outcome.modified += modified
+            context.metrics["document.updated"] += modified
+    else:
+        for changed in _changes(context, finder, applier, statement, collation):
+            outcome.matched += 1
+            if changed.after is not None:
+                outcome.modified += 1
+                context.metrics["document.updated"] += 1
     if not outcome.matched and upsert:
         outcome.upserted = applier.insert(statement["q"])
     return outcome

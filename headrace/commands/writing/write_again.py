@@ -25,6 +25,7 @@ from headrace.dispatch.request import Request
 from headrace.dispatch.retryable_writes import begin_plain, put_reply
 from headrace.dispatch.sessions import raw_lsid
 from headrace.errors import CommandError
+from headrace.execution.writes.updates import HARMLESS
 from headrace.store.catalog import Collection
 from headrace.store.write_transaction import RetryableWrite, WriteTransaction
 from headrace.values.bson import value_size
@@ -125,7 +126,3 @@ def found(txn: WriteTransaction, collection: Collection, key: bytes) -> tuple[by
         return None
     match = txn.by_id(collection, key)
     return None if match is None or len(match[1]) > limits.KEYS_BYTES else match
-
-
-HARMLESS: Final = frozenset({"changeStreamPreAndPostImages"})
-"""The options of a collection that change nothing about how a document is found and changed."""

@@ -14,12 +14,11 @@ index, where it may meet a document again after the change of a key: records are
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 from headrace import limits
-from headrace.cursors.collection_scan import take_chunk
 from headrace.cursors.index_scan import SeenRecords
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.lock_waits import wait_until_unlocked
@@ -38,6 +37,7 @@ from headrace.store.catalog import Collection, Index
 from headrace.store.view import LEFT_OUT
 from headrace.timeseries.series import is_buckets
 from headrace.values.bson import decode
+from headrace.values.bson.columns import BATCH_COUNT
 
 
 class MatchedDocument(NamedTuple):
@@ -82,39 +82,79 @@ def matches(context: CommandContext, finder: Finder, wanted: int | None = None) 
     if finder.near is not None:
         yield from _near_matches(context, finder)
         return
-    predicate = finder.predicate
-    count_max = wanted or limits.VIEW_CHUNK_COUNT
+    predicate, first, share = finder.predicate, wanted or limits.VIEW_CHUNK_COUNT, _Share()
+    pieces = _pieces(context, finder, share, first, limits.VIEW_CHUNK_COUNT, limits.VIEW_CHUNK_BYTES, wanted)
+    for piece, pause_count in pieces:
+        for record, raw in piece:
+            context.tick()
+            document = decode(raw)
+            if predicate is None or pause_count == _BEFORE or predicate(document):
+                share.matched_count += 1
+                yield MatchedDocument(record, raw, document, pause_count)
+
+
+Matches = Sequence[tuple[bytes, bytes]]
+"""(record, raw document) of some documents."""
+
+
+def raw_matches(context: CommandContext, finder: Finder) -> Iterator[tuple[Matches, int]]:
+    """Yield what matches a filter without a `$near`, some documents at a time, and the context's `pause_count` when
+    they were read. They are not decoded where columns say whether they match."""
+    predicate, keep, share = finder.predicate, finder.keeper(), _Share()
+    pieces = _pieces(context, finder, share, limits.VIEW_CHUNK_COUNT, BATCH_COUNT, limits.COLUMN_BYTES, None)
+    for piece, pause_count in pieces:
+        if predicate is None or pause_count == _BEFORE:
+            matched = piece
+        elif keep is not None:
+            records = {id(raw): record for record, raw in piece}
+            matched = [(records[id(raw)], raw) for raw in keep([raw for _, raw in piece])]
+        else:
+            matched = [item for item in context.paced(piece) if predicate(decode(item[1]))]
+        if matched:
+            share.matched_count += len(matched)
+            yield matched, pause_count
+
+
+class _Share:
+    """How many documents a scan has examined, and how many of them match."""
+
+    __slots__ = ("examined_count", "matched_count")
+
+    def __init__(self) -> None:
+        self.examined_count = self.matched_count = 0
+
+
+def _pieces(
+    context: CommandContext, finder: Finder, share: _Share, count: int, count_max: int, bytes_max: int,
+    wanted: int | None,
+) -> Iterator[tuple[Matches, int]]:  # fmt: skip
+    """Yield what may match, each document once; with `_BEFORE` what a reader process has found to match. `count`: of
+    the first piece."""
     after: bytes | None = None
     seen: SeenRecords | None = None
-    examined_count = matched_count = 0
     while True:
-        if after is not None and context.pause_count and 2 * matched_count <= examined_count:
+        if after is not None and context.pause_count and 2 * share.matched_count <= share.examined_count:
             after = yield from _asked_matches(context, finder, after, wanted)
-        pause_count = context.pause_count  # a pause may come while the piece is read
-        piece = take_chunk(finder.candidates(context.current_view, after), count_max)
+        context.tick()  # rather than while the piece is read
+        pause_count = context.pause_count
+        piece = finder.chunk(context.current_view, after, count, bytes_max)
         if (running := running_command()) is not None:
             finder.note_examined(sum(record is not LEFT_OUT for _, record, _ in piece), len(piece))
             running.scan_bytes = sum(len(raw) for _, _, raw in piece)
-        if seen is None and finder.may_repeat:
-            seen = SeenRecords(memory_of(context, {}).add)
-        for _, record, raw in piece:
-            context.tick()
-            if record is LEFT_OUT or (seen is not None and not seen.is_new(record)):
-                continue
-            document = decode(raw)
-            if predicate is None or predicate(document):
-                matched_count += 1
-                yield MatchedDocument(record, raw, document, pause_count)
         if not piece:
             return
-        examined_count += len(piece)
+        if seen is None and finder.may_repeat:
+            seen = SeenRecords(memory_of(context, {}).add)
+        shown = [(record, raw) for _, record, raw in piece if record is not LEFT_OUT]
+        yield shown if seen is None else [item for item in shown if seen.is_new(item[0])], pause_count
+        share.examined_count += len(piece)
         after = piece[-1][0]
-        count_max = min(2 * count_max, limits.VIEW_CHUNK_COUNT)
+        count = min(2 * count, count_max)
 
 
 def _asked_matches(
     context: CommandContext, finder: Finder, after: bytes, wanted: int | None
-) -> Generator[MatchedDocument, None, bytes]:
+) -> Generator[tuple[Matches, int], None, bytes]:
     """Yield the next matches of a scan as long as a reader process finds them; return the position after them."""
     fields, collection, variables = finder.scan_fields, finder.collection, finder.variables
     if fields is None or not isinstance(variables, CommandVariables) or variables.client is None:
@@ -128,9 +168,7 @@ def _asked_matches(
         except NotAnswered:
             break
         found = decode(reply)
-        for record, raw in zip(found["records"], found["documents"]):
-            context.tick()
-            yield MatchedDocument(record, raw, decode(raw), _BEFORE)
+        yield list(zip(found["records"], found["documents"])), _BEFORE
         after = found["after"]
         if found["isAll"]:
             break
@@ -189,6 +227,14 @@ def is_unchanged(context: CommandContext, target: Target, match: MatchedDocument
     if match.pause_count == context.pause_count:
         return True
     return context.txn.by_record(target.collection, match.record) == match.raw
+
+
+def are_unchanged(context: CommandContext, target: Target, matches: Matches, pause_count: int) -> bool:
+    """As `is_unchanged`, of documents that matched at `pause_count`."""
+    if pause_count == context.pause_count:
+        return True
+    collection = target.collection
+    return all(context.txn.by_record(collection, record) == raw for record, raw in matches)
 
 
 def measure(context: CommandContext, target: Target) -> None:

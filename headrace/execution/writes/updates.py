@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from copy import copy
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -15,9 +16,19 @@ from headrace.dispatch.lock_waits import wait_until_unlocked
 from headrace.errors import CommandError
 from headrace.execution.plan import Finder, collation_of
 from headrace.execution.writes.inserts import insert
-from headrace.execution.writes.matches import MatchedDocument, Target, current, is_unchanged, measure
+from headrace.execution.writes.matches import (
+    MatchedDocument,
+    Matches,
+    Target,
+    are_unchanged,
+    current,
+    is_unchanged,
+    measure,
+    raw_matches,
+)
 from headrace.execution.writes.validation import Validator
 from headrace.query.update import Diff, Update, UpdateContext, parse_update, upsert_document
+from headrace.query.update.sliced_update import SlicedUpdate, sliced_update
 from headrace.store.catalog import Collection
 from headrace.store.write_transaction import RetryableWrite, WriteTransaction
 from headrace.time_limit import run_limited
@@ -52,6 +63,10 @@ def _has_no_time(document: dict[str, Any]) -> bool:
 
 def _try(write: tuple[Collection, bytes, bytes, bytes, bytes], txn: WriteTransaction) -> None:
     txn.replace(*write)
+
+
+HARMLESS: Final = frozenset({"changeStreamPreAndPostImages"})
+"""The options of a collection that change nothing about how a document is found and changed."""
 
 
 class Changed(NamedTuple):
@@ -117,8 +132,41 @@ class Applier:
             write = target.collection, match.record, match.raw, new, logged
             if context.has_locks and not wait_until_unlocked(context, partial(_try, write)):
                 continue
-            context.txn.replace(*write, self._retryable)
+            context.txn.replace(*write, self._retryable, self._update.fields)
             return Changed(match.document, applied.document)
+
+    def change_all(self) -> Iterator[tuple[int, int]]:
+        """Change all that match, some documents at a time; yields how many matched, and how many of these are changed.
+        The filter has no `$near`."""
+        context, times = self._context, self._shared_context
+        sliced = None if times is None or self._retryable is not None else sliced_update(self._update, times)
+        for matches, pause_count in raw_matches(context, self._finder):
+            yield from self._change_some(sliced, matches, pause_count)
+
+    def _change_some(
+        self, sliced: SlicedUpdate | None, matches: Matches, pause_count: int
+    ) -> Iterator[tuple[int, int]]:  # fmt: skip
+        context, target, results = self._context, self._target, None
+        is_plain = not context.has_locks and target.collection.options.keys() <= HARMLESS
+        if sliced is not None and is_plain and are_unchanged(context, target, matches, pause_count):
+            results = sliced.apply([raw for _, raw in matches])
+        if sliced is None or results is None:
+            yield from self._change_each(matches, pause_count)
+            return
+        changes = [(*match, *result) for match, result in zip(matches, results) if result is not None]
+        done = context.txn.replace_many(target.collection, changes, sliced.fields) if changes else 0
+        if done == len(changes):
+            yield len(matches), done
+            return
+        refused = next(number for number, match in enumerate(matches) if match[0] == changes[done][0])
+        yield refused, done
+        yield from self._change_each(matches[refused:], pause_count)
+
+    def _change_each(self, matches: Matches, pause_count: int) -> Iterator[tuple[int, int]]:
+        for record, raw in self._context.paced(matches):
+            changed = self.change(MatchedDocument(record, raw, decode(raw), pause_count))
+            if changed is not None:
+                yield 1, int(changed.after is not None)
 
     def _context_of(self, document: dict[str, Any]) -> UpdateContext:
         positional = self._finder.positional(document) if self._update.needs_position else None

@@ -24,23 +24,29 @@ TopLevelLeaves = tuple[tuple[str, UpdateLeafNode, tuple[str]], ...]
 class OperatorUpdate(Update):
     """An update tree. `_flat` lists its leaves if all are top-level fields that `_apply_flat` can handle; or None."""
 
-    __slots__ = ("_flat", "_has_dollar", "_has_rename", "_needs_position", "_tree")
+    __slots__ = ("_fields", "_flat", "_has_dollar", "_has_rename", "_needs_position", "_tree")
     kind = "operators"
 
     def __init__(
         self, tree: UpdateObjectNode, flat: TopLevelLeaves | None, has_rename: bool, needs_position: bool
     ) -> None:
         self._tree = tree
+        self._fields = frozenset(tree.children)
         self._flat = flat
         self._has_rename = has_rename
         self._needs_position = needs_position
-        self._has_dollar = any(name.startswith("$") for name in tree.children)
+        self._has_dollar = any(name.startswith("$") for name in self._fields)
         """Whether it changes top-level fields whose names begin with a dollar sign."""
 
     @property
     def needs_position(self) -> bool:
         """Whether a path contains `$`."""
         return self._needs_position
+
+    @property
+    def fields(self) -> frozenset[str]:
+        """The first names of its paths."""
+        return self._fields
 
     def apply(self, document: dict[str, Any], context: UpdateContext) -> Applied:
         applied = self._applied(document, context)

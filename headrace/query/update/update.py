@@ -69,6 +69,11 @@ class Update:
         """Whether a path contains `$`, so that `apply` needs `UpdateContext.positional`."""
         return False
 
+    @property
+    def fields(self) -> frozenset[str] | None:
+        """The top-level fields that it reads and may change; None if these may be any."""
+        return None
+
     def apply(self, document: dict[str, Any], context: UpdateContext) -> Applied:
         """The document after the update, with `_id` first.
 

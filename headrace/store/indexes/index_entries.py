@@ -23,11 +23,12 @@ from headrace.store.indexes.geo_keys import GeoKeyMaker, flat_path, geo_paths
 from headrace.store.indexes.index_keys import CUT_BYTES, NO_TRAITS, UNBOUNDED, KeyMaker, Traits
 from headrace.store.indexes.text_keys import TextKeyMaker, is_text
 from headrace.store.indexes.wildcard_keys import WildcardKeyMaker, wildcard_of
-from headrace.values.bson import decode
+from headrace.values.bson import MISSING, decode
 from headrace.values.bson.to_string import to_string
 
 if TYPE_CHECKING:
     from headrace.query.collation import Collation
+    from headrace.query.match import Predicate
     from headrace.store.write_transaction import WriteTransaction
 
 Entry = tuple[bytes, bool]
@@ -83,7 +84,7 @@ def collation_of_index(index: Index) -> Collation | None:
     return parse_collation(spec)
 
 
-def _filter_of(index: Index, collation: Collation | None) -> Callable[[dict[str, Any]], bool] | None:
+def _filter_of(index: Index, collation: Collation | None) -> Predicate | None:
     """Whether a partial index holds a document at all."""
     spec = index.spec.get("partialFilterExpression")
     if spec is None:
@@ -99,11 +100,15 @@ def stored_entries(index: Index, record: bytes, document: bytes) -> dict[bytes, 
     return dict.fromkeys(keys, record) if index.unique else {key + record: b"" for key in keys}
 
 
-def to_add(txn: WriteTransaction, collection: Collection, document: bytes, record: bytes | None) -> list[Entry]:
-    """The entries of a new document in all indexes. Raises 11000 where a unique one is another's, 171, 201, 16746."""
+def to_add(
+    txn: WriteTransaction, collection: Collection, document: bytes, record: bytes | None,
+    indexes: Sequence[Index] | None = None,
+) -> list[Entry]:  # fmt: skip
+    """The entries of a new document in all indexes, or in `indexes`. Raises 11000 where a unique one is another's, 171,
+    201, 16746."""
     entries: list[Entry] = []
     left, whole = txn.store.index_key_count_max, _whole(collection, document)
-    for index in collection.maintained:
+    for index in collection.maintained if indexes is None else indexes:
         if index.building:
             keys = _keys_for_building(txn, collection, index, document, record, left)
         else:
@@ -258,11 +263,41 @@ def of_many(
     return sorted(items)
 
 
-def change(txn: WriteTransaction, collection: Collection, record: bytes, old: bytes, new: bytes | None) -> None:
-    """Move the entries of a record from `old` to `new` (None: the document goes); what stays is not written again."""
-    added = dict.fromkeys(to_add(txn, collection, new, record) if new is not None else ())
+def affected(
+    txn: WriteTransaction, collection: Collection, size: int, fields: frozenset[str] | None
+) -> Sequence[Index]:  # fmt: skip
+    """The indexes in which the entries of a document may change with these top-level fields of it; None: with any.
+
+    `size`: the bytes of the new document. One that may have too many keys is looked at in all indexes.
+    """
+    indexes = collection.maintained
+    if fields is None or size // _KEY_BYTES_MIN * len(indexes) > txn.store.index_key_count_max:
+        return indexes
+    return [index for index in indexes if (read := fields_of(index)) is None or not fields.isdisjoint(read)]
+
+
+def fields_of(index: Index) -> frozenset[str] | None:
+    """The top-level fields of a document that its entries in an index follow from; None: any may be among them."""
+    if index.document_fields is MISSING:
+        is_of_paths = isinstance(key_maker(index), KeyMaker | GeoKeyMaker)
+        covers = _filter_of(index, None)
+        covered = set() if covers is None else covers.fields()
+        read = {path.partition(".")[0] for path in index.spec["key"]}
+        index.document_fields = frozenset(read | covered) if is_of_paths and covered is not None else None
+    return index.document_fields  # type: ignore[no-any-return]
+
+
+def change(
+    txn: WriteTransaction, collection: Collection, record: bytes, old: bytes, new: bytes | None,
+    indexes: Sequence[Index] | None = None,
+) -> None:  # fmt: skip
+    """Move the entries of a record from `old` to `new` (None: the document goes) in all indexes, or in `indexes`; what
+    stays is not written again."""
+    if indexes is None:
+        indexes = collection.maintained
+    added = dict.fromkeys(to_add(txn, collection, new, record, indexes) if new is not None else ())
     table, kv, whole = txn.tables["indexes"], txn.kv, _whole(collection, old)
-    for index in collection.maintained:
+    for index in indexes:
         unique = index.unique
         for key in keys_before(index, old, whole):
             if (key, unique) in added and not index.building:
