@@ -235,15 +235,22 @@ def _advance(path: RemainingPath, container: Any) -> tuple[RemainingPath, Any]:
     return (), value
 
 
-def parse_sort(spec: dict[str, Any], collation: Collation | None = None, *, score: TextScore | None = None) -> SortKey:
+def parse_sort(
+    spec: dict[str, Any],
+    collation: Collation | None = None,
+    *,
+    score: TextScore | None = None,
+    natural: bool = True,
+) -> SortKey:
     """The sort that a specification spells; an empty one sorts nothing.
 
     Raises 13103 for too many paths, 15974 and 15975 for values that are no direction, 16410, 15998, 40352 and
     40353 for bad names, 31138 and 40218 for `$meta`. `score`: that of a text search; None where there is none.
+    `natural`: whether it may be `$natural`, as of a find.
     """
     if len(spec) > limits.SORT_FIELD_COUNT_MAX:
         raise CommandError(13103, f"too many compound keys: the limit is {limits.SORT_FIELD_COUNT_MAX}")
-    if "$natural" in spec:
+    if natural and "$natural" in spec:
         return _parse_natural(spec, collation)
     paths = []
     for path, direction in spec.items():

@@ -1,5 +1,6 @@
 """Accumulators of `$group`, of window functions and of the expressions of the same names."""
 
 from headrace.query.accumulators.accumulator import Accumulator, parse_accumulator
+from headrace.query.accumulators.operands import check_n
 
-__all__ = ["Accumulator", "parse_accumulator"]
+__all__ = ["Accumulator", "check_n", "parse_accumulator"]

@@ -106,7 +106,7 @@ def _parse_ranked(name: str, spec: Any, context: ParseContext) -> Accumulator:
     given = read_rank_arguments(name, spec)
     single = not name.endswith("N")
     n = 1 if single else _read_n(given["n"], context)
-    key = parse_sort(given["sortBy"], context.collation).key
+    key = parse_sort(given["sortBy"], context.collation, natural=False).key
     output = parse_expression(given["output"], context).evaluate
     bottom = name.startswith("$bottom")
     return Accumulator(lambda: TopBottom(n, bottom, single), lambda env: (key(env.root), output(env)))

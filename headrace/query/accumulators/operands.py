@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from headrace.errors import CommandError
-from headrace.query.expressions.numbers import NUMBERS, double_of, int64_of
+from headrace.query.expressions.numbers import NUMBERS, coerced_to_long, double_of, int64_of, integral
 from headrace.query.expressions.value_text import as_text
 from headrace.values.bson import type_name
 
@@ -21,11 +21,16 @@ def check_group_n(value: Any) -> int:
 
 
 def check_n(value: Any) -> int:
-    """The operand `n` as an int. Raises 5787902 or 5787903 if it is not integral, 5787908 if it is not positive."""
-    number = int64_of(value)
-    if number is None:
-        code = 5787903 if type(value) in NUMBERS else 5787902
-        raise CommandError(code, f"Value for 'n' must be of integral type, but found {as_text(value)}")
+    """The operand `n` as an int.
+
+    Raises 5787902 for other types, 31109 and 5787903 for numbers that are not integral, 5787908 for those that are not
+    positive.
+    """
+    if type(value) not in NUMBERS:
+        raise CommandError(5787902, f"Value for 'n' must be of integral type, but found {as_text(value)}")
+    number = coerced_to_long(value)
+    if integral(value) is None:
+        raise CommandError(5787903, f"Value for 'n' must be of integral type, but found {as_text(value)}")
     if number <= 0:
         raise CommandError(5787908, f"'n' must be greater than 0, found {number}")
     return number
@@ -34,10 +39,11 @@ def check_n(value: Any) -> int:
 def read_n_arguments(name: str, argument: Any, *extra: str) -> dict[str, Any]:
     """The operands `{n, input}` of $firstN, $lastN, $minN, $maxN, and `extra` ones.
 
-    Raises 5787801 and 5787901 to 5787907.
+    Raises 5787801, 5787900, and 5787901 to 5787907.
     """
     if type(argument) is not dict:
-        raise CommandError(5787801, f"specification must be an object; found {name}: {type_name(argument)}")
+        code = 5787900 if name in ("$maxN", "$minN") else 5787801
+        raise CommandError(code, f"specification must be an object; found {name}: {type_name(argument)}")
     for field in argument:
         if field not in ("n", "input", *extra):
             raise CommandError(5787901, f"Unknown argument for 'n' operator: {field}")

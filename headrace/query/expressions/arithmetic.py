@@ -18,6 +18,7 @@ from headrace.query.expressions.numbers import (
     INT64_MIN,
     INTEGERS,
     NUMBERS,
+    coerced_to_long,
     decimal_of,
     decimal_value,
     double_of,
@@ -72,7 +73,8 @@ def _shifted_date(total: Total) -> DatetimeMS:
     return DatetimeMS(math.floor(value + 0.5) if type(value) is float else int(value))
 
 
-def _subtract(left: Any, right: Any) -> Any:
+def subtract(left: Any, right: Any) -> Any:
+    """The value of `$subtract`. Raises 16556 and 16613 for other types, 15 for a date that is too far."""
     kinds = (type(left), type(right))
     if kinds[0] in NUMBERS and kinds[1] in NUMBERS:
         if Decimal128 in kinds:
@@ -91,7 +93,7 @@ def _date_minus(left: DatetimeMS, right: Any) -> Any:
     if type(right) is DatetimeMS:
         number = int(left) - int(right)
     elif type(right) in NUMBERS:
-        number = int(left) - to_long(right)
+        number = int(left) - coerced_to_long(right)
     else:
         raise CommandError(16613, f"can't $subtract {type_name(right)} from Date")
     if not fits_long(number):
@@ -106,7 +108,7 @@ def _make_multiply(*operands: Evaluate) -> Evaluate:
         for operand in operands:
             value = operand(env)
             if type(value) in NUMBERS:
-                product = _times(product, value)
+                product = times(product, value)
             elif is_nullish(value):
                 return None
             else:
@@ -116,7 +118,8 @@ def _make_multiply(*operands: Evaluate) -> Evaluate:
     return evaluate
 
 
-def _times(left: Any, right: Any) -> Any:
+def times(left: Any, right: Any) -> Any:
+    """The product of two numbers."""
     if type(left) is Decimal128 or type(right) is Decimal128:
         return wrap(CONTEXT.multiply(decimal_of(left), decimal_of(right)))
     if type(left) is float or type(right) is float:
@@ -124,7 +127,8 @@ def _times(left: Any, right: Any) -> Any:
     return integer_result(int(left) * int(right), left, right)
 
 
-def _divide(left: Any, right: Any) -> Any:
+def divide(left: Any, right: Any) -> Any:
+    """The value of `$divide`. Raises 16608 for zero and 16609 for other types."""
     if type(left) in NUMBERS and type(right) in NUMBERS:
         if double_of(right) == 0:
             raise CommandError(16608, "can't $divide by zero")
@@ -290,7 +294,7 @@ def _single(name: str, function: Callable[[Any], Any]) -> OperatorParser:
 OPERATORS: Final[dict[str, OperatorParser]] = {
     "$abs": _single("$abs", _abs),
     "$add": variadic(Operator("$add", _make_add, associative=True, commutative=True)),
-    "$divide": positional(Operator("$divide", binary(_divide)), 2),
+    "$divide": positional(Operator("$divide", binary(divide)), 2),
     "$exp": _single("$exp", _exp),
     "$ln": _single("$ln", _ln),
     "$log": positional(Operator("$log", binary(_log)), 2),
@@ -300,5 +304,5 @@ OPERATORS: Final[dict[str, OperatorParser]] = {
     "$pow": positional(Operator("$pow", binary(_pow)), 2),
     "$sigmoid": _single("$sigmoid", _sigmoid),
     "$sqrt": _single("$sqrt", _sqrt),
-    "$subtract": positional(Operator("$subtract", binary(_subtract)), 2),
+    "$subtract": positional(Operator("$subtract", binary(subtract)), 2),
 }

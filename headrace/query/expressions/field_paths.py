@@ -134,22 +134,22 @@ def _variable(name: str, steps: tuple[str, ...], context: ParseContext) -> Expre
 
 
 def checked_path(path: str) -> tuple[str, ...]:
-    """The field names of a dotted path. Raises 40352, 40353, 15998, 16410, 16411, 5984700 for an invalid FieldPath."""
+    """The field names of a dotted path. Raises 40352, 40353, 15998, 16410, 16411, 15 for an invalid FieldPath."""
     if not path:
         raise CommandError(40352, "FieldPath cannot be constructed with empty string")
     if path.endswith("."):
         raise CommandError(40353, "FieldPath must not end with a '.'.")
     steps = tuple(path.split("."))
-    check_length(steps)
+    check_length(steps, 15)
     for name in steps:
         check_field_name(name)
     return steps
 
 
-def check_length(steps: tuple[str, ...]) -> None:
-    """Raises 5984700 for a path longer than any document is deep."""
+def check_length(steps: tuple[str, ...], code: int) -> None:
+    """Raises `code` for a path longer than any document is deep."""
     if len(steps) > limits.PATH_COMPONENT_COUNT_MAX:
-        raise CommandError(5984700, "FieldPath is too long")
+        raise CommandError(code, "FieldPath is too long")
 
 
 def check_field_name(name: str) -> None:

@@ -141,6 +141,13 @@ def nearest_int(value: Any) -> int:
     return max(INT32_MIN, min(INT32_MAX, to_long(value)))
 
 
+def coerced_to_long(value: Any) -> int:
+    """The number as `to_long`. Raises 31109 for a double beyond 64 bits or NaN, 16004 for other types."""
+    if type(value) is float and not INT64_MIN <= value < 2.0**63:
+        raise CommandError(31109, f"Can't coerce out of range value {value} to long")
+    return to_long(value)
+
+
 def to_long(value: Any) -> int:
     """The number truncated and saturated to 64 bits, NaN as 0, as the server coerces to long.
 

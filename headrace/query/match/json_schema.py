@@ -65,6 +65,10 @@ def _schemas(name: str, argument: Any) -> list[ValueTest]:
 def _names(name: str, argument: Any) -> frozenset[str]:
     _need(type(argument) is list, name, "an array")
     _need(bool(argument), name, "a non-empty array", 9)
+    return _strings(name, argument)
+
+
+def _strings(name: str, argument: list[Any]) -> frozenset[str]:
     _need(all(type(item) is str for item in argument), name, "an array of strings")
     _need(len(set(argument)) == len(argument), name, "an array of unique strings", 9)
     return frozenset(argument)
@@ -129,27 +133,22 @@ def _pattern(argument: Any, schema: dict[str, Any]) -> ValueTest:
 def _type(argument: Any, schema: dict[str, Any]) -> ValueTest:
     names = argument if type(argument) is list else [argument]
     _need(bool(names), "type", "a non-empty array", 9)
-    _need(all(type(name) is str for name in names), "type", "a string or an array of strings")
-    for name in names:
+    for name in _strings("type", names):
         _need(name in JSON_TYPES, "type", f"a type of JSON Schema, not {name}", 2 if name != "integer" else 9)
     return has_type(frozenset().union(*(JSON_TYPES[name] for name in names)))
 
 
 def _bson_type(argument: Any, schema: dict[str, Any]) -> ValueTest:
     _need("type" not in schema, "bsonType", "without 'type'", 9)
-    names = argument if type(argument) is list else [argument]
-    _need(all(type(name) is str for name in names), "bsonType", "a string or an array of strings")
+    _strings("bsonType", argument if type(argument) is list else [argument])
     return has_type(parse_types(argument, "bsonType"))
 
 
 def _enum(argument: Any, schema: dict[str, Any]) -> ValueTest:
     _need(type(argument) is list, "enum", "an array")
     _need(bool(argument), "enum", "a non-empty array", 9)
-    return _is_one_of(argument)
-
-
-def _is_one_of(wanted: list[Any]) -> ValueTest:
-    keys = frozenset(hash_key(unordered(item)) for item in wanted)
+    keys = frozenset(hash_key(unordered(item)) for item in argument)
+    _need(len(keys) == len(argument), "enum", "an array of unique values", 9)
     return lambda value: hash_key(unordered(value)) in keys
 
 
@@ -181,6 +180,8 @@ def _pattern_properties(argument: Any, schema: dict[str, Any]) -> ValueTest:
 
 def _additional_properties(argument: Any, schema: dict[str, Any]) -> ValueTest:
     _need(type(argument) in (bool, dict), "additionalProperties", "an object or a boolean")
+    for name in ("properties", "patternProperties"):
+        _need(type(schema.get(name, {})) is dict, name, "an object")
     known = frozenset(schema.get("properties", {}))
     patterns = [compile_pattern(pattern).matches for pattern in schema.get("patternProperties", {})]
     rest = _schema("additionalProperties", argument) if type(argument) is dict else lambda value: argument

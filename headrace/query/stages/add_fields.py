@@ -38,7 +38,7 @@ def _parse_fields(spec: Document, context: PipelineContext) -> DocumentFunction:
     tree = _tree(spec, context.expression)
     if not any(type(branch) is dict for branch in tree.values()):
         return _flat(tuple(tree.items()))
-    return lambda document: _with_tree(document, document, tree)
+    return lambda document: with_fields(document, document, tree)
 
 
 def _tree(spec: Document, parse: Callable[[Any], Any]) -> FieldTree:
@@ -66,23 +66,20 @@ def _add(tree: FieldTree, steps: tuple[str, ...], value: Any, path: str, parse: 
         raise CommandError(
             40181, "an expression specification must contain exactly one field, the name of the expression"
         )
-    _put(tree, steps, parse(value), path)
+    put_field(tree, steps, parse(value), path, 40176)
 
 
-def _put(tree: FieldTree, steps: tuple[str, ...], evaluate: DocumentFunction, path: str) -> None:
-    check_length(steps)
+def put_field(tree: FieldTree, steps: tuple[str, ...], evaluate: Callable[[Any], Any], path: str, code: int) -> None:
+    """Put the function that computes a field into the tree. Raises `code` where a field of the tree contains it."""
+    check_length(steps, 5984700)
     *parents, last = steps
     for step in parents:
         tree = tree.setdefault(step, {})
         if type(tree) is not dict:
-            raise _conflict(path)
-    if last in tree:
-        raise _conflict(path)
+            break
+    if type(tree) is not dict or last in tree:
+        raise CommandError(code, f"specification contains two conflicting paths at '{path}'")
     tree[last] = evaluate
-
-
-def _conflict(path: str) -> CommandError:
-    return CommandError(40176, f"specification contains two conflicting paths at '{path}'")
 
 
 def _flat(items: tuple[tuple[str, DocumentFunction], ...]) -> DocumentFunction:
@@ -101,14 +98,14 @@ def _flat(items: tuple[tuple[str, DocumentFunction], ...]) -> DocumentFunction:
     return add
 
 
-def _with_tree(value: Any, root: Document, tree: FieldTree) -> Any:
-    """The value with the tree's fields added; expressions see `root`."""
+def with_fields(value: Any, root: Any, tree: FieldTree) -> Any:
+    """The value with the fields of the tree added; their functions see `root`."""
     if type(value) is list:
-        return [_with_tree(item, root, tree) for item in value]
+        return [with_fields(item, root, tree) for item in value]
     added = value.copy() if type(value) is dict else {}
     for name, branch in tree.items():
         if type(branch) is dict:
-            added[name] = _with_tree(added.get(name), root, branch)
+            added[name] = with_fields(added.get(name), root, branch)
             continue
         result = branch(root)
         if result is MISSING:

@@ -148,18 +148,21 @@ def parse_densify(name: str, spec: Any, context: PipelineContext) -> tuple[Stage
     field, fields, unit = options["field"], options.get("partitionByFields", []), extent.get("unit")
     if type(field) is not str or type(fields) is not list or any(type(item) is not str for item in fields):
         raise CommandError(14, "'field' must be a string and 'partitionByFields' an array of strings")
-    if any(item.startswith("$") for item in [field, *fields]):
-        raise CommandError(8993000, "Cannot densify field starting with '$'")
-    if field in fields:
-        raise CommandError(8993000, "BSON field 'partitionByFields' contains the field that is being densified.")
+    path, *paths = (checked_path(item) for item in [field, *fields])
+    for other in paths:
+        if path == other[: len(path)]:
+            raise CommandError(8993000, "BSON field 'partitionByFields' contains the field that is being densified")
+        if other == path[: len(other)]:
+            raise CommandError(9554500, "The field that is being densified contains a field of 'partitionByFields'")
     step = extent["step"]
-    if type(step) not in _NUMBERS or is_nan(_decimal(step)) or _decimal(step) <= 0:
+    if type(step) not in _NUMBERS:
+        raise CommandError(14, f"BSON field '{name}.range.step' is the wrong type '{type_name(step)}'")
+    if is_nan(_decimal(step)) or _decimal(step) <= 0:
         raise CommandError(5733401, "the step parameter in a range statement must be a strictly positive numeric value")
     if unit is not None:
         _check_unit(unit, step)
     bounds = _bounds(extent["bounds"], unit, fields)
-    paths = tuple(checked_path(item) for item in fields)
-    return (Densify(name, spec, checked_path(field), paths, step, unit, bounds, context),)
+    return (Densify(name, spec, path, tuple(paths), step, unit, bounds, context),)
 
 
 def _object(name: str, value: Any, known: tuple[str, ...], required: tuple[str, ...]) -> Document:
@@ -176,7 +179,9 @@ def _object(name: str, value: Any, known: tuple[str, ...], required: tuple[str, 
 
 
 def _check_unit(unit: Any, step: Any) -> None:
-    if type(unit) is not str or unit not in UNITS:
+    if type(unit) is not str:
+        raise CommandError(14, f"BSON field '$densify.range.unit' is the wrong type '{type_name(unit)}'")
+    if unit not in UNITS:
         raise CommandError(9, f"unknown time unit value: {unit!r}")
     if integral(step) is None:
         raise CommandError(
@@ -189,7 +194,7 @@ def _bounds(value: Any, unit: str | None, fields: list[str]) -> str | tuple[Any,
         if value not in ("full", "partition"):
             raise CommandError(5946802, "Bounds string must either be 'full' or 'partition'")
         if value == "partition" and not fields:
-            raise CommandError(5733404, "one may not specify the bounds as 'partition' without partitionByFields")
+            raise CommandError(5733408, "one may not specify the bounds as 'partition' without partitionByFields")
         return value
     if type(value) is not list:
         raise CommandError(
@@ -197,10 +202,15 @@ def _bounds(value: Any, unit: str | None, fields: list[str]) -> str | tuple[Any,
         )
     if len(value) != 2:
         raise CommandError(5733403, "a bounding array in a range statement must have exactly two elements")
-    if unit is None and any(type(bound) not in _NUMBERS for bound in value):
-        raise CommandError(5733402, "a bounding array must contain either both dates or both numeric types")
-    if unit is not None and any(type(bound) is not DatetimeMS for bound in value):
-        raise CommandError(5733402, "a bounding array must be dates where there is a unit")
+    if type(value[0]) in _NUMBERS:
+        if type(value[1]) not in _NUMBERS:
+            raise CommandError(5733406, "a bounding array must contain either both dates or both numeric types")
+        if unit is not None:
+            raise CommandError(5733409, "numeric bounds may not have unit parameter")
+    elif any(type(bound) is not DatetimeMS for bound in value) or unit is None:
+        raise CommandError(
+            5733402, "a bounding array must be an ascending array of two numbers, or two dates with a unit"
+        )
     if compare(value[0], value[1]) > 0:
         raise CommandError(5733402, "the lower bound must not exceed the upper bound")
     return value[0], value[1]

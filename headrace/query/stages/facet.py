@@ -55,5 +55,9 @@ def parse_facet(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, 
         check_field_name(field)
         if type(value) is not list:
             raise CommandError(40170, f"arguments to $facet must be arrays, {field} is type {type_name(value)}")
+        if any(type(element) is not dict for element in value):
+            raise CommandError(
+                40171, f"elements of arrays in $facet spec must be non-empty objects, {field} has others"
+            )
         pipelines.append((field, context.subpipeline(value, "$facet")))
     return (Facet(name, spec, tuple(pipelines), context),)

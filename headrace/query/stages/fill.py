@@ -27,8 +27,6 @@ def parse_fill(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, .
         _add_output(field, how, windows, values)
     stages: tuple[Stage, ...] = ()
     if windows:
-        if "sortBy" not in spec:
-            raise CommandError(605001, "a sortBy is required for the methods 'linear' and 'locf'")
         stages = parse_set_window_fields("$setWindowFields", _window_spec(spec, windows), context)
     if values:
         stages += parse_add_fields("$addFields", values, context)
@@ -46,9 +44,7 @@ def _check_options(spec: Any) -> None:
     if "output" not in spec:
         raise CommandError(40414, "BSON field '$fill.output' is missing but a required field")
     if "partitionBy" in spec and "partitionByFields" in spec:
-        raise CommandError(6050200, "Maximum one of 'partitionBy' and 'partitionByFields' can be specified in '$fill'")
-    if type(spec.get("partitionBy")) is str:
-        raise CommandError(6050204, "'partitionBy' must be an object that describes an expression")
+        raise CommandError(6050204, "Maximum one of 'partitionBy' and 'partitionByFields' can be specified in '$fill'")
     for field in spec.get("partitionByFields", ()):
         if type(field) is not str or field.startswith("$"):
             raise CommandError(6050201, "'partitionByFields' in '$fill' must be names of fields without '$'")
@@ -57,8 +53,10 @@ def _check_options(spec: Any) -> None:
 
 
 def _add_output(field: str, how: Any, windows: Document, values: Document) -> None:
-    if type(how) is not dict or len(how) != 1 or next(iter(how)) not in ("method", "value"):
-        raise CommandError(9, f"the output field '{field}' must be an object with one of 'method' and 'value'")
+    if type(how) is not dict or not how.keys() & {"method", "value"}:
+        raise CommandError(6050200, f"the output field '{field}' must be an object with one of 'method' and 'value'")
+    if len(how) != 1:
+        raise CommandError(40415, f"BSON field '{field}' has an unknown field, besides 'method' or 'value'")
     if "value" in how:
         values[field] = {"$ifNull": [f"${field}", how["value"]]}
         return
@@ -69,7 +67,7 @@ def _add_output(field: str, how: Any, windows: Document, values: Document) -> No
 
 
 def _window_spec(spec: Document, windows: Document) -> Document:
-    built = {"sortBy": spec["sortBy"], "output": windows}
+    built = {"sortBy": spec.get("sortBy"), "output": windows}
     if "partitionBy" in spec:
         built["partitionBy"] = spec["partitionBy"]
     elif "partitionByFields" in spec:

@@ -81,6 +81,8 @@ def parse_graph_lookup(name: str, spec: Any, context: PipelineContext) -> tuple[
     """The stage of `{$graphLookup: {from, startWith, connectFromField, connectToField, as, ...}}`."""
     if type(spec) is not dict:
         raise CommandError(9, "the $graphLookup stage specification must be an object")
+    if type(spec.get("from")) is not str:
+        raise CommandError(9, "$graphLookup requires 'from', a string")
     for option, value in spec.items():
         _check_option(option, value)
     if any(option not in spec for option in _REQUIRED):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from headrace.errors import CommandError
 from headrace.query.expressions import Env, parse_expression
+from headrace.query.expressions.numbers import NUMBERS
 from headrace.query.operation_memory import StageMemory, size_of
 from headrace.query.stages.growth_watch import WATCH_COUNT, Groups, GrowthWatch
 from headrace.query.stages.sort_stage import parse_sort_stage
@@ -171,11 +172,13 @@ def _parse_field(field: str, value: Any, context: PipelineContext) -> Accumulato
 def group_key(value: Any, context: PipelineContext) -> Callable[[Document], Any]:
     """The function from a document to its group's `_id`.
 
-    An object of several fields leaves out those without value; of one field, it holds null instead (MongoDB
-    computes keys so).
+    Raises 17390 for an object with a number or a boolean. An object of several fields leaves out those without value;
+    of one field, it holds null instead (MongoDB computes keys so).
     """
-    evaluate, bound = parse_expression(value, context.parse_context()).evaluate, context.bound
     fields = value if type(value) is dict and value and not next(iter(value)).startswith("$") else {}
+    if any(type(item) is bool or type(item) in NUMBERS for item in fields.values()):
+        raise CommandError(17390, "$group does not support inclusion-style expressions")
+    evaluate, bound = parse_expression(value, context.parse_context()).evaluate, context.bound
     if len(fields) == 1:
         (only,) = fields
         return lambda document: {only: None} if not (key := evaluate(Env(document, bound))) else key

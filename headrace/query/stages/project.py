@@ -27,12 +27,16 @@ def parse_unset(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, 
     fields = spec if type(spec) is list else [spec]
     if not fields:
         raise CommandError(31119, "$unset specification must be a string or an array with at least one field")
-    excluded: dict[str, int] = {}
     for field in fields:
         if type(field) is not str:
             raise CommandError(
                 31120,
                 f"$unset specification must be a string or an array of strings, found {type_name(field)}",
             )
-        excluded[field] = 0
-    return (DocumentStage(name, spec, context.projection(excluded)),)
+    if any("\0" in field for field in fields):
+        raise CommandError(9527900, "$unset specification must not have an embedded null byte")
+    excluded = dict.fromkeys(fields, 0)
+    projection = context.projection(excluded)
+    if len(excluded) < len(fields):
+        raise CommandError(31250, "Invalid $project :: caused by :: Path collision in $unset")
+    return (DocumentStage(name, spec, projection),)

@@ -8,23 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from headrace.errors import CommandError
 from headrace.query.expansion import encoded_between
+from headrace.query.expressions import Env, parse_expression
 from headrace.query.expressions.field_paths import checked_path
 from headrace.query.external_sort import Sorter
 from headrace.query.operation_memory import StageMemory
 from headrace.query.sort import SortKey, parse_sort
+from headrace.query.stages.add_fields import FieldTree, put_field, with_fields
 from headrace.query.stages.stage import Document, PipelineContext, Stage
-from headrace.query.stages.unwind import with_nested, without_nested
-from headrace.query.stages.window_functions import WindowFunction, parse_window_function
+from headrace.query.stages.window_functions import parse_window_function
 from headrace.query.stages.window_partition import Partition, sorted_by
 from headrace.values.bson import MISSING, decode, type_name
 from headrace.values.order import sort_key
 
 _DOCUMENT = "d"
-_OPTIONS = frozenset({"output", "partitionBy", "sortBy"})
+_TYPES: Final = {"output": (dict,), "partitionBy": None, "sortBy": (dict, type(None))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class SetWindowFields(Stage):
     partition: Callable[[Document], Any] | None
     order: SortKey | None
     sort_path: tuple[str, ...] | None
-    outputs: tuple[tuple[tuple[str, ...], WindowFunction], ...]
+    outputs: FieldTree
     context: PipelineContext
 
     def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
@@ -50,11 +51,9 @@ class SetWindowFields(Stage):
                 sorter.add(self._key(document), encoded_between({_DOCUMENT: document}))
             for members in self._partitions(sorter.sorted(), memory):
                 partition = Partition(members, self.sort_path, self.order, self.context)
-                columns = [(path, function(partition)) for path, function in self.outputs]
+                columns = _columns(self.outputs, partition)
                 for index, document in enumerate(members):
-                    for path, column in columns:
-                        document = _with_value(document, path, column[index])
-                    yield document
+                    yield with_fields(document, index, columns)
 
     def _key(self, document: Document) -> tuple[Any, ...]:
         """The sort key of a document: partition, then `sortBy`."""
@@ -64,8 +63,7 @@ class SetWindowFields(Stage):
     def _partition_key(self, document: Document) -> Any:
         assert self.partition is not None
         value = self.partition(document)
-        if type(value) is list:
-            raise CommandError(14, "An expression used to partition cannot evaluate to value of type array")
+        _check_partition(value)
         return sort_key(None if value is MISSING else value, self.context.collation)
 
     def _partitions(self, records: Iterator[bytes], memory: StageMemory) -> Iterator[list[Document]]:
@@ -94,35 +92,55 @@ class SetWindowFields(Stage):
             yield members
 
 
-def _with_value(document: Document, path: tuple[str, ...], value: Any) -> Document:
-    if value is not MISSING:
-        return with_nested(document, path, value)
-    return without_nested(document, path) if len(path) == 1 and path[0] in document else document
+def _columns(outputs: FieldTree, partition: Partition) -> FieldTree:
+    """The tree of functions from the index of a document in the partition to the value of a field."""
+    return {
+        name: _columns(output, partition) if type(output) is dict else output(partition).__getitem__
+        for name, output in outputs.items()
+    }
 
 
 def parse_set_window_fields(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
     """The stage of `{$setWindowFields: {partitionBy, sortBy, output}}`."""
     if type(spec) is not dict:
         raise CommandError(9, f"the $setWindowFields stage specification must be an object, found {type_name(spec)}")
-    for option in spec:
-        if option not in _OPTIONS:
+    for option, value in spec.items():
+        if option not in _TYPES:
             raise CommandError(40415, f"BSON field '$setWindowFields.{option}' is an unknown field.")
-    output = spec.get("output")
-    if output is None:
-        raise CommandError(40414, "BSON field '$setWindowFields.output' is missing but a required field")
-    for option, value in (("output", output), ("sortBy", spec.get("sortBy", {}))):
-        if type(value) is not dict:
+        types = _TYPES[option]
+        if types is not None and type(value) not in types:
             raise CommandError(14, f"BSON field '$setWindowFields.{option}' is the wrong type '{type_name(value)}'")
-    order = parse_sort(spec["sortBy"], context.collation) if spec.get("sortBy") else None
+    if "output" not in spec:
+        raise CommandError(40414, "BSON field '$setWindowFields.output' is missing but a required field")
+    order = _order(spec.get("sortBy"), context)
+    outputs: FieldTree = {}
+    for path, value in spec["output"].items():
+        put_field(outputs, checked_path(path), parse_window_function(value, order, context), path, 6307900)
     stage = SetWindowFields(
         name,
         spec,
-        partition=context.expression(spec["partitionBy"]) if "partitionBy" in spec else None,
+        partition=_partition(spec["partitionBy"], context) if "partitionBy" in spec else None,
         order=order,
         sort_path=sorted_by(order),
-        outputs=tuple(
-            (checked_path(path), parse_window_function(value, order, context)) for path, value in output.items()
-        ),
+        outputs=outputs,
         context=context,
     )
     return (stage,)
+
+
+def _order(spec: dict[str, Any] | None, context: PipelineContext) -> SortKey | None:
+    """The order of `sortBy`: an empty one is an order too, in which all documents are equal."""
+    return None if spec is None else parse_sort(spec, context.collation, natural=False)
+
+
+def _partition(value: Any, context: PipelineContext) -> Callable[[Document], Any]:
+    """The function from a document to the value that its partition has. Raises 14 for a constant array."""
+    expression = parse_expression(value, context.parse_context())
+    if expression.is_constant:
+        _check_partition(expression(Env({})))
+    return context.expression(value)
+
+
+def _check_partition(value: Any) -> None:
+    if type(value) is list:
+        raise CommandError(14, "An expression used to partition cannot evaluate to value of type array")

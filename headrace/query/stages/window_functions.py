@@ -7,21 +7,25 @@ Accumulators accept any window; the other functions depend on the order of the p
 from __future__ import annotations
 
 from collections.abc import Callable
+from decimal import Decimal
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from bson import Int64
+from bson import Decimal128, Int64
 from bson.datetime_ms import DatetimeMS
 
 from headrace.errors import CommandError
-from headrace.query.expressions import Env
-from headrace.query.expressions.numbers import NUMBERS, int64_of
+from headrace.query.expressions import Env, parse_expression
+from headrace.query.expressions.arithmetic import divide, subtract, times
+from headrace.query.expressions.numbers import CONTEXT, NUMBERS, decimal_of, int32_of, int64_of, truthy, wrap
+from headrace.query.expressions.summing import Total
 from headrace.query.sort import SortKey
-from headrace.query.stages.stage import Document, DocumentFunction, PipelineContext
+from headrace.query.stages.stage import Document, PipelineContext
 from headrace.query.stages.time_units import MILLISECONDS
 from headrace.query.stages.window_partition import Partition, WindowBounds, parse_window_bounds, sorted_by
 from headrace.turns import paced
 from headrace.values.bson import MISSING, type_name
+from headrace.values.order import compare, sort_key
 
 if TYPE_CHECKING:
     from headrace.query.accumulators import Accumulator
@@ -31,33 +35,39 @@ _ACCUMULATORS: Final = frozenset(
     "$addToSet $avg $bottom $bottomN $concatArrays $count $first $firstN $last $lastN $max $maxN $median $min $minN "
     "$percentile $push $setUnion $stdDevPop $stdDevSamp $sum $top $topN".split()
 )
+_RANKS: Final = frozenset(("$denseRank", "$documentNumber", "$rank"))
 
 
 def parse_window_function(spec: Any, order: SortKey | None, context: PipelineContext) -> WindowFunction:
     """The function that `{name: argument, window: {...}}` spells."""
     if type(spec) is not dict:
         raise CommandError(9, f"the output of $setWindowFields must be an object, found {type_name(spec)}")
-    names = [name for name in spec if name != "window"]
-    if len(names) != 1 or not names[0].startswith("$"):
-        raise CommandError(9, "Expected exactly one window function, a field that begins with '$'")
-    (name,) = names
+    name = next((field for field in spec if field.startswith("$")), "")
+    if name in _RANKS:
+        return _ranked(name, spec, order)
+    if not name or spec.keys() - {name, "window"}:
+        raise CommandError(9, f"Expected one window function, a field that begins with '$', and 'window': {spec!r}")
     argument, window = spec[name], spec.get("window", MISSING)
     if name in _ACCUMULATORS:
-        return _accumulated(name, argument, parse_window_bounds(window, order), context)
+        return _accumulated(name, argument, parse_window_bounds(window, order, context), context)
     if name in _OVER_WINDOWS:
-        return _OVER_WINDOWS[name](name, argument, parse_window_bounds(window, order), order, context)
+        return _OVER_WINDOWS[name](name, argument, window, order, context)
     if name not in _OVER_ORDER:
         raise CommandError(9, f"Unrecognized window function, {name}")
     if window is not MISSING:
-        raise CommandError(5371601, f"{name} takes no 'window'")
-    if order is None:
-        raise CommandError(5371602, f"{name} must be specified with a top level sortBy expression")
-    return _OVER_ORDER[name](name, argument, order, context)
+        raise CommandError(9, f"{name} takes no 'window'")
+    if name == "$linearFill" and sorted_by(order) is None:
+        raise CommandError(605001, f"{name} must be specified with a top level sortBy expression of one element")
+    if name != "$locf" and order is None:
+        raise CommandError(9, f"{name} requires a top level sortBy expression")
+    return _OVER_ORDER[name](name, argument, context)
 
 
 def _accumulated(name: str, argument: Any, bounds: WindowBounds, context: PipelineContext) -> WindowFunction:
-    from headrace.query.accumulators import parse_accumulator
+    from headrace.query.accumulators import check_n, parse_accumulator
 
+    if name.endswith("N") and type(argument) is dict and "n" in argument:
+        check_n(_constant(argument["n"], context))  # whose errors are not those of $group
     accumulator = parse_accumulator(name, argument, context.parse_context())
 
     def compute(partition: Partition) -> list[Any]:
@@ -92,13 +102,15 @@ def _carried(accumulator: Accumulator, environments: list[Env], windows: list[tu
 # ------------------------------------------------------------------ by order
 
 
-def _no_argument(name: str, argument: Any) -> None:
-    if argument != {}:
+def _ranked(name: str, spec: Document, order: SortKey | None) -> WindowFunction:
+    if len(spec) != 1:
+        raise CommandError(5371601, f"{name} takes no other arguments, and no 'window'")
+    if spec[name] != {}:
         raise CommandError(5371603, f"{name} must be specified with '{{}}' as the value")
-
-
-def _rank(name: str, argument: Any, order: SortKey, context: PipelineContext) -> WindowFunction:
-    _no_argument(name, argument)
+    if sorted_by(order) is None:
+        raise CommandError(5371602, f"{name} must be specified with a top level sortBy expression of one element")
+    if name == "$documentNumber":
+        return lambda partition: [Int64(index + 1) for index in range(len(partition.documents))]
 
     def compute(partition: Partition) -> list[Any]:
         column: list[Any] = []
@@ -116,17 +128,14 @@ def _rank(name: str, argument: Any, order: SortKey, context: PipelineContext) ->
     return compute
 
 
-def _document_number(name: str, argument: Any, order: SortKey, context: PipelineContext) -> WindowFunction:
-    _no_argument(name, argument)
-    return lambda partition: [Int64(index + 1) for index in range(len(partition.documents))]
-
-
-def _shift(name: str, argument: Any, order: SortKey, context: PipelineContext) -> WindowFunction:
+def _shift(name: str, argument: Any, context: PipelineContext) -> WindowFunction:
     options = _options(name, argument, required=("output", "by"), optional=("default",))
-    if type(options["by"]) not in (int, Int64):
+    by, default = int32_of(options["by"]), parse_expression(options.get("default"), context.parse_context())
+    if by is None:
         raise CommandError(9, f"'$shift:by' field must be an integer, but found {options['by']!r}")
-    by, output, default = int(options["by"]), context.expression(options["output"]), options.get("default")
-    otherwise = context.expression(default)({})
+    if not default.is_constant:
+        raise CommandError(9, "'$shift:default' expression must yield a constant value")
+    output, otherwise = context.expression(options["output"]), _null(default(Env({})))
 
     def compute(partition: Partition) -> list[Any]:
         documents = partition.documents
@@ -136,41 +145,45 @@ def _shift(name: str, argument: Any, order: SortKey, context: PipelineContext) -
     return compute
 
 
-def _moving_average(name: str, argument: Any, order: SortKey, context: PipelineContext) -> WindowFunction:
+def _moving_average(name: str, argument: Any, context: PipelineContext) -> WindowFunction:
     options = _options(name, argument, required=("input",), optional=("N", "alpha"))
     if ("N" in options) == ("alpha" in options):
         raise CommandError(9, "$expMovingAvg must be called with exactly one of 'N' and 'alpha'")
     evaluate = context.expression(options["input"])
     alpha = _alpha(options)
+    rest = CONTEXT.subtract(Decimal(1), alpha)
 
     def compute(partition: Partition) -> list[Any]:
         column: list[Any] = []
-        average: float | None = None
+        average: Decimal | None = None
         for document in paced(partition.documents):
             value = evaluate(document)
             if type(value) in NUMBERS:
-                number = _number(value)
-                average = number if average is None else number * alpha + average * (1 - alpha)
-            column.append(average)
+                number = decimal_of(value)
+                weighted = CONTEXT.multiply(number, alpha)
+                average = number if average is None else CONTEXT.fma(average, rest, weighted)
+                column.append(wrap(average) if type(value) is Decimal128 else float(average))
+            else:
+                column.append(column[-1] if column else None)
         return column
 
     return compute
 
 
-def _alpha(options: dict[str, Any]) -> float:
+def _alpha(options: dict[str, Any]) -> Decimal:
     """How much a new value weighs: as `alpha` says, or as `N` values do."""
     if "alpha" in options:
         alpha = options["alpha"]
         if type(alpha) not in NUMBERS or not 0 < _number(alpha) < 1:
             raise CommandError(9, f"'alpha' must be between 0 and 1 (exclusive), found {alpha!r}")
-        return _number(alpha)
+        return decimal_of(alpha)
     count = int64_of(options["N"])
     if count is None or count <= 0:
         raise CommandError(9, f"'N' must be a whole number greater than zero, found {options['N']!r}")
-    return 2.0 / (count + 1)
+    return CONTEXT.divide(Decimal(2), Decimal(count + 1))
 
 
-def _last_seen(name: str, argument: Any, order: SortKey, context: PipelineContext) -> WindowFunction:
+def _last_seen(name: str, argument: Any, context: PipelineContext) -> WindowFunction:
     evaluate = context.expression(argument)
 
     def compute(partition: Partition) -> list[Any]:
@@ -183,21 +196,19 @@ def _last_seen(name: str, argument: Any, order: SortKey, context: PipelineContex
     return compute
 
 
-def _linear_fill(name: str, argument: Any, order: SortKey, context: PipelineContext) -> WindowFunction:
-    if sorted_by(order) is None:
-        raise CommandError(
-            605001, "$linearFill must be specified with a top level sortBy expression with exactly one element"
-        )
+def _linear_fill(name: str, argument: Any, context: PipelineContext) -> WindowFunction:
     evaluate = context.expression(argument)
 
     def compute(partition: Partition) -> list[Any]:
         column = [_null(evaluate(document)) for document in paced(partition.documents)]
         for value in paced(column):
             if value is not None and type(value) not in NUMBERS:
-                raise CommandError(
-                    605000, f"Value to be filled must be numeric or nullish, but found: {type_name(value)}"
-                )
-        coordinates = [_coordinate(value) for value in paced(partition.sort_values())]
+                raise CommandError(14, f"Value to be filled must be numeric or nullish, but found: {type_name(value)}")
+        values = partition.sort_values()
+        dates = type(values[0]) is DatetimeMS
+        if any((type(value) is not DatetimeMS) if dates else type(value) not in NUMBERS for value in paced(values)):
+            raise CommandError(14, "There must be only numbers or only dates in the sort field of $linearFill")
+        coordinates = [float(int(value)) if dates else _number(value) for value in paced(values)]
         known = [index for index, value in enumerate(column) if value is not None]
         for start, end in pairwise(paced(known)):
             _fill_between(column, coordinates, start, end)
@@ -218,47 +229,121 @@ def _fill_between(column: list[Any], coordinates: list[float], start: int, end: 
 # ------------------------------------------------------------------ over windows
 
 
-def _points(
-    argument: DocumentFunction, partition: Partition, start: int, end: int, coordinates: list[float]
-) -> list[tuple[float, float]]:
-    """The numbers of a window with their places on the sort axis."""
-    values = [(coordinates[i], argument(partition.documents[i])) for i in paced(range(start, end))]
-    return [(coordinate, _number(value)) for coordinate, value in values if type(value) in NUMBERS]
-
-
-def _slope(points: list[tuple[float, float]]) -> float | None:
-    if len(points) < 2 or points[0][0] == points[-1][0]:
+def _slope(points: list[tuple[Any, Any]]) -> Any:
+    """The difference of the ends of a window by that of their places; None where a value is no number."""
+    if len(points) < 2:
         return None
-    return (points[-1][1] - points[0][1]) / (points[-1][0] - points[0][0])
+    (from_place, from_value), (to_place, to_value) = points[0], points[-1]
+    distance = subtract(to_place, from_place)
+    if type(from_value) not in NUMBERS or type(to_value) not in NUMBERS or not truthy(distance):
+        return None
+    return divide(subtract(to_value, from_value), distance)
 
 
-def _area(points: list[tuple[float, float]]) -> float | None:
-    return sum((x1 - x0) * (y0 + y1) / 2 for (x0, y0), (x1, y1) in pairwise(points))
+def _area(points: list[tuple[Any, Any]]) -> Any:
+    """The area below the numbers of a window, as trapezoids; None where there are none."""
+    numbers = [point for point in paced(points) if type(point[1]) in NUMBERS]
+    if not numbers:
+        return None
+    area: Any = 0
+    for (from_place, from_value), (to_place, to_value) in pairwise(paced(numbers)):
+        area = _plus(area, divide(times(subtract(to_place, from_place), _plus(from_value, to_value)), 2))
+    return area
+
+
+def _plus(left: Any, right: Any) -> Any:
+    total = Total()
+    total.add(left)
+    total.add(right)
+    return total.result()
 
 
 def _over_axis(
-    name: str, argument: Any, bounds: WindowBounds, order: SortKey | None, context: PipelineContext
+    name: str, argument: Any, window: Any, order: SortKey | None, context: PipelineContext
 ) -> WindowFunction:
+    slopes = name == "$derivative"
     options = _options(name, argument, required=("input",), optional=("unit",))
     if sorted_by(order) is None:
         raise CommandError(9, f"{name} requires a sortBy of a single field")
+    if slopes and window is MISSING:
+        raise CommandError(9, f"{name} requires explicit window bounds")
+    bounds = parse_window_bounds(window, order, context)
     unit = options.get("unit")
     if unit is not None and unit not in MILLISECONDS:
         raise CommandError(5490710, f"unit must be 'week' or smaller: {unit!r}")
-    evaluate, scale = context.expression(options["input"]), MILLISECONDS.get(unit, 1) if unit else 1
-    measure = _slope if name == "$derivative" else _area
+    evaluate, scale = context.expression(options["input"]), MILLISECONDS.get(unit or "")
 
     def compute(partition: Partition) -> list[Any]:
-        coordinates = [_coordinate(value, unit) / scale for value in paced(partition.sort_values())]
-        windows = paced(bounds.windows(partition))
-        return [measure(_points(evaluate, partition, *window, coordinates)) for window in windows]
+        places = _places(name, partition.sort_values(), unit is not None)
+        points = [(place, evaluate(document)) for place, document in zip(places, paced(partition.documents))]
+        column = []
+        for start, end in paced(bounds.windows(partition)):
+            value = (_slope if slopes else _area)(points[start:end])
+            if value is not None and scale is not None:
+                value = times(value, scale) if slopes else divide(value, scale)
+            column.append(value)
+        return column
 
     return compute
 
 
+def _places(name: str, values: list[Any], dates: bool) -> list[Any]:
+    """The values of the sort field as numbers, dates in milliseconds."""
+    no_date, no_unit = (5624900, 5624901) if name == "$derivative" else (5423901, 5423902)
+    for value in paced(values):
+        if dates and type(value) is not DatetimeMS:
+            raise CommandError(no_date, f"{name} with unit expects the sortBy field to be a Date")
+        if not dates and type(value) is DatetimeMS:
+            raise CommandError(no_unit, f"{name} where the sortBy is a Date requires a 'unit'")
+        if not dates and type(value) not in NUMBERS:
+            raise CommandError(14, f"{name} expects the sortBy field to be a number, not {type_name(value)}")
+    return [Int64(int(value)) for value in values] if dates else values
+
+
+def _scaled(name: str, argument: Any, window: Any, order: SortKey | None, context: PipelineContext) -> WindowFunction:
+    """`$minMaxScaler`: where the number lies between the least and the greatest one of its window."""
+    is_object = type(argument) is dict and not next(iter(argument), "").startswith("$")
+    options = {"input": argument}
+    if is_object:
+        options = _options(name, argument, required=("input",), optional=("max", "min"))
+    ends = [_constant(options.get(end, default), context) for end, default in (("min", 0), ("max", 1))]
+    if ("min" in options) != ("max" in options) or any(type(end) not in NUMBERS for end in ends):
+        raise CommandError(9, f"{name} requires either both 'min' and 'max', as constant numbers, or none")
+    if compare(*ends) >= 0:
+        raise CommandError(9, f"'max' must be greater than 'min' in {name}")
+    bounds = parse_window_bounds(window, order, context)
+    if not bounds.holds_document:
+        raise CommandError(9, f"{name} requires a window that contains the document itself")
+    evaluate, extent = context.expression(options["input"]), subtract(ends[1], ends[0])
+
+    def compute(partition: Partition) -> list[Any]:
+        values = [evaluate(document) for document in paced(partition.documents)]
+        for value in paced(values):
+            if type(value) not in NUMBERS:
+                raise CommandError(14, f"{name} expects its input to be a number, not {type_name(value)}")
+        column = []
+        for value, (start, end) in zip(values, paced(bounds.windows(partition))):
+            least, greatest = (choose(values[start:end], key=sort_key) for choose in (min, max))
+            if compare(least, greatest) == 0:
+                column.append(ends[0])
+                continue
+            share = divide(subtract(value, least), subtract(greatest, least))
+            column.append(_plus(times(share, extent), ends[0]))
+        return column
+
+    return compute
+
+
+def _constant(value: Any, context: PipelineContext) -> Any:
+    """The value of an expression that no document is needed for; None for another one."""
+    expression = parse_expression(value, context.parse_context())
+    return expression(Env({})) if expression.is_constant else None
+
+
 def _covariance(
-    name: str, argument: Any, bounds: WindowBounds, order: SortKey | None, context: PipelineContext
+    name: str, argument: Any, window: Any, order: SortKey | None, context: PipelineContext
 ) -> WindowFunction:
+    bounds = parse_window_bounds(window, order, context)
     if type(argument) is not list or len(argument) != 2:
         raise CommandError(9, f"{name} takes an array of two expressions")
     left, right = (context.expression(item) for item in argument)
@@ -296,22 +381,10 @@ def _number(value: Any) -> float:
     return float(str(value))
 
 
-def _coordinate(value: Any, unit: str | None = None) -> float:
-    """Where a sort value lies on its axis; dates in milliseconds."""
-    if type(value) is DatetimeMS:
-        return float(int(value))
-    if unit is not None or type(value) not in NUMBERS:
-        raise CommandError(5624900, f"the sort field must be a number, or a date with a 'unit', not {type_name(value)}")
-    return _number(value)
-
-
 _OVER_ORDER: Final = {
-    "$denseRank": _rank,
-    "$documentNumber": _document_number,
     "$expMovingAvg": _moving_average,
     "$linearFill": _linear_fill,
     "$locf": _last_seen,
-    "$rank": _rank,
     "$shift": _shift,
 }
 _OVER_WINDOWS: Final = {
@@ -319,4 +392,5 @@ _OVER_WINDOWS: Final = {
     "$covarianceSamp": _covariance,
     "$derivative": _over_axis,
     "$integral": _over_axis,
+    "$minMaxScaler": _scaled,
 }

@@ -12,13 +12,14 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any
+from typing import Any, Final
 
 from bson import Decimal128
 from bson.datetime_ms import DatetimeMS
 
 from headrace.errors import CommandError
-from headrace.query.expressions.numbers import NUMBERS, int32_of, int64_of
+from headrace.query.expressions import Env, parse_expression
+from headrace.query.expressions.numbers import NUMBERS, double_of, int32_of, int64_of
 from headrace.query.sort import SortKey
 from headrace.query.stages.stage import Document, PipelineContext
 from headrace.query.stages.time_units import UNITS, shifted
@@ -26,6 +27,8 @@ from headrace.query.stages.unwind import nested
 from headrace.turns import paced
 from headrace.values.bson import MISSING, type_name
 from headrace.values.order import sort_key
+
+CURRENT: Final = "current"
 
 
 class Partition:
@@ -63,7 +66,10 @@ def sorted_by(order: SortKey | None) -> tuple[str, ...] | None:
 
 @dataclass(frozen=True, slots=True)
 class WindowBounds:
-    """A parsed window. `lower` and `upper` are None for unbounded, otherwise distances from the document."""
+    """A parsed window. `lower` and `upper` are distances from the document, None for unbounded.
+
+    In a window by value they may be CURRENT: the document itself, where 0 means all documents with its value.
+    """
 
     lower: Any = None
     upper: Any = None
@@ -75,6 +81,12 @@ class WindowBounds:
         """Whether each window is the one before and more: a state can be carried on."""
         return self.lower is None
 
+    @property
+    def holds_document(self) -> bool:
+        """Whether the window of a document contains it."""
+        lower, upper = (0 if bound in (None, CURRENT) else double_of(bound) for bound in (self.lower, self.upper))
+        return lower <= 0 <= upper
+
     def windows(self, partition: Partition) -> list[tuple[int, int]]:
         """The window of each document."""
         count = len(partition.documents)
@@ -84,16 +96,19 @@ class WindowBounds:
         for value in paced(values):
             self._check(value)
         keys = [sort_key(value) for value in paced(values)]
-        return [self._by_value(value, keys) for value in paced(values)]
+        return [self._by_value(index, value, keys) for index, value in enumerate(paced(values))]
 
     def _by_count(self, index: int, count: int) -> tuple[int, int]:
         start = 0 if self.lower is None else _clamped(index + self.lower, count)
         end = count if self.upper is None else _clamped(index + self.upper + 1, count)
         return start, max(start, end)
 
-    def _by_value(self, value: Any, keys: list[Any]) -> tuple[int, int]:
-        start = 0 if self.lower is None else bisect_left(keys, sort_key(self._shifted(value, self.lower)))
-        end = len(keys) if self.upper is None else bisect_right(keys, sort_key(self._shifted(value, self.upper)))
+    def _by_value(self, index: int, value: Any, keys: list[Any]) -> tuple[int, int]:
+        start, end = 0, len(keys)
+        if self.lower is not None:
+            start = index if self.lower == CURRENT else bisect_left(keys, sort_key(self._shifted(value, self.lower)))
+        if self.upper is not None:
+            end = index + 1 if self.upper == CURRENT else bisect_right(keys, sort_key(self._shifted(value, self.upper)))
         return start, max(start, end)
 
     def _shifted(self, value: Any, distance: Any) -> Any:
@@ -111,9 +126,8 @@ class WindowBounds:
                 5429513, f"Invalid range: Expected the sortBy field to be a Date, but it was {type_name(value)}"
             )
         if self.unit is None and type(value) not in NUMBERS:
-            code = 5429414 if value is not MISSING else 5429413
             raise CommandError(
-                code, f"Invalid range: Expected the sortBy field to be a number, but it was {type_name(value)}"
+                5429414, f"Invalid range: Expected the sortBy field to be a number, but it was {type_name(value)}"
             )
 
 
@@ -121,7 +135,7 @@ def _clamped(index: int, count: int) -> int:
     return min(max(index, 0), count)
 
 
-def parse_window_bounds(spec: Any, order: SortKey | None) -> WindowBounds:
+def parse_window_bounds(spec: Any, order: SortKey | None, context: PipelineContext) -> WindowBounds:
     """The window that `spec` spells; without one it is the whole partition."""
     if spec is MISSING:
         return WindowBounds()
@@ -135,54 +149,63 @@ def parse_window_bounds(spec: Any, order: SortKey | None) -> WindowBounds:
     if "unit" in spec and "range" not in spec:
         raise CommandError(9, "Window bounds can only specify 'unit' with range-based bounds.")
     if "documents" in spec:
-        return _document_bounds(spec["documents"], order)
-    return _range_bounds(spec["range"], spec.get("unit"), order) if "range" in spec else WindowBounds()
+        return _document_bounds(_pair(spec["documents"], "documents", context), order)
+    if "range" not in spec:
+        return WindowBounds()
+    if "unit" in spec and (type(spec["unit"]) is not str or spec["unit"] not in UNITS):
+        raise CommandError(9, f"unknown time unit value: {spec['unit']!r}")
+    return _range_bounds(_pair(spec["range"], "range", context), spec.get("unit"), order)
 
 
-def _document_bounds(value: Any, order: SortKey | None) -> WindowBounds:
-    lower, upper = _pair(value, "documents")
-    for bound in (lower, upper):
-        if bound is not None and int32_of(bound) is None:
+def _document_bounds(pair: tuple[Any, Any], order: SortKey | None) -> WindowBounds:
+    bounds = []
+    for bound in pair:
+        distance = 0 if bound == CURRENT else int32_of(bound)
+        if distance is None and bound is not None:
             raise CommandError(9, f"Numeric document-based bounds must be an integer, not {bound!r}")
-    lower, upper = (None if bound is None else int32_of(bound) for bound in (lower, upper))
-    if (lower is not None or upper is not None) and order is None:
+        bounds.append(distance)
+    if bounds != [None, None] and order is None:
         raise CommandError(5339901, "Document-based bounds require a sortBy")
+    lower, upper = bounds
     _check_order(lower, upper)
     return WindowBounds(lower, upper)
 
 
-def _range_bounds(value: Any, unit: Any, order: SortKey | None) -> WindowBounds:
-    if unit is not None and (type(unit) is not str or unit not in UNITS):
-        raise CommandError(9, f"unknown time unit value: {unit!r}")
-    lower, upper = _pair(value, "range")
-    for bound in (lower, upper):
-        if bound is not None and type(bound) not in NUMBERS:
-            raise CommandError(9, f"Range-based bounds expression must be a number, not {bound!r}")
-        if unit is not None and bound is not None and int64_of(bound) is None:
+def _range_bounds(pair: tuple[Any, Any], unit: str | None, order: SortKey | None) -> WindowBounds:
+    for bound in pair:
+        if bound is None or bound == CURRENT:
+            continue
+        if unit is not None and int64_of(bound) is None:
             raise CommandError(9, "With 'unit', range-based bounds must be an integer")
     if order is None or len(order.paths) != 1:
         raise CommandError(5339902, "Range-based bounds require sortBy a single field")
     if order.paths[0][1]:
-        raise CommandError(8947400, "Range-based bounds require an ascending sortBy")
-    _check_order(lower, upper)
-    return WindowBounds(lower, upper, by_value=True, unit=unit)
+        raise CommandError(8947401, "Range-based bounds require an ascending sortBy")
+    _check_order(*pair)
+    return WindowBounds(*pair, by_value=True, unit=unit)
 
 
-def _pair(value: Any, option: str) -> tuple[Any, Any]:
-    """The two bounds, None for unbounded and 0 for current."""
+def _pair(value: Any, option: str, context: PipelineContext) -> tuple[Any, Any]:
+    """The two bounds: None for unbounded, CURRENT, or the value of a constant expression, which is not null."""
     if type(value) is not list or len(value) != 2:
         raise CommandError(9, f"Window bounds must be a 2-element array: {option}")
-    words: dict[str, Any] = {"unbounded": None, "current": 0}
-    bounds = []
-    for bound in value:
-        if type(bound) is str:
-            if bound not in words:
-                raise CommandError(9, f"Window bounds must be 'unbounded', 'current', or a number, not '{bound}'")
-            bound = words[bound]
-        bounds.append(bound)
-    return bounds[0], bounds[1]
+    lower, upper = (_bound(bound, context) for bound in value)
+    return lower, upper
+
+
+def _bound(bound: Any, context: PipelineContext) -> Any:
+    if bound == "unbounded":
+        return None
+    if bound == CURRENT:
+        return CURRENT
+    expression = parse_expression(bound, context.parse_context())
+    value = expression(Env({})) if expression.is_constant else None
+    if type(value) not in NUMBERS:
+        raise CommandError(9, "Window bounds must be 'unbounded', 'current', or a constant number")
+    return value
 
 
 def _check_order(lower: Any, upper: Any) -> None:
-    if lower is not None and upper is not None and float(str(lower)) > float(str(upper)):
+    ends = [float(str(0 if bound == CURRENT else bound)) for bound in (lower, upper) if bound is not None]
+    if len(ends) == 2 and ends[0] > ends[1]:
         raise CommandError(5339900, "Lower bound must not exceed upper bound")
