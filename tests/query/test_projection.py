@@ -85,7 +85,7 @@ def test_the_positional_projection_gives_the_element_that_matched(
         ("find", {"a.$": 1, "b": 0}, 31254),
         ("find", {"a.$": 1, "b.$": 1}, 31276),
         ("find", {"a.$": 1, "b": {"$elemMatch": {"c": 1}}}, 31255),
-        ("find", {"a.$": "x"}, 31271),
+        ("find", {"a.$": "x"}, 31308),
         ("find", {"a": {"$elemMatch": 1}}, 31274),
         ("find", {"a.b": {"$elemMatch": {"c": 1}}}, 31275),
         ("find", {"a": {"$slice": "x"}}, 28667),

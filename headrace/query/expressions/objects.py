@@ -147,6 +147,8 @@ def _constant_name(operator: str, argument: dict[str, Any], name: Expression | N
     if type(constant.value) is not str:
         message = f"{operator} requires 'field' to evaluate to type String, but got {type_name(constant.value)}"
         raise CommandError(4161107, message)
+    if "\0" in constant.value:
+        raise CommandError(9534700, f"{operator} requires 'field' to have no null byte")
     return constant
 
 

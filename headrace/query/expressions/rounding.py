@@ -16,11 +16,12 @@ from headrace.query.expressions.expression import Operator
 from headrace.query.expressions.numbers import (
     CONTEXT,
     NUMBERS,
+    coerced_to_long,
     decimal_value,
     exact_decimal,
     fits_long,
-    int32_of,
     int_or_long,
+    integral,
     is_nullish,
     wrap,
 )
@@ -56,8 +57,8 @@ def _to_digits(name: str, rounding: str) -> Callable[..., Any]:
 
 
 def _checked_digits(name: str, digits: Any) -> int:
-    number = int32_of(digits)
-    if number is None:
+    number = coerced_to_long(digits)
+    if integral(digits) is None:
         raise CommandError(51082, f"precision argument to  {name} must be a integral value")
     if not -20 <= number <= 100:
         message = f"cannot apply {name} with precision value {number} value must be in [-20, 100]"

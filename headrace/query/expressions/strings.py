@@ -13,7 +13,7 @@ from headrace import limits
 from headrace.errors import CommandError
 from headrace.query.expressions.arrays import search_bound
 from headrace.query.expressions.expression import Env, Evaluate, Operator
-from headrace.query.expressions.numbers import NUMBERS, int32_of, is_nullish, to_long
+from headrace.query.expressions.numbers import NUMBERS, coerced_to_long, int32_of, is_nullish
 from headrace.query.expressions.operator_parser import (
     NamedArguments,
     OperatorParser,
@@ -76,7 +76,7 @@ def _substring_bytes(value: Any, start: Any, length: Any) -> str:
     data = coerced_text(value).encode()
     _check_offset(16034, "starting index", start)
     _check_offset(16035, "length", length)
-    first, count = to_long(start), to_long(length)
+    first, count = coerced_to_long(start), coerced_to_long(length)
     if first < 0:
         raise CommandError(50752, f"$substrBytes:  starting index must be non-negative (got: {first})")
     count = len(data) if count < 0 else count

@@ -128,8 +128,9 @@ def _guarded(double: Callable[[float], float], number: float) -> float:
 def _atan2(y: Any, x: Any) -> Any:
     if is_nullish(y) or is_nullish(x):
         return None
-    if type(y) not in NUMBERS or type(x) not in NUMBERS:
-        raise CommandError(51044, f"$atan2 only supports numeric types, not {type_name(y)} and {type_name(x)}")
+    for code, value in ((51044, y), (51045, x)):
+        if type(value) not in NUMBERS:
+            raise CommandError(code, f"$atan2 only supports numeric types, not {type_name(value)}")
     if type(y) is Decimal128 or type(x) is Decimal128:
         with decimal.localcontext(_WIDE):
             return wrap(_arctangent2(decimal_of(y), decimal_of(x)))

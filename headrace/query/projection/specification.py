@@ -147,7 +147,7 @@ class _SpecificationReader:
 
     def read(self, path: str, value: Any) -> None:
         """Add one field; nested objects are read field by field."""
-        if path.endswith(".$") and len(path) > 2:
+        if path.endswith(".$") and (self.is_find or len(path) > 2):
             self._read_positional(path, value)
         elif self.is_find and ".$." in path:
             raise CommandError(31394, "As of 4.4, it's illegal to specify positional operator in the middle of a path.")
@@ -173,8 +173,11 @@ class _SpecificationReader:
     def _read_positional(self, path: str, value: Any) -> None:
         if not self.is_find:
             raise CommandError(31324, "Cannot use positional projection in aggregation projection")
-        if type(value) is dict or type(value) not in FLAGS:
-            raise CommandError(31271, "positional projection cannot be used with a literal")
+        if path == ".$":
+            raise CommandError(5392900, "Positional projection requires a field to project")
+        if type(value) not in FLAGS:
+            code = 31271 if type(value) is dict else 31308
+            raise CommandError(code, "positional projection cannot be used with an expression or a literal")
         if not truthy(value) or self.mode is ProjectionType.EXCLUSION:
             raise CommandError(31395, "positional projection cannot be used with exclusion")
         if self.positional is not None:
@@ -206,6 +209,8 @@ class _SpecificationReader:
             self._read_element_match(path, value[first])
         elif len(value) == 1 and first == "$meta":
             self._read_meta(path, value)
+        elif len(value) > 1 and self.is_find and first in ("$slice", "$elemMatch"):
+            raise CommandError(16410, f"an operator stands alone in the projection of a field: {path}")
         else:
             self._read_expression(path, value)
 

@@ -76,8 +76,13 @@ def _in_array(which: str, components: tuple[str, ...], document: dict[str, Any],
 
 
 def parse_rename(source: str, target: Any) -> RenameNode:
-    """The leaf of {$rename: {source: target}}, both valid paths. Raises 2 for overlapping or dynamic paths."""
+    """The leaf of {$rename: {source: target}}, both valid paths.
+
+    Raises 2 for overlapping or dynamic paths, 9867600 for a null byte.
+    """
     pair = f'{source}: "{target}"'
+    if "\0" in target:
+        raise CommandError(9867600, f"The destination field for $rename must not have a null byte: {pair}")
     before, after = parse_field_path(source), parse_field_path(target)
     if before == after:
         raise CommandError(2, f"The source and target field for $rename must differ: {pair}")
