@@ -9,8 +9,9 @@ the first that is not declared (40415), of a wrong type (14, or the declaration'
 required field that is missing (40414). Afterwards `LIMIT.of(body)` is the value, converted to what the command works
 with, or the declared default.
 
-Rules, those of MongoDB's IDL parser: null is the same as absent; what begins with a dollar sign belongs to the drivers;
-a nested document's fields are declared and checked in the same way. Messages are MongoDB's.
+Rules, those of MongoDB's IDL parser: null is the same as absent, save where a field has an error of its own; what
+begins with a dollar sign belongs to the drivers; a nested document's fields are declared and checked in the same way.
+Messages are MongoDB's.
 """
 
 from __future__ import annotations
@@ -118,13 +119,14 @@ class Field(Generic[T]):
     @property
     def accepted(self) -> frozenset[type]:
         """The types of values that need no further look."""
+        absent = frozenset({type(None)} if self.error is None else ())
         if self.check is not None or self.fields is not None or self.items is not None:
-            return frozenset({type(None)})
-        return self._types | {type(None)}
+            return absent
+        return self._types | absent
 
     def examine(self, path: str, value: Any) -> None:
         """Raise what is wrong with a value."""
-        if value is None:
+        if value is None and self.error is None:
             return
         if type(value) not in self._types:
             raise self.kind.error(path, value) if self.error is None else CommandError(*self.error)

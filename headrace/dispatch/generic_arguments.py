@@ -27,7 +27,7 @@ from headrace.query.expressions.numbers import integral, to_long
 def _check_time(path: str, value: Any) -> None:
     name = path.rpartition(".")[2]
     if integral(value) is None:
-        raise CommandError(2, f"{name} has non-integral value")
+        raise CommandError(9, f"{name} has non-integral value")
     milliseconds = to_long(value)
     if not 0 <= milliseconds <= 2**31 - 1:
         raise CommandError(2, f"{milliseconds} value for {name} is out of range [0, 2147483647]")

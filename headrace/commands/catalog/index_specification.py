@@ -7,13 +7,14 @@ Source: MongoDB's documentation of createIndexes; its codes, most of them 67 (Ca
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, Final
 
 from headrace import limits
 from headrace.dispatch.arguments import Field, Fields, FieldType, boolean, document, string, without_effect
-from headrace.dispatch.generic_arguments import COLLATION
 from headrace.errors import CommandError
 from headrace.query.collation import filled_collation
+from headrace.query.expressions.numbers import NUMBERS, double_of, int32_of, nearest_int, truthy
 from headrace.query.match import parse_filter
 from headrace.query.match.match_expression import (
     AlwaysBoolean,
@@ -35,14 +36,19 @@ def _unknown(path: str, name: str) -> CommandError:
     return CommandError(197, f"The field '{name}' is not valid for an index specification.")
 
 
-PARTIAL_FILTER: Final = document("partialFilterExpression")
+def _wrong_type(name: str) -> tuple[int, str]:
+    return 14, f"The field '{name}' has the wrong type for an index specification"
+
+
+PARTIAL_FILTER: Final = document("partialFilterExpression", error=_wrong_type("partialFilterExpression"))
 SPECIFICATION: Final = Fields(
-    COLLATION, PARTIAL_FILTER, boolean("hidden"), boolean("prepareUnique"), boolean("sparse"), boolean("unique"),
-    document("key", error=(14, "The 'key' field must be an object")), document("storageEngine"),
-    document("wildcardProjection"), string("default_language"), string("language_override"), string("name"),
-    string("ns"),
+    PARTIAL_FILTER, boolean("prepareUnique"), boolean("sparse"), boolean("unique"), document("storageEngine"),
+    *(document(name, error=_wrong_type(name)) for name in ("collation", "key", "wildcardProjection")),
+    Field("hidden", "strictBool", False, error=_wrong_type("hidden")),
+    Field("name", "string", "", error=_wrong_type("name")),
+    string("default_language"), string("language_override"), string("ns"),
     Field("expireAfterSeconds", "number", None, error=(67, "TTL index 'expireAfterSeconds' option must be numeric")),
-    Field("v", "number", None, error=(14, "The field 'v' must be a number")),
+    Field("v", "number", None, error=_wrong_type("v")),
     Field("weights", FieldType(("object", "string")), None),
     boolean("clustered"), *without_effect("any", "background", "dropDups"),
     *without_effect(
@@ -54,6 +60,7 @@ SPECIFICATION: Final = Fields(
 )  # fmt: skip
 _KNOWN: Final = frozenset(SPECIFICATION.by_name)
 _OF_ID: Final = frozenset({"collation", "hidden", "key", "name", "ns", "v"})
+_OF_REFERENCES: Final = frozenset({"$db", "$id", "$ref"})
 _SECONDS_MAX: Final = 2**31 - 1
 _PARTIAL_DEPTH_MAX: Final = 4
 _PARTIAL_KINDS: Final = frozenset({
@@ -68,7 +75,7 @@ def checked(spec: Any, *, ignore_unknown: bool = False) -> dict[str, Any]:
         spec = {name: value for name, value in spec.items() if name in _KNOWN}
     SPECIFICATION.check("createIndexes.indexes", spec)
     for name in ("key", "name"):
-        if spec.get(name) is None:
+        if name not in spec:
             raise CommandError(9, f"The '{name}' field is a required property of an index specification")
     key = spec["key"]
     if spec.get("clustered") is not None and not spec["clustered"]:
@@ -76,7 +83,9 @@ def checked(spec: Any, *, ignore_unknown: bool = False) -> dict[str, Any]:
     _check_name(spec["name"])
     _check_version(spec)
     _check_key(key)
-    if key == {"_id": 1}:
+    if spec.get("collation") == {}:
+        raise CommandError(2, "The field 'collation' cannot be an empty object.")
+    if list(key) == ["_id"] and type(key["_id"]) is not str and nearest_int(key["_id"]) in (1, -1):
         return _id_index(spec)
     if is_text(key):
         from headrace.commands.catalog.text_specification import text_specification
@@ -88,7 +97,7 @@ def checked(spec: Any, *, ignore_unknown: bool = False) -> dict[str, Any]:
     _check_partial(spec)
     rest = {
         name: value for name, value in spec.items()
-        if name not in ("v", "key", "name", "ns", "dropDups", "originalSpec")
+        if name not in ("v", "key", "name", "ns", "dropDups", "originalSpec") and value is not None
     }  # fmt: skip
     for flag in ("hidden", "prepareUnique", "sparse", "unique"):
         if flag in rest and not rest[flag]:
@@ -125,9 +134,13 @@ def is_like(existing: dict[str, Any], spec: dict[str, Any]) -> bool:
     if same_key and same_name and _comparable(existing) == _comparable(spec):
         return True
     if same_name:
-        code = 86 if not same_key or _comparable(existing) != _comparable(spec) else 85
+        if same_key and _identity(existing) == _identity(spec):
+            raise CommandError(
+                85, "An equivalent index already exists with the same name but different options. Requested index: "
+                f"{to_string(spec)}, existing index: {to_string(existing)}",
+            )  # fmt: skip
         raise CommandError(
-            code,
+            86,
             "An existing index has the same name as the requested index. When index names are not specified, they "
             "are auto generated and can cause conflicts. Please refer to our documentation. Requested index: "
             f"{to_string(spec)}, existing index: {to_string(existing)}",
@@ -175,12 +188,12 @@ def _check_name(name: str) -> None:
 
 
 def _check_version(spec: dict[str, Any]) -> None:
-    version = spec.get("v", 2)
-    if version != int(version):
-        raise CommandError(2, f"Index version must be representable as a 32-bit integer, but got {version}")
+    version = int32_of(spec.get("v", 2))
+    if version is None:
+        raise CommandError(2, f"Index version must be representable as a 32-bit integer, but got {spec['v']}")
     if version not in (1, 2):
         raise CommandError(
-            67, f"Invalid index specification {to_string(spec)}; cannot create an index with v={int(version)}"
+            67, f"Invalid index specification {to_string(spec)}; cannot create an index with v={version}"
         )
 
 
@@ -193,9 +206,12 @@ def _check_key(key: dict[str, Any]) -> None:
         _check_value(kind)
         if not path or path.startswith(".") or path.endswith(".") or ".." in path:
             raise CommandError(67, "Index keys cannot contain an empty field.")
-        if path == WILDCARD or path.endswith("." + WILDCARD):
-            continue
-        if any(name.startswith("$") and name not in ("$db", "$id", "$ref") for name in path.split(".")):
+        first, *rest = path.split(".")
+        if [first, *rest][-1] == WILDCARD:
+            first, *rest = [first, *rest][:-1] or [""]
+        elif kind == "wildcard":
+            raise CommandError(7246202, "An index of the kind 'wildcard' is written {$**: 1}")
+        if first.startswith("$") or any(name.startswith("$") and name not in _OF_REFERENCES for name in rest):
             raise CommandError(
                 67, f"Index key contains an illegal field name: field name starts with '$'. Field: {path}"
             )
@@ -203,18 +219,20 @@ def _check_key(key: dict[str, Any]) -> None:
 
 def _check_value(kind: Any) -> None:
     if type(kind) is str:
-        if kind not in ("2d", "2dsphere", "hashed", "text"):
+        if kind not in ("2d", "2dsphere", "hashed", "text", "wildcard"):
             raise CommandError(67, f"Unknown index plugin '{kind}'")
-    elif isinstance(kind, bool) or not isinstance(kind, int | float):
+    elif type(kind) not in NUMBERS:
         raise CommandError(
             67, f"Values in v:2 index key pattern cannot be of type {type_name(kind)}. "
             "Only numbers > 0, numbers < 0, and strings are allowed."
         )  # fmt: skip
-    elif not kind or math.isnan(kind):
+    elif not (double_of(kind) > 0 or double_of(kind) < 0):
         raise CommandError(67, "Values in the index key pattern cannot be 0.")
 
 
 def _id_index(spec: dict[str, Any]) -> dict[str, Any]:
+    if double_of(spec["key"]["_id"]) != 1:
+        raise CommandError(2, "The field 'key' for an _id index must be {_id: 1}, but got " + to_string(spec["key"]))
     allowed = _OF_ID | {"clustered", "expireAfterSeconds", "unique"} if spec.get("clustered") else _OF_ID
     for name, value in spec.items():
         if name not in allowed and (value or name in ("expireAfterSeconds", "partialFilterExpression")):
@@ -254,12 +272,11 @@ def _check_kind(spec: dict[str, Any]) -> None:
         return
     if len(wildcards) > 1:
         raise CommandError(7246201, "wildcard indexes do not allow multiple wildcard fields")
-    if "2d" in key.values():
-        raise CommandError(67, "Index type '2d' does not support the wildcard option")
-    if geo_paths(key):
-        raise CommandError(67, "Index type '2dsphere' does not support the wildcard option")
-    if hashed:
-        raise CommandError(67, "Index type 'hashed' does not support the wildcard option")
+    for plugin in ("2d", "2dsphere", "hashed", "wildcard"):
+        if plugin in key.values():
+            raise CommandError(67, f"Index type '{plugin}' does not support the wildcard option")
+    if spec.get("v", 2) != 2:
+        raise CommandError(67, "A wildcard index is of version 2")
     for option in ("unique", "prepareUnique", "sparse"):
         if spec.get(option):
             raise CommandError(67, f"Index type 'wildcard' does not support the {option} option")
@@ -274,7 +291,7 @@ def _check_flat(spec: dict[str, Any]) -> None:
         raise CommandError(16800, "can't have 2 geo fields")
     if next(iter(spec["key"].values())) != "2d":
         raise CommandError(16801, "2d has to be first in index")
-    bits, low, high = [float(str(spec.get(name, default))) for name, default in GRID.items()]
+    bits, low, high = [double_of(default if spec.get(name) is None else spec[name]) for name, default in GRID.items()]
     if not 1 <= bits < 33:
         raise CommandError(72, f"bits for hash must be > 0 and <= 32, but {bits:.0f} bits were specified")
     if not low < high or math.isinf(high - low):
@@ -291,24 +308,20 @@ def _check_projection(spec: dict[str, Any], wildcards: list[str]) -> None:
         raise CommandError(9, "The field 'wildcardProjection' is only allowed when 'key' is {\"$**\": ±1}")
     if not projection:
         raise CommandError(9, "The 'wildcardProjection' field can't be an empty object")
-    kinds = set(_projected(projection, top=True))
-    if None in kinds:
-        raise CommandError(9, "The 'wildcardProjection' field has fields and exclusions only")
-    if len(kinds) > 1:
-        raise CommandError(31253, "Cannot do inclusion and exclusion in one projection")
+    kinds = list(_projected(projection, top=True))
+    if False in kinds and True in kinds:
+        raise CommandError(31254 if kinds[0] else 31253, "Cannot do inclusion and exclusion in one projection")
 
 
-def _projected(projection: dict[str, Any], *, top: bool) -> list[bool | None]:
-    """Which kinds of projection there are, `_id` apart; None: another than in- and exclusion."""
-    kinds: list[bool | None] = []
+def _projected(projection: dict[str, Any], *, top: bool) -> Iterator[bool]:
+    """Which fields it shows and hides, `_id` apart."""
     for name, shown in projection.items():
         if type(shown) is dict and shown and not any(inner.startswith("$") for inner in shown):
-            kinds += _projected(shown, top=False)
-        elif not isinstance(shown, bool | int | float):
-            kinds.append(None)
+            yield from _projected(shown, top=False)
+        elif type(shown) not in (*NUMBERS, bool):
+            raise CommandError(51271, "Bad projection specification, cannot use computed fields here")
         elif not (top and name == "_id"):
-            kinds.append(bool(shown))
-    return kinds
+            yield truthy(shown)
 
 
 def _check_compound_wildcard(spec: dict[str, Any], wildcard: str) -> None:
@@ -319,9 +332,10 @@ def _check_compound_wildcard(spec: dict[str, Any], wildcard: str) -> None:
     for path in spec["key"]:
         if path != wildcard and paths.reaches(path):
             raise CommandError(
-                67, f"The wildcard of a compound index must not have its field '{path}': exclude it with "
-                "'wildcardProjection', or name a path of the wildcard"
-            )  # fmt: skip
+                7246209 if "wildcardProjection" in spec else 67,
+                f"The wildcard of a compound index must not have its field '{path}': exclude it with "
+                "'wildcardProjection', or name a path of the wildcard",
+            )
 
 
 def _check_options(spec: dict[str, Any]) -> None:

@@ -29,7 +29,7 @@ def text_specification(spec: dict[str, Any]) -> dict[str, Any]:
         raise _refused("Index type 'text' does not support the unique option")
     key, paths = _key(spec["key"])
     language = spec.get("default_language", "english")
-    if language_of(language) is None:
+    if language is None or language_of(language) is None:
         raise _refused("default_language is not valid")
     override = spec.get("language_override", "language")
     if not override or override.startswith("$") or "." in override:

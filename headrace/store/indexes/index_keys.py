@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator
 from sys import maxsize
 from typing import Any, Final, NamedTuple
 
+from bson import Decimal128
+
 from headrace import limits
 from headrace.errors import CommandError
 from headrace.hashing import sha256
@@ -445,6 +447,8 @@ _CUT: Final[Traits] = frozenset({CUT_KEY})
 
 def descends(kind: Any) -> bool:
     """Whether a value of a key pattern stands for descending order."""
+    if isinstance(kind, Decimal128):
+        return kind.to_decimal() < 0
     return kind < 0 if isinstance(kind, int | float) else False
 
 
