@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Any, Final, Protocol
 
 from headrace.spark.columns.column_types import ArrayOf, ColumnType, LeafType, MapOf, StructField, StructOf
-from headrace.spark.columns.stored_values import natural_note, note_of, restored, storing
+from headrace.spark.columns.stored_values import natural_note, note_of, restored, storing, unchanged_type
 from headrace.values.bson import MISSING
 
 Values = dict[str, Any]
@@ -71,12 +71,13 @@ class _ObjectColumns:
                 # The fields of a group may be far apart in the schema.
                 groups[name] = [each for each in fields if each.path[: depth + 1] == field.path[: depth + 1]]
                 self._members[name] = _FlattenedObject(_ObjectColumns(tuple(groups[name]), depth + 1))
+        self._names = list(self._members)
 
     def split(self, document: dict[str, Any], into: Values) -> tuple[Any, Shape | None, bool]:
         """The rest and the shape of the document, and whether the columns say anything of it."""
         rest: dict[str, Any] = {}
         notes: dict[str, Any] = {}
-        put = set()
+        put = []
         members = self._members
         for name, value in document.items():
             member = members.get(name)
@@ -85,16 +86,18 @@ class _ObjectColumns:
                 continue
             left, note = member.put(value, into)
             if left is not value:
-                put.add(name)
+                put.append(name)
             if left is not MISSING:
                 rest[name] = left
             if note is not None:
                 notes[name] = note
-        order = [name for name in members if name in put]
-        order += [name for name in rest if name not in put]
         shape: Shape = {"t": notes} if notes else {}
-        if order != list(document):
-            shape["o"] = list(document)
+        names = list(document)
+        if not put == names == self._names:
+            order = [name for name in self._names if name in put]
+            order += [name for name in rest if name not in put]
+            if order != names:
+                shape["o"] = names
         return rest or MISSING, shape or None, bool(put)
 
     def joined(self, values: Values, rest: dict[str, Any], shape: Shape) -> dict[str, Any]:
@@ -141,8 +144,12 @@ class _LeafColumn:
         self._column, self._stored = column, kind.stored
         self._store = storing(kind)
         self._natural = natural_note(kind.natural)
+        self._type = unchanged_type(kind)
 
     def put(self, value: Any, into: Values) -> tuple[Any, Note]:
+        if type(value) is self._type:
+            into[self._column] = value
+            return MISSING, None
         if value is None:
             return MISSING, NULL_NOTE
         held = self._store(value)

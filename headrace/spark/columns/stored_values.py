@@ -45,6 +45,7 @@ _NATURAL: Final = {
     "int": "int", "objectId": "objectId", "smallint": "int", "string": "string", "timestamp": "date", "tinyint": "int",
     "uuid": "uuid",
 }  # fmt: skip
+_UNCHANGED: Final[dict[str, type]] = {"binary": bytes, "boolean": bool, "double": float, "string": str}
 _NOTES: Final[dict[type, str]] = {
     DatetimeMS: "date", Int64: "long", ObjectId: "objectId", bool: "bool", bytes: "binary", float: "double", int: "int",
     str: "string",
@@ -65,6 +66,11 @@ def note_of(value: Any) -> str | None:
     if kind is Binary:
         return "uuid" if value.subtype == _UUID_SUBTYPE and len(value) == 16 else None
     return _NOTES.get(kind)
+
+
+def unchanged_type(kind: LeafType) -> type | None:
+    """The type of the values that a column stores as they are and without a note; None: each value is looked at."""
+    return _UNCHANGED.get(kind.natural.name) if kind.natural == kind.stored else None
 
 
 def storing(kind: LeafType) -> Callable[[Any], Any]:
