@@ -18,7 +18,8 @@ from headrace.errors import CommandError
 from headrace.spark.pipelines.refusals import IN_STREAM, StageRefused
 from headrace.spark.rows.events import SNAPSHOT_BEGIN, SNAPSHOT_END
 from headrace.spark.rows.extjson import dumps, loads
-from headrace.spark.tables.table_location import location_of, relative_names, resolved_path
+from headrace.spark.tables.delta_files import files_between
+from headrace.spark.tables.table_location import location_of, resolved_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -183,4 +184,4 @@ def _delta_table(path: str, session: SparkSession) -> DataFrame:
     if location.in_store:
         # Spark cannot read an object store without jars.
         return session.createDataFrame(table.to_pyarrow_table())
-    return session.read.parquet(*(f"{location}/{name}" for name in relative_names(table, table.file_uris())))
+    return session.read.parquet(*(f"{location}/{name}" for name in files_between(table, "", None)))

@@ -85,22 +85,24 @@ class DeltaDocuments:
         """Whether the rows name their server."""
         return any(field.name == self.codec.name(SERVER) for field in table.schema().fields)
 
-    def read_rows(self, table: DeltaTable, files: Sequence[str], schema: pa.Schema, condition: Any = None) -> pa.Table:
+    def read_rows(
+        self, table: DeltaTable, files: Sequence[StoredFile], schema: pa.Schema, condition: Any = None
+    ) -> pa.Table:
         """Rows of these files, as rows of the schema."""
         columns = self.columns(table)
-        dataset = self.location.dataset(table, files, self.codec.in_files(schema, columns))
+        dataset = self.location.dataset([file.name for file in files], self.codec.in_files(schema, columns))
         batches = (pa.Table.from_batches([batch]) for batch in dataset.to_batches(filter=condition))
         return pa.concat_tables(
             [schema.empty_table(), *(self.codec.decoded(each, schema, columns) for each in batches)]
         )
 
-    def keys_in(self, table: DeltaTable, files: Sequence[str]) -> Iterator[str]:
+    def keys_in(self, table: DeltaTable, files: Sequence[StoredFile]) -> Iterator[str]:
         """The keys of the rows in these files."""
         names = [self.codec.name(name) for name in ([SERVER] if self.of_servers(table) else []) + ["_id"]]
-        if files:
-            schema = pa.schema([pa.field(name, pa.string()) for name in names])
-            for batch in self.location.dataset(table, files, schema).to_batches():
-                yield from key_texts(batch)
+        schema = pa.schema([pa.field(name, pa.string()) for name in names])
+        for file in files:
+            for rows in read_file(self.location, file, schema):
+                yield from key_texts(rows)
 
     def write(self, rows: pa.Table, properties: CommitProperties) -> None:
         """Makes the table of these rows, in place of what it has."""

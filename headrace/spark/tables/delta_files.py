@@ -46,15 +46,11 @@ def is_plain(table: DeltaTable) -> bool:
 
 
 def files_between(table: DeltaTable, after: str, upto: str | None) -> list[str]:
-    """URIs of files that may have tokens after `after`, up to and including `upto`, by the log's statistics."""
-    paths = [action["path"] for action in _actions(table) if _overlaps(action, after, upto)]
-    names = {path.rpartition("/")[2] for path in paths}
-    return [uri for uri in table.file_uris() if uri.rpartition("/")[2] in names]
-
-
-def _actions(table: DeltaTable) -> list[dict[str, Any]]:
-    actions: list[dict[str, Any]] = pa.table(table.get_add_actions(flatten=True)).to_pylist()
-    return actions
+    """The names of files that may have tokens after `after`, up to and including `upto`, by the log's statistics."""
+    actions = pa.table(table.get_add_actions(flatten=True))
+    names = {"path", "min.token", "max.token"} & set(actions.column_names)
+    # The log has names as URLs have them.
+    return [unquote(each["path"]) for each in actions.select(sorted(names)).to_pylist() if _overlaps(each, after, upto)]
 
 
 def _overlaps(action: dict[str, Any], after: str, upto: str | None) -> bool:
@@ -91,14 +87,14 @@ class StoredFile:
 
 def stored_files(table: DeltaTable) -> list[StoredFile]:
     """The files of the table."""
-    prefix = "partition."
-    # The log has names as URLs have them.
+    actions, prefix = pa.table(table.get_add_actions(flatten=True)), "partition."
+    columns = [name for name in actions.column_names if name.startswith(prefix)]
     return [
-        StoredFile(
-            unquote(action["path"]), action["size_bytes"],
-            {name.removeprefix(prefix): value for name, value in action.items() if name.startswith(prefix)},
+        StoredFile(unquote(path), size, {name.removeprefix(prefix): value for name, value in values.items()})
+        for path, size, values in zip(
+            actions["path"].to_pylist(), actions["size_bytes"].to_pylist(),
+            actions.select(columns).to_pylist() if columns else [{}] * len(actions), strict=True,
         )
-        for action in _actions(table)
     ]  # fmt: skip
 
 

@@ -78,7 +78,7 @@ class DeltaLog(ProgressTable):
         kinds = pa.array([SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END])
         wanted = (pc.field("token").cast(pa.large_string()) >= since) & pc.field("operationType").isin(kinds)
         schema = pa.schema([(name, pa.string()) for name in IDENTITY])
-        rows = self.location.dataset(table, table.file_uris(), schema).to_table(filter=wanted)
+        rows = self.location.dataset(files_between(table, since, None), schema).to_table(filter=wanted)
         return set(zip(*(column.to_pylist() for column in rows.columns), strict=True))
 
     def read(self) -> pa.Table:
@@ -95,7 +95,7 @@ class DeltaLog(ProgressTable):
         files = files_between(table, after, upto)
         if not files:
             return schema.empty_table()
-        return self.location.dataset(table, files, schema).to_table(filter=wanted).sort_by("token")
+        return self.location.dataset(files, schema).to_table(filter=wanted).sort_by("token")
 
     def _table(self) -> DeltaTable:
         return self._open_table.now() or DeltaTable(self.location.url)

@@ -19,7 +19,7 @@ from deltalake import CommitProperties, DeltaTable
 
 from headrace.spark.tables.delta_commits import commit_properties
 from headrace.spark.tables.delta_documents import DeltaDocuments
-from headrace.spark.tables.delta_files import note, stored_files
+from headrace.spark.tables.delta_files import StoredFile, note, stored_files
 from headrace.spark.tables.document_codec import DocumentCodec
 from headrace.spark.tables.document_files import DocumentFiles
 from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
@@ -74,7 +74,7 @@ class DeltaMirror(DeltaDocuments):
     def read_keys(self) -> Iterator[str]:
         table = self._open_table.now()
         if table is not None:
-            yield from self.keys_in(table, table.file_uris())
+            yield from self.keys_in(table, stored_files(table))
 
     def commit(self, changes: MirrorChanges) -> None:
         table = self._open_table.now()
@@ -85,24 +85,21 @@ class DeltaMirror(DeltaDocuments):
         elif not changes.has_rows and rows.change is not SchemaChange.REWRITTEN:
             note(table, properties)
         else:
-            files = stored_files(table)
-            if self._slots.buckets and not (changes.stale_before or changes.stale_of_servers):
-                touched = set(map(self._slots.bucket, [*changes.upserts, *changes.deletes]))
-                files = [file for file in files if file.values[self.codec.name(BUCKET)] in touched]
+            stale = changes.stale_before or changes.stale_of_servers
+            files = stored_files(table) if stale else self._files(table, [*changes.upserts, *changes.deletes])
             self.replace(table, rows, files, lambda old: changes.remaining(old, self.codec.prefix), properties)
         self.codec.committed(rows)
 
     def read(self) -> pa.Table:
         table = self._open_table.now()
         assert table is not None
-        return self.read_rows(table, table.file_uris(), schema(servers=self.of_servers(table)))
+        return self.read_rows(table, stored_files(table), schema(servers=self.of_servers(table)))
 
-    def _files(self, table: DeltaTable, keys: list[str]) -> list[str]:
+    def _files(self, table: DeltaTable, keys: list[str]) -> list[StoredFile]:
         """The files in which rows of the keys may be."""
-        if not self._slots.buckets:
-            return list(table.file_uris())
-        touched = [str(number) for number in sorted(set(map(self._slots.bucket, keys)))]
-        return list(table.file_uris(file_pruning_predicate=[(self.codec.name(BUCKET), "in", touched)]))
+        touched = set(map(self._slots.bucket, keys))
+        bucket = self.codec.name(BUCKET)
+        return [file for file in stored_files(table) if not self._slots.buckets or file.values[bucket] in touched]
 
     def slots(self, count: int) -> Slots:
         buckets = self._slots.buckets

@@ -26,7 +26,7 @@ from headrace.spark.rows.events import SERVER
 from headrace.spark.rows.server_keys import server_key, split_server_key
 from headrace.spark.rows.tokens import Token
 from headrace.spark.tables.delta_documents import ProgressTable
-from headrace.spark.tables.delta_files import note, stored_files
+from headrace.spark.tables.delta_files import StoredFile, note, stored_files
 from headrace.spark.tables.document_codec import DocumentCodec
 from headrace.spark.tables.document_files import DocumentFiles
 from headrace.spark.tables.mirror_table import keys_condition
@@ -87,7 +87,7 @@ class HistoryTable(ProgressTable):
     def current(self, keys: Iterable[str] | None = None, confirmed_before: str = "") -> dict[str, DocumentVersion]:
         wanted = None if keys is None else set(keys)
         table = None if wanted is not None and not wanted else self._open_table.now()
-        files = self._files(table, "true") if table is not None else []
+        files = self._files(table, current=True) if table is not None else []
         if table is None or not files:
             return {}
         names = VERSION_NAMES + ([SERVER] if self.of_servers(table) else [])
@@ -101,7 +101,7 @@ class HistoryTable(ProgressTable):
     def read_keys(self) -> Iterator[str]:
         table = self._open_table.now()
         if table is not None:
-            yield from self.keys_in(table, self._files(table, "true"))
+            yield from self.keys_in(table, self._files(table, current=True))
 
     def commit(self, changed: list[DocumentVersion], progress: Progress) -> None:
         table, servers = self._open_table.now(), bool(progress.servers)
@@ -112,7 +112,7 @@ class HistoryTable(ProgressTable):
         elif not changed and rows.change is not SchemaChange.REWRITTEN:
             note(table, properties)
         else:
-            files = [file for file in stored_files(table) if file.values[self.codec.name(CURRENT)]]
+            files = self._files(table, current=True)
             changing = version_texts(rows.table, self.codec.prefix)
             self.replace(table, rows, files, lambda old: without_versions(old, changing, self.codec.prefix), properties)
         self.codec.committed(rows)
@@ -122,18 +122,18 @@ class HistoryTable(ProgressTable):
         assert table is not None
         schema = SCHEMA_OF_SERVERS if self.of_servers(table) else SCHEMA
         pieces = [schema.empty_table()]
-        for value in ("false", "true"):
-            if files := self._files(table, value):
+        for current in (False, True):
+            if files := self._files(table, current=current):
                 rows = self.read_rows(table, files, _in_files(schema))
-                flags = pa.array([value == "true"] * rows.num_rows, pa.bool_())
+                flags = pa.array([current] * rows.num_rows, pa.bool_())
                 pieces.append(rows.append_column(schema.field(CURRENT), flags).select(schema.names))
         return pa.concat_tables(pieces)
 
     def files(self, slots: Slots) -> DocumentFiles | None:
         return self.files_for(slots, SCHEMA, (self.codec.name(CURRENT), True))
 
-    def _files(self, table: DeltaTable, current: str) -> list[str]:
-        return list(table.file_uris(file_pruning_predicate=[(self.codec.name(CURRENT), "=", current)]))
+    def _files(self, table: DeltaTable, *, current: bool) -> list[StoredFile]:
+        return [file for file in stored_files(table) if file.values[self.codec.name(CURRENT)] == current]
 
 
 VERSION_NAMES: Final = ["_id", "document", "token", "operationType", "confirmed"]

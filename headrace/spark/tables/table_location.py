@@ -70,15 +70,15 @@ class TableLocation:
         except TableNotFoundError:
             return None
 
-    def dataset(self, table: DeltaTable, uris: Sequence[str], schema: pa.Schema) -> ds.Dataset:
-        """Files of the table, by the URIs that it returned, as one dataset.
+    def dataset(self, names: Sequence[str], schema: pa.Schema) -> ds.Dataset:
+        """Files of the folder as one dataset.
 
         Filters must compare casts to `large_string`: merges write views of strings, which Arrow cannot compare.
         """
         # Not before a table is read: it imports pandas, for half a second.
         import pyarrow.dataset as ds
 
-        return ds.dataset(relative_names(table, uris), schema=schema, format="parquet", filesystem=self.files)
+        return ds.dataset(list(names), schema=schema, format="parquet", filesystem=self.files)
 
     def create(self, folder: str = "") -> None:
         """Creates the folder, or one in it; an object store needs none."""
@@ -164,13 +164,6 @@ def local_folder(path: str | Path) -> Path:
     if is_url(path):
         raise LocationError(f"this needs a path that is mounted, not {str(path)!r}")
     return Path(location_of(path).url)
-
-
-def relative_names(table: DeltaTable, uris: Sequence[str]) -> list[str]:
-    """The names, within the table's folder, of files by the URIs that it returned."""
-    # A local table's URIs are paths, but with spaces and the like as in a URL.
-    root = table.table_uri.removeprefix("file://")
-    return [uri.removeprefix(root) for uri in uris]
 
 
 @lru_cache(maxsize=64)

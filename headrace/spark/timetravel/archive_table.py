@@ -131,7 +131,7 @@ class ArchiveTable:
         if missing := sorted(set(COLUMNS) - set(schema.names)):
             raise ArchiveUnfit(f"the table {self._path} has no column {missing[0]!r}: it is not one of events")
         files = files_between(table, after, upto)
-        return self._open_table.location.dataset(table, files, schema) if files else None
+        return self._open_table.location.dataset(files, schema) if files else None
 
     def _existing_table(self) -> DeltaTable:
         table = self._open_table.now()
@@ -157,13 +157,14 @@ def _contents(path: str, version: int) -> ArchiveContents:
     import pyarrow.compute as pc
 
     from headrace.spark.tables.delta_commits import committed_progress
+    from headrace.spark.tables.delta_files import files_between
     from headrace.spark.tables.table_location import location_of
 
     location = location_of(path)
     table = location.table(version)
     assert table is not None
     names = [pa.field("token", pa.string()), pa.field("operationType", pa.string())]
-    rows = location.dataset(table, table.file_uris(), pa.schema(names)).to_table()
+    rows = location.dataset(files_between(table, "", None), pa.schema(names)).to_table()
     kind = pc.field("operationType")
     events = rows.filter(~_is_snapshot(kind))["token"]
     begins = pc.unique(rows.filter(kind == SNAPSHOT_BEGIN)["token"]).sort().to_pylist()
