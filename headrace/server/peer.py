@@ -102,7 +102,13 @@ class Peer(asyncio.Protocol):
         if self._wire.is_at_rest and not self._busy and not self._paused and self._account is None:
             again = repeated_message(data, self.client)
             if again is not None:
-                self._begin_again(*again)
+                message = self._message = self._plain
+                message.request_id, request = again
+                message.body = request.raw
+                try:
+                    self._begin_request(request)
+                except Exception as error:
+                    self._close_after(error)
                 return
         unread_bytes = self._wire.receive(data)
         if not self._busy and not self._paused:
@@ -116,15 +122,6 @@ class Peer(asyncio.Protocol):
             self._transport.pause_reading()
         if unread_bytes > limits.CONNECTION_BYTES_FREE and self._wire.unread_bytes > limits.CONNECTION_BYTES_FREE:
             self._count()
-
-    def _begin_again(self, number: int, request: Request) -> None:
-        """Begin a command that repeats one: nothing else has come, and nothing is being answered."""
-        self._message = message = self._plain
-        message.request_id, message.body = number, request.raw
-        try:
-            self._begin_request(request)
-        except Exception as error:
-            self._close_after(error)
 
     def _postpone(self) -> bool:
         """Whether a client that sends much before it has had an answer is not to be served now.

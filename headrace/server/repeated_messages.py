@@ -10,7 +10,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-from headrace.dispatch.request import ClientInfo, Request
+from headrace.dispatch.request import ClientInfo, Request, UnreadRequest
 from headrace.wire.message import MESSAGE_BYTES_MIN, OP_MSG
 
 _BYTES_MAX: Final = 16 * 1024
@@ -42,6 +42,6 @@ def repeated_message(data: bytes, client: ClientInfo) -> tuple[int, Request] | N
         if left < 5 or _INT(data, start)[0] != left or _INT(data, end + 1)[0] != size - end - 1 or data[-1]:
             return None
         sequences = {section: [data[start:]]}
-    request = repeated.request(data[21:end], sequences, client)
-    request.message_bytes = size
+    request = UnreadRequest(repeated.name, repeated.db, data[21:end], client)  # as `RepeatedCommand.request` does
+    request.sequences, request.repeated, request.message_bytes = sequences, repeated, size
     return number, request

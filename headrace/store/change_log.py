@@ -136,10 +136,10 @@ def _entry(
 ) -> bytes:
     if retryable is None:
         return entries.plain_entry(head, o, o2, position, txn.entry_end)
-    head, retried = _head(head, retryable, position)
-    return entries.entry(head, o, o2, entries.tail(position, txn.wall_ms), retried)
+    retried = retryable.logged(position)
+    return entries.retried_entry(retryable.head, head, o, o2, position, txn.entry_end, retried)
 
 
 def _head(head: bytes, retryable: RetryableWrite | None, last: int) -> tuple[bytes, tuple[int, int] | None]:
-    """An entry's head, and the `retried` of `entries.entry`; `last` as in `RetryableWrite.logged`."""
+    """An entry's head, and the `retried` of `insert_entries`; `last` as in `RetryableWrite.logged`."""
     return (head, None) if retryable is None else (retryable.head + head, retryable.logged(last))

@@ -32,6 +32,7 @@ _NO_TERM: Final = -1
 _BEFORE_PREVIOUS: Final = b"\x03prevOpTime\0" + _INT32(28) + _BEFORE_TS
 _NO_PREVIOUS: Final = b"".join((_BEFORE_PREVIOUS, bytes(8), b"\x12t\x00", _INT64(_NO_TERM), b"\0"))
 PREVIOUS_BYTES: Final = len(_NO_PREVIOUS)
+_RETRIED_BYTES: Final = _PLAIN_BYTES + len(_STMT) + 4 + PREVIOUS_BYTES
 ARRAY_ELEMENT_BYTES_MAX: Final = 12  # what an array adds to each of its documents: type, index, zero
 
 
@@ -62,20 +63,27 @@ def tail(position: int, wall_ms: int) -> bytes:
     return _BEFORE_TS + _UINT64(position) + _BEFORE_WALL + _INT64(wall_ms) + b"\x00"
 
 
-def entry(head: bytes, o: bytes, o2: bytes | None, end: bytes, retried: tuple[int, int] | None = None) -> bytes:
-    """One entry: `head` of `crud_head`, `o` and `o2` raw documents, `end` of `tail`.
-
-    `retried`, of a retryable write: (`stmtId`, the position of the same write's entry before this one, 0: none).
-    """
-    pieces = [head, _O, o]
-    if o2 is not None:
-        pieces += (_O2, o2)
-    if retried is not None:
-        pieces += (_STMT, _INT32(retried[0]), end[:-1], previous_element(retried[1]), b"\0")
-    else:
-        pieces.append(end)
-    body = b"".join(pieces)
+def entry(head: bytes, o: bytes, o2: bytes | None, end: bytes) -> bytes:
+    """One entry: `head` of `crud_head`, `o` and `o2` raw documents, `end` of `tail`."""
+    body = b"".join((head, _O, o, end) if o2 is None else (head, _O, o, _O2, o2, end))
     return _INT32(len(body) + 4) + body
+
+
+def retried_entry(
+    session: bytes, head: bytes, o: bytes, o2: bytes | None, position: int, wall_end: bytes, retried: tuple[int, int]
+) -> bytes:
+    """One entry of a retryable write: `session` of `session_head`, `wall_end` of `end`.
+
+    `retried`: (`stmtId`, the position of the same write's entry before this one, 0: none).
+    """
+    second = b"" if o2 is None else _O2 + o2
+    statement, previous = retried
+    size = _INT32(len(session) + len(head) + len(o) + len(second) + _RETRIED_BYTES)
+    pieces = (
+        size, session, head, _O, o, second, _STMT, _INT32(statement), _BEFORE_TS, _UINT64(position), wall_end[:-1],
+        previous_element(previous), b"\0",
+    )  # fmt: skip
+    return b"".join(pieces)
 
 
 def end(wall_ms: int) -> bytes:
@@ -97,7 +105,7 @@ def insert_entries(
 ) -> list[bytes]:
     """Entries of one `insert` at positions `first`, `first + 1`, ...: `keys` are the raw `{_id}` documents.
 
-    `retried` is the first entry's, as `entry` takes it; those of the others follow from it.
+    `retried` is the first entry's, as `retried_entry` takes it; those of the others follow from it.
     """
     before = head + _O
     end = _BEFORE_WALL + _INT64(wall_ms) + b"\x00"

@@ -51,9 +51,14 @@ def identify(document: bytes) -> tuple[bytes, bytes]:
     if kind == 0x07:
         value = document[9:21]
         return b"\x64" + value, b"\x16\x00\x00\x00\x07_id\x00" + value + b"\x00"
-    size = value_size(kind, document, 9)
-    value = document[9 : 9 + size]
-    return encode_element(kind, value), _INT32.pack(size + 10) + document[4 : 9 + size] + b"\x00"
+    key = key_document(document)
+    return encode_element(kind, key[9:-1]), key
+
+
+def key_document(document: bytes) -> bytes:
+    """The raw `{_id}` document of a document whose first element is `_id`."""
+    size = value_size(document[4], document, 9)
+    return b"".join((_INT32.pack(size + 10), document[4 : 9 + size], b"\x00"))
 
 
 def with_id_first(document: bytes) -> bytes:

@@ -18,7 +18,7 @@ from headrace.store import capped, entries
 from headrace.store.catalog import Collection, Index
 from headrace.store.catalog_draft import CatalogDraft
 from headrace.store.change_log import NO_LOG, OPLOG, ChangeLog
-from headrace.store.identity import identified, identify, with_timestamps
+from headrace.store.identity import identified, identify, key_document, with_timestamps
 from headrace.store.indexes import index_entries
 from headrace.store.kv import Transaction
 from headrace.store.state import CountChange, DocumentCount, StoreState
@@ -46,7 +46,7 @@ class RetryableWrite:
         self.previous = previous
 
     def logged(self, last: int) -> tuple[int, int]:
-        """The `retried` of `entries.entry` for the next entry; `last` is its position, or the last one's of many."""
+        """The `retried` of `entries.retried_entry` for the next; `last` is its position, or the last one's of many."""
         retried = self.statement, self.previous
         self.previous = last
         return retried
@@ -350,7 +350,7 @@ class WriteTransaction(View):
         self.kv.put(collection.number_key + record, new, db=self.tables["documents"])
         if collection.capped is not None:
             self.add_count(collection, 0, len(new) - len(old))
-        self._changes.change(self, collection, collection.update_head, logged, identify(old)[1], old, retryable)
+        self._changes.change(self, collection, collection.update_head, logged, key_document(old), old, retryable)
 
     def delete(
         self, collection: Collection, record: bytes, old: bytes, retryable: RetryableWrite | None = None

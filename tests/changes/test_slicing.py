@@ -38,12 +38,16 @@ TAIL = entries.tail(at(1), WALL_MS)
 def test_entries_as_the_store_writes_them_are_sliced(statement: tuple[int, int] | None, session: bool) -> None:
     before = entries.session_head(encode(SESSION), 3) if session else b""
     diff = encode({"$v": 2, "diff": {"u": {"a": 2}}})
+
+    def written(op: str, o: bytes, o2: bytes | None) -> bytes:
+        if statement is None:
+            return entries.entry(before + HEADS[op], o, o2, TAIL)
+        return entries.retried_entry(before, HEADS[op], o, o2, at(1), entries.end(WALL_MS), statement)
+
     made = {
-        "insert": entries.entry(before + HEADS["i"], encode(DOCUMENT), KEY, TAIL, statement),
-        "update": entries.entry(before + HEADS["u"], diff, KEY, TAIL, statement),
-        "replace": entries.entry(before + HEADS["u"], encode(DOCUMENT), KEY, TAIL, statement),
-        "delete": entries.entry(before + HEADS["d"], KEY, None, TAIL, statement),
-    }
+        "insert": written("i", encode(DOCUMENT), KEY), "update": written("u", diff, KEY),
+        "replace": written("u", encode(DOCUMENT), KEY), "delete": written("d", KEY, None),
+    }  # fmt: skip
     for kind, data in made.items():
         operation = sliced(data)
         assert operation is not None, kind

@@ -128,9 +128,7 @@ def insert_plain(
         return False
     try:
         check_writable(namespace)
-        if not is_sound:
-            check_all((document,))
-        _insert_one(engine, txn, collection, document)
+        _insert_one(engine, txn, collection, document, is_sound=is_sound)
     except (CommandError, BSONError, UnicodeDecodeError):
         return False
     engine.metrics[COMMAND.total] += 1
@@ -141,21 +139,16 @@ def insert_plain(
 
 def _insert_one(
     engine: Engine, txn: WriteTransaction, collection: Collection, document: bytes,
-    retryable: RetryableWrite | None = None,
+    retryable: RetryableWrite | None = None, *, is_sound: bool = False,
 ) -> bytes:  # fmt: skip
-    """Insert a document that is known to decode, and return the elements of the reply."""
+    """Insert a document, and return the elements of the reply: see `write_again.py`."""
+    if not is_sound:
+        check_all((document,))
     txn.insert(collection, document, retryable)
     metrics = engine.metrics
     metrics["operations.insert"] += 1
     metrics["document.inserted"] += 1
     return _ONE_INSERTED
-
-
-def _checked_insert(
-    engine: Engine, txn: WriteTransaction, collection: Collection, document: bytes, retryable: RetryableWrite | None
-) -> bytes:
-    check_all((document,))
-    return _insert_one(engine, txn, collection, document, retryable)
 
 
 def check_documents(documents: list[bytes]) -> None:
@@ -378,5 +371,5 @@ def pauses(engine: Engine, request: Request) -> bool:
 
 COMMAND: Final = Command(
     "insert", run, FIELDS, pauses=pauses, writes=True, requires=writes.INSERT,
-    again=again("insert", INSERT, "documents", _checked_insert),
+    again=again("insert", INSERT, "documents", _insert_one),
 )  # fmt: skip

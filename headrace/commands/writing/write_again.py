@@ -124,5 +124,8 @@ def found(txn: WriteTransaction, collection: Collection, key: bytes) -> tuple[by
     """(record, document) of an `_id`, as a filter on nothing else finds it; None also for a long document."""
     if not collection.options.keys() <= HARMLESS:
         return None
-    match = txn.by_id(collection, key)
-    return None if match is None or len(match[1]) > limits.KEYS_BYTES else match
+    record = txn.record_of(collection, key)
+    document = None if record is None else txn.kv.get(collection.number_key + record, db=txn.tables["documents"])
+    if record is None or document is None or len(document) > limits.KEYS_BYTES:
+        return None
+    return record, document
