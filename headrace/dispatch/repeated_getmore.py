@@ -11,7 +11,6 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.cursors.batch import Batch
 from headrace.dispatch import reply
 from headrace.dispatch.request import ClientInfo, RepeatedBody, Request, UnreadRequest
 from headrace.dispatch.wait import Wait, only_others
@@ -80,7 +79,7 @@ def from_feed(engine: Engine, request: Request) -> bytes | Wait | None:
         return None  # which the command meets again
     if batch is None:
         return None
-    cursor_id = _id_or_wait(engine, request, batch)
+    cursor_id = _id_or_wait(engine, request, len(batch.documents))
     if type(cursor_id) is Wait:
         return cursor_id
     position = engine.store.last_position
@@ -88,26 +87,28 @@ def from_feed(engine: Engine, request: Request) -> bytes | Wait | None:
     if shared is None or shared[0] != position:
         shared = batch.shared_reply = (
             position,
-            *reply.document_halves(*_envelope(cursor, batch), reply.closing(position)),
+            *reply.document_halves(
+                *_envelope(cursor, reply.array(batch.documents), batch.token), reply.closing(position)
+            ),
         )
     _, before, behind = shared
     return b"".join((before, _INT64(cursor_id), behind))
 
 
-def answer(engine: Engine, request: Request, batch: Batch) -> bytes | Wait:
-    """The reply of a change stream's getMore with this batch. A `Wait` for an empty batch: for the next commit, or, if
-    there is more to read, for the next turn."""
-    cursor_id = _id_or_wait(engine, request, batch)
+def answer(engine: Engine, request: Request, count: int, array: bytes, token: bytes) -> bytes | Wait:
+    """The reply of a change stream's getMore with a BSON array of `count` events. A `Wait` if there are none: for the
+    next commit, or, if there is more to read, for the next turn."""
+    cursor_id = _id_or_wait(engine, request, count)
     if type(cursor_id) is Wait:
         return cursor_id
-    before, behind = _envelope(request.cursor, batch)
+    before, behind = _envelope(request.cursor, array, token)
     return b"".join((before, _INT64(cursor_id), behind))
 
 
-def _id_or_wait(engine: Engine, request: Request, batch: Batch) -> Any:
+def _id_or_wait(engine: Engine, request: Request, count: int) -> Any:
     """The cursor's id in the reply, or the `Wait`."""
     cursor = request.cursor
-    count, closed = len(batch.documents), cursor.closed
+    closed = cursor.closed
     cursor.used_ms = engine.clock.monotonic_ms()
     if not count and not closed and not request.time_is_up:
         repeated = cursor.repeated_getmore
@@ -120,7 +121,5 @@ def _id_or_wait(engine: Engine, request: Request, batch: Batch) -> Any:
     return cursor.id
 
 
-def _envelope(cursor: ChangeCursor, batch: Batch) -> tuple[bytes, bytes]:
-    return reply.cursor_envelope(
-        b"nextBatch", reply.array(batch.documents), cursor.namespace_bytes, batch.token, invalidated=cursor.closed
-    )
+def _envelope(cursor: ChangeCursor, array: bytes, token: bytes) -> tuple[bytes, bytes]:
+    return reply.cursor_envelope(b"nextBatch", array, cursor.namespace_bytes, token, invalidated=cursor.closed)

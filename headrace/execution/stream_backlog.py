@@ -8,19 +8,21 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from headrace.cursors.batch import Batch
 from headrace.cursors.change_cursor import ChangeCursor
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
-from headrace.execution.reader_calls import NotAnswered, ask, batch_of, made_request, may_ask
-from headrace.values.bson import decode, find_element
+from headrace.execution.reader_calls import NotAnswered, ask, made_request, may_ask
+from headrace.values.bson import decode, find_element, iter_elements
 
 _START: Final = frozenset({"resumeAfter", "startAfter", "startAtOperationTime"})
 
 
-def asked_batch(context: CommandContext, request: Request, cursor: ChangeCursor, count_max: int) -> Batch | None:
-    """Return the next batch of a stream that lags, as a reader reads it; None where the cursor must read by itself.
+def asked_batch(
+    context: CommandContext, request: Request, cursor: ChangeCursor, count_max: int
+) -> tuple[int, bytes, bytes] | None:
+    """Return the next batch of a stream that lags, as a reader reads it: the number of its events, the events as a BSON
+    array, and the token after them. None: the cursor must read by itself.
 
     Raises 237 for a cursor that was killed meanwhile."""
     end = context.store.last_position
@@ -40,12 +42,15 @@ def asked_batch(context: CommandContext, request: Request, cursor: ChangeCursor,
         answer.cursor.close()
     if cursor.closed:
         raise CommandError(237, f"cursor id {cursor.id} was killed while its next batch was read")
-    token = _token_of(answer.reply)
+    token = _field_of(answer.reply, b"postBatchResumeToken")
     if token == cursor.token:
         return None
     cursor.move(token, closes=answer.cursor is None)
     cursor.lags &= cursor.position < end
-    return Batch(list(batch_of(answer.reply, b"firstBatch")), token)
+    events, count = _field_of(answer.reply, b"firstBatch"), answer.document_count
+    if answer.cursor is None:
+        count = sum(1 for _ in iter_elements(events))
+    return count, events, token
 
 
 def _opened_after(cursor: ChangeCursor, count_max: int) -> dict[str, Any] | None:
@@ -59,8 +64,9 @@ def _opened_after(cursor: ChangeCursor, count_max: int) -> dict[str, Any] | None
     return {**body, "pipeline": pipeline, "cursor": {"batchSize": count_max}}
 
 
-def _token_of(reply: bytes) -> bytes:
+def _field_of(reply: bytes, name: bytes) -> bytes:
+    """A raw field of the cursor of a reply."""
     cursor = find_element(reply, b"cursor")
-    token = None if cursor is None else find_element(reply, b"postBatchResumeToken", cursor[1])
-    assert token is not None
-    return reply[token[1] : token[2]]
+    field = None if cursor is None else find_element(reply, name, cursor[1])
+    assert field is not None
+    return reply[field[1] : field[2]]

@@ -88,7 +88,7 @@ class DrivenReader:
         message, reply = self._run(call.request.raw)
         shown = message.get("cursor")
         cursor = None if shown is None else ReaderCursor(self, shown["id"], shown["ns"], no_timeout=False)
-        call.outcome = ReaderAnswer(reply, cursor)
+        call.outcome = ReaderAnswer(reply, cursor, 0 if shown is None else shown["documentCount"])
 
     def close_cursor(self, cursor_id: int) -> None:
         """Close a cursor of the reader."""

@@ -308,10 +308,10 @@ class World:
             call.failure = CommandError(175, "the reader process that ran the command has ended")
         else:
             reply = self.calm.run(self.engine.run_read, self.engine.command(call.request), call.request)
-            cursor_id, cursor = bson.decode(reply).get("cursor", {}).get("id"), None
-            if cursor_id:
-                cursor = ReaderCursor(self, cursor_id, "", no_timeout=False)
-            call.outcome = ReaderAnswer(reply, cursor)
+            shown, cursor = bson.decode(reply).get("cursor", {}), None
+            if shown.get("id"):
+                cursor = ReaderCursor(self, shown["id"], "", no_timeout=False)
+            call.outcome = ReaderAnswer(reply, cursor, len(shown.get("firstBatch", ())))
         self._has_asked(pending)
 
     def close_cursor(self, cursor_id: int) -> None:

@@ -138,13 +138,14 @@ def _changes(context: CommandContext, request: Request, cursor: ChangeCursor) ->
         raise CommandError(12051, f"cursor id {cursor.id} is already in use")
     count_max = cursor.repeated_getmore.count_max
     try:
-        batch = asked_batch(context, request, cursor, count_max) if cursor.lags else None
-        if batch is None:
+        made = asked_batch(context, request, cursor, count_max) if cursor.lags else None
+        if made is None:
             batch = cursor.next_batch(context, count_max)
+            made = len(batch.documents), reply.array(batch.documents), batch.token
     except AnsweredError:
         context.cursors.remove(cursor.id)
         raise
-    return answer(context.engine, request, batch)
+    return answer(context.engine, request, *made)
 
 
 COMMAND: Final = Command("getMore", run, FIELDS, pauses=True, requires=others.GET_MORE)
