@@ -1,12 +1,13 @@
-"""Measures reader processes: inserts beside long work, two reads at once, partitions, and their memory.
+"""Measures reader processes: inserts beside a long read, two reads at once, partitions, memory, and CPU that is saved.
 
     python bench/readers.py                   a table in Markdown, for servers with 0, 1 and 2 readers
     python bench/readers.py --readers 0 4     for others
     python bench/readers.py --seconds 2 --documents 20000
 
 The load comes from this process, so on two cores it takes a part of what the server and its readers could have. The
-aggregation groups all documents, `$merge` writes the groups, an update looks for documents that are not there, and a
-stream resumes before all events. Partitions are ranges of the oplog, read as Spark's tasks do, with `headraceChanges`.
+aggregation groups all documents. The CPU is the server's own, without that of its readers: for the aggregation, for the
+same with `$merge`, for an update of documents that are not there, and for a stream that resumes before all events.
+Partitions are ranges of the oplog, read as Spark's tasks do, with `headraceChanges`.
 Memory is what a process has changed (`Private_Dirty` in /proc/PID/smaps_rollup), in MiB: pages of the data file and of
 libraries are shared with others, or could be read again.
 """
@@ -15,10 +16,12 @@ from __future__ import annotations
 
 import argparse
 import re
+import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -35,8 +38,6 @@ _GROUP = {"$group": {"_id": "$status", "n": {"$sum": "$n"}, "total": {"$avg": "$
 AGGREGATE = command({"aggregate": "c", "cursor": {}, "pipeline": [_GROUP]})
 MERGE = command({"aggregate": "c", "cursor": {}, "pipeline": [_GROUP, {"$merge": "merged"}]})
 UPDATE = command({"update": "c", "updates": [{"q": {"n": 1}, "u": {"$inc": {"m": 1}}, "multi": True}]})
-LONG = {"an aggregation": AGGREGATE, "a `$merge`": MERGE, "an update": UPDATE, "a backlog": None}
-"""What goes on beside inserts, without an end; None: a stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,29 +48,31 @@ class Figures:
     idle_mib: float
     alone: float
     """Inserts a second."""
-    beside: list[float]
-    """The same beside each of `LONG`."""
+    beside: float
+    """The same beside an endless aggregation."""
     one_seconds: float
     two_seconds: float
     partition_seconds: float
     partitions_seconds: float
     reader_mib: list[float]
+    cpu_ms: list[float]
+    """Of the server, for an aggregation, `$merge`, an update and a backlog."""
 
     def row(self) -> str:
         """The line of the table."""
         memory = ", ".join(f"{size:.0f}" for size in self.reader_mib) or "-"
-        beside = " | ".join(f"{rate:,.0f} ({rate / self.alone:.0%})" for rate in self.beside)
         return (
-            f"| {self.readers} | {self.alone:,.0f} | {beside} "
+            f"| {self.readers} | {self.alone:,.0f} | {self.beside:,.0f} ({self.beside / self.alone:.0%}) "
             f"| {self.one_seconds:.2f} | {self.two_seconds:.2f} ({self.two_seconds / self.one_seconds:.2f}) "
             f"| {self.partition_seconds:.2f} | {self.partitions_seconds:.2f} "
-            f"({self.partition_seconds / self.partitions_seconds:.2f}) | {self.idle_mib:.0f} | {memory} |"
+            f"({self.partition_seconds / self.partitions_seconds:.2f}) | {self.idle_mib:.0f} | {memory} "
+            f"| {' / '.join(f'{time:.0f}' for time in self.cpu_ms)} |"
         )
 
 
 HEAD = (
-    f"| readers | inserts/s | {' | '.join(f'beside {name}' for name in LONG)} | an aggregation, s | two at once "
-    "| 1 partition, s | 4 at once | MiB of the idle server | of each reader |\n" + "|---" * (8 + len(LONG)) + "|"
+    "| readers | inserts/s | beside an aggregation | an aggregation, s | two at once | 1 partition, s | 4 at once "
+    "| MiB of the idle server | of each reader | ms of CPU of the server |\n|---|---|---|---|---|---|---|---|---|---|"
 )
 
 
@@ -96,16 +99,15 @@ def measured(readers: int, documents: int, seconds: float) -> Figures:
         times = [[_together([_aggregation(target) for _ in range(count)]) for count in (1, 2)] for _ in range(ROUNDS)]
         one, two = (min(of) for of in zip(*times))
         memory = [private_mib(child) for child in children(target.pid)]  # before they import Arrow
+        cpu = [_cpu_ms(target, partial(_sent, message)) for message in (AGGREGATE, MERGE, UPDATE)]
+        cpu.append(_cpu_ms(target, partial(_backlog, token)))
         tokens = _divided(target, token)
         partition = min(_together([_partition(target, tokens[0], tokens[-1])]) for _ in range(ROUNDS))
         ranges = list(pairwise(tokens))
         partitions = min(_together([_partition(target, *bounds) for bounds in ranges]) for _ in range(ROUNDS))
-        rates = [
-            [_inserts(target, seconds), *(_inserts_beside(target, seconds, item, token) for item in LONG.values())]
-            for _ in range(ROUNDS)
-        ]
-        alone, *beside = (max(of) for of in zip(*rates))
-    return Figures(readers, idle, alone, beside, one, two, partition, partitions, memory)
+        rates = [(_inserts(target, seconds), _inserts_beside(target, seconds)) for _ in range(ROUNDS)]
+        alone, beside = (max(of) for of in zip(*rates))
+    return Figures(readers, idle, alone, beside, one, two, partition, partitions, memory, cpu)
 
 
 def _fill(target: Target, count: int) -> dict[str, Any]:
@@ -127,19 +129,37 @@ def _aggregation(target: Target) -> threading.Thread:
     return threading.Thread(target=run)
 
 
-def _go_on(target: Target, stops: threading.Event, message: bytes | None, token: dict[str, Any]) -> None:
+def _aggregate_on(target: Target, stops: threading.Event) -> None:
     with target.connect() as connection:
         connection.settimeout(None)
         while not stops.is_set():
-            if message is not None:
-                call(connection, message)
-                continue
-            stream = {"aggregate": "c", "pipeline": [{"$changeStream": {"resumeAfter": token}}], "cursor": {}}
-            cursor = call(connection, command(stream))["cursor"]
-            more = command({"getMore": Int64(cursor["id"]), "collection": "c", "maxTimeMS": 1})
-            while not stops.is_set() and cursor.get("firstBatch", cursor.get("nextBatch")):
-                cursor = call(connection, more)["cursor"]
-            call(connection, command({"killCursors": "c", "cursors": [Int64(cursor["id"])]}))
+            call(connection, AGGREGATE)
+
+
+def _cpu_ms(target: Target, work: Callable[[socket.socket], None]) -> float:
+    """The CPU time that the server takes for some work, the least of some rounds, in milliseconds."""
+    times = []
+    with target.connect() as connection:
+        connection.settimeout(None)
+        for _ in range(ROUNDS):
+            before = target.cpu_seconds()
+            work(connection)
+            times.append(target.cpu_seconds() - before)
+    return min(times) * 1000
+
+
+def _sent(message: bytes, connection: socket.socket) -> None:
+    call(connection, message)
+
+
+def _backlog(token: dict[str, Any], connection: socket.socket) -> None:
+    """Read all events from a token on."""
+    stream = {"aggregate": "c", "pipeline": [{"$changeStream": {"resumeAfter": token}}], "cursor": {}}
+    cursor = call(connection, command(stream))["cursor"]
+    more = command({"getMore": Int64(cursor["id"]), "collection": "c", "maxTimeMS": 1})
+    while call(connection, more)["cursor"]["nextBatch"]:
+        pass
+    call(connection, command({"killCursors": "c", "cursors": [Int64(cursor["id"])]}))
 
 
 def _changes(after: dict[str, Any], until: dict[str, Any] | None, columns: list[str]) -> bytes:
@@ -191,10 +211,10 @@ def _inserts(target: Target, seconds: float) -> float:
     return sum(rates) / len(rates)
 
 
-def _inserts_beside(target: Target, seconds: float, message: bytes | None, token: dict[str, Any]) -> float:
-    """The same beside a command that is sent again and again, or a stream (None) that reads all events."""
+def _inserts_beside(target: Target, seconds: float) -> float:
+    """The same beside an aggregation that never ends."""
     stops = threading.Event()
-    thread = threading.Thread(target=_go_on, args=(target, stops, message, token))
+    thread = threading.Thread(target=_aggregate_on, args=(target, stops))
     thread.start()
     try:
         return _inserts(target, seconds)
