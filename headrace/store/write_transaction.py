@@ -405,13 +405,16 @@ class WriteTransaction(View):
         collection = self.catalog.current(collection)
         kv, prefix, ids, table = self.kv, collection.number_key, self.tables["ids"], self.tables["documents"]
         logged: list[tuple[bytes, bytes | None, bytes]] = []
+        if is_counted := self.is_counted(collection):
+            self.add_count(collection, -len(documents), -sum(len(old) for _, old in documents))
         for record, old in documents:
             key, key_document = identify(old)
             if collection.maintained:
                 index_entries.change(self, collection, record, old, None)
             kv.delete(bounded_key(prefix, key), db=ids)
             kv.delete(prefix + record, db=table)
-            self.add_count(collection, -1, -len(old), record)
+            if not is_counted:
+                self.add_count(collection, -1, -len(old), record)
             logged.append((key_document, None, old))
         self._log_many(collection, collection.delete_head, logged)
 

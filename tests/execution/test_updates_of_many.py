@@ -123,5 +123,6 @@ def test_many_documents_at_once_are_changed_as_each_alone(
                     assert rows(many, table) == rows(each, table), body
             assert list(log(many)) == list(log(each))
             assert len(rows(many, "images")) == len(rows(each, "images"))
+            assert many.run("t", {"count": "c"}) == each.run("t", {"count": "c"})
         assert check(tmp_path / f"many{seed}").problems == []
     assert sum(replaced) > 15

@@ -93,6 +93,25 @@ def test_the_logged_diff_gives_the_document(document: dict[str, Any], update: di
 
 
 @given(documents, updates)
+@examples(300)
+def test_plain_paths_give_what_the_walk_gives(document: dict[str, Any], update: dict[str, Any]) -> None:
+    operation = parsed(update)
+    if operation is not None and operation.kind == "operators" and operation._plain is not None:
+        given = result(operation, document)
+        operation._plain = None
+        assert given == result(operation, document)
+
+
+def result(operation: Any, document: dict[str, Any]) -> Any:
+    """The new document and the diff, or the error."""
+    try:
+        applied = operation.apply(document, UpdateContext(7, Timestamp(9, 1), positional="1"))
+    except CommandError as error:
+        return error.code, error.message
+    return encode(applied.document), applied.change and encode(applied.change.entry)
+
+
+@given(documents, updates)
 @examples(150)
 def test_upserts_give_documents_or_client_errors(document: dict[str, Any], update: dict[str, Any]) -> None:
     operation = parsed(update)

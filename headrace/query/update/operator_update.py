@@ -18,21 +18,22 @@ from headrace.query.update.update_tree import ArrayFilters, UpdateObjectNode, ad
 from headrace.query.update.walk import Walk
 from headrace.values.bson import MISSING, type_name
 
-TopLevelLeaves = tuple[tuple[str, UpdateLeafNode, tuple[str]], ...]
+PlainFields = tuple[tuple[str, Any, tuple[str, ...]], ...]
+"""(name, leaf or the plain fields of the document there, path) of the fields of an update."""
 
 
 class OperatorUpdate(Update):
-    """An update tree. `_flat` lists its leaves if all are top-level fields that `_apply_flat` can handle; or None."""
+    """An update tree. `_plain` has its leaves if `_apply_plain` can handle them all; or None."""
 
-    __slots__ = ("_fields", "_flat", "_has_dollar", "_has_rename", "_needs_position", "_tree")
+    __slots__ = ("_fields", "_has_dollar", "_has_rename", "_needs_position", "_plain", "_tree")
     kind = "operators"
 
     def __init__(
-        self, tree: UpdateObjectNode, flat: TopLevelLeaves | None, has_rename: bool, needs_position: bool
+        self, tree: UpdateObjectNode, plain: PlainFields | None, has_rename: bool, needs_position: bool
     ) -> None:
         self._tree = tree
         self._fields = frozenset(tree.children)
-        self._flat = flat
+        self._plain = plain
         self._has_rename = has_rename
         self._needs_position = needs_position
         self._has_dollar = any(name.startswith("$") for name in self._fields)
@@ -56,8 +57,10 @@ class OperatorUpdate(Update):
 
     def _applied(self, document: dict[str, Any], context: UpdateContext) -> Applied:
         params = ApplyParams(document, context)
-        if self._flat is not None:
-            return _apply_flat(self._flat, document, params)
+        if self._plain is not None:
+            made = _apply_plain(self._plain, document, params)
+            if made is not None:
+                return Applied(made[0], Diff({"$v": 2, "diff": made[1]})) if made[1] else Applied(document, None)
         walk = Walk(document, params, self._has_rename)
         if not walk.fields(self._tree, walk.document, ()):
             return Applied(document, None)
@@ -74,16 +77,25 @@ def _check_names(diff: dict[str, Any]) -> None:
             raise dollar_prefixed(name)
 
 
-def _apply_flat(flat: TopLevelLeaves, document: dict[str, Any], params: ApplyParams) -> Applied:
-    """The fast path of `Walk`, for leaves that are all top-level fields other than `_id`."""
+def _apply_plain(
+    fields: PlainFields, document: dict[str, Any], params: ApplyParams
+) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """The fast path of `Walk`: the new document and the diff, empty where nothing changes; None where a path leads
+    through anything but documents."""
     new = document.copy()
-    diff: dict[str, Any] = {}
     deletes: dict[str, Any] = {}
     updates: dict[str, Any] = {}
     inserts: dict[str, Any] = {}
-    arrays: dict[str, Any] = {}
-    for name, leaf, path in flat:
+    children: dict[str, Any] = {}
+    for name, leaf, path in fields:
         old = document.get(name, MISSING)
+        if type(leaf) is tuple:
+            inner = _apply_plain(leaf, old, params) if type(old) is dict else None
+            if inner is None:
+                return None
+            if inner[1]:
+                new[name], children["s" + name] = inner
+            continue
         if leaf.insert_only and not params.context.inserting:
             continue
         if old is MISSING:
@@ -99,18 +111,19 @@ def _apply_flat(flat: TopLevelLeaves, document: dict[str, Any], params: ApplyPar
         elif type(value) is Appended:
             array = new[name] = value.array
             start = len(array) - value.count
-            arrays["s" + name] = {"a": True, **{f"u{at}": array[at] for at in range(start, len(array))}}
+            children["s" + name] = {"a": True, **{f"u{at}": array[at] for at in range(start, len(array))}}
         else:
             new[name] = updates[name] = value
+    diff: dict[str, Any] = {}
     if deletes:
         diff["d"] = deletes
     if updates:
         diff["u"] = updates
     if inserts:
         diff["i"] = inserts
-    if arrays:
-        diff.update(arrays)
-    return Applied(new, Diff({"$v": 2, "diff": diff})) if diff else Applied(document, None)
+    if children:
+        diff.update(children)
+    return new, diff
 
 
 def parse_operators(update: Mapping[str, Any], filters: ArrayFilters, collation: Any) -> OperatorUpdate:
@@ -171,22 +184,29 @@ class ConflictPlaceholderNode(UpdateLeafNode):
 
 def _closed(tree: UpdateObjectNode) -> OperatorUpdate:
     tree.close()
-    flat: list[tuple[str, UpdateLeafNode, tuple[str]]] = []
-    short = True
-    for name, node in tree.ordered:
-        if (
-            not isinstance(node, UpdateLeafNode)
-            or type(node) is RenameNode
-            or name == "_id"
-            or node.depth >= limits.NESTING_MAX
-        ):
-            short = False
-            break
-        flat.append((name, node, (name,)))
-    if short:
-        return OperatorUpdate(tree, tuple(flat), False, False)
+    plain = None if "_id" in tree.children else _plain(tree, ())
+    if plain is not None:
+        return OperatorUpdate(tree, plain, False, False)
     has_rename, needs_position = _features(tree)
     return OperatorUpdate(tree, None, has_rename, needs_position)
+
+
+def _plain(node: Any, path: tuple[str, ...]) -> PlainFields | None:
+    """The fields of a node, those of documents below as tuples; None for what only `Walk` can apply."""
+    if type(node) is not UpdateObjectNode or node.positional is not None:
+        return None
+    fields: list[tuple[str, Any, tuple[str, ...]]] = []
+    for name, child in node.ordered:
+        here = (*path, name)
+        if isinstance(child, UpdateLeafNode):
+            if type(child) is RenameNode or child.depth + len(here) > limits.NESTING_MAX:
+                return None
+            fields.append((name, child, here))
+        elif (inner := _plain(child, here)) is not None:
+            fields.append((name, inner, here))
+        else:
+            return None
+    return tuple(fields)
 
 
 def _features(node: Any) -> tuple[bool, bool]:
