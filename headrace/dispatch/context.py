@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from headrace import limits
@@ -11,6 +12,7 @@ from headrace.errors import Interrupted
 from headrace.running_command import running_command
 from headrace.store.client_transaction import ClientTransaction, TransactionView
 from headrace.store.view import View
+from headrace.store.write_transaction import WriteTransaction
 from headrace.turns import paced, tick
 
 if TYPE_CHECKING:
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
     from headrace.dispatch.snapshots import HeldSnapshot
     from headrace.query.operation_memory import OperationMemory
     from headrace.store.store import Store
-    from headrace.store.write_transaction import WriteTransaction
 
 
 class CommandContext:
@@ -51,6 +52,7 @@ class CommandContext:
     outlives_command = False
     """Whether a cursor continues to read through this context, and gives back its memory."""
     _wrap: Callable[[View], View] | None = None
+    _left_txn: WriteTransaction | None = None  # a write's, while it reads one state
     _began: View | None = None
     _first_pause: tuple[float, int] | None = None  # monotonic ms, and the bytes in use then
     _lender: CommandContext | None = None
@@ -100,6 +102,21 @@ class CommandContext:
         if view is None:
             view = self._begin()
         return view  # type: ignore[return-value]  # run_write, or a client's transaction, has put it there
+
+    @contextmanager
+    def one_state(self) -> Iterator[None]:
+        """During the `with` a command that writes reads one published state, as a read does, also after a pause."""
+        if not isinstance(self._view, WriteTransaction):
+            yield  # of a client's transaction
+            return
+        self._left_txn = self._view
+        self._view = self._began = View(self.store, self.store.begin_read())
+        try:
+            yield
+        finally:
+            self._began.kv.abort()
+            self._began, self._first_pause = None, None
+            self._view, self._left_txn = self._left_txn, None
 
     @property
     def has_locks(self) -> bool:
@@ -204,7 +221,9 @@ class CommandContext:
 
     def after_pause(self, txn: WriteTransaction | None) -> None:
         """Resume the command: a write in `txn`."""
-        if txn is not None:
+        if txn is not None and self._left_txn is not None:
+            self._left_txn = txn
+        elif txn is not None:
             self._view = txn
         for context in (self, self._borrower):
             if context is not None:

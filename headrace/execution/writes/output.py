@@ -81,15 +81,17 @@ def write_output(
     """Write what leaves the stages before the last as that says; the command's own answer is empty.
 
     `read` returns it, raw, as often as it is called."""
-    documents, writes = read(), stage.writes
+    read()  # which checks what it refers to
+    writes = stage.writes
     goal = check_namespace(f"{writes.database}.{writes.collection}")
     series = _series_option(context, goal, writes) if writes.kind == "out" else None
     existing = writable(context, goal) if series is None else None
     if writes.kind == "out" and existing is not None and existing.capped is not None:
         raise CommandError(17152, f"namespace '{goal}' is capped so it can't be used for $out")
     with memory_of(context, {}).stage(stage.name) as memory:
-        tape = _kept(context, request, documents, memory) or Tape(read(), memory, without_asking=True)
-        made = tape.documents()  # all is read before anything is written
+        with context.one_state():  # all is read before anything is written
+            tape = _kept(context, request, read(), memory) or Tape(read(), memory, without_asking=True)
+        made = tape.documents()
         if series is not None:
             _out_series(context, goal, made, series)
         elif writes.kind == "out":

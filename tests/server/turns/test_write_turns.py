@@ -192,6 +192,30 @@ def test_upserts_of_the_same_document_at_once_insert_it_once(pausing: headrace.S
         assert all_of(clients[0])[-1] == {"_id": 1000, "n": 6}
 
 
+@pytest.mark.parametrize("output", [{"$out": "other"}, {"$merge": "other"}])
+def test_what_an_out_or_a_merge_reads_is_of_one_moment(pausing: headrace.Server, output: dict[str, Any]) -> None:
+    total = {"$group": {"_id": None, "n": {"$sum": "$n"}}}
+    pipeline = [{"$match": SLOW}, {"$unionWith": "d"}, total, output]
+    with RawClient(pausing.address) as long, RawClient(pausing.address) as other:
+        fill(other)
+        fill(other, collection="d")
+        resumed: list[bool] = []
+
+        def is_in_the_middle() -> bool:
+            resumed.append(True)
+            return len(resumed) > COUNT // 2
+
+        with held(pausing, "aggregate", is_in_the_middle):
+            long.send({"aggregate": "c", "pipeline": pipeline, "cursor": {}})
+            when_running(other, "aggregate")
+            until(lambda: len(resumed) > COUNT // 2)
+            for collection, change in (("c", -1), ("d", 1)):
+                update = {"q": {"_id": 0}, "u": {"$inc": {"n": change}}}
+                assert other.ask({"update": collection, "updates": [update]})["nModified"] == 1
+        assert long.receive()[1]["ok"] == 1.0
+        assert [document["n"] for document in all_of(other, "other")] == [0]
+
+
 @pytest.mark.parametrize("change", ["drop", "recreate", "rename"])
 def test_a_write_whose_collection_is_dropped_or_renamed_fails(server: headrace.Server, change: str) -> None:
     with RawClient(server.address) as long, RawClient(server.address) as other:
