@@ -1,7 +1,6 @@
 """Changes of the catalog with their oplog entries: create, drop, rename, collMod, indexes, views.
 
-Rule: everything is checked by the caller (`commands/catalog/`) before the first function here is called, except
-what depends on the data (a unique index over duplicates), which is checked before anything changes.
+Rule: everything is checked by the caller (`commands/catalog/`) before the first function here is called.
 
 A dropped collection's documents go in the background, and the keys of a dropped index: `drop` moves its number to the
 garbage, and `collect_garbage` removes a bounded number of rows in each of its transactions.
@@ -14,22 +13,18 @@ Source of the entries' shapes: MongoDB's oplog, as listed in the change streams 
 from __future__ import annotations
 
 import uuid as uuids
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from bson import Binary
 
-from headrace import limits
 from headrace.errors import CommandError
 from headrace.store import capped
 from headrace.store.catalog import Collection, Index
 from headrace.store.entries import crud_head, entry, tail
-from headrace.store.indexes import index_builds, index_entries
+from headrace.store.indexes import index_builds
 from headrace.store.view import View
 from headrace.store.write_transaction import WriteTransaction
 from headrace.values.bson import encode
-
-if TYPE_CHECKING:
-    pass
 
 ID_INDEX: Final[dict[str, Any]] = {"v": 2, "key": {"_id": 1}, "name": "_id_"}
 VIEWS: Final = "system.views"
@@ -48,19 +43,6 @@ def id_index_of(options: dict[str, Any]) -> dict[str, Any]:
             spec["expireAfterSeconds"] = options["expireAfterSeconds"]
         spec["clustered"] = True
     return spec
-
-
-def require_room(txn: WriteTransaction, size: int) -> None:
-    """Raise 146 where the catalog, which is in memory, has no room for a definition of `size` bytes of BSON."""
-    if size <= limits.DEFINITION_BYTES_FREE:
-        return
-    most = int(txn.store.memory.bytes_max * limits.DEFINITIONS_SHARE)
-    if txn.catalog.definition_bytes(txn.kv) + size > most:
-        raise CommandError(
-            146,
-            f"long definitions of collections, views and indexes may have {most} bytes in all, a fortieth of the "
-            f"server's memory limit, and there is no room for {size} more",
-        )
 
 
 def create(
@@ -153,11 +135,6 @@ def discard_index(txn: WriteTransaction, index: Index) -> None:
     txn.kv.put(_GARBAGE + index.number.to_bytes(4, "big"), b"", db=txn.tables["meta"])
 
 
-def retain_index(txn: WriteTransaction, index: Index) -> None:
-    """Undo `discard_index`."""
-    txn.kv.delete(_GARBAGE + index.number.to_bytes(4, "big"), db=txn.tables["meta"])
-
-
 def _garbage(view: View) -> bytes | None:
     """Return the number of a dropped collection or index whose rows are still there; None: there is none."""
     with view.kv.cursor(view.tables["meta"]) as cursor:
@@ -224,7 +201,6 @@ def move(txn: WriteTransaction, source: Collection, namespace: str, target: Coll
 def copy_as_capped(txn: WriteTransaction, source: Collection, namespace: str, bytes_max: int) -> Collection:
     """A new capped collection with the options of a collection, no index but that of `_id`, and as many of its newest
     documents as there is room for. In one piece: what is written meanwhile must not be missing."""
-    require_room(txn, len(source.record()))
     copy = create(txn, namespace, {**source.options, "capped": True, "size": bytes_max})
     capped.measure_on(txn, copy)
     records: list[bytes] = []
@@ -266,35 +242,13 @@ def modify(
 
 
 def create_indexes(txn: WriteTransaction, collection: Collection, specs: list[dict[str, Any]]) -> None:
-    """Add indexes; raises 11000 for a unique one over duplicates, and then nothing is left of any of them."""
-    collection = txn.catalog.current(collection)
+    """Add indexes to an empty collection; an entry for each."""
     made = [Index(txn.catalog.new_number(txn.kv), spec) for spec in specs]
-    documents = list(txn.scan(collection))
-    try:
-        index_entries.check_totals([*collection.maintained, *made], documents, txn.store.index_key_count_max)
-        for position, index in enumerate(made):
-            if index.has_entries:
-                made[position] = index_entries.add(txn, collection, index, documents, txn.store.index_key_count_max)
-    except CommandError:
-        for index in made:
-            index_entries.clear(txn, index)
-        raise
-    _add_indexes(txn, collection, made)
-
-
-def _add_indexes(txn: WriteTransaction, collection: Collection, made: list[Index]) -> None:
-    """Add indexes that were built at once."""
-    specs = [index.spec for index in made]
-    empty = txn.count(collection) == 0
+    collection = txn.catalog.current(collection)
     collection = txn.catalog.save(txn.kv, collection.changed(indexes=(*collection.indexes, *made)))
-    if empty:
-        for spec in specs:
-            o = {"createIndexes": collection.name, **logged_spec(spec)}
-            txn.log_command(collection.database, collection.uuid, o)
-        return
-    build = uuids.uuid4().bytes
-    for name in ("startIndexBuild", "commitIndexBuild"):
-        log_build(txn, collection, name, build, specs)
+    for spec in specs:
+        o = {"createIndexes": collection.name, **logged_spec(spec)}
+        txn.log_command(collection.database, collection.uuid, o)
 
 
 def log_build(

@@ -14,9 +14,9 @@ from headrace import limits
 from headrace.store import catalog_changes
 from headrace.store.catalog import Index
 from headrace.store.check.directory import check
-from headrace.store.indexes import index_migration
+from headrace.store.indexes import index_builds, index_migration
 from headrace.store.indexes.index_entries import key_maker
-from headrace.store.indexes.index_keys import KeyMaker
+from headrace.store.indexes.index_keys import UNBOUNDED, KeyMaker
 from headrace.store.indexes.keys_of_many import NO_KEY, plain_keys
 from headrace.store.store import Store
 from headrace.testing.clock import FakeClock
@@ -189,6 +189,29 @@ def test_long_documents_are_not_decoded_for_their_keys() -> None:
     assert plain_keys(maker, [encode({"a": 1, "text": "x" * 5000})]) == [None]
 
 
+@pytest.mark.parametrize("options", [{}, {"sparse": True}, {"partialFilterExpression": {"d": {"$gt": 2}}},
+                                     {"unique": True}, {"collation": {"locale": "sv"}}])  # fmt: skip
+@pytest.mark.parametrize(
+    "key",
+    [{"a": 1}, {"a": -1}, {"a": 1, "d": -1}, {"b.c": 1}, {"a": 1, "b.c": -1, "t": 1}, {"b.0": 1}, {"a": "hashed"}],
+)
+def test_keys_made_without_rows_are_those_of_the_rows(key: dict[str, Any], options: dict[str, Any]) -> None:
+    """Where they cannot be, it is said so."""
+    chooser = random.Random(3)
+    maker = key_maker(Index(1, {"key": key, "name": "i", **options}))
+    assert isinstance(maker, KeyMaker)
+    flat = [
+        {"_id": n, "a": value, "b": {"c": value}, "d": n} for n, value in enumerate(VALUES) if type(value) is not list
+    ]
+    for made in (flat, [document(chooser) for _ in range(200)]):
+        quick = [maker._plain_keys(one, UNBOUNDED) for one in map(decode, map(encode, made))]
+        for one, keys in zip(made, quick, strict=True):
+            if keys is not None:
+                rows = maker._rows(decode(encode(one)))
+                assert keys == (list(rows), maker._traits(one, rows) if rows else frozenset()), one
+        assert made is not flat or sum(keys is None for keys in quick) < len(quick) / 2
+
+
 def without_entries(path: Path) -> None:
     """Make of a directory what a version has written in which only unique indexes had entries."""
     store = Store(path)
@@ -246,10 +269,11 @@ def test_an_older_directory_gets_its_entries_at_the_first_start(
     filled(tmp_path)
     expected = rows(tmp_path)
     without_entries(tmp_path)
-    monkeypatch.setattr(limits, "CONVERT_COUNT", 25)
+    monkeypatch.setattr(limits, "BUILD_COUNT", 5)
+    monkeypatch.setattr(index_migration, "_PIECE_COUNT", 5)
     if fails_after is not None:
         left = fails_after
-        original = index_migration._fill
+        original = index_builds.fill
 
         def fill(*arguments: Any) -> Any:
             nonlocal left
@@ -258,7 +282,7 @@ def test_an_older_directory_gets_its_entries_at_the_first_start(
                 raise OSError("the power went")
             return original(*arguments)
 
-        monkeypatch.setattr(index_migration, "_fill", fill)
+        monkeypatch.setattr(index_builds, "fill", fill)
         with pytest.raises(OSError, match="the power went"):
             Store(tmp_path)
         left = 1000
@@ -289,7 +313,7 @@ def test_an_index_that_cannot_hold_a_document_of_an_older_directory_is_listed_an
     store.close()
     caplog.clear()
     with DrivenServer(tmp_path, clock=FakeClock()) as at:
-        assert "the index ab of t.c is not used: cannot index parallel arrays" in caplog.text
+        assert "the indexes ab of t.c are not built: cannot index parallel arrays" in caplog.text
         assert len(at.must("t", {"listIndexes": "c"})["cursor"]["firstBatch"]) == 2
         at.must("t", {"insert": "c", "documents": [{"_id": 3, "a": [1], "b": [1]}]})
     assert check(tmp_path).problems == []

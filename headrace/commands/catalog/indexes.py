@@ -67,7 +67,6 @@ def create(context: CommandContext, request: Request) -> dict[str, Any] | Wait:
     if (buckets := buckets_of(context.txn, context.txn.collection(namespace))) is not None:
         namespace, specs = buckets.collection.namespace, [bucket_index(buckets.series, spec) for spec in specs]
     quorum = _commit_quorum(context, request.body)
-    catalog_changes.require_room(context.txn, len(request.raw))
     if context.transaction is None and (there := writable(context, namespace)) is not None:
         count_of(context, there)  # which may pause
         wait_until_unused(context, namespace)  # from here nothing pauses until the build has begun

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace.values.collator import version
-from headrace.values.keystring import encode_element, encode_value
+from headrace.values.keystring import encode_value
 
 SortKey = Callable[[str], bytes]
 """Returns the sort key of a string under a collation."""
@@ -34,13 +34,6 @@ def collated_key(sort_key: SortKey, value: Any) -> bytes:
     if type(value) is str:
         return b"<" + sort_key(value) + b"\0"
     return encode_value(folded(sort_key, value))
-
-
-def collated_element(sort_key: SortKey, kind: int, value: bytes) -> bytes:
-    """The keystring of a raw BSON element that is neither an object nor an array."""
-    if kind == 0x02:
-        return b"<" + sort_key(value[4:-1].decode()) + b"\0"
-    return encode_element(kind, value)
 
 
 def folded(sort_key: SortKey, value: Any) -> Any:

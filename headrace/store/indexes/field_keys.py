@@ -6,20 +6,18 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from headrace.store.indexes.collated_keys import SortKey, collated_element, collated_key, folded
+from headrace.store.indexes.collated_keys import SortKey, collated_key, folded
 from headrace.values.bson import MISSING
 from headrace.values.index_hash import NULL_HASH, hash_of, hash_of_element
-from headrace.values.keystring import DIRECT_ENCODERS, encode_element, encode_value
+from headrace.values.keystring import DIRECT_ENCODERS, encode_value
 from headrace.values.keystring.number_encoding import integer_key
 
 Encoders = Mapping[type, Callable[[Any], bytes]]
 
 
 class FieldKeys(NamedTuple):
-    """All functions give the same key for the same value."""
+    """The keys of the values of a field."""
 
-    of_element: Callable[[int, bytes], bytes]
-    """From the type and the bytes of a BSON element that is neither an object nor an array."""
     of_value: Callable[[Any], bytes]
     missing: bytes
     """The key of a missing value, which is that of null."""
@@ -28,9 +26,7 @@ class FieldKeys(NamedTuple):
 
 
 _MISSING: Final = b"\x14"
-_PLAIN: Final = FieldKeys(
-    encode_element, encode_value, _MISSING, {**DIRECT_ENCODERS, type(MISSING): lambda value: _MISSING}
-)
+_PLAIN: Final = FieldKeys(encode_value, _MISSING, {**DIRECT_ENCODERS, type(MISSING): lambda value: _MISSING})
 
 
 def field_keys(kind: Any, sort_key: SortKey | None) -> FieldKeys:
@@ -39,11 +35,11 @@ def field_keys(kind: Any, sort_key: SortKey | None) -> FieldKeys:
         hashed = partial(hashed_key, sort_key=sort_key)
         missing = integer_key(NULL_HASH)
         encoders: Encoders = dict.fromkeys(DIRECT_ENCODERS, hashed) | {type(MISSING): lambda value: missing}
-        return FieldKeys(partial(_hashed_element, sort_key), hashed, missing, encoders)
+        return FieldKeys(hashed, missing, encoders)
     if sort_key is None:
         return _PLAIN
     collated = partial(collated_key, sort_key)
-    return FieldKeys(partial(collated_element, sort_key), collated, _MISSING, {**_PLAIN.encoders, str: collated})
+    return FieldKeys(collated, _MISSING, {**_PLAIN.encoders, str: collated})
 
 
 def hash_in_index(value: Any, sort_key: SortKey | None) -> int:
@@ -58,12 +54,6 @@ def hash_in_index(value: Any, sort_key: SortKey | None) -> int:
 def hashed_key(value: Any, *, sort_key: SortKey | None) -> bytes:
     """The key of a value in a hashed field."""
     return integer_key(hash_in_index(value, sort_key))
-
-
-def _hashed_element(sort_key: SortKey | None, kind: int, value: bytes) -> bytes:
-    if kind == 0x02 and sort_key is not None:
-        value = _string(sort_key(value[4:-1].decode()))
-    return integer_key(hash_of_element(kind, value))
 
 
 def _string(text: bytes) -> bytes:

@@ -74,11 +74,12 @@ class GeoKeyMaker:
         self.made_count = 0
 
     def keys(
-        self, document: bytes, count_max: int = UNBOUNDED, whole: Callable[[], dict[str, Any]] | None = None
+        self, document: bytes, count_max: int = UNBOUNDED, decoded: dict[str, Any] | None = None
     ) -> tuple[list[bytes], Traits]:
         """As `KeyMaker.keys`. Raises 16755 for what is no geometry, 13026 and 13027 for a pair that a 2d
         index cannot have, 16804, 16746, and 201."""
-        decoded = decode(document) if whole is None else whole()
+        if decoded is None:
+            decoded = decode(document)
         self.made_count = 1
         rows, traits = self._rows(decoded, count_max)
         self.made_count = max(len(rows), 1)

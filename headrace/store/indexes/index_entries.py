@@ -11,9 +11,8 @@ Source: MongoDB's rules for unique, sparse, partial and multikey indexes; error 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace import limits
@@ -33,10 +32,6 @@ if TYPE_CHECKING:
 
 Entry = tuple[bytes, bool]
 """A key, without the record, and whether it is unique."""
-
-
-Whole = Callable[[], dict[str, Any]]
-"""Returns a decoded document."""
 
 
 def duplicate_id(collection: Collection, key_document: bytes) -> CommandError:
@@ -107,12 +102,14 @@ def to_add(
     """The entries of a new document in all indexes, or in `indexes`. Raises 11000 where a unique one is another's, 171,
     201, 16746."""
     entries: list[Entry] = []
-    left, whole = txn.store.index_key_count_max, _whole(collection, document)
-    for index in collection.maintained if indexes is None else indexes:
+    if indexes is None:
+        indexes = collection.maintained
+    left, decoded = txn.store.index_key_count_max, _shared(indexes, document)
+    for index in indexes:
         if index.building:
             keys = _keys_for_building(txn, collection, index, document, record, left)
         else:
-            keys = _keys(txn, collection, index, document, left, whole)
+            keys = _keys(txn, collection, index, document, left, decoded)
         left -= key_maker(index).made_count
         if index.refuses_duplicates and not index.building:
             for key in keys:
@@ -121,19 +118,19 @@ def to_add(
     return entries
 
 
-def _whole(collection: Collection, document: bytes) -> Whole | None:
-    """The decoder of a long document, which its indexes share."""
-    is_shared = len(collection.maintained) > 1 and len(document) > limits.KEYS_BYTES
-    return cache(partial(decode, document)) if is_shared else None
+def _shared(indexes: Sequence[Index], document: bytes) -> dict[str, Any] | None:
+    """The decoded document, where several indexes share it."""
+    return decode(document) if len(indexes) > 1 else None
 
 
 def _keys(
-    txn: WriteTransaction, collection: Collection, index: Index, document: bytes, count_max: int, whole: Whole | None
+    txn: WriteTransaction, collection: Collection, index: Index, document: bytes, count_max: int,
+    decoded: dict[str, Any] | None,
 ) -> list[bytes]:  # fmt: skip
     """The keys of a document in a complete index, whose traits are noted."""
     maker = index.key_maker
     keys: list[bytes]
-    keys, traits = (key_maker(index) if maker is None else maker).keys(document, count_max, whole)
+    keys, traits = (key_maker(index) if maker is None else maker).keys(document, count_max, decoded)
     if traits and not traits <= index.traits:
         note_traits(txn, collection, index, traits)
     return keys
@@ -253,9 +250,9 @@ def of_many(
         if len(items) > limits.BATCH_ENTRY_COUNT_MAX:
             raise TooManyEntries
         if collection.are_plain:
-            left = txn.store.index_key_count_max
+            left, decoded = txn.store.index_key_count_max, _shared(collection.maintained, document)
             for index in collection.maintained:
-                keys = _keys(txn, collection, index, document, left, None)
+                keys = _keys(txn, collection, index, document, left, decoded)
                 left -= key_maker(index).made_count
                 items += [(key + record, b"") for key in keys]
         else:
@@ -296,10 +293,10 @@ def change(
     if indexes is None:
         indexes = collection.maintained
     added = dict.fromkeys(to_add(txn, collection, new, record, indexes) if new is not None else ())
-    table, kv, whole = txn.tables["indexes"], txn.kv, _whole(collection, old)
+    table, kv, decoded = txn.tables["indexes"], txn.kv, _shared(indexes, old)
     for index in indexes:
         unique = index.unique
-        for key in keys_before(index, old, whole):
+        for key in keys_before(index, old, decoded):
             if (key, unique) in added and not index.building:
                 del added[key, unique]
             elif not unique:
@@ -320,25 +317,12 @@ def remove(txn: WriteTransaction, indexes: Sequence[Index], record: bytes, old: 
                 kv.delete(key, db=table)
 
 
-def keys_before(index: Index, old: bytes, whole: Whole | None = None) -> list[bytes]:
+def keys_before(index: Index, old: bytes, decoded: dict[str, Any] | None = None) -> list[bytes]:
     """The keys of a stored document; none for one that an index which is being built will refuse."""
     try:
-        return key_maker(index).keys(old, UNBOUNDED, whole)[0]
+        return key_maker(index).keys(old, UNBOUNDED, decoded)[0]
     except CommandError:
         return []
-
-
-def add(
-    txn: WriteTransaction, collection: Collection, index: Index, documents: list[tuple[bytes, bytes]],
-    count_max: int = UNBOUNDED,
-) -> Index:  # fmt: skip
-    """Put the entries of some (record, document) into an index that is not in the catalog yet, with their traits.
-
-    Raises 11000 where another record has a unique key, 171, 16746, and 201 where one has more than `count_max`.
-    """
-    items, traits = stored_entries_of_many(index, documents, count_max)
-    put_new(txn, collection, index, items, documents)
-    return index.with_traits(traits)
 
 
 _KEY_BYTES_MIN: Final = 3
@@ -411,11 +395,3 @@ def _put_each(
             txn.kv.put(key, value, db=table)
         elif holder != value:
             raise _duplicate_in(collection, index, documents[value], key)
-
-
-def clear(txn: WriteTransaction, index: Index) -> None:
-    """Remove every entry of an index that is dropped."""
-    prefix = index.number.to_bytes(4, "big")
-    with txn.kv.cursor(txn.tables["indexes"]) as cursor:
-        while cursor.set_range(prefix) and cursor.key()[:4] == prefix:
-            cursor.delete()

@@ -8,8 +8,8 @@ All paths that meet an array must meet the same one (error 171). What is not the
 with nothing in it as undefined, so that `{a: []}` and `{a: null}` do not collide. An element that is itself an
 array is not opened again.
 
-Keys are made from the raw document where its paths lead to plain values, otherwise from the decoded one; both ways give
-the same keys. A document for which more than `count_max` are made is refused with error 201; equal ones count each.
+Where the paths meet no array, or one ends at one, keys are made without rows; both ways give the same keys. A document
+for which more than `count_max` are made is refused with error 201; equal ones count each.
 Source: MongoDB's documentation of multikey indexes, and what its server answers for these cases.
 """
 
@@ -26,7 +26,7 @@ from headrace.errors import CommandError
 from headrace.hashing import sha256
 from headrace.store.indexes.collated_keys import SortKey
 from headrace.store.indexes.field_keys import Encoders, FieldKeys, field_keys
-from headrace.values.bson import MISSING, decode, find_element, iter_elements
+from headrace.values.bson import MISSING, decode, find_element
 from headrace.values.bson.columns import Columns
 from headrace.values.keystring import END
 
@@ -153,13 +153,9 @@ CUT_BYTES: Final = limits.KEY_BYTES_MAX - 32
 """Bytes that stay of a key too long for LMDB. In a unique index a SHA-256 digest of all of it follows."""
 INVERTED: Final = bytes(255 - byte for byte in range(256))
 _UNDEFINED_KEY: Final = b"\x0f"
-_DECODED_KINDS: Final = frozenset({0x03, 0x04, 0x0B, 0x0C, 0x0F})
-"""Types whose keys are made from Python values: documents and arrays, and what the codec may give another form."""
-_OTHER_KINDS: Final = _DECODED_KINDS | {0x06}
-
 UNBOUNDED: Final = maxsize
 """The `count_max` of the keys of a document that is stored already."""
-_MINOR_BYTES: Final = 64  # of a document that is decoded sooner than taken apart
+_MINOR_BYTES: Final = 1024  # of a document that is decoded sooner than taken apart
 
 
 def too_many_keys() -> CommandError:
@@ -168,7 +164,7 @@ def too_many_keys() -> CommandError:
 
 
 class _KeyField(NamedTuple):
-    path: tuple[bytes, ...]
+    path: tuple[str, ...]
     descending: bool
     keys: FieldKeys
     array_trait: Traits
@@ -190,7 +186,6 @@ class KeyMaker:
         "_fields",
         "_hashed",
         "_names",
-        "_only",
         "_paths",
         "_pattern",
         "_prefix",
@@ -218,32 +213,23 @@ class KeyMaker:
         """Reads the fields of many documents."""
         self._names = [name.encode() for name in self.columns.names]
         self._fields = [
-            _KeyField(
-                tuple(name.encode() for name in path), descends(kind), field_keys(kind, sort_key),
-                frozenset({".".join(path)}),
-            )
+            _KeyField(path, descends(kind), field_keys(kind, sort_key), frozenset({".".join(path)}))
             for path, kind in zip(self._paths, self._pattern.values())
         ]  # fmt: skip
-        first = self._fields[0]
-        self._only: tuple[bytes, bytes, Callable[[int, bytes], bytes]] | None = None
-        if covers is None and len(self._fields) == len(first.path) == 1 and not first.descending:
-            self._only = first.path[0], first.path[0] + b"\0", first.keys.of_element
 
     def keys(
-        self, document: bytes, count_max: int = UNBOUNDED, whole: Callable[[], dict[str, Any]] | None = None
+        self, document: bytes, count_max: int = UNBOUNDED, decoded: dict[str, Any] | None = None
     ) -> tuple[list[bytes], Traits]:
         """The keys of a raw document without its record, each once, and its traits. Raises 171, 16746, 16766, and 201
-        where more than `count_max` are made. `whole`: returns the decoded document, if several indexes share it."""
+        where more than `count_max` are made. `decoded`: the decoded document, if several indexes share it."""
         self.made_count = 1
-        if self._only is not None:
-            made = self._only_key(document, count_max, *self._only)
-            if made is not None:
-                return made
-        if self.covers is None:
-            made = self._raw_keys(document, count_max)
-            if made is not None:
-                return made
-        decoded = self._decoded(document) if whole is None else whole()
+        if decoded is None:
+            decoded = self._decoded(document)
+        if self.covers is not None and not self.covers(decoded):
+            return [], NO_TRAITS
+        made = self._plain_keys(decoded, count_max)
+        if made is not None:
+            return made
         rows = self._rows(decoded, count_max)
         return list(rows), self._traits(decoded, rows) if rows else NO_TRAITS
 
@@ -284,8 +270,6 @@ class KeyMaker:
         return decode((len(made) + 5).to_bytes(4, "little") + made + b"\0")
 
     def _rows(self, decoded: dict[str, Any], count_max: int = UNBOUNDED) -> dict[bytes, Row]:
-        if self.covers is not None and not self.covers(decoded):
-            return {}
         if self._hashed:
             for path in self._paths:
                 for array in sorted(array_paths(decoded, path)):
@@ -315,58 +299,38 @@ class KeyMaker:
             ])  # fmt: skip
             yield self._prefix + key + END, row
 
-    def _only_key(
-        self, document: bytes, count_max: int, name: bytes, wanted: bytes, of_element: Callable[[int, bytes], bytes]
-    ) -> tuple[list[bytes], Traits] | None:
-        """As `_raw_keys`, for the commonest index: of one top-level field, ascending; None: ask `_raw_keys`."""
-        element = find_element(document, name)
-        if element is None or document.find(wanted, element[2]) >= 0:
-            return None
-        kind, at, end = element
-        if kind not in _OTHER_KINDS:
-            key = self._prefix + of_element(kind, document[at:end]) + END
-            return ([key], NO_TRAITS) if len(key) <= _UNCUT_MAX else ([self._cut(key)], _CUT)
-        if kind != 0x04 or self._hashed:
-            return None
-        field = self._fields[0]
-        spread = _elements(document, at, field.keys, count_max, down=False)
-        return None if spread is None else self._spread_keys(self._prefix, spread, END, field.array_trait)
-
-    def _raw_keys(self, document: bytes, count_max: int) -> tuple[list[bytes], Traits] | None:
-        """The keys of a document taken from its bytes; None where they must be taken from what it is decoded to."""
+    def _plain_keys(self, decoded: dict[str, Any], count_max: int) -> tuple[list[bytes], Traits] | None:
+        """The keys of a document in which the paths meet no array, or one of them ends at one; None for another."""
         before, after = self._prefix, b""
         spread: list[bytes] | None = None
         traits = NO_TRAITS
         is_there = not self._sparse
         for path, down, keys, array_trait in self._fields:
-            at = 0
-            for last, name in enumerate(path, 1 - len(path)):
-                element = find_element(document, name, at)
-                if element is None:
-                    piece = keys.missing
-                    break
-                kind, at, end = element
-                if document.find(name + b"\0", end) >= 0 and _is_repeated(document, name, end):
+            value: Any = decoded
+            for name in path:
+                if type(value) is dict:
+                    value = value.get(name, MISSING)
+                elif type(value) is list:
                     return None
-                if not last:
-                    is_there = True
-                    if kind == 0x04:
-                        if spread is not None or self._hashed:
-                            return None
-                        spread = _elements(document, at, keys, count_max, down=down)
-                        if spread is None:
-                            return None
-                        traits, piece = array_trait, b""
-                        break
-                    if kind in _DECODED_KINDS:
-                        return None
-                    piece = keys.missing if kind == 0x06 else keys.of_element(kind, document[at:end])
-                elif kind != 0x03:
-                    if kind == 0x04:
-                        return None
-                    piece = keys.missing
+                else:
+                    value = MISSING
                     break
-            if down and piece:
+            if value is MISSING:
+                piece = keys.missing
+            elif type(value) is list:
+                if spread is not None or self._hashed:
+                    return None
+                if len(value) > count_max:
+                    raise too_many_keys()
+                is_there, traits = True, array_trait
+                spread = [keys.of_value(item) for item in value] or [_UNDEFINED_KEY]
+                if down:
+                    spread = [piece.translate(INVERTED) for piece in spread]
+                continue
+            else:
+                is_there = True
+                piece = keys.of_value(value)
+            if down:
                 piece = piece.translate(INVERTED)
             if spread is None:
                 before += piece
@@ -411,23 +375,6 @@ def _key(field: _KeyField, value: Any) -> bytes:
     if value is UNDEFINED:
         return _UNDEFINED_KEY
     return field.keys.of_value(value)
-
-
-def _elements(
-    document: bytes, start: int, keys: FieldKeys, count_max: int, *, down: bool
-) -> list[bytes] | None:  # fmt: skip
-    """The keys of the elements of the array that begins at `start`; None where one of them must be decoded. Raises
-    201."""
-    made: list[bytes] = []
-    for kind, _, at, end in iter_elements(document, start):
-        if kind in _DECODED_KINDS:
-            return None
-        if len(made) >= count_max:
-            raise too_many_keys()
-        made.append(keys.missing if kind == 0x06 else keys.of_element(kind, document[at:end]))
-    if not made:
-        made = [_UNDEFINED_KEY]
-    return [piece.translate(INVERTED) for piece in made] if down else made
 
 
 def _array_in_hashed(path: str) -> CommandError:

@@ -85,11 +85,11 @@ class TextKeyMaker:
         self.made_count = 0
 
     def keys(
-        self, document: bytes, count_max: int = UNBOUNDED, whole: Callable[[], dict[str, Any]] | None = None
+        self, document: bytes, count_max: int = UNBOUNDED, decoded: dict[str, Any] | None = None
     ) -> tuple[list[bytes], Traits]:
         """As `KeyMaker.keys`. Raises 16675, 17261 and 17262 for a language that is none, and 201."""
         self.made_count = 1
-        rows = self._rows(decode(document) if whole is None else whole(), count_max)
+        rows = self._rows(decode(document) if decoded is None else decoded, count_max)
         self.made_count = max(len(rows), 1)
         traits = _ARRAYS if len(rows) > 1 else NO_TRAITS
         if any(len(key) > CUT_BYTES + 4 for key in rows):

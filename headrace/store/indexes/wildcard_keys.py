@@ -131,10 +131,11 @@ class WildcardKeyMaker:
         self._others = {name: spec["key"][name] for name in names[:at] + names[at + 1 :]}
 
     def keys(
-        self, document: bytes, count_max: int = UNBOUNDED, whole: Callable[[], dict[str, Any]] | None = None
+        self, document: bytes, count_max: int = UNBOUNDED, decoded: dict[str, Any] | None = None
     ) -> tuple[list[bytes], Traits]:
         """As `KeyMaker.keys`. Raises 7246301, 16746, and 201."""
-        decoded = decode(document) if whole is None else whole()
+        if decoded is None:
+            decoded = decode(document)
         if self.covers is not None and not self.covers(decoded):
             return [], frozenset()
         before, after = self._other_keys(decoded)
@@ -169,11 +170,7 @@ class WildcardKeyMaker:
         return key
 
     def _value_key(self, value: Any) -> bytes:
-        encoder = self._keys.encoders.get(type(value))
-        if encoder is not None:
-            key = encoder(value)
-        else:
-            key = b"\x0f" if value is UNDEFINED else self._keys.of_value(value)
+        key = b"\x0f" if value is UNDEFINED else self._keys.of_value(value)
         return key.translate(INVERTED) if self._descends else key
 
     def _other_keys(self, decoded: dict[str, Any]) -> tuple[bytes, bytes]:
