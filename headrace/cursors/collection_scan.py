@@ -13,7 +13,7 @@ from headrace import limits
 from headrace.errors import CommandError
 from headrace.running_command import examined, holds_chunk
 from headrace.store.catalog import Collection
-from headrace.store.view import LEFT_OUT, View, id_bounds
+from headrace.store.view import LEFT_OUT, View
 from headrace.turns import tick
 
 Read = TypeVar("Read", bound=tuple[Any, ...])
@@ -118,35 +118,3 @@ WITHOUT_KEYS: Final = frozenset({"CLUSTERED_IXSCAN", "COLLSCAN"})
 def clustered_summary(*, is_bounded: bool) -> str:
     """The name of a walk through a clustered collection."""
     return "CLUSTERED_IXSCAN" if is_bounded else "COLLSCAN"
-
-
-class IdScan(ChunkedScan):
-    """A collection's documents in the order of `_id`: what it remembers is the last id key."""
-
-    __slots__ = ("_backward", "_collection", "_high", "_last", "_low", "_summary")
-
-    def __init__(
-        self, view: Callable[[], View], collection: Collection, bounds: tuple[bytes, bytes], *, backward: bool = False,
-        wanted: int | None = None,
-    ) -> None:  # fmt: skip
-        super().__init__(view, wanted)
-        self._collection = collection
-        self._low, self._high = bounds
-        self._summary = "IXSCAN { _id: 1 }"
-        if collection.clustered:
-            self._summary = clustered_summary(is_bounded=bounds != id_bounds(None, None))
-        self._backward = backward
-        self._last: bytes | None = None
-
-    def _chunk(self) -> list[bytes] | None:
-        low, high, view = self._low, self._high, self._view()
-        if self._last is not None:
-            check_collection(view, self._collection)
-            low, high = (low, self._last) if self._backward else (self._last + b"\0", high)
-        walk = view.scan_ids(self._collection, low, high, backward=self._backward)
-        chunk = take_chunk(walk, self._count)
-        examined(self._summary, len(chunk), 0 if self._summary in WITHOUT_KEYS else len(chunk))
-        if not chunk:
-            return None
-        self._last = chunk[-1][0]
-        return [document for _, record, document in chunk if record is not LEFT_OUT]

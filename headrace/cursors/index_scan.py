@@ -7,14 +7,15 @@ remembers the records for that.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Final
 
 from headrace import limits
-from headrace.cursors.collection_scan import ChunkedScan
+from headrace.cursors.collection_scan import WITHOUT_KEYS, ChunkedScan, check_collection, clustered_summary
 from headrace.errors import CommandError
 from headrace.running_command import examined
 from headrace.store.catalog import Collection, Index
-from headrace.store.view import LEFT_OUT, Skip, View
+from headrace.store.view import LEFT_OUT, Skip, View, id_bounds
 
 RECORD_BYTES: Final = 64
 """The approximate memory of a remembered record."""
@@ -23,6 +24,8 @@ RANGE_COUNT: Final = 512
 """Ranges that are read from one view at most: they may all be empty."""
 
 Range = tuple[bytes, bytes]
+Reader = Callable[[View, bytes, bytes], tuple[bytes, bool]]
+"""Makes another result of a key and its record than the document, and says whether it has fetched that."""
 
 
 def check_index(view: View, collection: Collection, index: Index) -> None:
@@ -32,14 +35,26 @@ def check_index(view: View, collection: Collection, index: Index) -> None:
         raise CommandError(175, f"query plan killed :: index '{index.name}' dropped")
 
 
+Walk = Iterator[tuple[bytes, bytes]]
+
+
 def walk_keys(
     view: View, index: Index, ranges: Sequence[Range], *, backward: bool, after: bytes | None = None,
     skip: Skip | None = None,
-) -> Iterator[tuple[bytes, bytes]]:  # fmt: skip
+) -> Walk:  # fmt: skip
     """(key, record) of all ranges, which are in the order of the walk; those past the key `after`.
 
     A key that does not count, to `skip`, has `LEFT_OUT` for a record.
     """
+    walk: Callable[..., Walk]
+    walk = partial(view.index_keys, index) if skip is None else partial(view.index_keys_within, index, skip=skip)
+    return walk_ranges(walk, ranges, backward=backward, after=after)
+
+
+def walk_ranges(
+    walk: Callable[..., Walk], ranges: Sequence[Range], *, backward: bool, after: bytes | None
+) -> Walk:  # fmt: skip
+    """As `walk_keys`; `walk`: through one range."""
     start = 0 if after is None else first_past(ranges, after, backward=backward)
     for number in range(start, len(ranges)):
         low, high = ranges[number]
@@ -50,10 +65,7 @@ def walk_keys(
                 low = max(low, after + b"\0")
             if low >= high:
                 continue
-        if skip is None:
-            yield from view.index_keys(index, low, high, backward=backward)
-        else:
-            yield from view.index_keys_within(index, low, high, skip, backward=backward)
+        yield from walk(low, high, backward=backward)
 
 
 def first_past(ranges: Sequence[Range], after: bytes, *, backward: bool) -> int:
@@ -100,17 +112,16 @@ class IndexScan(ChunkedScan):
     """A collection's documents in the order of an index."""
 
     __slots__ = (
-        "_backward", "_collection", "_index", "_last", "_range", "_ranges", "_reader", "_seen", "_skip",
+        "_backward", "_collection", "_index", "_last", "_range", "_ranges", "_reader", "_seen", "_skip", "_summary",
         "document_count", "key_count", "left_out_count",
     )  # fmt: skip
 
     def __init__(
         self, view: Callable[[], View], collection: Collection, index: Index, ranges: Sequence[Range], *,
         backward: bool = False, seen: SeenRecords | None = None, wanted: int | None = None,
-        reader: Callable[[View, bytes, bytes], tuple[bytes, bool]] | None = None, skip: Skip | None = None,
+        reader: Reader | None = None, skip: Skip | None = None,
     ) -> None:  # fmt: skip
-        """`seen`: where documents may come more than once. `reader`: makes another result of a key and its record
-        than the document, and says whether it has fetched that."""
+        """`seen`: where documents may come more than once."""
         super().__init__(view, wanted)
         self._collection = collection
         self._index = index
@@ -119,21 +130,27 @@ class IndexScan(ChunkedScan):
         self._seen = seen
         self._reader = reader
         self._skip = skip
+        self._summary = plan_summary("IXSCAN", index)
         self._last: bytes | None = None
         self._range = 0  # those before it were read
         self.key_count = 0
         self.document_count = self.left_out_count = 0
+
+    def _walk(self, view: View, ranges: Sequence[Range]) -> Walk:
+        check_index(view, self._collection, self._index)
+        return walk_keys(
+            view, self._index, ranges, backward=self._backward, after=self._last, skip=self._skip
+        )  # fmt: skip
 
     def _chunk(self) -> list[bytes] | None:
         ranges = self._ranges[self._range : self._range + RANGE_COUNT]
         if not ranges:
             return None
         view, index, seen = self._view(), self._index, self._seen
-        check_index(view, self._collection, index)
         chunk: list[bytes] = []
         size = count = fetched = 0
         reader = self._reader
-        for key, record in walk_keys(view, index, ranges, backward=self._backward, after=self._last, skip=self._skip):
+        for key, record in self._walk(view, ranges):
             self._last = key
             count += 1
             if record is LEFT_OUT:
@@ -152,5 +169,28 @@ class IndexScan(ChunkedScan):
             self._range += len(ranges)
         self.key_count += count
         self.document_count += fetched
-        examined(plan_summary("IXSCAN", index), fetched, count)
+        examined(self._summary, fetched, 0 if self._summary in WITHOUT_KEYS else count)
         return chunk
+
+
+class IdScan(IndexScan):
+    """A collection's documents in the order of `_id`, by ascending ranges of the keys without the collection's
+    number."""
+
+    __slots__ = ()
+
+    def __init__(
+        self, view: Callable[[], View], collection: Collection, ranges: Sequence[Range], *, backward: bool = False,
+        wanted: int | None = None, reader: Reader | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            view, collection, collection.indexes[0], ranges[::-1] if backward else ranges, backward=backward,
+            wanted=wanted, reader=reader,
+        )  # fmt: skip
+        if collection.clustered:
+            self._summary = clustered_summary(is_bounded=list(ranges) != [id_bounds(None, None)])
+
+    def _walk(self, view: View, ranges: Sequence[Range]) -> Walk:
+        check_collection(view, self._collection)
+        walk = partial(view.id_keys, self._collection)
+        return walk_ranges(walk, ranges, backward=self._backward, after=self._last)

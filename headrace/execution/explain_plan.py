@@ -156,7 +156,7 @@ class CountingView(View):
         self, collection: Collection, low: bytes, high: bytes, *, backward: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
         for item in super().id_keys(collection, low, high, backward=backward):
-            self._examined.now.keys += 1
+            self._examined.now.keys += not collection.clustered
             yield item
 
     def count_ids(self, collection: Collection, low: bytes, high: bytes, count_max: int) -> Counted:
@@ -170,14 +170,6 @@ class CountingView(View):
     def fetch(self, collection: Collection, index: Index, record: bytes) -> bytes:
         self._examined.now.documents += 1
         return super().fetch(collection, index, record)
-
-    def scan_ids(
-        self, collection: Collection, low: bytes, high: bytes, *, backward: bool = False
-    ) -> Iterator[tuple[bytes, bytes, bytes]]:
-        for item in super().scan_ids(collection, low, high, backward=backward):
-            self._examined.now.keys += not collection.clustered
-            self._examined.now.documents += 1
-            yield item
 
 
 def read_stage(plan: ReadPlan | None, spec: dict[str, Any]) -> Stage:

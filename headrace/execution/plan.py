@@ -6,6 +6,7 @@ All commands that match documents use this: find, update, delete, findAndModify,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from bson import Decimal128, Int64, ObjectId
@@ -13,7 +14,7 @@ from bson.datetime_ms import DatetimeMS
 
 from headrace import limits
 from headrace.cursors.collection_scan import WITHOUT_KEYS, check_collection, clustered_summary, take_chunk
-from headrace.cursors.index_scan import RANGE_COUNT, check_index, first_past, plan_summary, walk_keys
+from headrace.cursors.index_scan import RANGE_COUNT, check_index, first_past, plan_summary, walk_keys, walk_ranges
 from headrace.errors import CommandError
 from headrace.execution.planner.choice import NO_INDEX, Choice, choose, distinct_access, key_count
 from headrace.execution.planner.clustered import clustered_intervals, span_of, walk_by_index
@@ -323,11 +324,11 @@ class Finder:
         view.store.id_uses[self._collection.number] += 1
 
     def _by_ids(self, view: View, after: bytes | None) -> Iterator[tuple[bytes, bytes, bytes]]:
-        low, high = self._id_range or id_bounds(None, None)
+        bounds, index = self._id_range or id_bounds(None, None), self._collection.indexes[0]
         backward = self.is_backward if self._id_direction is None else self._id_direction == -1
-        if after is not None:
-            low, high = (low, after) if backward else (after + b"\0", high)
-        yield from view.scan_ids(self._collection, low, high, backward=backward)
+        walk = partial(view.id_keys, self._collection)
+        for key, record in walk_ranges(walk, [bounds], backward=backward, after=after):
+            yield key, record, b"" if record is LEFT_OUT else view.fetch(self._collection, index, record)
 
     def id_direction(self, current: Callable[[], View], order: Order) -> int | None:
         """1 or -1 where a walk over the `_id`s gives the order that is asked for, and no index leads to few documents
@@ -414,7 +415,7 @@ class Finder:
 
     @property
     def id_range(self) -> tuple[bytes, bytes] | None:
-        """Bounds of the `_id`s that can match, as `scan_ids` takes them, where the filter names some."""
+        """Bounds of the `_id`s that can match, as `id_keys` takes them, where the filter names some."""
         return self._id_range
 
     def positional(self, document: dict[str, Any]) -> str | None:

@@ -16,9 +16,8 @@ from enum import Enum
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-from headrace.cursors.collection_scan import IdScan, Scan
-from headrace.cursors.id_key_scan import IdKeyScan, Reader
-from headrace.cursors.index_scan import IndexScan, SeenRecords
+from headrace.cursors.collection_scan import Scan
+from headrace.cursors.index_scan import IdScan, IndexScan, Reader, SeenRecords
 from headrace.dispatch.context import CommandContext
 from headrace.errors import CommandError
 from headrace.execution.command_memory import memory_of
@@ -162,7 +161,7 @@ def read(context: CommandContext, plan: ReadPlan) -> Iterator[bytes]:
         return finder.narrowed(lambda: scan) if scan.keep is None else scan
     if plan.id_ranges is not None:
         ranges, reader = plan.id_ranges, _id_reader(collection)
-        return IdKeyScan(current, collection, ranges, reader, backward=plan.backward, wanted=wanted)
+        return IdScan(current, collection, ranges, backward=plan.backward, wanted=wanted, reader=reader)
     if finder.has_id_keys and not plan.is_sorted:
         candidates = [raw for _, _, raw in finder.candidates(current)]
         finder.note_examined(len(candidates))
@@ -170,7 +169,7 @@ def read(context: CommandContext, plan: ReadPlan) -> Iterator[bytes]:
             candidates.reverse()
         return finder.narrowed(lambda: iter(candidates))
     bounds = finder.id_range or id_bounds(None, None)
-    return finder.narrowed(lambda: IdScan(current, collection, bounds, backward=plan.backward, wanted=wanted))
+    return finder.narrowed(lambda: IdScan(current, collection, [bounds], backward=plan.backward, wanted=wanted))
 
 
 def by_index(context: CommandContext, plan: ReadPlan, wanted: int | None) -> Iterator[bytes]:

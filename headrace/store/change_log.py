@@ -101,23 +101,10 @@ class Oplog:
 class NoLog:
     """Records nothing, but that the database of users and roles has changed."""
 
-    def insert(
-        self, txn: WriteTransaction, collection: Collection, document: bytes, key: bytes, position: int,
-        retryable: RetryableWrite | None,
-    ) -> None:  # fmt: skip
+    def _note(self, txn: WriteTransaction, collection: Collection, *change: Any) -> None:
         txn.admin_changed = txn.admin_changed or collection.database == "admin"
 
-    def insert_many(
-        self, txn: WriteTransaction, collection: Collection, documents: list[bytes], keys: list[bytes], first: int,
-        retryable: RetryableWrite | None,
-    ) -> None:  # fmt: skip
-        txn.admin_changed = txn.admin_changed or collection.database == "admin"
-
-    def change(
-        self, txn: WriteTransaction, collection: Collection, head: bytes, o: bytes, o2: bytes | None, old: bytes,
-        retryable: RetryableWrite | None,
-    ) -> None:  # fmt: skip
-        txn.admin_changed = txn.admin_changed or collection.database == "admin"
+    insert = insert_many = change = _note
 
     def command(
         self, txn: WriteTransaction, database: str, uuid: bytes | None, o: dict[str, Any], o2: dict[str, Any] | None,

@@ -41,7 +41,7 @@ KEY_CUT: Final = limits.KEY_BYTES_MAX - 32
 
 
 def id_bounds(low: bytes | None, high: bytes | None) -> tuple[bytes, bytes]:
-    """[low, high) for `scan_ids`, of two positions between keys, None where there is no bound: a key is the position
+    """[low, high) for `id_keys`, of two positions between keys, None where there is no bound: a key is the position
     before it, a key and 00 the position after it. No key between the two is left out, also of those that are cut."""
     if high is None:
         high = b"\xff"
@@ -169,44 +169,15 @@ class View:
                     return
                 yield key[4:]
 
-    def scan_ids(
-        self, collection: Collection, low: bytes, high: bytes, *, backward: bool = False
-    ) -> Iterator[tuple[bytes, bytes, bytes]]:
-        """(id key, record, document) in the order of `_id`, for keys from `low`, inclusive, to `high`, exclusive.
-
-        One that the view does not show comes without, and `LEFT_OUT` for a record.
-        Bounds and keys are those of the `ids` table without the collection's number (`bounded_key`); a walk over a
-        collection with over-long `_id`s (`long_ids`) is in order only up to where those are cut.
-        """
-        prefix = collection.number_key
-        with self.kv.cursor(self.tables["ids"]) as cursor:
-            if isinstance(cursor, OverlayCursor):
-                for key, changed in _within(cursor, prefix + low, prefix + high, backward=backward):
-                    document = b"" if changed is None else self.by_record(collection, changed)
-                    if document is not None:
-                        yield key[4:], changed or LEFT_OUT, document
-                return
-            if backward:
-                moved = _seek_before(cursor, prefix + high)
-                walk = cursor.iterprev(keys=True, values=True)
-            else:
-                moved = cursor.set_range(prefix + low)
-                walk = cursor.iternext(keys=True, values=True)
-            if not moved:
-                return
-            for key, record in walk:
-                id_key = key[4:]
-                if key[:4] != prefix or (id_key < low if backward else id_key >= high):
-                    return
-                document = self.by_record(collection, record)
-                if document is not None:
-                    yield id_key, record, document
-
     def id_keys(
         self, collection: Collection, low: bytes, high: bytes, *, backward: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """(id key, record) from `low`, inclusive, to `high`, exclusive, or backward; keys are those of `scan_ids`. One
-        that the view does not show has `LEFT_OUT` for a record."""
+        """(id key, record) in the order of `_id`, or backward, from `low`, inclusive, to `high`, exclusive.
+
+        One that the view does not show has `LEFT_OUT` for a record. Bounds and keys are those of the `ids` table
+        without the collection's number (`bounded_key`); a walk over a collection with over-long `_id`s (`long_ids`) is
+        in order only up to where those are cut.
+        """
         prefix = collection.number_key
         first, end = prefix + low, prefix + high
         with self.kv.cursor(self.tables["ids"]) as cursor:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 from bson import Binary, Int64
 
 from headrace.auth.privileges import Privilege
-from headrace.cursors.collection_scan import IdScan, Scan
+from headrace.cursors.collection_scan import Scan
+from headrace.cursors.index_scan import IdScan
 from headrace.dispatch.access import Grants
 from headrace.dispatch.arguments import Fields, array, boolean, document, number, string, without_effect
 from headrace.dispatch.command import Command
@@ -149,7 +150,7 @@ def _hash(context: CommandContext, collection: Collection) -> str:
     if collection.capped is not None:
         scan = Scan(lambda: context.view, collection)
     else:
-        scan = IdScan(lambda: context.view, collection, id_bounds(None, None))
+        scan = IdScan(lambda: context.view, collection, [id_bounds(None, None)])
     digest = md5()
     for raw in scan:
         digest.update(raw)

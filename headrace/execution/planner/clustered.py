@@ -43,7 +43,7 @@ def _bounds(node: MatchExpression) -> bool:
 
 
 def span_of(intervals: Intervals) -> IdRange:
-    """The keys of `_id` from the first interval to the last, as `View.scan_ids` takes them."""
+    """The keys of `_id` from the first interval to the last, as `View.id_keys` takes them."""
     if not intervals:
         return b"", b""
     return id_bounds(range_of(intervals[0])[0], range_of(intervals[-1])[1])
