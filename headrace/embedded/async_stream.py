@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import Executor
 from queue import SimpleQueue
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from headrace.embedded.change_event import ChangeEvent
 from headrace.embedded.error_types import Closed, StreamInvalidated, Timeout
@@ -58,7 +58,23 @@ def _settle(future: asyncio.Future[Any], event: ChangeEvent | None, failure: Exc
         future.set_exception(failure)
 
 
-class AsyncEmbeddedChangeStream:
+class AsyncClosing:
+    """Ends with its `async with`."""
+
+    async def close(self) -> None:
+        """Close it. No effect the second time."""
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class AsyncEmbeddedChangeStream(AsyncClosing):
     """The stream that `watch` opens: `async for`, `await anext(stream)`, `await stream.next(timeout=...)`. For one
     task."""
 
@@ -127,11 +143,3 @@ class AsyncEmbeddedChangeStream:
         await asyncio.get_running_loop().run_in_executor(self._threads, self._stream.close)
         if self._thread is not None:
             self._thread.end()
-
-    async def __aenter__(self) -> AsyncEmbeddedChangeStream:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()

@@ -10,14 +10,15 @@ Calls run in threads of the store's. A stream that is waited for has a thread of
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial, wraps
 from types import TracebackType
 from typing import Any, Final, Generic, TypeVar
 
-from headrace.embedded.async_stream import AsyncEmbeddedChangeStream
+from headrace.embedded.async_stream import AsyncClosing, AsyncEmbeddedChangeStream
 from headrace.embedded.collection import EmbeddedCollection
 from headrace.embedded.cursor import EmbeddedCommandCursor, EmbeddedCursor
 from headrace.embedded.database import EmbeddedDatabase
@@ -28,6 +29,11 @@ from headrace.keywords import check_keywords
 THREAD_COUNT_MAX: Final = 16
 """Calls of one store that run at once: more would wait for the engine's lock, but for those that wait for a commit."""
 Opened = TypeVar("Opened")
+Form = TypeVar("Form", bound="_Wrapper")
+
+
+_KINDS: Final[dict[type, Callable[[Any, ThreadPoolExecutor], Any]]] = {}
+"""The asynchronous forms of the store's classes, which `_form_of` adds."""
 
 
 class Opening(Generic[Opened]):
@@ -135,12 +141,30 @@ def _at_once(method: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-class AsyncEmbeddedCommandCursor(_Wrapper):
-    """A cursor: `async for`, `await cursor.to_list()`."""
+def _form_of(wrapped: type, at_once: Container[str] = ()) -> Callable[[type[Form]], type[Form]]:
+    """Give a class the methods of another that it does not have itself: those that are not `at_once` are awaited."""
 
-    to_list = _in_thread(EmbeddedCommandCursor.to_list)
-    try_next = _in_thread(EmbeddedCommandCursor.try_next)
-    close = _in_thread(EmbeddedCommandCursor.close)
+    def complete(form: type[Form]) -> type[Form]:
+        for name, method in inspect.getmembers(wrapped, callable):
+            if not name.startswith("_") and not hasattr(form, name):
+                setattr(form, name, _at_once(method) if name in at_once else _in_thread(method))
+        _KINDS[wrapped] = form
+        return form
+
+    return complete
+
+
+class _Closing(AsyncClosing, _Wrapper):
+    """Is closed in a thread."""
+
+    async def close(self) -> None:
+        """Close it."""
+        await self._call(self._wrapped.close)
+
+
+@_form_of(EmbeddedCommandCursor)
+class AsyncEmbeddedCommandCursor(_Closing):
+    """A cursor: `async for`, `await cursor.to_list()`."""
 
     async def next(self) -> Any:
         """The next document. Raises StopAsyncIteration after the last."""
@@ -158,34 +182,16 @@ class AsyncEmbeddedCommandCursor(_Wrapper):
             raise StopAsyncIteration
         return document
 
-    async def __aenter__(self) -> AsyncEmbeddedCommandCursor:
-        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-
+@_form_of(
+    EmbeddedCursor,
+    at_once={
+        "allow_disk_use", "batch_size", "clone", "collation", "comment", "hint", "limit", "max", "max_await_time_ms",
+        "max_time_ms", "min", "skip", "sort", "where",
+    },
+)  # fmt: skip
 class AsyncEmbeddedCursor(AsyncEmbeddedCommandCursor):
     """The cursor that `find` returns: the same options are chained, without `await`."""
-
-    allow_disk_use = _at_once(EmbeddedCursor.allow_disk_use)
-    batch_size = _at_once(EmbeddedCursor.batch_size)
-    clone = _at_once(EmbeddedCursor.clone)
-    collation = _at_once(EmbeddedCursor.collation)
-    comment = _at_once(EmbeddedCursor.comment)
-    distinct = _in_thread(EmbeddedCursor.distinct)
-    explain = _in_thread(EmbeddedCursor.explain)
-    hint = _at_once(EmbeddedCursor.hint)
-    limit = _at_once(EmbeddedCursor.limit)
-    max = _at_once(EmbeddedCursor.max)
-    max_await_time_ms = _at_once(EmbeddedCursor.max_await_time_ms)
-    max_time_ms = _at_once(EmbeddedCursor.max_time_ms)
-    min = _at_once(EmbeddedCursor.min)
-    skip = _at_once(EmbeddedCursor.skip)
-    sort = _at_once(EmbeddedCursor.sort)
-    where = _at_once(EmbeddedCursor.where)
 
     async def rewind(self) -> AsyncEmbeddedCursor:
         """Begin again."""
@@ -193,12 +199,9 @@ class AsyncEmbeddedCursor(AsyncEmbeddedCommandCursor):
         return self
 
 
+@_form_of(EmbeddedSession, at_once={"advance", "advance_cluster_time", "advance_operation_time", "apply_to", "retries"})
 class AsyncEmbeddedSession(_Wrapper):
     """A session; `async with`."""
-
-    commit_transaction = _in_thread(EmbeddedSession.commit_transaction)
-    abort_transaction = _in_thread(EmbeddedSession.abort_transaction)
-    end_session = _in_thread(EmbeddedSession.end_session)
 
     async def start_transaction(self, *args: Any, **kwargs: Any) -> _AsyncTransaction:
         """Begin a transaction: `async with await session.start_transaction():` commits it, or aborts it on an error."""
@@ -260,36 +263,9 @@ class _Watching(_Wrapper):
         return Opening(open_it)
 
 
+@_form_of(EmbeddedCollection, at_once={"find", "with_options"})
 class AsyncEmbeddedCollection(_Watching):
     """`store["shop"]["orders"]`."""
-
-    aggregate = _in_thread(EmbeddedCollection.aggregate)
-    bulk_write = _in_thread(EmbeddedCollection.bulk_write)
-    count_documents = _in_thread(EmbeddedCollection.count_documents)
-    create_index = _in_thread(EmbeddedCollection.create_index)
-    create_indexes = _in_thread(EmbeddedCollection.create_indexes)
-    delete_many = _in_thread(EmbeddedCollection.delete_many)
-    delete_one = _in_thread(EmbeddedCollection.delete_one)
-    distinct = _in_thread(EmbeddedCollection.distinct)
-    drop = _in_thread(EmbeddedCollection.drop)
-    drop_index = _in_thread(EmbeddedCollection.drop_index)
-    drop_indexes = _in_thread(EmbeddedCollection.drop_indexes)
-    estimated_document_count = _in_thread(EmbeddedCollection.estimated_document_count)
-    find = _at_once(EmbeddedCollection.find)
-    find_one = _in_thread(EmbeddedCollection.find_one)
-    find_one_and_delete = _in_thread(EmbeddedCollection.find_one_and_delete)
-    find_one_and_replace = _in_thread(EmbeddedCollection.find_one_and_replace)
-    find_one_and_update = _in_thread(EmbeddedCollection.find_one_and_update)
-    index_information = _in_thread(EmbeddedCollection.index_information)
-    insert_many = _in_thread(EmbeddedCollection.insert_many)
-    insert_one = _in_thread(EmbeddedCollection.insert_one)
-    list_indexes = _in_thread(EmbeddedCollection.list_indexes)
-    options = _in_thread(EmbeddedCollection.options)
-    rename = _in_thread(EmbeddedCollection.rename)
-    replace_one = _in_thread(EmbeddedCollection.replace_one)
-    update_many = _in_thread(EmbeddedCollection.update_many)
-    update_one = _in_thread(EmbeddedCollection.update_one)
-    with_options = _at_once(EmbeddedCollection.with_options)
 
     def __getitem__(self, name: str) -> AsyncEmbeddedCollection:
         return AsyncEmbeddedCollection(self._wrapped[name], self._threads)
@@ -301,18 +277,9 @@ class AsyncEmbeddedCollection(_Watching):
         return self._wrapped()  # which raises
 
 
+@_form_of(EmbeddedDatabase, at_once={"get_collection", "with_options"})
 class AsyncEmbeddedDatabase(_Watching):
     """`store["shop"]`."""
-
-    aggregate = _in_thread(EmbeddedDatabase.aggregate)
-    command = _in_thread(EmbeddedDatabase.command)
-    create_collection = _in_thread(EmbeddedDatabase.create_collection)
-    drop_collection = _in_thread(EmbeddedDatabase.drop_collection)
-    get_collection = _at_once(EmbeddedDatabase.get_collection)
-    list_collection_names = _in_thread(EmbeddedDatabase.list_collection_names)
-    list_collections = _in_thread(EmbeddedDatabase.list_collections)
-    validate_collection = _in_thread(EmbeddedDatabase.validate_collection)
-    with_options = _at_once(EmbeddedDatabase.with_options)
 
     def __getitem__(self, name: str) -> AsyncEmbeddedCollection:
         return AsyncEmbeddedCollection(self._wrapped[name], self._threads)
@@ -321,32 +288,14 @@ class AsyncEmbeddedDatabase(_Watching):
         return bool(self._wrapped)
 
 
-class AsyncServedStore(_Wrapper):
-    """A store that is served: its `uri` and `port`; `async with`."""
-
-    async def close(self) -> None:
-        """Finish the writes that clients have sent, and close their connections. The store stays open."""
-        await self._call(self._wrapped.close)
-
-    async def __aenter__(self) -> AsyncServedStore:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
+class AsyncServedStore(_Closing):
+    """A store that is served: its `uri` and `port`; `async with`. To close it finishes the writes that clients have
+    sent, and closes their connections; the store stays open."""
 
 
-class AsyncEmbeddedStore(_Watching):
+@_form_of(EmbeddedStore, at_once={"get_database", "start_session"})
+class AsyncEmbeddedStore(_Closing, _Watching):
     """An open data directory, for asyncio."""
-
-    drop_database = _in_thread(EmbeddedStore.drop_database)
-    get_database = _at_once(EmbeddedStore.get_database)
-    list_database_names = _in_thread(EmbeddedStore.list_database_names)
-    list_databases = _in_thread(EmbeddedStore.list_databases)
-    prune = _in_thread(EmbeddedStore.prune)
-    server_info = _in_thread(EmbeddedStore.server_info)
-    start_session = _at_once(EmbeddedStore.start_session)
 
     def serve(self, *args: Any, **kwargs: Any) -> Opening[AsyncServedStore]:
         """Serve the same data to other processes: `async with store.serve() as served: served.uri`, or awaited."""
@@ -356,30 +305,8 @@ class AsyncEmbeddedStore(_Watching):
 
         return Opening(open_it)
 
-    async def close(self) -> None:
-        """Close the store."""
-        await self._call(self._wrapped.close)
-
     def __getitem__(self, name: str) -> AsyncEmbeddedDatabase:
         return AsyncEmbeddedDatabase(self._wrapped[name], self._threads)
-
-    async def __aenter__(self) -> AsyncEmbeddedStore:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-
-_KINDS: Final[dict[type, Callable[[Any, ThreadPoolExecutor], Any]]] = {
-    EmbeddedCollection: AsyncEmbeddedCollection,
-    EmbeddedCommandCursor: AsyncEmbeddedCommandCursor,
-    EmbeddedCursor: AsyncEmbeddedCursor,
-    EmbeddedDatabase: AsyncEmbeddedDatabase,
-    EmbeddedSession: AsyncEmbeddedSession,
-    EmbeddedStore: AsyncEmbeddedStore,
-}
 
 
 def open_async(*args: Any, **kwargs: Any) -> Opening[AsyncEmbeddedStore]:
