@@ -53,11 +53,7 @@ class RunningCommand(greenlet):
     allowed_indexes: dict[str, list[Any]] | None = None
     """The indexes that its query settings allow, by namespace: names or key patterns."""
     scan_bytes: int = 0
-    batch_bytes: int = 0
-    """About what its scan has last read at once, and its batch, take."""
-    grown_bytes: int = 0  # by which the process has grown during its turns, where the shell measures that
-    account: Any = None
-    """The shell's, which counts them while the command has paused, if they are many. Closed when it has ended."""
+    """About what its scan has last read at once."""
     stays: bool = False
     """Whether what it does is kept in this process, for later commands, so that no other is to run it."""
     begins_again: bool = False
@@ -108,10 +104,3 @@ def holds_chunk(size: int) -> None:
     command = getcurrent()
     if isinstance(command, RunningCommand):
         command.scan_bytes = size
-
-
-def holds_batch(size: int) -> None:
-    """Note that the batch of the running command has grown to `size` bytes."""
-    command = getcurrent()
-    if isinstance(command, RunningCommand):
-        command.batch_bytes = size

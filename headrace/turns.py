@@ -148,11 +148,8 @@ class Turns:
         if turn.pause_count:
             turn.paused_at, turn.pause_count = None, 0
         turn.goes_first = turn.stays = turn.begins_again = False
-        turn.scan_bytes = turn.batch_bytes = turn.grown_bytes = 0
+        turn.scan_bytes = 0
         turn.returned_count = None
-        if turn.account is not None:
-            turn.account.close()
-            turn.account = None
         self._idle.append(turn)
         if type(result) is _Raised:
             error, result = result.error, None

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from headrace import limits
-
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -17,9 +15,6 @@ settings.register_profile(
     "headrace", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("headrace")
-
-# The servers of a process share its loggers: what one logs must not cost another's test its lines.
-limits.LOG_LINES_PER_SECOND_MAX = 1 << 30
 
 # A test that has one of these marks is left out of `make check`; CONTRIBUTING.md says what each means.
 LANES = {"network", "process", "soak", "spark"}

@@ -138,7 +138,7 @@ class ChangeCursor:
         self.session: bytes | None = None
         self.used_ms = 0.0
         self.no_timeout = False
-        self.read_ahead_bytes = 0  # what its stages take
+        self.read_ahead_bytes = 0
         self.account: Account | None = None
         self.record: Any = None  # see `registry.CursorRecord`
         self.repeated_getmore: Any = None  # the getMore that its client repeats, see dispatch/repeated_getmore.py

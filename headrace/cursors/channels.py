@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from headrace import limits
 from headrace.changes.entry import DecodedEntry
@@ -19,9 +19,6 @@ from headrace.memory_budget import Account, Memory
 
 if TYPE_CHECKING:
     from headrace.store.store import Committed
-
-
-_PIECE_COUNT: Final = 1024  # entries that are freed at once: a millisecond
 
 
 class Channel:
@@ -51,13 +48,11 @@ class Channel:
             self._drop_oldest()
         self._count_if_changed()
 
-    def forget_aged(self) -> Iterator[None]:
-        """Drop the entries that were there at the last call, a piece before each `next`."""
+    def forget_aged(self) -> None:
+        """Drop the entries that were there at the last call."""
         aged, self._aged = self._aged, self.end
         while self.start < aged and self._entries:
             self._drop_oldest()
-            if not self.start % _PIECE_COUNT:
-                yield
         self._count_if_changed()
 
     def _drop_oldest(self) -> None:
@@ -136,9 +131,9 @@ class Channels:
             del self._live[channel.key]
 
     def forget_aged(self) -> Iterator[None]:
-        """Drop the entries that were there at the last call, a piece before each `next`."""
+        """Drop the entries that were there at the last call: those of a channel before each `next`."""
         for channel in list(self._live.values()):
-            yield from channel.forget_aged()
+            channel.forget_aged()
             yield
 
     def publish(self, committed: Committed) -> None:

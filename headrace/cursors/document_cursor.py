@@ -11,7 +11,7 @@ from typing import Any
 from headrace import limits
 from headrace.errors import CommandError
 from headrace.memory_budget import Account
-from headrace.running_command import holds_batch, running_command
+from headrace.running_command import running_command
 from headrace.turns import tick
 
 
@@ -28,8 +28,8 @@ class DocumentCursor:
     """Batches of raw documents from an iterator."""
 
     __slots__ = (
-        "_documents", "_held", "_left", "_scan_bytes", "account", "awaits", "command_bytes", "context", "exhausted",
-        "grown_bytes", "id", "in_use", "key", "left_ms", "namespace", "no_timeout", "read_ahead_bytes", "record",
+        "_documents", "_held", "_left", "_scan_bytes", "account", "awaits", "context", "exhausted",
+        "id", "in_use", "key", "left_ms", "namespace", "no_timeout", "read_ahead_bytes", "record",
         "session", "tails", "used_ms",
     )  # fmt: skip
 
@@ -50,9 +50,6 @@ class DocumentCursor:
         self.record: Any = None  # see `registry.CursorRecord`
         self.read_ahead_bytes = 0
         """About what it holds, as the registry counts it; see `held_bytes`."""
-        self.command_bytes = 0  # about what its parsed filter and stages take
-        self.grown_bytes = 0
-        """How much the process has grown as its batches were made, where the shell measures that."""
         self.no_timeout = no_timeout
         self.exhausted = False
         self.left_ms: float | None = None  # of its command's maxTimeMS, for all the batches to come
@@ -72,10 +69,8 @@ class DocumentCursor:
         if self._left is not None:
             count_max = self._left if count_max is None else min(count_max, self._left)
         batch = self._take(count_max)
-        if (turn := running_command()) is not None:
-            self.grown_bytes = max(0, self.grown_bytes + turn.grown_bytes)
-            if turn.scan_bytes:
-                self._scan_bytes = turn.scan_bytes
+        if (turn := running_command()) is not None and turn.scan_bytes:
+            self._scan_bytes = turn.scan_bytes
         if self._left is not None:
             self._left -= len(batch)
             self.exhausted = self.exhausted or self._left == 0
@@ -84,29 +79,17 @@ class DocumentCursor:
     def held_bytes(self, batch: Sequence[bytes]) -> int:
         """An estimate of the bytes that it holds after this batch: the last chunk of its scan, or one of documents as
         large as those returned, and a document that was too large for the batch."""
-        size = self.command_bytes
-        if self._held is not None:
-            size += 2 * len(self._held)  # its scan has it, too, or made it of one as large
+        size = 0 if self._held is None else 2 * len(self._held)  # its scan has it, too, or made it of one as large
         if self._scan_bytes is not None:
             size += self._scan_bytes
         elif batch:
             average = sum(map(len, batch)) // len(batch)
             size += min(average * limits.VIEW_CHUNK_COUNT, max(average, limits.VIEW_CHUNK_BYTES))
-        return size + self._grown_uncounted()
-
-    def _grown_uncounted(self) -> int:
-        """Return by how many bytes the process has grown as batches were made, besides those that stages count; 0 if by
-        few. It grows if an expression makes a large array and `$unwind` returns some elements of it."""
-        if not self.grown_bytes or self.context is None:
-            return 0
-        memory, stages = self.context.engine.memory, self.context.memory
-        counted = 0 if stages is None or stages.account is None else stages.account.bytes
-        grown = self.grown_bytes - counted
-        return grown if grown > memory.bytes_max * limits.CURSOR_GROWTH_SHARE else 0
+        return size
 
     def _take(self, count_max: int | None) -> list[bytes]:
         batch: list[bytes] = []
-        size = counted = 0
+        size = 0
         if self._held is not None:
             batch.append(self._held)
             size, self._held = len(self._held), None
@@ -117,9 +100,6 @@ class DocumentCursor:
                 self.exhausted = not self.tails
                 return batch
             size += len(document)
-            if size - counted > limits.COUNTED_STEP_BYTES:
-                counted = size
-                holds_batch(size)
             if size > limits.BATCH_BYTES_MAX:
                 if batch:
                     self._held = document

@@ -294,7 +294,8 @@ class Feeds:
         return self._mark[1], self._mark[2]
 
     def forget_aged(self) -> Iterator[None]:
-        """Drop the entries and events that were there at the last call, a piece before each `next`."""
+        """Drop the entries and events that were there at the last call: those of a channel or a feed before each
+        `next`."""
         yield from self._channels.forget_aged()
         self.last_batch = (0, "", Batch([], b""))
         for feed in list(self._feeds.values()):

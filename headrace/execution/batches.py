@@ -12,16 +12,7 @@ from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import NO_CURSOR_TIMEOUT
 from headrace.dispatch.request import Request
 from headrace.dispatch.sessions import owner_of, session_id
-from headrace.query.operation_memory import size_of
 from headrace.values.bson import encode
-
-
-def held_of(request: Request) -> int:
-    """Return about how many bytes the parsed filter and stages of an open cursor take, where the request is a long one.
-
-    BSON of short values takes up to 46 times as much once it is parsed; the decoded values take a third of that.
-    """
-    return 0 if len(request.raw) <= limits.REQUEST_BYTES_FREE else size_of(request.body) * limits.REQUEST_GROWTH
 
 
 def register(context: CommandContext, request: Request, cursor: OpenCursor, batch: Sequence[bytes]) -> int:
@@ -43,7 +34,6 @@ def open_cursor(
     batch = cursor.next_batch(limits.FIRST_BATCH_COUNT if size is None else size)
     keep = not (cursor.exhausted or single_batch)
     if keep:
-        cursor.command_bytes = held_of(request)  # which may pause
         cursor.read_ahead_bytes = cursor.held_bytes(batch)
     cursor_id = register(context, request, cursor, batch) if keep else 0
     context.outlives_command = keep

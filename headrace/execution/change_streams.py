@@ -14,7 +14,7 @@ from headrace.dispatch.generic_arguments import BATCH_SIZE, READ_CONCERN
 from headrace.dispatch.namespaces import check_database, check_namespace
 from headrace.dispatch.request import Request
 from headrace.errors import AnsweredError, CommandError
-from headrace.execution.batches import held_of, register
+from headrace.execution.batches import register
 from headrace.execution.let import variables_of
 from headrace.query.pipeline import PipelineContext
 from headrace.store import pre_images
@@ -70,7 +70,6 @@ def open_stream(context: CommandContext, request: Request, pipeline: list[dict[s
     if body.get("cursor") is None:
         raise CommandError(9, "The 'cursor' option is required, except for aggregate with the explain argument")
     size = BATCH_SIZE.of(body["cursor"])
-    held = held_of(request)  # which may pause
     builder = context.engine.feeds.builder(spec.share_key)
     if builder is None:
         lookup = ImageReader(context.store)
@@ -81,7 +80,6 @@ def open_stream(context: CommandContext, request: Request, pipeline: list[dict[s
     except AnsweredError:
         cursor.close()
         raise
-    cursor.read_ahead_bytes = held
     cursor_id = 0 if cursor.closed else register(context, request, cursor, batch.documents)
     before, behind = reply.cursor_envelope(
         b"firstBatch",

@@ -28,7 +28,6 @@ from headrace.server.background import Background
 from headrace.server.clocks import RunningClock
 from headrace.server.failures import log_failure, log_of_loop, shown
 from headrace.server.listener import Listener, bound_sockets, bound_unix_socket, set_socket_options
-from headrace.server.log.rate import LogRates
 from headrace.server.log.tail import LogTail
 from headrace.server.notifier import Notifier
 from headrace.server.peer import Peer
@@ -117,14 +116,13 @@ class Core:
         """The reader processes; None: there may be none."""
         self.scheduler = Scheduler(self)
         self._log = LogTail(options.log_format)
-        self._log_rates = LogRates()
         logging.getLogger("headrace").addHandler(self._log)
         self.background = Background(self)
         self.peers: set[Peer] = set()
         self.ending = False
         self.port = options.port
         self._watchdog = Watchdog()
-        self.tls_on_plain_socket = RepeatedLine()
+        self.tls_on_plain_socket, self.invalid_messages = RepeatedLine(), RepeatedLine()
         self._is_unprotected = False
         self._handshakes: Handshakes | None = None
         if options.tls is not None and context is not None:
@@ -218,7 +216,6 @@ class Core:
     async def stop(self) -> None:
         """Take no more clients, finish the writes that have come, close everything. Called once."""
         logging.getLogger("headrace").removeHandler(self._log)
-        self._log_rates.close()
         self.ending = True
         self._listener.close()
         if self.scrapes is not None:
@@ -276,7 +273,6 @@ class Core:
 
     def _watch(self) -> None:
         self.look_after_writer()
-        self._log_rates.look()
         if not self.ending:
             self.loop.call_later(LOOK_SECONDS, self._watch)
 

@@ -6,22 +6,18 @@ waiting clients are served then. Some descriptors are left for files.
 
 Clients may connect more quickly than they can be served: to accept one takes 10 µs, to serve it 200 and more. So that
 the kernel's queue does not fill up, and clients are not turned away, connections are accepted first and served later,
-some in each iteration of the loop: those of clients that have sent little, as a driver does, before those that have
-sent much. A client that has sent something and left before is not served, as one is not that leaves later; that it has
-left is seen only where all that it sent fits in the kernel's buffer.
+some in each iteration of the loop; a client that has sent something and left before then is not.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
-import fcntl
 import logging
 import resource
 import select
 import socket
 import sys
-import termios
 from collections import deque
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -47,7 +43,6 @@ class Listener:
         self._closed = False
         self._connecting: set[asyncio.Task[None]] = set()
         self._accepted: deque[socket.socket] = deque()  # and not served yet
-        self._eager: deque[socket.socket] = deque()  # likewise; they have sent much already
         self._serves = False  # some are served in the next iteration of the loop
         self.sockets: list[socket.socket] = []
 
@@ -71,9 +66,6 @@ class Listener:
                     raise
                 self._pause()
                 break
-            if has_left(connection.fileno()):
-                connection.close()
-                continue
             connection.setblocking(False)
             self._accepted.append(connection)
             if connection.fileno() >= descriptor_count() - limits.DESCRIPTOR_RESERVE:
@@ -85,29 +77,17 @@ class Listener:
     def _serve(self) -> None:
         """Serve some of those that were accepted, and others in the next iterations of the loop."""
         self._serves = False
-        try:
-            self._serve_some()
-        finally:
-            if self._accepted or self._eager:
-                self._serves = True
-                self._loop.call_soon(self._serve)
-
-    def _serve_some(self) -> None:
-        count, ends = 0, monotonic() + limits.ACCEPT_SECONDS
-        while (self._accepted or self._eager) and count < limits.CONNECT_COUNT_MAX and monotonic() < ends:
-            is_eager = not self._accepted
-            connection = (self._accepted or self._eager).popleft()
-            if has_left(connection.fileno()):
+        for _ in range(min(len(self._accepted), limits.CONNECT_COUNT_MAX)):
+            connection = self._accepted.popleft()
+            if _has_left(connection):
                 connection.close()
-            elif is_eager or pending_bytes(connection.fileno()) <= limits.FIRST_BYTES_MAX:
-                count += 1
-                task = self._loop.create_task(self._connect(connection))
-                self._connecting.add(task)
-                task.add_done_callback(self._connecting.discard)
-            else:
-                self._eager.append(connection)
-                if len(self._eager) > limits.EAGER_CONNECTION_COUNT_MAX:
-                    self._eager.popleft().close()
+                continue
+            task = self._loop.create_task(self._connect(connection))
+            self._connecting.add(task)
+            task.add_done_callback(self._connecting.discard)
+        if self._accepted:
+            self._serves = True
+            self._loop.call_soon(self._serve)
 
     async def _connect(self, connection: socket.socket) -> None:
         try:
@@ -154,10 +134,9 @@ class Listener:
             self._loop.remove_reader(listening)
             listening.close()
         self.sockets.clear()
-        for connection in (*self._accepted, *self._eager):
+        for connection in self._accepted:
             connection.close()
         self._accepted.clear()
-        self._eager.clear()
 
 
 def set_socket_options(connection: Any) -> None:
@@ -172,19 +151,13 @@ def set_socket_options(connection: Any) -> None:
             connection.setsockopt(socket.IPPROTO_TCP, option, seconds_max)
 
 
-def has_left(descriptor: int) -> bool:
-    """Whether the client of a socket has closed its side already; False where the system does not show it before
-    the rest is read."""
+def _has_left(connection: socket.socket) -> bool:
+    """Whether the client has closed its side already; only Linux shows it before the rest is read."""
     if sys.platform != "linux":
         return False
     poll = select.poll()
-    poll.register(descriptor, select.POLLRDHUP)
+    poll.register(connection, select.POLLRDHUP)
     return bool(poll.poll(0))
-
-
-def pending_bytes(descriptor: int) -> int:
-    """Return how much the client has sent already, as far as it fits in the kernel's buffer."""
-    return int.from_bytes(fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def _has_free_descriptors() -> bool:

@@ -1,12 +1,6 @@
 """The memory of the process, as the system measures it. It includes what no account counts (`memory_budget.py`): values
-that expressions make on the way, parsed filters, copies of messages.
-
-    plenty      up to three quarters of the limit: all commands that have paused take turns
-    short       one read and one write go on, the oldest ones; the others wait for their next turn
-    exceeded    an eighth above the limit: something must end (`Scheduler.look_at_memory`)
-
-The memory is measured before and after each turn, so that it is known how much the process has grown during the turns
-of a command. What a command has allocated in place of freed memory is not seen.
+that expressions make on the way, parsed filters, copies of messages. When an eighth more than the limit is resident,
+something must end (`Scheduler.look_at_memory`).
 
 Only `headrace serve` measures. The memory of a program with a server inside is the program's.
 """
@@ -16,13 +10,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import cache
-from operator import attrgetter
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from headrace import limits
-from headrace.clock import monotonic
 from headrace.memory_budget import Memory
 from headrace.running_command import RunningCommand
 
@@ -36,33 +28,16 @@ class MeasuredMemory:
         """Returns the bytes that the process has for itself; None: nothing is measured."""
         self.return_freed: Callable[[], object] = bool
         """Returns freed blocks to the system."""
-        self._returns_at = 0.0
-
-    def is_short(self) -> bool:
-        """Whether only the oldest commands may go on."""
-        return self._used() > self._memory.bytes_max * limits.MEMORY_SHORT_SHARE
 
     def excess(self) -> int:
-        """Return how many bytes the process has where a command must end for it; otherwise 0."""
-        used = self._used()
-        return used if used > self._memory.bytes_max * limits.MEMORY_EXCEEDED_SHARE else 0
-
-    def now(self) -> int:
-        """Return how many bytes the process has; 0 where nothing is measured."""
-        return 0 if self.resident is None else self.resident()
-
-    def _used(self) -> int:
-        """Return how many bytes the process has; freed blocks are returned first where these are many."""
-        if self.resident is None:
+        """Return how many bytes the process has where a command must end for it; otherwise 0. Freed blocks are
+        returned first."""
+        most = self._memory.bytes_max * limits.MEMORY_EXCEEDED_SHARE
+        if self.resident is None or self.resident() <= most:
             return 0
-        used, most = self.resident(), self._memory.bytes_max
-        if used <= most * limits.MEMORY_SHORT_SHARE:
-            return used
-        if used <= most * limits.MEMORY_EXCEEDED_SHARE and monotonic() < self._returns_at:
-            return used
         self.return_freed()
-        self._returns_at = monotonic() + limits.MEMORY_RETURN_SECONDS
-        return self.resident()
+        used = self.resident()
+        return used if used > most else 0
 
 
 class Paused(Protocol):
@@ -75,22 +50,6 @@ class Paused(Protocol):
     @property
     def since(self) -> float:
         """When it has first paused, in seconds of the monotonic clock."""
-
-
-AnyPaused = TypeVar("AnyPaused", bound=Paused)
-
-
-def oldest(paused: Collection[AnyPaused]) -> AnyPaused:
-    """Return which command goes on while memory is short: one that is about to end, or the oldest."""
-    ending = (item for item in paused if is_ending(item))
-    return next(ending, None) or min(paused, key=attrgetter("since"))
-
-
-def expendable(paused: Collection[AnyPaused], most: int) -> AnyPaused:
-    """Return which command ends where memory is exceeded: one during whose turns the process has grown by more than
-    `most` bytes; otherwise the youngest."""
-    largest = max(paused, key=lambda item: item.turn.grown_bytes)
-    return largest if largest.turn.grown_bytes > most else max(paused, key=attrgetter("since"))
 
 
 def is_ending(paused: Paused) -> bool:

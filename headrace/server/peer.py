@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -28,11 +27,9 @@ from headrace.dispatch.request import (
 )
 from headrace.dispatch.wait import Wait
 from headrace.errors import AnsweredError, CommandError, Interrupted
-from headrace.log_lines import emit, printable
 from headrace.memory_budget import Account
 from headrace.query.operation_memory import size_of
 from headrace.server.failures import log_failure, read_error
-from headrace.server.listener import has_left, pending_bytes
 from headrace.server.repeated_messages import repeated_message
 from headrace.server.scheduler import EAGER_COUNT
 from headrace.turns import Turn
@@ -52,7 +49,6 @@ from headrace.wire.reply_message import encode_reply, plain_head, plain_reply
 if TYPE_CHECKING:
     from headrace.server.core import Core
 
-LOG = logging.getLogger("headrace.server")
 _DECODED_BYTES_MAX: Final = limits.DECODED_BYTES_MAX
 
 
@@ -112,31 +108,12 @@ class Peer(asyncio.Protocol):
                 return
         unread_bytes = self._wire.receive(data)
         if not self._busy and not self._paused:
-            if len(data) > limits.FIRST_BYTES_MAX and not self._replies:
-                self._busy = True
-                self._core.loop.call_soon(self.serve_on)
-            else:
-                self._serve()
+            self._serve()
         elif not self._full and unread_bytes > limits.READ_AHEAD_BYTES_MAX and not self._transport.is_closing():
             self._full = True
             self._transport.pause_reading()
         if unread_bytes > limits.CONNECTION_BYTES_FREE and self._wire.unread_bytes > limits.CONNECTION_BYTES_FREE:
             self._count()
-
-    def _postpone(self) -> bool:
-        """Whether a client that sends much before it has had an answer is not to be served now.
-
-        It sends on, and is looked at again in the next iteration of the loop; or it has left, which is seen only after
-        all that it has sent, and is dropped.
-        """
-        descriptor = self._transport.get_extra_info("socket").fileno()
-        if has_left(descriptor):
-            self.drop()
-        elif self._full or not pending_bytes(descriptor):
-            return False
-        else:
-            self._core.loop.call_soon(self.serve_on)
-        return True
 
     def _count(self) -> None:
         """Account for what the client has sent ahead, what it is answered to, and what it has not read."""
@@ -218,14 +195,9 @@ class Peer(asyncio.Protocol):
 
     def serve_on(self) -> None:
         """It is the turn of this client, which has sent much at once. One that has gone is not served."""
-        try:
-            if self._transport.is_closing() or (not self._replies and self._postpone()):
-                return
-        except Exception as error:
-            self._close_after(error)
-            return
-        self._busy = False
-        self._serve()
+        if not self._transport.is_closing():
+            self._busy = False
+            self._serve()
 
     def _close_invalid(self, error: ProtocolError) -> None:
         error.__traceback__ = error.__cause__ = error.__context__ = (
@@ -234,12 +206,8 @@ class Peer(asyncio.Protocol):
         if isinstance(error, TlsOnPlainSocket):
             self._core.tls_on_plain_socket.log(f"{self.client.address} is cut off: {error}")
         else:
-            emit(
-                LOG,
-                logging.WARNING,
-                "%s sent an invalid message; its connection is closed: %s",
-                self.client.address,
-                printable(error),
+            self._core.invalid_messages.log(
+                f"{self.client.address} sent an invalid message; its connection is closed: {error}"
             )
         self._busy = True
         if isinstance(error, HttpRequest):

@@ -7,8 +7,7 @@
                without a pass, which would take too long. Cycles of old objects go with a pass over everything, which
                runs when the server has been quiet, ten minutes after the last at the earliest, or after an hour
     memory     what is freed stays with the process until nothing has run for some seconds: new pages from the
-               system are faulted in one by one, which takes 9 ms for 16 MB; to copy 16 MB takes 1 ms. A busy server
-               returns it where very much has come together, since nothing has been returned: 2 ms for 16 MB
+               system are faulted in one by one, which takes 9 ms for 16 MB; to copy 16 MB takes 1 ms
     idle       once clients send next to nothing, what is freed is returned however little it is, and the pages of the
                data file that the process has looked at are forgotten: they stay in the system's cache, and no longer
                count as the memory of the process
@@ -25,7 +24,6 @@ import gc
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -51,8 +49,6 @@ wait and are answered;"""
 _YOUNG_PASS_COUNT: Final = 1
 """and after more such passes over those that have survived them: as seldom as by Python's 700 and 10."""
 _NEVER: Final = 2**31 - 1
-_COUNT_PAUSE: Final = 200
-"""How many times as long as a look at what is freed takes is waited for the next."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _MADV_DONTNEED: Final = 4  # mman.h
 _MAPPED_BYTES: Final = 32 * 1024 * 1024
@@ -72,14 +68,17 @@ async def tend(core: Core) -> None:
             importlib.import_module(module.name)
             await asyncio.sleep(0)
     collator.read_ahead()
-    activity, garbage, freed = Activity(lambda: core.scheduler.turns.pause_count), Garbage(), FreedMemory()
-    idleness = Idleness(core.engine.metrics)
+    retain_freed_memory()
+    activity, garbage = Activity(lambda: core.scheduler.turns.pause_count), Garbage()
+    idleness, was_quiet = Idleness(core.engine.metrics), False
     while True:
         await asyncio.sleep(limits.COLLECTION_SECONDS)
         activity.look()
         garbage.look(is_quiet=activity.is_quiet, has_been_quiet=activity.has_been_quiet)
         await asyncio.sleep(0)  # clients have their turn: each of the two may take long
-        freed.look(has_been_quiet=activity.has_been_quiet)
+        if activity.has_been_quiet and not was_quiet:
+            return_freed_memory()
+        was_quiet = activity.has_been_quiet
         core.scheduler.look_at_memory()
         if idleness.is_due(monotonic(), resident_bytes_of_all()):
             return_freed_memory()
@@ -165,37 +164,6 @@ class Garbage:
             self._collected = now
 
 
-class FreedMemory:
-    """When freed blocks are returned to the system: once on a quiet server, and on a busy one where they are many.
-
-    To count them the C library walks over them, 10 ms for 500,000, so that they are counted the more seldom the longer
-    that takes.
-    """
-
-    def __init__(self) -> None:
-        retain_freed_memory()
-        self._returned_bytes = freed_bytes()  # of what is freed, those that were returned or that there always were
-        self._counts_at = 0.0
-        self._was_quiet = False
-
-    def look(self, *, has_been_quiet: bool) -> None:
-        """Return them if it is time. `has_been_quiet`: see `Activity`."""
-        if (has_been_quiet and not self._was_quiet) or self._are_many():
-            return_freed_memory()
-            self._returned_bytes = freed_bytes()
-        self._was_quiet = has_been_quiet
-
-    def _are_many(self) -> bool:
-        began = monotonic()
-        if began < self._counts_at:
-            return False
-        freed = freed_bytes()
-        now = monotonic()
-        self._counts_at = now + _COUNT_PAUSE * (now - began)
-        self._returned_bytes = min(self._returned_bytes, freed)
-        return freed - self._returned_bytes > limits.FREED_BYTES_BUSY_MAX
-
-
 def retain_freed_memory() -> None:
     """Let the C library use freed blocks again rather than return them to the system at once. Elsewhere than on glibc
     nothing happens."""
@@ -203,33 +171,6 @@ def retain_freed_memory() -> None:
         library = c_library()
         library.mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES)
         library.mallopt(_M_TRIM_THRESHOLD, limits.FREED_BYTES_MAX)
-
-
-class _MallocInfo(ctypes.Structure):
-    """`struct mallinfo2` of malloc.h."""
-
-    _fields_ = tuple(
-        (name, ctypes.c_size_t)
-        for name in (
-            "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost",
-        )
-    )  # fmt: skip
-
-
-def freed_bytes() -> int:
-    """Return what the C library has for blocks to come, pages that were returned included. Without glibc: 0."""
-    try:
-        return int(_mallinfo2()().fordblks)
-    except (OSError, AttributeError):
-        return 0
-
-
-@cache
-def _mallinfo2() -> Callable[[], _MallocInfo]:
-    """The function of malloc.h. Raises OSError, and AttributeError where there is none."""
-    function = c_library().mallinfo2
-    function.restype = _MallocInfo
-    return function
 
 
 def forget_pages(path: Path) -> None:

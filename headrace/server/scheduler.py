@@ -6,8 +6,6 @@ iteration of the loop has for all such clients, some of one and then some of the
 Many clients may send a long command at the same moment. After the first that has paused in an iteration of the loop,
 the others begin with a short turn, and after some of these the rest is queued for the next iterations.
 
-While the process is short of memory (`measured_memory.py`), only the oldest of the paused commands continues.
-
 Rule: a short command waits for one turn of a long one at most, however many long ones there are; those share the time
 that is left.
 """
@@ -20,17 +18,17 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace import limits
 from headrace.clock import monotonic
 from headrace.dispatch.command import Command
 from headrace.dispatch.request import Request
-from headrace.errors import CommandError, Interrupted
+from headrace.errors import Interrupted
 from headrace.execution.reader_calls import ReaderCall, hand_over, may_move, moves_at_once
 from headrace.memory_budget import exceeded
 from headrace.running_command import TURN_SECONDS, RunningCommand
-from headrace.server.measured_memory import MeasuredMemory, Paused, expendable, is_ending, oldest
+from headrace.server.measured_memory import MeasuredMemory, Paused, is_ending
 from headrace.thread_calls import ThreadCall
 from headrace.turns import HandedOver, Turn, Turns
 
@@ -119,7 +117,6 @@ class Scheduler:
         if type(answer) is Turn:
             if type(answer.waits_for) is not ReaderCall:
                 self._begun()
-            self.count_memory(answer, request)
             paused = _Paused(peer, request, answer, partial(_go_on, peer, command, request))
             paused.may_move = readers is not None and may_move(self._core.engine, command, request)
             self._add(paused)
@@ -135,25 +132,9 @@ class Scheduler:
         finally:
             turns.seconds = seconds
 
-    def count_memory(self, turn: Turn, request: Request) -> None:
-        """Count what a paused command holds of documents, as long as it waits for its next turn: the chunk that a scan
-        has read, and the batch that is made. Where that is needed, it ends with
-        error 146, before other commands go on: it holds all that until then, and it is counted no more."""
-        size = turn.scan_bytes + turn.batch_bytes
-        if turn.account is None:
-            if size <= limits.COUNTED_STEP_BYTES:
-                return
-            name = f"the paused {request.name} of {request.client.address}"
-            turn.account = self._core.store.memory.account(name, partial(self._out_of_memory, turn))
-        try:
-            turn.account.set(size)
-        except CommandError:
-            self._out_of_memory(turn)
-
     def look_at_memory(self) -> None:
         """Make room where the process has more memory than it may: the account that holds most is released while
-        accounts count more than half of the limit. Otherwise a paused command ends: one that has taken more than half
-        of the limit, or the youngest."""
+        accounts count more than half of the limit. Otherwise the youngest of the paused commands ends."""
         excess = self.measured.excess()
         if not excess:
             return
@@ -162,12 +143,11 @@ class Scheduler:
         if any(map(is_ending, commands)):
             return
         memory = self._core.store.memory
-        half = memory.bytes_max // 2
-        if (memory.used > half or not commands) and memory.release_largest(excess):
+        if (memory.used > memory.bytes_max // 2 or not commands) and memory.release_largest(excess):
             return
         if commands:
             memory.note_cut_off(excess, "one of the long commands ends")
-            self._out_of_memory(expendable(commands, half).turn)
+            self._out_of_memory(max(commands, key=attrgetter("since")).turn)
 
     def _out_of_memory(self, turn: RunningCommand) -> None:
         error = exceeded(self._core.store.memory.bytes_max)
@@ -291,32 +271,14 @@ class Scheduler:
             if self._paused:
                 self._schedule()
 
-    def resume(self, turn: Turn, given: Any = None) -> Any:
-        """As `Turns.resume`; notes how much the process grows meanwhile."""
-        before = self.measured.now()
-        answer = self.turns.resume(turn, given)
-        if type(answer) is Turn:
-            answer.grown_bytes += self.measured.now() - before
-        return answer
-
-    def _take(self) -> _Paused:
-        """Remove from the queue what goes on: the first; while memory is short, what frees some, or the oldest."""
-        if len(self._paused) == 1 or not self.measured.is_short():
-            return self._paused.popleft()
-        taken = next((paused for paused in self._paused if paused.peer is None), None) or oldest(self._paused)
-        self._paused.remove(taken)
-        return taken
-
     def _resume(self) -> bool:
         """Whether the command whose turn it was has ended."""
-        paused = self._take()
+        paused = self._paused.popleft()
         try:
-            answer = self.resume(paused.turn)
+            answer = self.turns.resume(paused.turn)
         except Exception as error:
             answer = error
         if type(answer) is Turn:
-            if paused.request is not None:
-                self.count_memory(answer, paused.request)
             self._append(paused)
             self.look_at_memory()
             return False

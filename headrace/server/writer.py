@@ -31,7 +31,6 @@ from headrace.errors import Interrupted
 from headrace.execution.reader_calls import ReaderCall
 from headrace.server.failures import log_failure, write_error
 from headrace.server.group_commit import GroupCommitter, WriteGroup
-from headrace.server.measured_memory import oldest
 from headrace.server.metrics.commit_times import CommitTimes
 from headrace.store.kv import Transaction
 from headrace.store.write_transaction import CatalogChange, WriteTransaction
@@ -266,7 +265,6 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
     def _pause(self, paused: PausedWrite) -> None:
         """A write has paused, and what it did is committed."""
         request, holder = paused.write.request, paused.turn.waits_for
-        self._core.scheduler.count_memory(paused.turn, request)
         if self._core.ending:
             paused.turn.interruption = Interrupted(11600, "interrupted at shutdown")
         elif holder is not None and not holder.over() and paused.turn.interruption is None:
@@ -346,7 +344,7 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
             group = SharedGroup(self._queue[: limits.COMMIT_COMMAND_COUNT_MAX])
             self._queue = self._queue[limits.COMMIT_COMMAND_COUNT_MAX :]
             if self._paused and not is_locked and not (self._commit_was_long and group.writes):
-                group.resumed = self._take_paused()
+                group.resumed = self._paused.popleft()
         self._group = group
         if self._commit_ms > SLOW_COMMIT_MS or _message_bytes(group, self._core.engine) > LONG_COMMIT_BYTES:
             begin = self._core.store.environment.begin_write_in
@@ -368,14 +366,6 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
             return
         self.busy_since = monotonic()
         self._run(group, kv)
-
-    def _take_paused(self) -> PausedWrite:
-        """Remove from the queue the write that goes on: the first, or the oldest while memory is short."""
-        if len(self._paused) == 1 or not self._core.scheduler.measured.is_short():
-            return self._paused.popleft()
-        taken = oldest(self._paused)
-        self._paused.remove(taken)
-        return taken
 
     def _run(self, group: SharedGroup, kv: Transaction | None) -> None:
         """Run a group in one transaction, and commit it here, or in the thread that has begun `kv`."""
@@ -433,7 +423,7 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
 
     def resume_write(self, group: SharedGroup, paused: PausedWrite) -> Answer:
         """Let a write that has paused go on."""
-        answer: Answer = self._core.scheduler.resume(paused.turn, group.txn)
+        answer: Answer = self._core.scheduler.turns.resume(paused.turn, group.txn)
         group.take_changes(paused.write.request)
         return answer
 

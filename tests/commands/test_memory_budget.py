@@ -17,7 +17,6 @@ from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
 from headrace.memory_budget import Memory
 from headrace.testing.driven import DrivenServer
-from headrace.turns import Turn, Turns
 
 MEGABYTE = 1024 * 1024
 
@@ -277,48 +276,6 @@ def test_events_that_streams_have_not_read_count_and_are_dropped_for_the_oplog(s
         ]
         assert rest == [f"n{number}" for number in range(done, 8)]
     server.run("t", {"killCursors": "c", "cursors": cursors})
-    assert server.engine.memory.used == 0
-
-
-def test_the_filter_of_an_open_cursor_counts(server: DrivenServer) -> None:
-    find = {"find": "c", "filter": {"n": {"$nin": [f"a long text {n}" for n in range(20_000)]}}, "batchSize": 1}
-    cursor = server.must("t", find)["cursor"]["id"]
-    assert server.engine.memory.used > 2 * MEGABYTE
-    server.run("t", {"killCursors": "c", "cursors": [cursor]})
-    assert server.engine.memory.used == 0
-
-
-@pytest.mark.parametrize(
-    "condition",
-    [
-        {"n": {"$in": [{"a": number} for number in range(2000)]}}, {"n": {"$in": list(range(10_000))}},
-        {"n": {"$in": [f"text {number}" for number in range(10_000)]}}, {"$or": [{"a": n} for n in range(2000)]},
-        {"$expr": {"$in": ["$a", [{"$add": ["$b", number]} for number in range(2000)]]}},
-    ],
-)  # fmt: skip
-def test_the_filter_of_an_open_cursor_counts_what_it_takes(server: DrivenServer, condition: dict[str, Any]) -> None:
-    find = {"find": "c", "filter": condition, "batchSize": 0}
-    server.run("t", {"killCursors": "c", "cursors": [server.must("t", find)["cursor"]["id"]]})
-    tracemalloc.start()
-    try:
-        server.must("t", find)
-        taken = tracemalloc.get_traced_memory()[0]
-    finally:
-        tracemalloc.stop()
-    assert taken / 1.5 < server.engine.memory.used < 10 * taken  # a scan by columns drops the filter as it was parsed
-
-
-def test_what_a_cursor_holds_uncounted_counts_as_the_process_has_grown(server: DrivenServer) -> None:
-    """An array that an expression has made, and of which the cursor returns one element after the other."""
-    stages = [{"$project": {"n": {"$range": [0, 10_000]}}}, {"$unwind": "$n"}]
-    turns = Turns(0.0)
-    first = {"aggregate": "c", "pipeline": stages, "cursor": {"batchSize": 1}}
-    turn = turns.run(server.must, "t", first)
-    turn.grown_bytes = 2 * MEGABYTE
-    while type(answer := turns.resume(turn)) is Turn:
-        pass
-    assert 2 * MEGABYTE < server.engine.memory.used < 2.5 * MEGABYTE
-    server.run("t", {"killCursors": "c", "cursors": [answer["cursor"]["id"]]})
     assert server.engine.memory.used == 0
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import headrace
-from headrace import limits
 from headrace.dispatch.engine import Engine
 from headrace.server.scheduler import CROWDED_COUNT
 from tests.waiting import until
@@ -108,55 +107,6 @@ def test_clients_that_left_before_they_were_accepted_are_not_served(server: head
             go_on.set()
             assert new.receive()[1]["ok"] == 1.0
             assert len(served) == 1
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells that a client has left before all is read")
-def test_clients_that_have_sent_much_and_left_are_not_served_either(
-    server: headrace.Server, served: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "ACCEPT_SECONDS", 60.0)
-    with RawClient(server.address) as other:
-        other.ask({"ping": 1})
-        del served[:]
-        go_on = hold_the_loop(server)
-        for _ in range(20):
-            with RawClient(server.address) as left:  # more than the kernel takes before the server reads
-                left.socket.sendall(pings(7000))
-        with RawClient(server.address) as new:
-            new.send({"ping": 1})
-            go_on.set()
-            assert new.receive()[1]["ok"] == 1.0
-        until(lambda: not server._running._listener._eager and len(server._running.peers) <= 1)
-        other.ask({"ping": 1})
-        assert len(set(served)) == 2
-
-
-def test_who_has_sent_much_is_served_behind_those_who_have_sent_little(
-    server: headrace.Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "EAGER_CONNECTION_COUNT_MAX", 30)
-    monkeypatch.setattr(limits, "ACCEPT_SECONDS", 60.0)
-    with RawClient(server.address) as other, contextlib.ExitStack() as stack:
-        other.ask({"ping": 1})
-        go_on = hold_the_loop(server)
-        eager = [stack.enter_context(RawClient(server.address)) for _ in range(50)]
-        for client in eager:
-            client.socket.sendall(pings(1000))
-        new = [stack.enter_context(RawClient(server.address)) for _ in range(40)]
-        for client in new:
-            client.send({"ping": 1})
-        go_on.set()
-        for client in new:
-            assert client.receive()[1]["ok"] == 1.0
-        answered = []
-        for client in eager:
-            with contextlib.suppress(ConnectionError):
-                for _ in range(1000):
-                    client.receive()
-                answered.append(client)
-        assert len(answered) == 30
-        numbers = [client.ask({"hello": 1})["connectionId"] for client in (*new, *answered)]
-        assert numbers == sorted(numbers)
 
 
 def test_answers_of_an_eager_client_come_in_order(server: headrace.Server) -> None:

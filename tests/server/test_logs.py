@@ -184,6 +184,15 @@ def test_an_exception_inside_the_server_is_logged_without_its_text(
     assert "KeyError" in log.getvalue() and CANARY not in log.getvalue()
 
 
+def test_invalid_messages_are_one_line_in_a_while(log: io.StringIO) -> None:
+    with headrace.Server() as server:
+        for _ in range(20):
+            with RawClient(server.address) as stranger:
+                stranger.socket.sendall(b"\0" * 16)
+                assert stranger.socket.recv(1) == b""
+    assert log.getvalue().count("sent an invalid message") == 1
+
+
 def test_lines_that_are_no_events_have_a_stable_number() -> None:
     lines = [
         json.loads(JsonFormatter().format(logging.makeLogRecord({

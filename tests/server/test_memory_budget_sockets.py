@@ -14,7 +14,6 @@ from bson import Binary, Int64
 
 import headrace
 from headrace.cursors.collection_scan import ChunkedScan
-from headrace.server.scheduler import Scheduler
 from headrace.store.store import Store
 from tests.waiting import until
 
@@ -77,31 +76,6 @@ def test_a_message_in_small_pieces_is_read(server: headrace.Server) -> None:
         for at in range(200_000, len(data), 700):
             client.socket.sendall(data[at : at + 700])
         assert client.receive()[1]["n"] == 1
-
-
-def test_scans_that_have_paused_count_what_they_have_read(
-    server: headrace.Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    count_memory, counted = Scheduler.count_memory, list[int]()
-
-    def noted(self: Scheduler, *arguments: Any) -> None:
-        count_memory(self, *arguments)
-        counted.append(server._running.store.memory.used)
-
-    monkeypatch.setattr(Scheduler, "count_memory", noted)
-    slow = {"$filter": {"input": {"$range": [0, 100_000]}, "cond": {"$lt": ["$$this", 0]}}}
-    body = {"find": "c", "filter": {"$expr": {"$ne": [{"$size": slow}, 0]}}}
-    with RawClient(server.address) as other, ExitStack() as stack:
-        for number in range(2):
-            other.ask({"insert": "c", "documents": [{"_id": number, "b": Binary(bytes(4 * MEGABYTE))}]})
-        clients = [stack.enter_context(RawClient(server.address)) for _ in range(12)]
-        for client in clients:
-            client.send(body)
-        codes = [client.receive()[1].get("code", 0) for client in clients]
-        assert other.ask({"serverStatus": 1}, "admin")["mem"]["cutOff"]
-        assert max(counted) > 4 * MEGABYTE
-        assert 146 in codes and set(codes) == {0, 146}
-        until_unused(other)
 
 
 @pytest.mark.parametrize("find", [{}, {"sort": {"_id": -1}}, {"hint": {"n": 1}, "filter": {"n": {"$gte": 0}}}])

@@ -435,23 +435,6 @@ def test_a_handshake_that_takes_too_long_is_cut_off(
     assert len(messages(caplog, "no TLS handshake within 0.05 s")) == 3
 
 
-def test_the_oldest_of_too_many_handshakes_makes_room(
-    certificates: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(limits, "HANDSHAKE_COUNT_MAX", 8)
-    with headrace.Server(tls=options(certificates)) as server:
-        idle = []
-        for _ in range(20):
-            idle.append(RawClient(server.address))
-            idle[-1].socket.sendall(b"\x16\x03\x01")
-        assert all(client.is_cut_off() for client in idle[:11])
-        with RawClient(server.address, tls=client_context(certificates)) as client:
-            assert client.ask({"ping": 1})["ok"] == 1.0
-        for client in idle:
-            client.socket.close()
-    assert len(messages(caplog, "more than 8 TLS handshakes")) == 1
-
-
 @pytest.mark.long
 def test_thousands_of_half_open_handshakes_hold_up_neither_clients_nor_newcomers(certificates: Path) -> None:
     """Each sends a whole ClientHello, which costs the server a signature, and then nothing."""

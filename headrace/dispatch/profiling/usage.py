@@ -61,9 +61,6 @@ _MICROS: Final = (
 """The least time of each range: powers of two, from 2048 µs to a second with a step between."""
 _SECONDS: Final = [micros / 1e6 for micros in _MICROS]
 
-RECENT_COUNT: Final = 128
-"""Times that are stored as they come, before they are added up: that costs a command less."""
-
 Key = tuple[int, str, Any]
 """A kind, a database and a collection."""
 
@@ -77,13 +74,6 @@ class _Sum:
         self.seconds = 0.0
         self.counts = [0] * len(_SECONDS)
 
-    def add(self, times: list[float]) -> None:
-        """Add times, in seconds, which are then gone from the list."""
-        self.seconds += sum(times)
-        for seconds in times:
-            self.counts[bisect_right(_SECONDS, seconds) - 1] += 1
-        times.clear()
-
 
 class Usage:
     """The numbers of one server."""
@@ -91,7 +81,6 @@ class Usage:
     def __init__(self, exists: Callable[[str], bool]) -> None:
         """`exists`: whether there is a collection of a name."""
         self._exists = exists
-        self._recent: dict[Key, list[float]] = {}
         self._sums: dict[Key, _Sum] = {}
 
     def note(self, kind: int, request: Request, seconds: float) -> None:
@@ -100,68 +89,48 @@ class Usage:
         if type(name) is not str:
             return  # of an aggregation without a collection, or of what was refused for its name
         key = kind, request.db, name
-        times = self._recent.get(key)
-        if times is None:
-            times = self._times(key)
-        times.append(seconds)
-        if len(times) >= RECENT_COUNT:
-            self._add_up(key, times)
+        used = self._sums.get(key) or self._new_sum(key)
+        used.seconds += seconds  # no call: for each command
+        used.counts[bisect_right(_SECONDS, seconds) - 1] += 1
 
     def note_key(self, key: Key, seconds: float) -> None:
         """Count a command of a kind on a collection, (kind, database, name), which took `seconds`."""
-        times = self._recent.get(key)
-        if times is None:
-            times = self._times(key)
-        times.append(seconds)
-        if len(times) >= RECENT_COUNT:
-            self._add_up(key, times)
+        used = self._sums.get(key) or self._new_sum(key)
+        used.seconds += seconds
+        used.counts[bisect_right(_SECONDS, seconds) - 1] += 1
 
     def note_stream(self, cursor: Any, seconds: float) -> None:
         """Count a change stream's getMore, which took `seconds`."""
-        times = cursor.usage
-        if times is None:
-            times = cursor.usage = self._times(self._key_of(cursor))
-        times.append(seconds)
-        if len(times) >= RECENT_COUNT:
-            self._add_up(self._key_of(cursor), times)
+        used = cursor.usage
+        if used is None:
+            database, _, name = cursor.namespace.partition(".")
+            key = GET_MORE, database, name
+            used = cursor.usage = self._sums.get(key) or self._new_sum(key)
+        used.seconds += seconds
+        used.counts[bisect_right(_SECONDS, seconds) - 1] += 1
 
-    def _key_of(self, cursor: Any) -> Key:
-        database, _, name = cursor.namespace.partition(".")
-        return GET_MORE, database, name
-
-    def _times(self, key: Key) -> list[float]:
-        times = self._recent.get(key)
-        if times is not None:
-            return times
-        if len(self._recent) >= limits.USAGE_COUNT_MAX:
+    def _new_sum(self, key: Key) -> _Sum:
+        if len(self._sums) >= limits.USAGE_COUNT_MAX:
             self._forget_some()
-        times = self._recent[key] = []
-        return times
-
-    def _add_up(self, key: Key, times: list[float]) -> None:
-        if self._recent.get(key) is times:
-            self._sums.setdefault(key, _Sum()).add(times)
-        else:
-            times.clear()  # a cursor's, whose collection has gone
+        made = self._sums[key] = _Sum()
+        return made
 
     def _forget_some(self) -> None:
         """Forget the numbers of collections that are gone; if these are few, the older half."""
-        left = [key for key in self._recent if self._exists(f"{key[1]}.{key[2]}")]
+        left = [key for key in self._sums if self._exists(f"{key[1]}.{key[2]}")]
         if len(left) > limits.USAGE_COUNT_MAX // 2:
             left = left[len(left) // 2 :]
-        self._recent = {key: self._recent[key] for key in left}
-        self._sums = {key: self._sums[key] for key in left if key in self._sums}
+        self._sums = {key: self._sums[key] for key in left}
 
     def forget(self, namespace: str) -> None:
         """A collection was dropped or renamed."""
         database, _, name = namespace.partition(".")
         for kind in KINDS.values():
-            self._recent.pop((kind, database, name), None)
             self._sums.pop((kind, database, name), None)
 
     def totals(self) -> dict[str, Any]:
         """The counts that `top` shows of each collection, by name; times in microseconds."""
-        names = sorted({f"{database}.{name}" for _, database, name in self._recent})
+        names = sorted({f"{database}.{name}" for _, database, name in self._sums})
         return {name: self._total(name) for name in names}
 
     def _total(self, namespace: str) -> dict[str, Any]:
@@ -176,11 +145,9 @@ class Usage:
         database, _, name = namespace.partition(".")
         micros, counts = 0, [0] * len(_SECONDS)
         for kind in kinds:
-            key = kind, database, name
-            if key in self._recent:
-                self._add_up(key, self._recent[key])
-                micros += int(self._sums[key].seconds * 1e6)
-                counts = list(map(add, counts, self._sums[key].counts))
+            if (found := self._sums.get((kind, database, name))) is not None:
+                micros += int(found.seconds * 1e6)
+                counts = list(map(add, counts, found.counts))
         return micros, counts
 
     def latencies(self, namespace: str, *, histograms: bool) -> dict[str, Any]:

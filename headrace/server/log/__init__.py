@@ -1,1 +1,1 @@
-"""Where log lines go: files that are rotated, the last lines in memory, how many there may be."""
+"""Where log lines go: files that are rotated, the last lines in memory."""

@@ -1,7 +1,7 @@
-"""TLS handshakes under way: how many there may be, how long one may take, and the thread that computes them.
+"""TLS handshakes under way: how long one may take, and the thread that computes them.
 
 A handshake costs a private key's operation, a millisecond or more, so it is not computed on the loop. A client that
-does not finish one is cut off after ten seconds, or when too many others have come since.
+does not finish one is cut off after ten seconds.
 """
 
 from __future__ import annotations
@@ -45,12 +45,7 @@ class Handshakes:
     # What a layer calls.
 
     def begin(self, layer: TlsLayer) -> None:
-        """A connection has been accepted; too many of those without a handshake cost the oldest one its connection."""
-        if len(self._pending) >= limits.HANDSHAKE_COUNT_MAX:
-            oldest = next(iter(self._pending))
-            self._slow.log(f"more than {limits.HANDSHAKE_COUNT_MAX} TLS handshakes: {oldest.address} is cut off")
-            self.end(oldest)
-            oldest.abort()
+        """A connection has been accepted."""
         self._pending[layer] = self._loop.call_later(limits.HANDSHAKE_SECONDS, self._time_out, layer)
 
     def end(self, layer: TlsLayer) -> None:

@@ -4,8 +4,7 @@
     HANDSHAKE   steps are computed in a thread, one at a time; meanwhile nothing is read
     OPEN        the peer sees this layer as its transport
 
-Rule: what is decrypted is passed on at once, so that the peer's limits hold for it as for plain bytes. A long reply is
-encrypted a piece in each iteration of the loop.
+Rule: what is decrypted is passed on at once, so that the peer's limits hold for it as for plain bytes.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections import deque
 from collections.abc import Callable
 from enum import Enum, auto
 from typing import Any, Final
@@ -25,7 +23,6 @@ from headrace.server.tls.subject import subject_text
 
 _HANDSHAKE_RECORD: Final = 0x16
 _READ_BYTES: Final = 256 * 1024
-_PIECE: Final = limits.TLS_WRITE_BYTES_MAX
 
 
 class Phase(Enum):
@@ -53,12 +50,7 @@ class TlsLayer(asyncio.Protocol):
         self._session: ssl.SSLObject | None = None
         self._handshake_bytes = 0
         self._info: TlsSession | None = None
-        self._backlog: deque[memoryview] = deque()  # what is not encrypted yet
-        self._backlog_bytes = 0
-        self._high = limits.WRITE_BUFFER_BYTES_MAX
         self._closing = False
-        self._socket_full = False
-        self._peer_paused = False
         self.address = ""
         """The client's end, for the log."""
 
@@ -83,19 +75,16 @@ class TlsLayer(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._phase = Phase.CLOSED
         self._handshakes.end(self)
-        self._backlog.clear()
-        self._backlog_bytes = 0
         if self._peer is not None:
             self._peer.connection_lost(exc)
 
     def pause_writing(self) -> None:
-        self._socket_full = True
-        self._pause_peer()
+        if self._peer is not None:
+            self._peer.pause_writing()
 
     def resume_writing(self) -> None:
-        self._socket_full = False
-        self._pump()
-        self._pause_peer()
+        if self._peer is not None and not self._closing:
+            self._peer.resume_writing()
 
     # The beginning.
 
@@ -197,7 +186,12 @@ class TlsLayer(asyncio.Protocol):
         if self._outgoing.pending:
             self._transport.write(self._outgoing.read())
 
-    def _encrypt(self, data: bytes | memoryview) -> None:
+    # What the peer calls, as of an asyncio.Transport.
+
+    def write(self, data: bytes) -> None:
+        """Send bytes."""
+        if self._closing or self._phase is not Phase.OPEN:
+            return
         assert self._session is not None
         try:
             self._session.write(data)
@@ -205,62 +199,15 @@ class TlsLayer(asyncio.Protocol):
             self._handshakes.failed(self, error)
             self._transport.abort()
             return
-        self._transport.write(self._outgoing.read())
-
-    def _pump(self) -> None:
-        """Encrypt the next piece of what is too long for one iteration of the loop."""
-        if self._phase is not Phase.OPEN or self._socket_full or not self._backlog:
-            return
-        data = self._backlog[0]
-        piece, rest = data[:_PIECE], data[_PIECE:]
-        if rest:
-            self._backlog[0] = rest
-        else:
-            self._backlog.popleft()
-        self._backlog_bytes -= len(piece)
-        self._encrypt(piece)
-        if self._backlog:
-            self._loop.call_soon(self._pump)
-            return
-        self._pause_peer()
-        if self._closing:
-            self._say_goodbye()
-
-    def _pause_peer(self) -> None:
-        """Pause or resume the peer's writing, where that has changed."""
-        full = self._socket_full or self._backlog_bytes > 0
-        if self._peer is None or full == self._peer_paused:
-            return
-        self._peer_paused = full
-        if full:
-            self._peer.pause_writing()
-        elif not self._closing:
-            self._peer.resume_writing()
-
-    # What the peer calls, as of an asyncio.Transport.
-
-    def write(self, data: bytes) -> None:
-        """Send bytes; what is long goes in pieces."""
-        if self._closing or self._phase is not Phase.OPEN:
-            return
-        if not self._backlog and len(data) <= _PIECE:
-            self._encrypt(data)
-            return
-        self._backlog.append(memoryview(data))
-        self._backlog_bytes += len(data)
-        if len(self._backlog) == 1:
-            self._loop.call_soon(self._pump)
-        if self.get_write_buffer_size() > self._high:
-            self._pause_peer()
+        self._flush()
 
     def set_write_buffer_limits(self, high: int) -> None:
         """Set the number of unread bytes from which on the peer pauses."""
-        self._high = high
         self._transport.set_write_buffer_limits(high=high)
 
     def get_write_buffer_size(self) -> int:
         """Bytes that the client has not read."""
-        return self._backlog_bytes + int(self._transport.get_write_buffer_size())
+        return int(self._transport.get_write_buffer_size())
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """As the socket's transport; `tls` is the session."""
@@ -283,10 +230,6 @@ class TlsLayer(asyncio.Protocol):
         if self._closing:
             return
         self._closing = True
-        if not self._backlog:
-            self._say_goodbye()
-
-    def _say_goodbye(self) -> None:
         assert self._session is not None
         with contextlib.suppress(ssl.SSLError):  # the client's goodbye is not waited for
             self._session.unwrap()

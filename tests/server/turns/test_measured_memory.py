@@ -1,4 +1,4 @@
-"""A server whose process has more memory than it may: the oldest command goes on alone, or the youngest ends."""
+"""A server whose process has more memory than it may: the youngest long command ends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.memory_budget import Memory
 from headrace.server import process
 from headrace.server.measured_memory import MeasuredMemory, resident_bytes
 from headrace.time_limit import watch
-from headrace.turns import Turn, Turns, paced
+from headrace.turns import Turn
 from tests.waiting import until
 
 from ..raw import RawClient
@@ -24,7 +24,6 @@ from .test_turns import ENDLESS, LONG_FIND, ask_compressed, running
 
 MEGABYTE = 1024 * 1024
 LIMIT = 20 * MEGABYTE
-SHORT = int(LIMIT * limits.MEMORY_SHORT_SHARE) + 1
 EXCEEDED = int(LIMIT * limits.MEMORY_EXCEEDED_SHARE) + 1
 
 
@@ -84,12 +83,12 @@ def end(clients: tuple[RawClient, ...], other: RawClient) -> list[int]:
     return [client.receive()[1]["code"] for client in clients]
 
 
-def test_memory_is_short_from_three_quarters_on_and_exceeded_from_nine_eighths_on() -> None:
+def test_memory_is_exceeded_from_nine_eighths_on() -> None:
     measured = MeasuredMemory(Memory(LIMIT))
-    assert (measured.is_short(), measured.excess()) == (False, 0)
-    for used, expected in ((SHORT - 1, (False, 0)), (SHORT, (True, 0)), (EXCEEDED, (True, EXCEEDED))):
+    assert measured.excess() == 0
+    for used, expected in ((EXCEEDED - 1, 0), (EXCEEDED, EXCEEDED)):
         measured.resident = lambda used=used: used  # type: ignore[misc]
-        assert (measured.is_short(), measured.excess()) == expected
+        assert measured.excess() == expected
 
 
 def test_freed_memory_is_returned_before_anything_ends() -> None:
@@ -107,30 +106,6 @@ def test_the_memory_of_this_process_is_measured() -> None:
         assert resident_bytes() - before > 32 * MEGABYTE
 
 
-def test_only_the_oldest_command_goes_on_while_memory_is_short(
-    server: headrace.Server, other: RawClient, clients: tuple[RawClient, RawClient], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scheduler = server._running.scheduler
-    begin(clients, other)
-    resumed: list[Turn] = []
-    resume = scheduler.turns.resume
-
-    def noted(turn: Turn, given: Any = None) -> Any:
-        resumed.append(turn)
-        return resume(turn, given)
-
-    scheduler.measured.resident = lambda: SHORT
-    monkeypatch.setattr(scheduler.turns, "resume", noted)
-    until(lambda: resumed)
-    resumed.clear()  # the first may have been chosen before
-    until(lambda: len(resumed) > 20)
-    assert set(resumed) == {min(list(scheduler._by_connection.values()), key=lambda paused: paused.since).turn}
-    assert other.ask({"insert": "c", "documents": [{"_id": 2}]})["n"] == 1
-    clients[0].socket.close()
-    until(lambda: len(set(resumed)) == 2)
-    assert end(clients[1:], other) == [11601]
-
-
 def test_the_youngest_command_ends_where_memory_is_exceeded(
     server: headrace.Server, other: RawClient, clients: tuple[RawClient, RawClient]
 ) -> None:
@@ -140,30 +115,6 @@ def test_the_youngest_command_ends_where_memory_is_exceeded(
     assert clients[1].receive()[1]["code"] == 146
     assert end(clients[:1], other) == [11601]
     assert other.ask({"serverStatus": 1}, "admin")["mem"]["cutOff"] == 1
-
-
-def test_a_command_that_has_taken_half_of_the_memory_ends_before_younger_ones(
-    server: headrace.Server, other: RawClient, clients: tuple[RawClient, RawClient]
-) -> None:
-    scheduler = server._running.scheduler
-    begin(clients, other)
-    first = min(list(scheduler._by_connection.values()), key=lambda paused: paused.since).turn
-    first.grown_bytes = LIMIT // 2 + 1
-    exceed(scheduler)
-    assert clients[0].receive()[1]["code"] == 146
-    assert end(clients[1:], other) == [11601]
-
-
-def test_it_is_measured_how_much_the_process_grows_during_a_turn(server: headrace.Server) -> None:
-    scheduler = server._running.scheduler
-    turns = Turns(0.0)
-    resident = iter((100, 170, 170, 150))
-    scheduler.measured.resident = lambda: next(resident)
-    turn = turns.run(lambda: list(paced(range(200))))
-    scheduler.turns = turns
-    assert scheduler.resume(turn).grown_bytes == 70
-    assert scheduler.resume(turn).grown_bytes == 50
-    scheduler.measured.resident = None
 
 
 def test_the_process_is_measured_from_the_beginning(server: headrace.Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,14 +159,14 @@ def test_a_cursor_is_closed_though_less_is_counted_than_the_limit(
     server: headrace.Server, other: RawClient, clients: tuple[RawClient, RawClient]
 ) -> None:
     core = server._running
-    condition = {"n": {"$in": [f"text {number}" for number in range(50_000)]}}
-    cursor = clients[0].ask({"find": "c", "filter": condition, "batchSize": 0})["cursor"]["id"]
+    clients[0].ask({"insert": "d", "documents": [{"b": Binary(bytes(MEGABYTE // 4))} for _ in range(6)]})
+    cursor, *_ = [clients[0].ask({"find": "d", "batchSize": 1})["cursor"]["id"] for _ in range(14)]
     assert LIMIT // 2 < core.store.memory.used < LIMIT * 0.9
     clients[1].send(ENDLESS, "admin")
     until(lambda: running(other, "aggregate"))
-    core.scheduler.measured.resident = lambda: EXCEEDED if core.store.memory.used > MEGABYTE else 0
-    until(lambda: core.store.memory.used < MEGABYTE)
-    assert clients[0].ask({"getMore": Int64(cursor), "collection": "c"})["code"] == 43
+    core.scheduler.measured.resident = lambda: EXCEEDED if core.store.memory.used > LIMIT // 2 else 0
+    until(lambda: core.store.memory.used < LIMIT // 2)
+    assert clients[0].ask({"getMore": Int64(cursor), "collection": "d"})["code"] == 43
     assert end(clients[1:], other) == [11601]
 
 
