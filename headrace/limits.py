@@ -121,6 +121,7 @@ TEXT_BYTES_MAX: Final = 31 * 1024 * 1024  # that $concat or $replaceAll makes: j
 # which the C library maps anew for each block (`server/process.py`), it takes 20
 ACCUMULATOR_BYTES_MAX: Final = 100 * 1024 * 1024  # and one accumulator of one group: internalQueryMaxPushBytes
 SPILL_BLOCK_BYTES: Final = 64 * 1024  # of records, written to a temporary file at once; a group gathers 16 blocks
+COMPACTION_KEY_COUNT: Final = 20_000  # changed keys in memory while a data file is compacted: some 4 MB
 SNAPSHOT_COPY_COUNT: Final = 4  # copies of the data file that backups of other machines read at the same time
 SPILL_DISK_FREE_BYTES_MIN: Final = 500 * 1024 * 1024  # on the disk, for writes: as MongoDB leaves
 CONSTANT_LENGTH_MAX: Final = 10_000  # elements or characters of a value that is computed once for all documents

@@ -123,9 +123,8 @@ class Standby:
         store = self.store
         store.environment.forget_dead_readers()
         with store.reading() as view:
-            environment, kv = store.environment, view.kv
-            reusable = environment.table_bytes(kv, "oplog") + environment.free_bytes(kv)
-            free = shutil.disk_usage(environment.path).free + reusable
+            reusable = view.table_bytes("oplog") + view.free_bytes
+            free = shutil.disk_usage(store.environment.path).free + reusable
             retention = Retention(self._hours, default_bytes_max(free), None)
             keep, oldest = first_to_keep(view, retention, store.last_wall_ms, self._aged), view.oldest_position()
             more = catalog_changes.has_garbage(view)

@@ -1,4 +1,4 @@
-"""`headrace compact DIR`: make the file of a data directory as small as what it holds."""
+"""`headrace compact DIR|URI`: make the file of a data directory, or of a running server, as small as what it holds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from headrace.cli.arguments import Failed, add_command
+from headrace.cli.arguments import Failed, add_command, is_uri
+from headrace.cli.backup import without_user
 from headrace.cli.serve import EXIT_DIRECTORY_IN_USE
 from headrace.errors import reason_of
 
@@ -15,26 +16,41 @@ from headrace.errors import reason_of
 def add_parser(commands: Any) -> None:
     """The subcommand `compact`."""
     parser = add_command(
-        commands, "compact", _run, "make the file of a data directory smaller, while no server has it open",
-        "Copy the data file of a directory that no server has open without its free pages, and put the copy in its "
-        "place. The disk needs room for the copy. A server uses free pages again by itself, so this is for a file that "
-        "has become much larger than what it holds.",
-        ("headrace compact data",),
+        commands, "compact", _run, "make the data file of a directory or a running server smaller",
+        "Copy the data file without its free pages, and put the copy in its place. Writes to a running server go on "
+        "meanwhile. The disk needs room for the copy. A server uses free pages again by itself, so this is for a file "
+        "that has become much larger than what it holds.",
+        ("headrace compact data", "headrace compact mongodb://localhost"),
     )  # fmt: skip
-    parser.add_argument("path", metavar="DIR", type=Path, help="the data directory")
+    parser.add_argument("source", metavar="DIR|URI", help="the data directory, if no server has it open, or the server")
 
 
 def _run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     """Print the sizes; 0, or 100 if a server has the directory open."""
+    if is_uri(arguments.source):
+        print(f"{without_user(arguments.source)}: {_compact_server(arguments.source) / 1e6:.1f} MB were freed")
+        return 0
     from headrace.store.compaction import compact
     from headrace.store.data_file import UnusableDirectory
-    from headrace.store.lmdb import DirectoryInUse, LmdbError
+    from headrace.store.lmdb import DirectoryInUse, HalfExchanged, LmdbError
 
     try:
-        sizes = compact(arguments.path)
+        sizes = compact(Path(arguments.source))
     except DirectoryInUse as error:
         raise Failed(str(error), EXIT_DIRECTORY_IN_USE) from None
-    except (LmdbError, OSError, UnusableDirectory) as error:
+    except (HalfExchanged, LmdbError, OSError, UnusableDirectory) as error:
         raise Failed(reason_of(error)) from None
-    print(f"{arguments.path}: {sizes.before / 1e6:.1f} MB, now {sizes.after / 1e6:.1f} MB")
+    print(f"{arguments.source}: {sizes.before / 1e6:.1f} MB, now {sizes.after / 1e6:.1f} MB")
+    return 0
+
+
+def _compact_server(uri: str) -> int:
+    """Let a server compact its file; return the bytes that were freed. All collections are in one file."""
+    from headrace.cli.connection import connected
+
+    with connected(uri) as client:
+        for name in client.list_database_names():
+            for collection in client[name].list_collection_names(filter={"type": "collection"}):
+                done = client[name].command({"compact": collection, "force": True, "freeSpaceTargetMB": 1})
+                return int(done["bytesFreed"])
     return 0

@@ -28,6 +28,7 @@ from headrace.errors import Interrupted
 from headrace.server.failures import log_failure, write_error
 from headrace.server.group_commit import GroupCommitter, WriteGroup
 from headrace.store.write_transaction import WriteTransaction
+from headrace.thread_calls import ThreadCall
 from headrace.turns import Turn
 
 if TYPE_CHECKING:
@@ -423,6 +424,8 @@ class LocalWrites(GroupCommitter[Group, Queued, OwnWrite]):
             holder = local.engine.write_lock
         if holder is None:
             local.give_way()
+        elif type(holder) is ThreadCall:
+            holder.run()
         else:
             local.enter()
             try:

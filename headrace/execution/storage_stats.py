@@ -114,7 +114,7 @@ def oplog_size(context: CommandContext) -> tuple[int, int]:
     """The bytes on disk and the entries of the oplog."""
     view = context.view
     count = int(view.kv.stat(view.tables["oplog"])["entries"])
-    return view.store.environment.table_bytes(view.kv, "oplog"), count
+    return view.table_bytes("oplog"), count
 
 
 def _oplog_stats(context: CommandContext, scale: int) -> dict[str, Any]:

@@ -212,9 +212,7 @@ class Background:
 
     def retention(self, view: View) -> Retention:
         """The bounds in force, which commands show too."""
-        environment = view.store.environment
-        reusable_bytes = environment.table_bytes(view.kv, "oplog") + environment.free_bytes(view.kv)
-        retention = retention_of(self._core, reusable_bytes)
+        retention = retention_of(self._core, view.table_bytes("oplog") + view.free_bytes)
         self._core.engine.oplog_bytes_max = retention.bytes_max
         return retention
 

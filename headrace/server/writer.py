@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from headrace import limits
 from headrace.clock import monotonic
@@ -34,6 +34,7 @@ from headrace.server.group_commit import GroupCommitter, WriteGroup
 from headrace.server.metrics.commit_times import CommitTimes
 from headrace.store.kv import Transaction
 from headrace.store.write_transaction import CatalogChange, WriteTransaction
+from headrace.thread_calls import ThreadCall
 from headrace.turns import HandedOver, Turn
 
 if TYPE_CHECKING:
@@ -159,7 +160,7 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
         self._queue: list[ClientWrite | ServerJob] = []
         self._paused: deque[PausedWrite] = deque()
         self._held: list[ServerJob] = []  # until `fsyncUnlock`
-        self._blocked: dict[str, list[PausedWrite]] = {}  # by the key of the transaction or call that they wait for
+        self._blocked: dict[Any, list[PausedWrite]] = {}  # by the key that they wait for
         self._group: SharedGroup | None = None  # that is being run or committed
         self._retries: deque[SharedGroup] = deque()  # of failed transactions, run before what is queued
         self._scheduled = False
@@ -226,7 +227,7 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
         for paused in self._all_paused():
             self._interrupt(paused, error)
 
-    def wake(self, key: str) -> None:
+    def wake(self, key: Any) -> None:
         """Continue the writes that are blocked on this key."""
         for paused in self._blocked.pop(key, ()):
             self._paused.append(paused)
@@ -267,6 +268,11 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
         request, holder = paused.write.request, paused.turn.waits_for
         if self._core.ending:
             paused.turn.interruption = Interrupted(11600, "interrupted at shutdown")
+        elif type(holder) is ThreadCall and paused.turn.interruption is None:
+            self._blocked[holder] = [paused]
+            called = self._core.loop.run_in_executor(None, holder.run)
+            called.add_done_callback(lambda _: self.wake(holder))
+            return
         elif holder is not None and not holder.over() and paused.turn.interruption is None:
             self._blocked.setdefault(holder.key, []).append(paused)
             if type(holder) is ReaderCall and self._core.readers is not None:

@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Literal, NewType, Protocol, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Literal, NewType, Protocol, TypeAlias, overload
+
+if TYPE_CHECKING:
+    from headrace.store.lmdb import DataFileCopy
 
 Table = NewType("Table", object)
 """The handle of an open table: opaque, compared by identity, good for every transaction of its environment."""
@@ -130,6 +133,9 @@ class Transaction(Protocol):
 class SharedRead(Transaction, Protocol):
     """A read transaction of several readers, each of which aborts it once; it ends with the last of them."""
 
+    tables: dict[str, Table]
+    """The tables of the data file that it reads, which may have been replaced since."""
+
     @property
     def number(self) -> int:
         """The number of the commit that it reads. Each commit to the data file has the next one."""
@@ -145,6 +151,8 @@ class Environment(Protocol):
     """Removed by `close`, and never synced."""
     path: Path
     tables: dict[str, Table]
+    number_base: int
+    """Added to the number of a commit in the data file, so that numbers go on where the file is replaced."""
 
     @property
     def file_bytes(self) -> int:
@@ -182,17 +190,21 @@ class Environment(Protocol):
     def begin_plain(self, *, write: bool = False) -> Transaction:
         """A transaction that shows values as they are stored, checksums included."""
 
-    def reading(self) -> AbstractContextManager[Transaction]:
+    def reading(self) -> AbstractContextManager[SharedRead]:
         """A read transaction for the length of a `with`."""
 
     def copy_to(self, descriptor: int) -> None:
         """Write the last commit to an open file, without free pages; in any thread, while it is not closed."""
 
-    def table_bytes(self, transaction: Transaction, name: str) -> int:
-        """Bytes of a table's pages."""
+    def open_copy(self, folder: Path) -> DataFileCopy:
+        """Open a copy of the data file that `copy_to` has written to a folder, to bring it up to date."""
 
-    def free_bytes(self, transaction: Transaction) -> int:
-        """Bytes of the data file that no table uses, and that writes can use again."""
+    def exchange(self, folder: Path) -> None:
+        """Put the file in a folder, which holds the same, in the place of the data file. No write transaction is open.
+
+        Open read transactions keep the old file, which goes with the last of them. Raises `LmdbError` and `OSError`,
+        and nothing has changed; or `HalfExchanged`.
+        """
 
     def close(self) -> None:
         """Close the directory and free it for other processes."""

@@ -24,15 +24,16 @@ import pathlib
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, cast
 
 import lmdb
 
 from headrace import limits
+from headrace.durable_files import sync_folder
 from headrace.store.checksums.transaction import CheckedTransaction, Describe, SharedTransaction, ThreadTransaction
 from headrace.store.data_file import DATA_FILE, UnusableDirectory, check_directory
-from headrace.store.kv import SharedRead, Table, Transaction
+from headrace.store.kv import SharedRead, Table, TableKey, Transaction
 
 TABLES: Final = ("catalog", "documents", "ids", "images", "indexes", "meta", "oplog", "runs", "sessions", "topics")
 
@@ -42,6 +43,8 @@ READERS_FILE: Final = "lock.mdb"
 NEW_READERS_FILE: Final = "lock.mdb.new"
 NEW_FILE: Final = "data.mdb.new"
 """A data file that is being made."""
+COPY_FOLDER: Final = "compact.new"
+"""The folder of a copy that is to take the place of the data file."""
 _NEW_FILE_BYTES: Final = 1 << 20
 _READER_BYTES: Final = 64
 _GROWTH_BYTES: Final = 1 << 30
@@ -56,6 +59,10 @@ _DAMAGE: Final = (
 
 class DirectoryInUse(Exception):
     """Another process has the data directory open."""
+
+
+class HalfExchanged(Exception):
+    """The data file may have been replaced under a process that has the old one open: it must end."""
 
 
 def is_disk_failure(error: BaseException) -> bool:
@@ -82,6 +89,8 @@ class LmdbEnvironment:
     def __init__(self, path: str | os.PathLike[str] | None, *, map_bytes: int = limits.MAP_BYTES) -> None:
         """Raises `DirectoryInUse` and `UnusableDirectory`; the directory is then as it was."""
         self.temporary = path is None
+        self.map_bytes = map_bytes
+        self._names: dict[Table, str] = {}
         self.path = pathlib.Path(tempfile.mkdtemp(prefix="headrace-") if path is None else path)
         if path is None:  # also where `close` is not called: at the end of the process
             self._remove = weakref.finalize(self, _remove_directory, self.path, os.getpid())
@@ -90,11 +99,15 @@ class LmdbEnvironment:
         self._lock_file: int | None = _lock(self.path)
         try:
             (self.path / NEW_FILE).unlink(missing_ok=True)
+            shutil.rmtree(self.path / COPY_FOLDER, ignore_errors=True)
             if not self.temporary and not self._file_bytes():
                 _make_data_file(self.path)
                 for folder in (self.path, *made):
                     _sync_directory(folder)
-            self._open(map_bytes)
+            self._use(self._open(self.path), 0)
+            with contextlib.suppress(PermissionError):  # another user's files, which this one may write
+                (self.path / DATA_FILE).chmod(0o600)
+                (self.path / LOCK_FILE).chmod(0o600)
         except lmdb.Error as error:
             self._release()
             if isinstance(error, lmdb.MemoryError):
@@ -106,45 +119,50 @@ class LmdbEnvironment:
         except BaseException:
             self._release()
             raise
+        self.describe: Describe = lambda table, key: f"the value of {key.hex()} in the table {self.name_of(table)}"
 
-    def _open(self, map_bytes: int) -> None:
-        self._make_readers_file()
-        self._lmdb = lmdb.open(
-            str(self.path), map_size=map_bytes, max_dbs=len(TABLES), sync=not self.temporary, mode=0o600,
+    def _open(self, folder: pathlib.Path) -> lmdb.Environment:
+        """Open the data file in a folder, and sync it."""
+        self._make_readers_file(folder)
+        opened = lmdb.open(
+            str(folder), map_size=self.map_bytes, max_dbs=len(TABLES), sync=not self.temporary, mode=0o600,
             metasync=not self.temporary, readahead=False, max_spare_txns=8, max_readers=limits.READER_COUNT_MAX,
         )  # fmt: skip
         if not self.temporary:
             try:
-                self._lmdb.sync(True)
+                opened.sync(True)
             except lmdb.Error:
-                self._lmdb.close()
+                opened.close()
                 raise
-        self._begin = self._lmdb.begin
-        with contextlib.suppress(PermissionError):  # another user's files, which this one may write
-            (self.path / DATA_FILE).chmod(0o600)
-            (self.path / LOCK_FILE).chmod(0o600)
-        self.tables: dict[str, Table] = {name: Table(self._lmdb.open_db(name.encode())) for name in TABLES}
-        self.describe: Describe = lambda table, key: f"the value of {key.hex()} in the table {self.name_of(table)}"
+        return opened
 
-    def _make_readers_file(self) -> None:
+    def _use(self, opened: lmdb.Environment, number_base: int) -> None:
+        """Read and write an open file from now on."""
+        create = self._lock_file is not None
+        self.tables: dict[str, Table] = {name: Table(opened.open_db(name.encode(), create=create)) for name in TABLES}
+        self._names |= {table: name for name, table in self.tables.items()}
+        self._lmdb, self._begin = opened, opened.begin
+        self.number_base = number_base
+
+    def _make_readers_file(self, folder: pathlib.Path) -> None:
         """Replace LMDB's lock table, which a process that has ended may have left. Raises `OSError` on a full disk.
 
         The table is mapped: a page of a sparse file that the disk has no room for would end the process.
         """
-        path = self.path / READERS_FILE
+        path = folder / READERS_FILE
         if self.temporary:
             path.unlink(missing_ok=True)
             return
         # Who reads beside this process sees the old table or the whole new one.
-        new = self.path / NEW_READERS_FILE
+        new = folder / NEW_READERS_FILE
         new.unlink(missing_ok=True)
         new.touch(mode=0o600)
         new.write_bytes(bytes(limits.READER_COUNT_MAX * _READER_BYTES))
         new.replace(path)
 
     def name_of(self, table: Table) -> str:
-        """The name of an open table."""
-        return next(name for name, opened in self.tables.items() if opened is table)
+        """The name of a table, also of a file that was replaced."""
+        return self._names[table]
 
     def _file_bytes(self) -> int:
         try:
@@ -164,7 +182,8 @@ class LmdbEnvironment:
 
     def begin_read(self) -> SharedRead:
         """Return a read transaction on the last commit, for one reader and all that `join` it."""
-        return SharedTransaction(self._begin(None, None, False, False), self.describe)  # names cost 0.3 µs a call
+        begun = self._begin(None, None, False, False)  # names cost 0.3 µs a call
+        return SharedTransaction(begun, self.describe, self.tables, self.number_base)
 
     def begin_write(self) -> Transaction:
         """Begin the write transaction in this thread, which also ends it. The caller sees to it that there is one."""
@@ -189,7 +208,7 @@ class LmdbEnvironment:
         return cast("Transaction", self._lmdb.begin(write=write, buffers=False))
 
     @contextlib.contextmanager
-    def reading(self) -> Iterator[Transaction]:
+    def reading(self) -> Iterator[SharedRead]:
         """A read transaction for the length of a `with`."""
         transaction = self.begin_read()
         try:
@@ -206,15 +225,25 @@ class LmdbEnvironment:
         sees to it that the environment is not closed meanwhile."""
         self._lmdb.copyfd(descriptor, compact=True)
 
-    def table_bytes(self, transaction: Transaction, name: str) -> int:
-        """Bytes of the pages that a table holds."""
-        stat = transaction.stat(self.tables[name])
-        return int(stat["psize"] * (stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]))
+    def open_copy(self, folder: pathlib.Path) -> DataFileCopy:
+        return DataFileCopy(self._lmdb, self.tables, folder, self.map_bytes)
 
-    def free_bytes(self, transaction: Transaction) -> int:
-        """Bytes of the data file that no table uses, and that writes can use again."""
-        used = sum(self.table_bytes(transaction, name) for name in TABLES)
-        return max(0, self._file_bytes() - used)
+    def exchange(self, folder: pathlib.Path) -> None:
+        number = self.number_base + self._lmdb.info()["last_txnid"]
+        opened = self._open(folder)
+        try:
+            sync_folder(self.path)  # which will have to work
+            (self.path / READERS_FILE).unlink()
+        except OSError:
+            opened.close()
+            raise
+        try:
+            (folder / DATA_FILE).rename(self.path / DATA_FILE)
+            (folder / READERS_FILE).rename(self.path / READERS_FILE)
+            sync_folder(self.path)
+            self._use(opened, number - opened.info()["last_txnid"])
+        except (lmdb.Error, OSError) as error:
+            raise HalfExchanged(f"the data file of {self.path} cannot be replaced: {error}") from error
 
     def close(self) -> None:
         """Close the directory and free it for other processes; remove a throw-away one. Again: nothing."""
@@ -234,17 +263,23 @@ class ReaderEnvironment(LmdbEnvironment):
     """A data directory that the process which has started this one has open. It can only be read; each transaction
     stands in the lock table, so that the other process uses none of its pages."""
 
-    def __init__(self, path: pathlib.Path, *, map_bytes: int) -> None:
+    def __init__(self, path: pathlib.Path, *, map_bytes: int, number_base: int) -> None:
+        """`number_base`: that of the other process."""
         self.temporary = False
         self.path = path
+        self.map_bytes = map_bytes
         self._lock_file = None
-        self._lmdb = lmdb.open(
-            str(path), map_size=map_bytes, max_dbs=len(TABLES), readonly=True, create=False, readahead=False,
+        self._names = {}
+        self.reopen(number_base)
+        self.describe = lambda table, key: f"the value of {key.hex()} in the table {self.name_of(table)}"
+
+    def reopen(self, number_base: int) -> None:
+        """Read the file that is there now. Open transactions keep the one that they read."""
+        opened = lmdb.open(
+            str(self.path), map_size=self.map_bytes, max_dbs=len(TABLES), readonly=True, create=False, readahead=False,
             max_spare_txns=8, max_readers=limits.READER_COUNT_MAX,
         )  # fmt: skip
-        self._begin = self._lmdb.begin
-        self.tables = {name: Table(self._lmdb.open_db(name.encode(), create=False)) for name in TABLES}
-        self.describe = lambda table, key: f"the value of {key.hex()} in the table {self.name_of(table)}"
+        self._use(opened, number_base)
 
 
 def _make_data_file(path: pathlib.Path) -> None:
@@ -309,36 +344,44 @@ def read_only(path: pathlib.Path) -> Iterator[tuple[Transaction, dict[str, Table
         environment.close()
 
 
-@contextlib.contextmanager
-def alone(path: pathlib.Path) -> Iterator[None]:
-    """Wait until no other process reads the directory, which this one has open, and keep others out during the `with`.
+class DataFileCopy:
+    """A copy of an open data file, which is brought up to date key by key and not synced. For one thread at a time."""
 
-    LMDB opens a table of readers with a lock on its first byte.
-    """
-    with (path / READERS_FILE).open("rb+") as file:
-        fcntl.lockf(file, fcntl.LOCK_EX, 1)
-        yield
+    def __init__(
+        self, source: lmdb.Environment, tables: dict[str, Table], folder: pathlib.Path, map_bytes: int
+    ) -> None:
+        self._source = source
+        self._lmdb = lmdb.open(
+            str(folder), map_size=map_bytes, max_dbs=len(TABLES), sync=False, lock=False, readahead=False, create=False
+        )
+        self._tables = {tables[name]: Table(self._lmdb.open_db(name.encode(), create=False)) for name in TABLES}
 
+    def take(self, keys: Iterable[TableKey]) -> None:
+        """Give the keys, by the tables of the source, the values of its last commit."""
+        with self._source.begin(buffers=False) as read, self._lmdb.begin(write=True) as written:
+            source, copy = cast("Transaction", read), cast("Transaction", written)
+            for table, key in keys:
+                value = source.get(key, db=table)
+                if value is None:
+                    copy.delete(key, db=self._tables[table])
+                else:
+                    copy.put(key, value, db=self._tables[table])
 
-def table_rows(file: pathlib.Path) -> dict[str, int]:
-    """The number of rows of each table in a data file that no process changes."""
-    environment = lmdb.open(
-        str(file),
-        subdir=False,
-        max_dbs=len(TABLES),
-        lock=False,
-        readonly=True,
-        create=False,
-        map_size=file.stat().st_size,
-    )
-    try:
-        with environment.begin() as transaction:
-            return {
-                name: int(transaction.stat(environment.open_db(name.encode(), transaction, create=False))["entries"])
-                for name in TABLES
-            }
-    finally:
-        environment.close()
+    def has_all_rows(self) -> bool:
+        """Whether its tables have as many rows as those of the source."""
+        with self._source.begin() as read, self._lmdb.begin() as written:
+            source, copy = cast("Transaction", read), cast("Transaction", written)
+            return all(
+                source.stat(table)["entries"] == copy.stat(own)["entries"] for table, own in self._tables.items()
+            )
+
+    def sync(self) -> None:
+        """Sync it, in any thread."""
+        self._lmdb.sync(True)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._lmdb.close()
 
 
 class ReadersChanged(Exception):
@@ -362,6 +405,8 @@ class Beside:
     @contextlib.contextmanager
     def _open(self) -> Iterator[lmdb.Environment]:
         readers = self.path / READERS_FILE
+        with contextlib.suppress(OSError):
+            readers.touch(mode=0o600)  # so that one which another process puts there is known to be another one
         before = _identity(readers)
         environment = None
         try:
@@ -371,7 +416,8 @@ class Beside:
                 str(self.path), map_size=map_bytes, max_dbs=len(TABLES), readonly=True, create=False, readahead=False,
                 mode=0o600,
             )  # fmt: skip
-            before = before or _identity(readers)
+            if _identity(readers) != before:
+                raise ReadersChanged(f"{self.path} was opened by another process meanwhile")
             yield environment
         except Exception as error:
             if _identity(readers) != before:

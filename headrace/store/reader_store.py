@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from headrace.clock import Clock
 from headrace.store import catalog as catalogs
 from headrace.store.catalog import Catalog, CatalogRows
 from headrace.store.checksums.names import describe
@@ -36,9 +37,21 @@ class ReaderStore(Store):
     number = 0
     """The number of the commit that is published."""
 
+    def __init__(self, path: Path, number_base: int, *, clock: Clock, oplog: bool, map_bytes: int) -> None:
+        """`number_base`: that of the server's environment."""
+        self._number_base = number_base
+        super().__init__(path, clock=clock, oplog=oplog, map_bytes=map_bytes)
+
     def _open(self, path: str | os.PathLike[str] | None, map_bytes: int) -> Environment:
         assert path is not None
-        return ReaderEnvironment(Path(path), map_bytes=map_bytes)
+        return ReaderEnvironment(Path(path), map_bytes=map_bytes, number_base=self._number_base)
+
+    def reopen(self, number_base: int) -> None:
+        """Read the file that has taken the place of the data file. Open transactions read the old one."""
+        assert isinstance(self.environment, ReaderEnvironment)
+        self.forget_read()
+        self.environment.reopen(number_base)
+        self.tables = self.environment.tables
 
     def _start(self) -> None:
         self.environment.describe = lambda table, key: describe(self.catalog, self.environment.name_of(table), key)

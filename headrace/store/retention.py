@@ -80,7 +80,7 @@ def first_to_keep(view: View, retention: Retention, now_ms: int, aged: AgedScan 
     count = view.kv.stat(view.tables["oplog"])["entries"]
     too_many = count - retention.entries_max if retention.entries_max else 0
     if retention.bytes_max:
-        table_bytes = view.store.environment.table_bytes(view.kv, "oplog")
+        table_bytes = view.table_bytes("oplog")
         if table_bytes > retention.bytes_max:
             too_many = max(too_many, -(-count * (table_bytes - retention.bytes_max) // table_bytes))
     if too_many > 0:

@@ -21,16 +21,19 @@ import contextlib
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
+from math import inf
 from typing import Any, Final, NamedTuple
 
 from headrace import limits
 from headrace.clock import Clock, SystemClock
+from headrace.errors import CommandError
 from headrace.memory_budget import Memory
 from headrace.store import catalog as catalogs
 from headrace.store.catalog import Catalog, Collection
 from headrace.store.checksums.names import describe
 from headrace.store.checksums.transaction import DamagedValue
 from headrace.store.checksums.upgrade import IncompatibleFormat, open_format
+from headrace.store.compaction import Compaction
 from headrace.store.data_file import DATA_FILE, UnusableDirectory
 from headrace.store.entries import noop_entry
 from headrace.store.kv import Environment, SharedRead, Transaction
@@ -66,6 +69,8 @@ class Store:
 
     is_beside = False
     """Whether another process has the directory open and writes to it: see `reader_store.py`."""
+    compaction: Compaction | None = None
+    """The compaction that is in progress."""
 
     def __init__(
         self, path: str | os.PathLike[str] | None, *, clock: Clock | None = None, oplog: bool = True,
@@ -91,12 +96,13 @@ class Store:
         self.next_records: dict[int, int] = {}
         """The next record of a collection, by its number, for the writer alone: those that are given out and not used
         are left out."""
-        """How far the builder is with the documents it has read (`index_builds.BuildProgress`), by the build's UUID."""
         self.history_id: bytes | None = None
         """Twelve bytes that no other history of documents has, also not one begun later under the same path; a copy of
         the directory has them. None in a directory of 0.1.0, or that had no oplog, until `keep_history_id`."""
         self.memory = Memory()
         """The memory of the process, without a limit unless the engine gives it one."""
+        self.file_listeners: list[Callable[[], None]] = []
+        """Called after the data file was replaced, by a compaction."""
         self.transactions = Transactions(self)
         self._published: SharedRead | None = None
         """The tables of the published state, for all its readers; begun by the first, or before the next commit."""
@@ -189,6 +195,9 @@ class Store:
             with contextlib.suppress(Exception):  # after a failed disk the memory need not be right any more
                 self.abandon(self._open_transaction)
         self.snapshot_copies.close()
+        if (compaction := self.compaction) is not None:
+            self.end_compaction(compaction)
+            compaction.wait()
         self.environment.close()
 
     # Reading.
@@ -266,7 +275,10 @@ class Store:
         """Open the write transaction; one at a time. `kv`: that of the environment, where it is begun already."""
         if self._open_transaction is not None:
             raise RuntimeError("a write transaction is open already")
-        kv = self.kv_unrecorded = kv or self.environment.begin_write()
+        kv = kv or self.environment.begin_write()
+        if self.compaction is not None:
+            kv = self.compaction.noting(kv)
+        self.kv_unrecorded = kv
         if self.transactions.open:
             kv = self.transactions.recording(kv)
         self._open_transaction = WriteTransaction(self, kv)
@@ -316,6 +328,8 @@ class Store:
         self.state = txn.next_state(self.state)
         if txn.commits or self.transactions.awaited or self.transactions.written.open:
             self.transactions.published(txn)
+        if self.compaction is not None and self.compaction.published():
+            self._file_replaced(self.compaction)
         staged = txn.staged
         if not staged.entries:
             if txn.admin_changed:
@@ -328,6 +342,30 @@ class Store:
         committed = tuple.__new__(Committed, published)  # without a call: for each commit
         for listener in self.listeners:
             listener(committed)
+
+    def begin_compaction(self, size: int) -> Compaction:
+        """Note the keys that transactions change from the next one on; the copy is begun after the commit of this one.
+
+        `size`: bytes that the file will have. Raises 117, 14031.
+        """
+        if self.compaction is not None:
+            raise CommandError(117, "another compaction is in progress")
+        self.compaction = Compaction(self.environment, self.spill_folder, size=size)
+        return self.compaction
+
+    def end_compaction(self, compaction: Compaction) -> None:
+        """Remove what is left of a compaction, which has done its work or is given up."""
+        compaction.close()
+        if self.compaction is compaction:
+            self.compaction = None
+
+    def _file_replaced(self, compaction: Compaction) -> None:
+        """Read and write the compacted file. Transactions of clients end, since they read the old one."""
+        self.end_compaction(compaction)
+        self.tables = self.environment.tables
+        self.transactions.abort_older(inf, self.clock.monotonic_ms())
+        for listener in self.file_listeners:
+            listener()
 
     def commit(self, txn: WriteTransaction) -> None:
         """`prepare`, `sync` and `publish` in one go, for callers without a loop."""

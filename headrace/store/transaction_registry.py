@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 from headrace import limits
 from headrace.errors import CommandError
+from headrace.store.changed_keys import TRACKED
 from headrace.store.client_transaction import ClientTransaction, TransactionState
-from headrace.store.kv import TableKey, Transaction
+from headrace.store.kv import Table, TableKey, Transaction
 from headrace.store.locks import write_conflict
 from headrace.store.written_keys import RecordingTransaction, WrittenKeys
 
@@ -34,7 +35,6 @@ class Transactions:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.tables = store.tables
         self.open: dict[bytes, ClientTransaction] = {}
         """Transactions in progress, by session."""
         self.latest: dict[bytes, ClientTransaction] = {}
@@ -52,6 +52,11 @@ class Transactions:
         """Called with a key whose waiters may go on: a transaction's that ended, or `SETTLED`."""
         self.awaited = False
         """A transaction waits for the present write transaction to be settled."""
+
+    @property
+    def tables(self) -> dict[str, Table]:
+        """The store's tables."""
+        return self._store.tables
 
     def start(self, session: bytes, number: int, now_ms: float) -> ClientTransaction:
         """Begin one. The session's last one has ended, and no write transaction is open."""
@@ -161,7 +166,8 @@ class Transactions:
 
     def recording(self, kv: Transaction) -> RecordingTransaction:
         """Return a KV write transaction that notes for the open ones what it writes."""
-        return RecordingTransaction(kv, self.written.begin(), self._store.tables)
+        tables = self.tables
+        return RecordingTransaction(kv, self.written.begin(), {tables[name] for name in TRACKED})
 
     def published(self, txn: WriteTransaction) -> None:
         """The write transaction is on disk, and with it the commits it holds."""

@@ -23,7 +23,7 @@ from headrace import limits
 from headrace.hashing import sha256
 from headrace.store.catalog import Catalog, Collection, Index
 from headrace.store.checksums.transaction import DamagedValue
-from headrace.store.kv import Cursor, Transaction, chunk_of
+from headrace.store.kv import Cursor, SharedRead, Transaction, chunk_of
 from headrace.store.overlay_cursor import Item, OverlayCursor
 from headrace.store.state import NOT_COUNTED, DocumentCount, StoreState
 from headrace.values import position as positions
@@ -85,17 +85,30 @@ class View:
 
     __slots__ = ("catalog", "kv", "state", "store", "tables")
 
-    def __init__(self, store: Store, kv: Transaction, state: StoreState | None = None) -> None:
+    kv: Transaction
+
+    def __init__(self, store: Store, kv: SharedRead, state: StoreState | None = None) -> None:
         """`kv`: what `Store.begin_read` returned just now, or together with `state`."""
         self.store = store
         self.kv = kv
         self.state = state or store.state
         self.catalog: Catalog = self.state.catalog
-        self.tables = store.tables
+        self.tables = kv.tables
 
     def collection(self, namespace: str) -> Collection | None:
         """A collection or view by its namespace, as this view may see it."""
         return self.catalog.collection(namespace)
+
+    def table_bytes(self, name: str) -> int:
+        """Bytes of the pages that a table holds."""
+        stat = self.kv.stat(self.tables[name])
+        return int(stat["psize"] * (stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]))
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes of the data file that no table uses, and that writes can use again."""
+        used = sum(self.table_bytes(name) for name in self.tables)
+        return max(0, self.store.environment.file_bytes - used)
 
     # Documents.
 

@@ -7,11 +7,11 @@ open write transaction has written, which is not published yet. Values do not ma
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from typing import Any, cast
 
 from headrace import limits
 from headrace.memory_budget import Account
-from headrace.store.changed_keys import TRACKED
 from headrace.store.kv import Cursor, Table, TableKey, Transaction
 
 
@@ -60,10 +60,11 @@ class RecordingTransaction:
 
     __slots__ = ("_base", "_tracked", "_written")
 
-    def __init__(self, base: Transaction, written: set[TableKey], tables: dict[str, Table]) -> None:
+    def __init__(self, base: Transaction, written: set[TableKey], tracked: Collection[Table]) -> None:
+        """`tracked`: the tables whose keys are added."""
         self._base = base
         self._written = written
-        self._tracked = {tables[name] for name in TRACKED}
+        self._tracked = tracked
 
     def get(self, key: bytes, *, db: Table) -> bytes | None:
         """The value of a key."""
@@ -92,7 +93,7 @@ class RecordingTransaction:
     def cursor(self, db: Table) -> Cursor:
         """A cursor whose `putmulti` is noted."""
         cursor = self._base.cursor(db)
-        return cast("Cursor", _RecordingCursor(self._written, cursor, db)) if db in self._tracked else cursor
+        return cast("Cursor", RecordingCursor(self._written, cursor, db)) if db in self._tracked else cursor
 
     def stat(self, db: Table) -> dict[str, int]:
         """The sizes of a table."""
@@ -107,7 +108,7 @@ class RecordingTransaction:
         self._base.abort()
 
 
-class _RecordingCursor:
+class RecordingCursor:
     """A cursor whose `putmulti` is noted. Its `delete` is not: only what no client can see any more goes that way."""
 
     __slots__ = ("_cursor", "_db", "_written")
@@ -121,7 +122,7 @@ class _RecordingCursor:
         self._written.update((self._db, key) for key, _ in items)
         return self._cursor.putmulti(items, **options)
 
-    def __enter__(self) -> _RecordingCursor:
+    def __enter__(self) -> RecordingCursor:
         self._cursor.__enter__()
         return self
 

@@ -12,12 +12,12 @@ import pytest
 
 import headrace
 from headrace.cli.main import main
-from headrace.store import compaction
+from headrace.store import lmdb
 from headrace.store.catalog_changes import collect_garbage
 from headrace.store.check.directory import check
 from headrace.store.compaction import compact
 from headrace.store.data_file import UnusableDirectory
-from headrace.store.lmdb import LmdbEnvironment
+from headrace.store.lmdb import DataFileCopy, HalfExchanged, LmdbEnvironment
 from headrace.testing.driven import DrivenServer
 from tests.backup.random_history import RandomHistory, seen
 
@@ -90,8 +90,8 @@ def test_a_compacted_history_goes_on_as_before(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("where", "name"),
     [
-        (LmdbEnvironment, "copy_to"), (os, "fsync"), (compaction, "table_rows"), (Path, "rename"),
-        (compaction, "sync_folder"),
+        (LmdbEnvironment, "copy_to"), (os, "fsync"), (DataFileCopy, "has_all_rows"),
+        (Path, "rename"), (lmdb, "sync_folder"),
     ],
 )  # fmt: skip
 def test_what_is_cut_off_leaves_the_old_file_or_the_new_one(
@@ -102,12 +102,13 @@ def test_what_is_cut_off_leaves_the_old_file_or_the_new_one(
 
     with monkeypatch.context() as patch:
         patch.setattr(where, name, fail)
-        with pytest.raises(OSError, match="the power went"):
+        with pytest.raises((HalfExchanged, OSError), match="the power went"):
             compact(data)
-    assert not (data / "data.mdb.new").exists()
-    (data / "data.mdb.new").write_bytes(b"of a process that was killed")
+    assert not (data / "compact.new").exists()
+    (data / "compact.new").mkdir()
+    (data / "compact.new" / "data.mdb").write_bytes(b"of a process that was killed")
     assert ids(data) == list(range(100))
-    assert not (data / "data.mdb.new").exists()
+    assert not (data / "compact.new").exists()
     assert check(data).problems == []
 
 
@@ -126,9 +127,9 @@ def test_a_directory_in_use_or_without_data_is_refused(
 
 @pytest.mark.process
 def test_who_reads_beside_it_reads_the_old_file_or_is_told(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    count, readers = compaction.table_rows, []
+    count, readers = DataFileCopy.has_all_rows, []
 
-    def count_while_read(file: Path) -> dict[str, int]:
+    def count_while_read(copy: DataFileCopy) -> bool:
         command = [sys.executable, "-c", BESIDE, str(data)]
         pipe = subprocess.PIPE
         reader = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
@@ -136,9 +137,9 @@ def test_who_reads_beside_it_reads_the_old_file_or_is_told(data: Path, monkeypat
         assert reader.stdin is not None and reader.stdout is not None
         assert reader.stdout.readline() == "reads\n"
         reader.stdin.close()
-        return count(file)
+        return count(copy)
 
-    monkeypatch.setattr(compaction, "table_rows", count_while_read)
+    monkeypatch.setattr(DataFileCopy, "has_all_rows", count_while_read)
     sizes = compact(data)
     assert sizes.after < sizes.before
     with readers[0] as reader:

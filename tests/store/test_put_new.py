@@ -22,7 +22,7 @@ def transaction(store: Store, kind: str) -> Iterator[Transaction]:
     try:
         kv.put(b"there", b"before", db=store.tables["ids"])
         if kind == "recording":
-            yield RecordingTransaction(kv, set(), store.tables)
+            yield RecordingTransaction(kv, set(), set(store.tables.values()))
         elif kind == "overlay":
             yield OverlayTransaction(kv, Overlay(store.tables), lambda key: None)
         else:

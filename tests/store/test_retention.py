@@ -131,7 +131,7 @@ def test_by_size_the_table_shrinks_below_the_bound(store: Store, clock: FakeCloc
     while prune_through(store, keep(store, clock.now_ms(), size=bound)):
         pass
     with store.reading() as view:
-        assert 0 < store.environment.table_bytes(view.kv, "oplog") <= bound
+        assert 0 < view.table_bytes("oplog") <= bound
     assert len(positions(store)) > 30
 
 

@@ -22,8 +22,12 @@ from headrace.errors import CommandError
 from headrace.execution.integrity import inspect
 from headrace.execution.storage_stats import count_of
 from headrace.hashing import md5
+from headrace.running_command import running_command
 from headrace.store.catalog import Collection
+from headrace.store.data_file import UnusableDirectory
+from headrace.store.lmdb import LmdbError
 from headrace.store.view import id_bounds
+from headrace.thread_calls import call_in_thread
 from headrace.values.bson import MISSING, decode
 from headrace.values.order import compare
 from headrace.values.paths import get_path, split_path
@@ -37,21 +41,51 @@ FORCE: Final = boolean("force")
 KEY_PATTERN: Final = document("keyPattern")
 MAX: Final = document("max")
 MIN: Final = document("min")
+TARGET: Final = number("freeSpaceTargetMB", default=20, least=1)
 
 
 def compact(context: CommandContext, request: Request) -> dict[str, Any]:
-    """Free pages are used again by what is written next, and the file does not shrink while it is open
-    (`headrace compact` makes it smaller): nothing is freed. Raises 20 on a
-    replica set without `force`, 26, 166."""
+    """Give the free pages of the data file, which are those of all collections, back to the file system, if they are
+    `freeSpaceTargetMB` or more. `store/compaction.py` has the way. Raises 14031 without room for a copy, 20 on a
+    replica set without `force`, 26, 117 beside another one, 166."""
     namespace = target(request)
-    if context.store.oplog_enabled and not FORCE.of(request.body) and not DRY_RUN.of(request.body):
+    dry_run = DRY_RUN.of(request.body)
+    if context.store.oplog_enabled and not FORCE.of(request.body) and not dry_run:
         raise CommandError(
             20,
             "will not run compact on an active replica set primary as this will slow down other running operations. "
             "use force:true to force",
         )
     _stored(context, namespace)
-    return {"bytesFreed": Int64(0)}
+    free = context.view.free_bytes
+    if dry_run:
+        return {"bytesFreed": Int64(free)}
+    return {"bytesFreed": Int64(_compacted(context) if free >= TARGET.of(request.body) * 1_000_000 else 0)}
+
+
+def _compacted(context: CommandContext) -> int:
+    """Compact the data file; return the bytes that were freed."""
+    command, store = running_command(), context.store
+    assert command is not None
+    compaction = store.begin_compaction(store.environment.file_bytes - context.view.free_bytes)
+    try:
+        command.pause()  # what its transaction has written before is committed
+        sizes = call_in_thread(compaction.copy)
+        if sizes.after >= sizes.before:
+            return 0
+        while not compaction.catch_up():
+            command.pause()
+        call_in_thread(compaction.sync)
+        while compaction.result is None:
+            compaction.is_due = compaction.catch_up()
+            command.pause()  # the files are exchanged after the commit of this turn
+        return compaction.result.before - compaction.result.after
+    except UnusableDirectory as error:
+        raise CommandError(305, str(error)) from error
+    except (LmdbError, OSError) as error:
+        raise CommandError(14031, f"the data file cannot be copied: {error}") from error
+    finally:
+        store.end_compaction(compaction)
 
 
 def _stored(context: CommandContext, namespace: str) -> Collection:
@@ -169,14 +203,21 @@ def _data_size_needs(engine: Engine, request: Request, grants: Grants) -> Iterat
     yield str(request.body.get(request.name)), frozenset({"find"})
 
 
-_COMPACT: Final = Fields(DRY_RUN, FORCE, number("freeSpaceTargetMB", least=1))
+_COMPACT: Final = Fields(DRY_RUN, FORCE, TARGET)
 _DATA_SIZE: Final = Fields(
     string("dataSize", required=True), KEY_PATTERN, MAX, MIN, *without_effect("bool", "estimate")
 )
 _HASH: Final = Fields(COLLECTIONS, *without_effect("bool", "skipTempCollections"), strict=False)
 
 COMMANDS: Final = (
-    Command("compact", compact, _COMPACT, requires=on_collection("compact")),
+    Command(
+        "compact",
+        compact,
+        _COMPACT,
+        pauses=True,
+        writes=lambda request: not DRY_RUN.of(request.body),
+        requires=on_collection("compact"),
+    ),
     Command(
         "dataSize",
         data_size,

@@ -67,7 +67,7 @@ def block_user_writes(context: CommandContext, request: Request) -> dict[str, An
 
 def compact_automatically(context: CommandContext, request: Request) -> dict[str, Any]:
     """autoCompact: nothing is to be done, on or off: what is freed is used again by the next writes, as always, and
-    the file does not shrink while it is open."""
+    `compact` is for a file that has become much larger than what it holds."""
     return {}
 
 

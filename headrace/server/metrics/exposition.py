@@ -166,7 +166,7 @@ def _add_storage(text: PrometheusText, core: Core) -> None:
     with store.reading() as view:
         oldest = view.oldest_position()
         count = view.kv.stat(view.tables["oplog"])["entries"]
-        size = store.environment.table_bytes(view.kv, "oplog")
+        size = view.table_bytes("oplog")
     last = seconds(store.last_position)
     text.add("oplog_window_seconds", "gauge", "Time from the oplog's first entry to its last.",
              0 if oldest is None else last - seconds(oldest))  # fmt: skip

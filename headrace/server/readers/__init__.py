@@ -1,7 +1,7 @@
 """Reader processes: long reads on other cores than the server's.
 
     server ──socket──▶ reader     {start}, then for each command {run: 7, leftMs, position, client} and the raw message;
-                                  {kill: 7, isLate}, {close: a cursor's id}
+                                  {kill: 7, isLate}, {close: a cursor's id}, {reopen: number base}
     server ◀─socket─── reader     {ready}, then {answer: 7, commit, cursor, count, work, metrics} and the raw reply
 
 - A read begins in the server. When it has used its first turn up, it is given up there and begins again in a reader,
@@ -13,6 +13,7 @@
 - A cursor stays in the reader that has opened it; the server's registry has a `ReaderCursor` for it.
 - Who ends a command (its deadline, killOp, a client that leaves) has the answer at once. The reader has a second to end
   it, too, by its CPU time, and is killed otherwise.
+- Where the data file is replaced (`store/compaction.py`), a reader opens the new one. What it has begun reads the old.
 - A reader that dies costs its cursors (error 43). The other commands that it ran begin again in another one, once;
   those that have lost two readers end with error 175.
 - Readers are started when they are needed and end when they have been idle for a minute, or with the server.

@@ -186,6 +186,7 @@ class Readers:
         self._retires: asyncio.TimerHandle | None = None
         self._held: list[tuple[int, Done]] = []  # that have read a commit which is not published yet
         core.store.transactions.wake_listeners.append(self._woken)
+        core.store.file_listeners.append(self._file_replaced)
 
     def __iter__(self) -> Iterator[Reader]:
         return iter(list(self._readers))
@@ -260,7 +261,8 @@ class Readers:
         """The facts of the server that a reader must know."""
         options, environment = self._core.options, self._core.store.environment
         return {
-            "path": str(environment.path.absolute()), "oplog": options.oplog, "mapBytes": options.map_bytes,
+            "path": str(environment.path.absolute()), "numberBase": environment.number_base,
+            "oplog": options.oplog, "mapBytes": options.map_bytes,
             "replicaSet": options.replica_set, "advertisedHost": options.advertised_host,
             "counts": {str(number): count.documents for number, count in self._core.store.state.counts.items()},
             "memoryBytesMax": max(self._core.engine.memory.bytes_max // self._count_max, limits.MEMORY_BYTES_LEAST),
@@ -314,6 +316,10 @@ class Readers:
             held, self._held = self._held, []
             for number, done in held:
                 self.after_commit(number, done)
+
+    def _file_replaced(self) -> None:
+        for reader in self:
+            reader.send({"reopen": self._core.store.environment.number_base})
 
     def lost(self, reader: Reader) -> None:
         """A reader has ended: its cursors are closed, and what it ran goes to others."""

@@ -84,7 +84,9 @@ class ReaderProcess:
             memory_bytes_max=start["memoryBytesMax"], slow_ms=None, replica_set=start["replicaSet"],
             advertised_host=start["advertisedHost"],
         )  # fmt: skip
-        self._store = ReaderStore(options.dbpath, clock=SystemClock(), oplog=options.oplog, map_bytes=options.map_bytes)
+        self._store = ReaderStore(
+            options.dbpath, start["numberBase"], clock=SystemClock(), oplog=options.oplog, map_bytes=options.map_bytes
+        )
         self._store.estimates = {int(number): count for number, count in start["counts"].items()}
         self._shell = _ReaderShell()
         self._engine = Engine(self._store, options, dict(_COMMANDS), start["parameters"], self._shell)
@@ -127,6 +129,8 @@ class ReaderProcess:
             self._end(message["kill"], is_late=message["isLate"])
         elif "close" in message:
             self._engine.cursors.kill(message["close"])
+        elif "reopen" in message:
+            self._store.reopen(message["reopen"])
 
     def _end(self, number: int, *, is_late: bool) -> None:
         """Let a command go on before all others, and end: its time is up, or it is given up."""

@@ -127,16 +127,18 @@ class CheckedTransaction:
 class SharedTransaction(CheckedTransaction):
     """A read transaction of several readers, which ends with the last of them."""
 
-    __slots__ = ("_reader_count",)
+    __slots__ = ("_number_base", "_reader_count", "tables")
 
-    def __init__(self, base: Any, describe: Describe) -> None:
+    def __init__(self, base: Any, describe: Describe, tables: dict[str, Table], number_base: int) -> None:
         self._base, self._describe = base, describe  # a call less for each commit than `super().__init__`
         self._reader_count = 1
+        self.tables = tables
+        self._number_base = number_base
 
     @property
     def number(self) -> int:
         """The number of the commit that it reads."""
-        return int(self._base.id())
+        return self._number_base + int(self._base.id())
 
     def join(self) -> None:
         """Count one more reader."""
@@ -147,6 +149,7 @@ class SharedTransaction(CheckedTransaction):
         self._reader_count -= 1
         if not self._reader_count:
             self._base.abort()
+            self._base = None  # which refers to a data file that may have been replaced
 
 
 class ThreadTransaction(CheckedTransaction):

@@ -119,9 +119,10 @@ class SpillStream:
         self._pending += (_LENGTH.pack(len(record)), record)
         self._bytes += len(record)
         if self._bytes >= limits.SPILL_BLOCK_BYTES:
-            self._flush()
+            self.flush()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write what is in memory. Raises 14031."""
         block = b"".join(self._pending)
         self._pending, self._bytes = [], 0
         if block:
@@ -129,7 +130,7 @@ class SpillStream:
 
     def records(self) -> Iterator[bytes]:
         """All records in their order. Raises 14031 where the disk fails."""
-        self._flush()
+        self.flush()
         for at, size in self._blocks:
             block, start = self._file.read(at, size), 0
             while start < size:

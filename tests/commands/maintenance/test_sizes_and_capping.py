@@ -80,7 +80,7 @@ def test_the_hash_of_a_database_depends_on_its_data_alone(at: DrivenServer) -> N
 
 def test_compact_and_reindex(at: DrivenServer) -> None:
     assert at.must("t", {"compact": "c", "force": True})["bytesFreed"] == 0
-    assert at.must("t", {"compact": "c", "dryRun": True})["bytesFreed"] == 0
+    assert 0 <= at.must("t", {"compact": "c", "dryRun": True})["bytesFreed"] < 20_000_000
     assert code_of(at, {"compact": "none", "force": True}) == 26
     if at.store.oplog_enabled:
         assert code_of(at, {"compact": "c"}) == code_of(at, {"reIndex": "c"}) == 20
