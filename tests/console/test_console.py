@@ -101,6 +101,10 @@ def test_collections_have_sizes_indexes_and_documents(browser: httpx.Client, cli
     [
         {"ns": "shop"}, {"ns": ""}, {"ns": "shop.orders", "filter": "{"}, {"ns": "shop.orders", "filter": '{"$x": 1}'},
         {"ns": "shop.orders", "skip": "-1"}, {"ns": "shop.orders", "sort": "1"},
+        {"ns": "shop.orders", "filter": "[{"}, {"ns": "shop.orders", "filter": '[{"$x": 1}]'},
+        {"ns": "shop.orders", "filter": "[]", "sort": '{"_id": 1}'},
+        {"ns": "shop.orders", "filter": '[{"$out": "other"}]'},
+        {"ns": "shop.orders", "filter": '[{"$merge": "other"}]'},
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("path", ["/api/documents", "/api/explain"])
@@ -120,6 +124,39 @@ def test_a_plan_is_a_tree_of_stages_with_numbers_and_advice(browser: httpx.Clien
     plan = browser.get("/api/explain", params={**asked, "filter": '{"qty": 3}'}).json()
     assert plan["root"]["stage"] == "FETCH" and plan["root"]["children"][0]["texts"]["indexName"] == "qty_1"
     assert plan["root"]["children"][0]["numbers"]["keys examined"] == 14 and plan["advice"] == ""
+
+
+def test_a_pipeline_has_its_documents_and_its_plan(browser: httpx.Client, client: Any) -> None:
+    client.shop.orders.insert_many([{"_id": number, "qty": number % 50} for number in range(500)])
+    group = {
+        "ns": "shop.orders",
+        "filter": '[{"$match": {"qty": {"$gt": 9}}}, {"$group": {"_id": "$qty"}}, {"$sort": {"_id": 1}}]',
+    }
+    first = browser.get("/api/documents", params=group).json()
+    assert [json.loads(text)["_id"] for text in first["documents"]] == list(range(10, 30)) and first["more"]
+    rest = browser.get("/api/documents", params={**group, "skip": "20"}).json()
+    assert [json.loads(text)["_id"] for text in rest["documents"]] == list(range(30, 50)) and not rest["more"]
+    plan = browser.get("/api/explain", params=group).json()
+    sort = plan["root"]
+    grouped = sort["children"][0]
+    assert (sort["stage"], grouped["stage"], grouped["children"][0]["stage"]) == ("$sort", "$group", "COLLSCAN")
+    assert grouped["texts"] == {"specification": '{"_id": "$qty"}'} and grouped["numbers"]["returned"] == 40
+    assert plan["totals"]["returned"] == 40 and plan["totals"]["documents"] == 500 and plan["advice"] == ""
+
+
+def test_a_pipeline_writes_only_where_that_is_asked_for(server: headrace.Server, client: Any) -> None:
+    client.shop.orders.insert_many([{"_id": number} for number in range(5)])
+    for writes in (False, True):
+        console = ConsoleServer(server.uri, writes=writes)
+        thread = console.start()
+        with signed(console) as browser:
+            asked = {"ns": "shop.orders", "filter": '[{"$match": {"_id": 3}}, {"$out": "copy"}]'}
+            answer = browser.get("/api/documents", params=asked)
+        console.stop()
+        thread.join(10)
+        assert answer.status_code == (200 if writes else 400)
+        assert list(client.shop["copy"].find()) == ([{"_id": 3}] if writes else [])
+    assert "--write" not in answer.text
 
 
 def test_figures_come_as_samples_and_the_oplog_as_a_report(browser: httpx.Client, client: Any) -> None:

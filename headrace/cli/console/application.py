@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,13 +26,13 @@ from headrace.cli.console.sessions import ServerConnection, Sessions
 from headrace.cli.console.slow_queries import slow_queries
 from headrace.cli.console.tailing import TailQuery
 from headrace.cli.monitoring.oplog import report_of
+from headrace.cli.monitoring.status import UNAUTHORIZED
 
 STATIC: Final = Path(__file__).parent / "static"
 _TYPES: Final = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _CACHED_SECONDS: Final = 1.0
 _OPLOG_SECONDS: Final = 15.0
 """The report reads 10,000 entries."""
-_UNAUTHORIZED: Final = 13
 _SCOPE_MAX: Final = 300
 """Characters of a namespace; MongoDB's have at most 255 bytes."""
 
@@ -39,7 +40,8 @@ _SCOPE_MAX: Final = 300
 class ConsoleApplication:
     """The ASGI application of one console."""
 
-    def __init__(self, sessions: Sessions, *, port: int, jobs: Sequence[Path] = ()) -> None:
+    def __init__(self, sessions: Sessions, *, port: int, jobs: Sequence[Path] = (), writes: bool = False) -> None:
+        """`writes`: pipelines of the query box may end with `$out` or `$merge`."""
         self._sessions = sessions
         self._jobs = JobReports(jobs)
         self._files = {path.name: path.read_bytes() for path in STATIC.iterdir() if path.suffix in _TYPES}
@@ -54,7 +56,7 @@ class ConsoleApplication:
             Route("/api/tail", self._tail),
             Route("/api/collections", self._answer(collections_of, ())),
             Route("/api/collection", self._answer(collection_of, ("ns",))),
-            Route("/api/documents", self._query(documents_of)),
+            Route("/api/documents", self._query(partial(documents_of, writes=writes))),
             Route("/api/explain", self._query(explained)),
             Route("/api/oplog", self._answer(lambda client: report_of(client).document(), (), _OPLOG_SECONDS)),
             Route("/api/slow", self._answer(slow_queries, ())),
@@ -173,7 +175,7 @@ def _session_of(connection: ServerConnection) -> dict[str, Any]:
         try:
             client.admin.command("listDatabases", nameOnly=True)
         except OperationFailure as error:
-            if error.code != _UNAUTHORIZED:
+            if error.code != UNAUTHORIZED:
                 raise
             wants_user = True
     build = {} if wants_user else client.admin.command("buildInfo")

@@ -11,7 +11,7 @@ from pymongo.errors import OperationFailure
 from headrace.cli.arguments import Failed
 from headrace.cli.connection import Client, split_namespace
 from headrace.cli.console.plans import plan_of
-from headrace.cli.tail.start import json_object
+from headrace.cli.tail.start import json_object, json_of
 from headrace.cli.terminal import one_line, shortened
 
 COLLECTIONS_MAX: Final = 300
@@ -75,11 +75,19 @@ def collection_of(client: Client, namespace: str) -> dict[str, Any]:
     return {"namespace": namespace, "options": one_line(found.get("options", {})), "indexes": indexes}
 
 
-def documents_of(client: Client, query: Mapping[str, str]) -> dict[str, Any]:
-    """The documents that a query of the page finds, as Extended JSON, and whether there are more."""
-    database, command = _find(query)
-    command |= {"limit": DOCUMENTS_MAX + 1, "singleBatch": True, "skip": _whole(query.get("skip", ""))}
-    batch = client[database].command(command, codec_options=client.codec_options)["cursor"]["firstBatch"]
+def documents_of(client: Client, query: Mapping[str, str], *, writes: bool = False) -> dict[str, Any]:
+    """The documents that a query of the page finds, as Extended JSON, and whether there are more. `writes`: its
+    pipeline may end with `$out` or `$merge`."""
+    database, command = _command(query, writes=writes)
+    skip = _whole(query.get("skip", ""))
+    if "find" in command:
+        command |= {"limit": DOCUMENTS_MAX + 1, "singleBatch": True, "skip": skip}
+    elif not _writing_stages(command["pipeline"]):
+        command["pipeline"] += [{"$skip": skip}, {"$limit": DOCUMENTS_MAX + 1}]
+    cursor = client[database].command(command, codec_options=client.codec_options)["cursor"]
+    if cursor["id"]:
+        client[database].command("killCursors", cursor["ns"].partition(".")[2], cursors=[cursor["id"]])
+    batch = cursor["firstBatch"]
     texts = [
         shortened(json_util.dumps(document, json_options=json_util.RELAXED_JSON_OPTIONS, indent=2, ensure_ascii=False),
                   TEXT_MAX)
@@ -90,20 +98,33 @@ def documents_of(client: Client, query: Mapping[str, str]) -> dict[str, Any]:
 
 def explained(client: Client, query: Mapping[str, str]) -> dict[str, Any]:
     """The plan of a query of the page, which the server runs for its numbers."""
-    database, command = _find(query)
+    database, command = _command(query, writes=False)
     del command["maxTimeMS"]
     explain = {"explain": command, "verbosity": "executionStats", "maxTimeMS": TIME_MS}
     return plan_of(client[database].command(explain, codec_options=client.codec_options))
 
 
-def _find(query: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
-    """The database and the command of a query. Raises Failed."""
+def _command(query: Mapping[str, str], *, writes: bool) -> tuple[str, dict[str, Any]]:
+    """The database and the command of a query: a `find`, or an `aggregate` where the filter is a pipeline. Raises
+    Failed."""
     database, name = _names(query.get("ns", ""))
-    command: dict[str, Any] = {"find": name}
-    for field in ("filter", "projection", "sort"):
-        if query.get(field, "").strip():
-            command[field] = json_object(query[field], f"the {field}")
+    given = {field: query[field] for field in ("filter", "projection", "sort") if query.get(field, "").strip()}
+    command: dict[str, Any]
+    if given.get("filter", "").lstrip().startswith("["):
+        if len(given) > 1:
+            raise Failed("a pipeline has stages of its own for the sort and the fields: $sort, $project")
+        pipeline = json_of(given["filter"], "the pipeline")
+        if not writes and (stages := _writing_stages(pipeline)):
+            raise Failed(f"{stages[0]} writes, and this console only reads: start it with --write")
+        # One more than the limit, so that the server closes the cursor.
+        command = {"aggregate": name, "pipeline": pipeline, "cursor": {"batchSize": DOCUMENTS_MAX + 2}}
+    else:
+        command = {"find": name, **{field: json_object(text, f"the {field}") for field, text in given.items()}}
     return database, command | {"maxTimeMS": TIME_MS}
+
+
+def _writing_stages(pipeline: list[Any]) -> list[str]:
+    return [name for stage in pipeline if isinstance(stage, dict) for name in stage if name in ("$merge", "$out")]
 
 
 def _names(namespace: str) -> tuple[str, str]:

@@ -17,7 +17,7 @@ MISSING: Final = "the console is not installed: pip install 'headrace[console]'"
 _DESCRIPTION: Final = (
     "Serve a page on this machine's loopback address that shows a server, Headrace or MongoDB: changes as they happen, "
     "collections and query plans, open streams, the oplog, load, slow queries, jobs of the pipeline. The page only "
-    "reads. Open the address that the command prints; it holds a secret token."
+    "reads, unless --write is given. Open the address that the command prints; it holds a secret token."
 )
 
 
@@ -37,6 +37,9 @@ def add_parser(commands: Any) -> None:
         "--job", dest="jobs", metavar="FILE", type=Path, action="append", default=[],
         help="also show the pipeline's job of this file; can be given again",
     )  # fmt: skip
+    parser.add_argument(
+        "--write", action="store_true", help="let pipelines of the query box end with $out or $merge (default: refused)"
+    )
     parser.add_argument(WHILE_STDIN, dest="while_stdin", action="store_true", help=argparse.SUPPRESS)
 
 
@@ -54,7 +57,7 @@ def _run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
         from headrace.cli.console.serving import ConsoleServer
     except ImportError as error:
         raise Failed(f"{MISSING} ({error})") from None
-    server = ConsoleServer(arguments.uri, port=arguments.port, jobs=arguments.jobs)
+    server = ConsoleServer(arguments.uri, port=arguments.port, jobs=arguments.jobs, writes=arguments.write)
     print(f"headrace console: {server.address}", flush=True)
     if arguments.while_stdin:
         threading.Thread(target=_stop_after_stdin, args=(server,), daemon=True).start()

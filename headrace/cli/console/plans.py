@@ -14,11 +14,15 @@ _NUMBERS: Final = {
     "keysExamined": "keys examined",
     "nReturned": "returned",
 }
-_TEXTS: Final = ("indexName", "keyPattern", "direction", "indexBounds", "sortPattern", "filter")
+_TEXTS: Final = ("indexName", "keyPattern", "direction", "indexBounds", "sortPattern", "filter", "specification")
 
 
 def plan_of(explain: Mapping[str, Any]) -> dict[str, Any]:
     """The plan: `totals` of its execution, its `root` stage, and advice where it reads much more than it returns."""
+    stages = list(explain.get("stages") or ())
+    if stages and (read := next(iter(stages[0].values()), None)) and "queryPlanner" in read:
+        explain = read
+        del stages[0]
     planner, stats = explain.get("queryPlanner") or {}, explain.get("executionStats") or {}
     winning = planner.get("winningPlan") or {}
     root = stats.get("executionStages") or winning.get("queryPlan") or winning
@@ -26,8 +30,19 @@ def plan_of(explain: Mapping[str, Any]) -> dict[str, Any]:
         "returned": stats.get("nReturned"), "ms": stats.get("executionTimeMillis"),
         "keys": stats.get("totalKeysExamined"), "documents": stats.get("totalDocsExamined"),
     }  # fmt: skip
-    return {"totals": totals, "root": _stage(root), "rejected": len(planner.get("rejectedPlans") or ()),
-            "advice": _advice(root, totals)}  # fmt: skip
+    advice = _advice(root, totals)
+    for stage in stages:
+        root = _pipeline_stage(stage, root)
+        totals["returned"] = stage.get("nReturned")
+    rejected = len(planner.get("rejectedPlans") or ())
+    return {"totals": totals, "root": _stage(root), "rejected": rejected, "advice": advice}
+
+
+def _pipeline_stage(stage: Mapping[str, Any], source: Mapping[str, Any]) -> dict[str, Any]:
+    """A stage of a pipeline, whose documents come from `source`, as a stage of a plan."""
+    name = next((name for name in stage if name.startswith("$")), "?")
+    numbers = {number: stage[number] for number in _NUMBERS if number in stage}
+    return {"stage": name, "specification": stage.get(name), "inputStage": source, **numbers}
 
 
 def stages_of(root: Mapping[str, Any]) -> Iterator[str]:

@@ -29,8 +29,9 @@ STOP_SECONDS: Final = 1
 class ConsoleServer:
     """A console, from its socket to its end."""
 
-    def __init__(self, uri: str, *, port: int = 0, jobs: Sequence[Path] = ()) -> None:
-        """Raises Failed for a URI that is none, or a port in use. It does not connect to the server yet."""
+    def __init__(self, uri: str, *, port: int = 0, jobs: Sequence[Path] = (), writes: bool = False) -> None:
+        """`writes`: as of `ConsoleApplication`. It does not connect to the server yet. Raises Failed for a URI that is
+        none, or a port in use."""
         self._loop = asyncio.new_event_loop()
         self._socket = _bound(port)
         self.port: int = self._socket.getsockname()[1]
@@ -40,7 +41,7 @@ class ConsoleServer:
             self._socket.close()
             raise failure(error) from error
         self.token = self._sessions.token
-        application = ConsoleApplication(self._sessions, port=self.port, jobs=jobs)
+        application = ConsoleApplication(self._sessions, port=self.port, jobs=jobs, writes=writes)
         self.cookie = application.cookie
         self._server = uvicorn.Server(
             uvicorn.Config(

@@ -24,6 +24,7 @@ _DESCRIPTION: Final = (
     "Show what a server does: operations and commits a second, memory, and the open change streams with their lag, the "
     "slowest first, and why they are slow. For a MongoDB server: the fields it reports."
 )
+UNAUTHORIZED: Final = 13
 _OPERATIONS: Final = ("insert", "query", "update", "delete", "getmore", "command")
 
 
@@ -79,6 +80,8 @@ class ServerSample:
     """Connections of this program, which the server counts, too."""
     own_commands: dict[str, int] = field(default_factory=dict)
     """Its commands until then, by their names in opcounters."""
+    streams_problem: str = ""
+    """Why the user may not see the streams; empty: they are all there."""
 
 
 @contextmanager
@@ -94,12 +97,22 @@ def observed(uri: str) -> Iterator[Callable[[], ServerSample]]:
 
 def sample_of(client: Client, own: OwnTraffic) -> ServerSample:
     """Ask the server for a sample. Raises PyMongoError."""
+    from pymongo.errors import OperationFailure
+
+    from headrace.cli.connection import failure
     from headrace.cli.monitoring.streams import open_streams
 
     commands = dict(own.commands)
     status = client.admin.command("serverStatus", codec_options=client.codec_options)
     at, now = time.monotonic(), status["localTime"]
-    return ServerSample(at, status, open_streams(client, now), own.connections(client.address), commands)
+    streams, problem = [], ""
+    try:
+        streams = open_streams(client, now)
+    except OperationFailure as error:
+        if error.code != UNAUTHORIZED:
+            raise
+        problem = str(failure(error))
+    return ServerSample(at, status, streams, own.connections(client.address), commands, problem)
 
 
 class Status:
@@ -145,6 +158,7 @@ class Status:
                 "largest": memory.get("largest"),
             },
             "streams": [stream.document() for stream in self.streams],
+            **({"streamsProblem": self._after.streams_problem} if self._after.streams_problem else {}),
         }  # fmt: skip
 
     def lines(self, painter: Any, columns: int | None, stream_count: int | None) -> Iterator[str]:
@@ -180,6 +194,9 @@ class Status:
         slow = [stream for stream in self.streams if stream.is_slow]
         behind = f"{len(slow)} slow" if slow else "none is slow"
         title = painter(f"{'streams':13}", "bold")
+        if self._after.streams_problem:
+            yield f"{title}{printable(self._after.streams_problem)}"
+            return
         yield f"{title}{len(self.streams)} open" + (
             f", {painter(behind, 'red') if slow else behind}" if self.streams else ""
         )

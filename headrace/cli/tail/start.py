@@ -56,10 +56,15 @@ def seconds_of(word: str) -> int:
 
 def json_object(text: str, option: str) -> dict[str, Any]:
     """An option's Extended JSON as a document. Raises Failed."""
-    try:
-        value = json_util.loads(text)
-    except (TypeError, ValueError) as error:
-        raise Failed(f"{option} is not JSON: {error}", 2) from None
+    value = json_of(text, option)
     if not isinstance(value, dict):
         raise Failed(f"{option} is not a JSON object: {text}", 2)
     return value
+
+
+def json_of(text: str, option: str) -> Any:
+    """An option's Extended JSON as a value. Raises Failed."""
+    try:
+        return json_util.loads(text)
+    except (TypeError, ValueError) as error:
+        raise Failed(f"{option} is not JSON: {error}", 2) from None

@@ -25,7 +25,7 @@ async function one(main, namespace) {
   main.append(table("Indexes", ["Index", "Key", "Size", "Uses", "Options"],
     found.indexes.map((index) => [index.name, el("code", {}, index.key), size(index.bytes), count(index.uses), index.options === "{}" ? "" : el("code", {}, index.options)]), [2, 3]));
   const form = el("form", { class: "bar" },
-    field("Filter", { name: "filter", placeholder: "{}", class: "wide" }),
+    field("Filter or pipeline", { name: "filter", placeholder: '{"qty": 3}, or [{"$group": …}]', class: "wide" }),
     field("Sort", { name: "sort", placeholder: '{"_id": -1}' }),
     field("Fields", { name: "projection", placeholder: "all" }),
     el("button", { type: "submit" }, "Find"),

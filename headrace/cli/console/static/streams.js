@@ -17,7 +17,7 @@ export function streams(main) {
     ]);
     list.replaceChildren(rows.length
       ? table("Open change streams, the slowest first", ["Scope", "State", "Lag", "Why", "Events", "Client", "User", "Pipeline"], rows, [2, 4])
-      : el("p", {}, "No change stream is open."));
+      : el("p", {}, status.streamsProblem ?? "No change stream is open."));
     if (status.streamCount > rows.length) list.append(el("p", {}, `and ${status.streamCount - rows.length} more`));
   });
   const draw = async () => {
