@@ -62,9 +62,9 @@ class OwnThread:
         """Whether it has ended."""
         return not self._thread.is_alive()
 
-    def wait(self) -> None:
-        """Return when it has ended."""
-        self._thread.join()
+    def wait(self, seconds: float | None = None) -> None:
+        """Return when it has ended, or after some seconds."""
+        self._thread.join(seconds)
 
     def result(self) -> Any:
         """Return the call's result, or raise its error; once."""

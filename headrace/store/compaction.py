@@ -34,6 +34,7 @@ from headrace.store.kv import Cursor, Environment, Table, TableKey, Transaction
 from headrace.store.lmdb import COPY_FOLDER, READERS_FILE, DataFileCopy, LmdbEnvironment, LmdbError
 from headrace.store.temporary.spill_file import SpillFile, SpillFolder, SpillStream
 from headrace.store.written_keys import RecordingCursor, RecordingTransaction
+from headrace.thread_calls import OwnThread
 
 PIECE_COUNT: Final = 512
 """Keys that are copied in one transaction, in some milliseconds; with no more left, the files are exchanged."""
@@ -88,7 +89,14 @@ class Compaction:
         before = (self._environment.path / DATA_FILE).stat()
         with contextlib.suppress(PermissionError):
             os.fchown(self._file, before.st_uid, before.st_gid)
-        self._environment.copy_to(self._file)
+        copying = OwnThread(self._environment.copy_to, self._file)
+        try:
+            while not copying.is_over:
+                os.fdatasync(self._file)  # again and again, so that no commit waits for all of it
+                copying.wait(0.01)
+        finally:
+            copying.wait()
+        copying.result()
         os.fsync(self._file)
         self._copy = self._environment.open_copy(self._folder)
 
