@@ -102,7 +102,8 @@ class CountingView(View):
     __slots__ = ("_examined",)
 
     def __init__(self, base: View, examined: Examined) -> None:
-        super().__init__(base.store, base.kv)
+        self.store, self.kv, self.tables = base.store, base.kv, base.tables
+        self.state, self.catalog = base.state, base.catalog
         self._examined = examined
 
     def by_id(self, collection: Collection, id_key: bytes) -> tuple[bytes, bytes] | None:

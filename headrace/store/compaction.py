@@ -21,7 +21,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import threading
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -48,7 +47,7 @@ class Compacted(NamedTuple):
 
 
 class Compaction:
-    """One compaction of an open directory. `copy` and `sync` may be called in another thread."""
+    """One compaction of an open directory."""
 
     def __init__(self, environment: Environment, spill: SpillFolder, *, size: int) -> None:
         """`size`: bytes that the copy will have. Raises 117 where another one is being made, 14031 without room."""
@@ -63,8 +62,10 @@ class Compaction:
             raise CommandError(117, "another compaction has not ended yet") from None
         self._file = os.open(self._folder / DATA_FILE, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         self._copy: DataFileCopy | None = None
-        self._working = threading.Lock()  # held while a thread is at the copy
+        self._thread: OwnThread | None = None
+        self._is_working = False  # a thread is at the copy
         self._is_closed = False
+        self._is_left = [True]  # until `_remove`, which the thread may call, too
         self._tables = list(environment.tables.values())
         self._open: set[TableKey] = set()  # changed by the open write transaction, or by an abandoned one
         self._committed: set[TableKey] = set()
@@ -80,12 +81,12 @@ class Compaction:
 
     # The copy.
 
-    def copy(self) -> Compacted:
-        """Copy the last commit, and sync the copy; return the sizes. Raises `LmdbError` and `OSError`."""
-        self._work(self._make_copy)
-        return Compacted(self._environment.file_bytes, os.fstat(self._file).st_size)
+    def copy(self) -> OwnThread:
+        """Copy the last commit and sync the copy, in a thread, whose result are the sizes. It raises `LmdbError` and
+        `OSError`."""
+        return self._start(self._make_copy)
 
-    def _make_copy(self) -> None:
+    def _make_copy(self) -> Compacted:
         before = (self._environment.path / DATA_FILE).stat()
         with contextlib.suppress(PermissionError):
             os.fchown(self._file, before.st_uid, before.st_gid)
@@ -99,18 +100,23 @@ class Compaction:
         copying.result()
         os.fsync(self._file)
         self._copy = self._environment.open_copy(self._folder)
+        return Compacted(before.st_size, os.fstat(self._file).st_size)
 
-    def sync(self) -> None:
-        """Sync what the copy was given, so that little is left for the exchange."""
+    def sync(self) -> OwnThread:
+        """Sync what the copy was given, in a thread, so that little is left for the exchange."""
         assert self._copy is not None
-        self._work(self._copy.sync)
+        return self._start(self._copy.sync)
 
-    def _work(self, function: Callable[[], None]) -> None:
+    def _start(self, function: Callable[[], object]) -> OwnThread:
+        self._is_working = True
+        self._thread = OwnThread(self._work, function)
+        return self._thread
+
+    def _work(self, function: Callable[[], object]) -> object:
         try:
-            with self._working:
-                if not self._is_closed:
-                    function()
+            return function()
         finally:
+            self._is_working = False
             if self._is_closed:
                 self._remove()
 
@@ -196,22 +202,20 @@ class Compaction:
         self._is_closed = True
         if self._spill_file is not None:
             self._spill_file.close()
-        if self._working.acquire(blocking=False):
-            self._working.release()
+        if not self._is_working:
             self._remove()
 
     def wait(self) -> None:
         """Return when no thread is at the copy."""
-        with self._working:
-            pass
+        if self._thread is not None:
+            self._thread.wait()
 
     def _remove(self) -> None:
-        with self._working:
+        with contextlib.suppress(IndexError):  # it is removed already
+            self._is_left.pop()
             if self._copy is not None:
                 self._copy.close()
-            if self._file >= 0:
-                os.close(self._file)
-                self._file = -1
+            os.close(self._file)
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
@@ -243,7 +247,7 @@ def compact(path: Path) -> Compacted:
     try:
         compaction = Compaction(environment, SpillFolder(path, free_bytes_min=0, clears=False), size=0)
         try:
-            sizes = compaction.copy()
+            sizes: Compacted = compaction.copy().result()
             if sizes.after >= sizes.before:
                 return Compacted(sizes.before, sizes.before)
             compaction.exchange()

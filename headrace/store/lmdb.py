@@ -380,8 +380,9 @@ class DataFileCopy:
         self._lmdb.sync(True)
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file, and forget the source, which may have been replaced. Again: nothing."""
         self._lmdb.close()
+        self.__dict__.pop("_source", None)
 
 
 class ReadersChanged(Exception):

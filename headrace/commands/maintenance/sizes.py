@@ -70,12 +70,16 @@ def _compacted(context: CommandContext) -> int:
     compaction = store.begin_compaction(store.environment.file_bytes - context.view.free_bytes)
     try:
         command.pause()  # what its transaction has written before is committed
-        sizes = call_in_thread(compaction.copy)
+        copying = compaction.copy()
+        call_in_thread(copying.wait)
+        sizes = copying.result()
         if sizes.after >= sizes.before:
             return 0
         while not compaction.catch_up():
             command.pause()
-        call_in_thread(compaction.sync)
+        syncing = compaction.sync()
+        call_in_thread(syncing.wait)
+        syncing.result()
         while compaction.result is None:
             compaction.is_due = compaction.catch_up()
             command.pause()  # the files are exchanged after the commit of this turn
