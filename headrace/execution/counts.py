@@ -45,7 +45,7 @@ def quick_count(
 def _id_count(
     context: CommandContext, collection: Collection, ranges: Sequence[IdRange], wanted: int | None
 ) -> int:  # fmt: skip
-    context.view.store.id_uses[collection.number] += 1
+    context.view.store.uses.ids[collection.number] += 1
 
     def look(low: bytes, high: bytes, count_max: int) -> Counted:
         return context.view.count_ids(collection, low, high, count_max)

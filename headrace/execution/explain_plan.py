@@ -314,7 +314,7 @@ def _text_stage(way: OrAccess, text: TextSearch, spec: dict[str, Any], scored: b
             "terms": text.terms, "negatedTerms": text.negated_terms, "phrases": list(text.phrases),
             "negatedPhrases": list(text.negated_phrases),
         },
-        "textIndexVersion": 3, "inputStage": below,
+        "textIndexVersion": text.version, "inputStage": below,
     }  # fmt: skip
     rest = [item for item in _conjuncts(parsed_query(spec)) if "$text" not in item]
     if not rest:

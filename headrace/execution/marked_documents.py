@@ -16,8 +16,8 @@ from bson import Int64
 from headrace.dispatch.context import CommandContext
 from headrace.execution.read_plan import ReadKind, ReadPlan
 from headrace.execution.writes.matches import MatchedDocument, matches
+from headrace.query.document_metadata import MARK, Readers
 from headrace.query.stages.unwind import with_nested
-from headrace.query.text_score import MARK
 from headrace.store.catalog import Collection
 from headrace.store.indexes.index_entries import key_maker
 from headrace.values.bson import MISSING, decode, encode_in_order
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 RECORD: Final = "$recordId"
 _KEY: Final = "\x01key"
-_META: Final[dict[Any, Evaluate]] = {
-    "indexKey": lambda env: env.root[_KEY] or MISSING,
-    "recordId": lambda env: env.root[RECORD],
+_META: Final[dict[str, Callable[[], Evaluate]]] = {
+    "indexKey": lambda: lambda env: env.root[_KEY] or MISSING,
+    "recordId": lambda: lambda env: env.root[RECORD],
 }
 
 
-def marks_metadata(projection: Any) -> dict[str, Evaluate]:
+def marks_metadata(projection: Any) -> Readers:
     """Return what evaluates the `$meta` of a projection that stand in marks, by argument."""
     asked = [value.get("$meta") for value in projection.values() if type(value) is dict] if projection else []
-    return {name: evaluate for name, evaluate in _META.items() if name in asked}
+    return {name: reader for name, reader in _META.items() if name in asked}
 
 
 def marked_documents(context: CommandContext, plan: ReadPlan) -> Iterator[bytes]:

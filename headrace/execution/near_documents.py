@@ -35,8 +35,8 @@ from headrace.values.keystring import encode_value
 
 if TYPE_CHECKING:
     from headrace.geo.near import Near
+    from headrace.query.document_metadata import Readers
     from headrace.query.expressions import Env
-    from headrace.query.expressions.expression import Evaluate
 
 _KEY_COUNT: Final = 12
 """The most keys of a cell that is read at once, unless it can have no parts."""
@@ -73,7 +73,7 @@ def near_documents(context: CommandContext, finder: Finder) -> Iterator[NearDocu
     return iter(NearSearch(context.current_view, finder.collection, access, test, seen, note_bytes))
 
 
-def near_metadata(near: Near) -> dict[str, Evaluate]:
+def near_metadata(near: Near) -> Readers:
     """Return what evaluates `{$meta: "geoNearDistance"}` and `{$meta: "geoNearPoint"}` for a document that matches."""
     find = near.finder()
 
@@ -85,7 +85,7 @@ def near_metadata(near: Near) -> dict[str, Evaluate]:
         found = find(env.root)
         return MISSING if found is None else found.value
 
-    return {"geoNearDistance": distance, "geoNearPoint": point}
+    return {"geoNearDistance": lambda: distance, "geoNearPoint": lambda: point}
 
 
 class NearSearch:

@@ -23,6 +23,7 @@ from headrace.execution.text_indexes import text_query
 from headrace.execution.time_series import source_of, unpacked
 from headrace.execution.writes.output import write_output
 from headrace.query.expansion import encoded
+from headrace.query.match.text_match import TextQuery
 from headrace.query.pipeline import PipelineContext, Stage, parse_pipeline, run_pipeline
 from headrace.query.projection import included_fields
 from headrace.query.stages.group import Group
@@ -46,11 +47,9 @@ def pipeline_context_of(
 
     def read_collection(other: str | None, coll: str, depth: int) -> Iterator[dict[str, Any]]:
         target, pipeline = resolve(context, f"{other or database}.{coll}")
-        results = (decode(raw) for raw in documents(context, target, {}, None))
-        if not pipeline:
-            return results
-        inner = pipeline_context_of(context, target, {}, request, depth + 1)
-        return run_pipeline(parse_pipeline(pipeline, context=inner), results)
+        if pipeline:
+            return map(decode, run_pipeline_on(context, target, pipeline, {}, request, depth + 1))
+        return map(decode, documents(context, target, {}, None))
 
     def find_equal(other: str | None, coll: str, path: str) -> EqualDocuments | None:
         target, pipeline = resolve(context, f"{other or database}.{coll}")
@@ -63,11 +62,19 @@ def pipeline_context_of(
         of_server = spec if isinstance(spec, ServerStage) else ServerStage(stage, spec)
         return server_stages.documents(context, request, target, of_server)
 
+    def search_in(coll: str) -> TextQuery | None:
+        target, pipeline = resolve(context, f"{database}.{coll}")
+        return None if pipeline else text_query(context.view.collection(target), target)
+
+    if collection is not None and collection.is_view:
+        searched = context.view.collection(resolve(context, namespace)[0])
+    else:
+        searched = collection
     return PipelineContext(
         database=database, collection=None if name == "$cmd.aggregate" else name,
         collation=collation_of(collection, body.get("collation")), variables=variables_of(context, request, body),
         read_collection=read_collection, find_equal=find_equal, describe=describe,
-        memory=memory_of(context, body), depth=depth, text=text_query(collection, namespace),
+        memory=memory_of(context, body), depth=depth, search_in=search_in, text=text_query(searched, namespace),
     )  # fmt: skip
 
 
@@ -77,9 +84,12 @@ def run_pipeline_on(
     pipeline: list[dict[str, Any]],
     body: dict[str, Any],
     request: Request,
+    depth: int = 0,
 ) -> Iterator[bytes]:
-    """The raw documents that leave a pipeline over `namespace` (a view's own stages are in it already)."""
-    pipeline_context = pipeline_context_of(context, namespace, body, request)
+    """The raw documents that leave a pipeline over `namespace` (a view's own stages are in it already).
+
+    `depth`: as `pipeline_context_of`."""
+    pipeline_context = pipeline_context_of(context, namespace, body, request, depth)
     stages = parse_pipeline(pipeline, context=pipeline_context)
     if stages and stages[-1].name in ("$out", "$merge"):
         read = partial(run_pipeline_on, context, namespace, pipeline[:-1], body, request)

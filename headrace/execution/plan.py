@@ -29,10 +29,10 @@ from headrace.execution.planner.several_accesses import Access
 from headrace.execution.planner.trial import RESULT_COUNT
 from headrace.execution.text_indexes import text_query
 from headrace.query.collation import Collation, parse_collation
+from headrace.query.document_metadata import MARK
 from headrace.query.match import Predicate, parse_filter
 from headrace.query.match.match_expression import And
 from headrace.query.match.text_match import has_search
-from headrace.query.text_score import MARK
 from headrace.running_command import examined
 from headrace.store.catalog import Collection, Index
 from headrace.store.view import LEFT_OUT, View, id_bounds
@@ -147,7 +147,7 @@ class Finder:
     def by_id(self, view: View) -> tuple[bytes, bytes] | None:
         """(record, raw document) where the filter is a plain `_id`."""
         assert self._id_key is not None
-        view.store.id_uses[self._collection.number] += 1
+        view.store.uses.ids[self._collection.number] += 1
         return view.by_id(self._collection, self._id_key)
 
     @property
@@ -179,7 +179,7 @@ class Finder:
             self._near = near_access(
                 self._collection, self.near, self.predicate.node, self._collation, hint, hinted=hinted
             )
-            current().store.index_uses[self._near.index.number] += 1
+            current().store.uses.indexes[self._near.index.number] += 1
         return self._near
 
     @property
@@ -220,7 +220,10 @@ class Finder:
         """The way through an index, chosen at the first call, which may pause."""
         if self._choice is None:
             self._choice = self._chosen(current, order)
-            current().store.index_uses.update(index.number for index in self._choice.indexes)
+            store = current().store
+            store.uses.indexes.update(index.number for index in self._choice.indexes)
+            if self._choice.access is None and not self._goes_by_id:
+                store.uses.scans[self._collection.number] += 1
         return self._choice
 
     def natural_choice(self, *, backward: bool = False) -> Choice:
@@ -267,7 +270,7 @@ class Finder:
             self._collection, node, self._collation, path, order.sort, hint, with_missing=with_missing
         )
         if access is not None:
-            view.store.index_uses[access.index.number] += 1
+            view.store.uses.indexes[access.index.number] += 1
         return access
 
     def candidates(
@@ -321,7 +324,7 @@ class Finder:
 
     def note_id_use(self, view: View) -> None:
         """Count a use of the index on `_id`."""
-        view.store.id_uses[self._collection.number] += 1
+        view.store.uses.ids[self._collection.number] += 1
 
     def _by_ids(self, view: View, after: bytes | None) -> Iterator[tuple[bytes, bytes, bytes]]:
         bounds, index = self._id_range or id_bounds(None, None), self._collection.indexes[0]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import chain
 from typing import TYPE_CHECKING, Final
@@ -26,14 +26,14 @@ from headrace.execution.plan import Finder
 from headrace.execution.planner.choice import NO_INDEX, Choice
 from headrace.execution.planner.collated_bounds import has_order_of
 from headrace.execution.planner.id_ranges import IdRange
-from headrace.execution.planner.index_access import IndexAccess
+from headrace.execution.planner.index_access import IndexAccess, Range
 from headrace.execution.planner.key_values import key_values, value_at
 from headrace.execution.planner.near_access import NearAccess
 from headrace.execution.planner.plan_cache import CachedPlan
 from headrace.execution.planner.query import Order
 from headrace.execution.planner.several_accesses import Access, OrAccess
 from headrace.execution.planner.trial import RESULT_COUNT
-from headrace.query.text_score import MARK
+from headrace.query.document_metadata import MARK
 from headrace.store.catalog import Collection, Index
 from headrace.store.indexes.index_keys import descends
 from headrace.store.view import View, id_bounds
@@ -152,8 +152,12 @@ def read(context: CommandContext, plan: ReadPlan) -> Iterator[bytes]:
         if found is not None:
             return found
     if plan.kind is ReadKind.INDEX:
-        documents = by_index(context, plan, wanted)
-        matches = documents if plan.covered is not None else finder.narrowed(lambda: documents)
+        access = plan.choice.access
+        if isinstance(access, IndexAccess) and access.sure and access.between is None and plan.covered is None:
+            matches = _in_parts(context, plan, access, access.sure, wanted)
+        else:
+            documents = by_index(context, plan, wanted)
+            matches = documents if plan.covered is not None else finder.narrowed(lambda: documents)
         return matches if plan.choice.entry is None else _watched(matches, plan, plan.choice.entry)
     if plan.kind is ReadKind.COLLECTION:
         scan = Scan(current, collection, backward=plan.backward)
@@ -184,6 +188,27 @@ def by_index(context: CommandContext, plan: ReadPlan, wanted: int | None) -> Ite
     if sort is not None:
         return heapq.merge(*plan.scans, key=lambda raw: sort.key(decode(raw)))
     return plan.scans[0] if len(plan.scans) == 1 else chain.from_iterable(plan.scans)
+
+
+def _in_parts(
+    context: CommandContext, plan: ReadPlan, access: IndexAccess,
+    parts: tuple[tuple[Range, ...], tuple[Range, ...]], wanted: int | None,
+) -> Iterator[bytes]:  # fmt: skip
+    """The matches: those in the first part of the ranges as they are, those in the second if the filter says so."""
+    collection, finder = plan.collection, plan.finder
+    branches = [replace(access, ranges=ranges) for ranges in parts]
+    plan.scans = sure, others = [index_scans(context, collection, branch, wanted)[0] for branch in branches]
+
+    def keep(chunk: list[bytes]) -> list[bytes]:
+        """A later batch may read a state in which documents have arrays."""
+        now = context.view.collection(collection.namespace)
+        indexes = () if now is None else now.indexes
+        if any(index.number == access.index.number and not index.traits for index in indexes):
+            return chunk
+        return list(finder.narrowed(lambda: iter(chunk)))
+
+    sure.keep = keep
+    return chain(sure, finder.narrowed(lambda: others))
 
 
 def index_scans(

@@ -22,15 +22,15 @@ from headrace.execution.current_operations import operations, sessions
 from headrace.execution.explain_plan import access_stage, tried
 from headrace.execution.geo_near_stage import geo_near_documents
 from headrace.execution.planner.plan_cache import plan_cache_of
+from headrace.execution.planner.query import Order
+from headrace.execution.sources import in_order
 from headrace.execution.storage_stats import count_of, oplog_size, storage_stats
 from headrace.query.command_shape import command_shape
 from headrace.query.stages.geo_near import GeoNear
+from headrace.query.stages.match_stage import Search
 from headrace.query.stages.server_stage import ServerStage
 from headrace.store.catalog import Index
-
-UNSUPPORTED: Final = {
-    "queryExecStats": (115, "$collStats: scans are not counted by collection"),
-}
+from headrace.values.bson import decode
 
 
 def documents(
@@ -39,17 +39,24 @@ def documents(
     """The documents of the stage for a namespace. Raises its error where there is nothing of that name."""
     if isinstance(stage, GeoNear):
         return geo_near_documents(context, namespace, stage, request.body.get("hint"))
+    if isinstance(stage, Search):
+        return _found(context, namespace, stage)
     return _SOURCES[stage.name](context, request, namespace, stage.spec)
+
+
+def _found(context: CommandContext, namespace: str, stage: Search) -> Iterator[dict[str, Any]]:
+    """The documents that the search at the beginning of a sub-pipeline finds."""
+    of, scored = stage.context, stage.score.is_read
+    variables = {**of.variables, **of.bound}
+    found = in_order(context, namespace, stage.spec, of.collation, Order(), variables=variables, scored=scored)
+    return map(decode, found.documents)
 
 
 def _collection_stats(
     context: CommandContext, request: Request, namespace: str, spec: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:  # fmt: skip
-    for name, (code, message) in UNSUPPORTED.items():
-        if name in spec:
-            raise CommandError(code, message)
     for name, options in spec.items():
-        if name not in ("count", "latencyStats", "storageStats"):
+        if name not in ("count", "latencyStats", "queryExecStats", "storageStats"):
             raise CommandError(40415, f"BSON field '$collStats.{name}' is an unknown field.")
         if type(options) is not dict:
             raise CommandError(14, f"BSON field '$collStats.{name}' is the wrong type, expected type 'object'")
@@ -69,6 +76,8 @@ def _collection_stats(
     if "storageStats" in spec:
         stats["storageStats"] = storage_stats(context, namespace, spec["storageStats"].get("scale", 1))
         del stats["storageStats"]["ns"]
+    if "queryExecStats" in spec:
+        stats["queryExecStats"] = {"collectionScans": _scans_of(context, namespace)}
     if "count" in spec and namespace == OPLOG and context.store.oplog_enabled:
         stats["count"] = oplog_size(context)[1]
     elif "count" in spec:
@@ -80,6 +89,20 @@ def _collection_stats(
             )
         stats["count"] = count_of(context, collection)
     return iter((stats,))
+
+
+def _scans_of(context: CommandContext, namespace: str) -> dict[str, Int64]:
+    """How often all of a collection was walked since the start. Raises 26."""
+    collection = context.view.collection(namespace)
+    if collection is None:
+        raise CommandError(
+            26,
+            "Unable to retrieve queryExecStats in $collStats stage :: caused by :: "
+            f"Collection [{namespace}] not found.",
+        )
+    uses = context.store.uses
+    scans, tailable = uses.scans[collection.number], uses.tailable_scans[collection.number]
+    return {"total": Int64(scans + tailable), "nonTailable": Int64(scans)}
 
 
 def _index_stats(
@@ -105,7 +128,7 @@ def _index_stats(
     for index in collection.indexes:
         if index.is_of_id and collection.clustered:
             continue  # the collection itself
-        yield shown(index, store.id_uses[collection.number] if index.is_of_id else store.index_uses[index.number])
+        yield shown(index, store.uses.ids[collection.number] if index.is_of_id else store.uses.indexes[index.number])
     for build in store.catalog.builds_on(collection):
         for index in build.indexes:
             yield shown(index, 0, building=True)

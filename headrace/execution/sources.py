@@ -162,7 +162,7 @@ def equal_documents(context: CommandContext, namespace: str, path: str) -> Equal
     current = lambda: context.view  # noqa: E731
 
     def find(values: list[Any]) -> Iterator[dict[str, Any]]:
-        context.store.index_uses[index.number] += 1
+        context.store.uses.indexes[index.number] += 1
         seen = SeenRecords(memory_of(context, {}).add) if index.traits - {CUT_KEY} else None
         ranges = equality_ranges(index, path, values)
         return map(decode, IndexScan(current, collection, index, ranges, seen=seen))
@@ -176,7 +176,7 @@ def _estimated_count(context: CommandContext, collection: Collection) -> int:
 
 
 def _by_ids(context: CommandContext, collection: Collection, values: list[Any]) -> Iterator[dict[str, Any]]:
-    context.store.id_uses[collection.number] += 1
+    context.store.uses.ids[collection.number] += 1
     for key in sorted({encode_value(value) for value in values}):
         match = context.view.by_id(collection, key)
         if match is not None:
@@ -201,7 +201,7 @@ def in_order(
     """As `documents`, in the order asked for if they can be read so; `explained`: planned without the plan cache.
 
     `marked`: each with the number of its record and its key in the index (`marked_documents.py`). `scored`: each with
-    its score in a search (`query/text_score.py`).
+    its score in a search (`query/document_metadata.py`).
     """
     if is_virtual(context, namespace):
         return Opened(virtual(context, namespace, spec, collation, backward, variables), None)

@@ -13,7 +13,7 @@ from headrace.dispatch.context import CommandContext
 from headrace.execution.command_memory import memory_of
 from headrace.execution.planner.several_accesses import OrAccess
 from headrace.execution.read_plan import ReadPlan, by_index
-from headrace.query.text_score import MARK
+from headrace.query.document_metadata import MARK
 from headrace.turns import tick
 from headrace.values.bson import decode, encode_in_order
 

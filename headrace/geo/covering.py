@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from math import cos, floor, log2, pi, sin
-from typing import Final
+from typing import Final, NamedTuple
 
 from headrace.geo.cells import FACES, LEAF_LEVEL, Cell, cell_at, leaf
 from headrace.geo.near_cells import SphereCells
@@ -26,6 +26,16 @@ _STORED_LEVEL: Final = 23
 _QUERY_COUNT: Final = 16
 _CIRCLE_COUNT: Final = 24
 
+
+class Cover(NamedTuple):
+    """The numbers of cells that together hold all of a region."""
+
+    inside: list[int]
+    """Cells that are wholly in the region."""
+    crossing: list[int]
+    """The others: points in these may be outside of the region."""
+
+
 _Arc = tuple[Vector, Vector, float, float]
 """An edge as its normal, its middle, and the cosine and the sine of half its length."""
 
@@ -35,25 +45,28 @@ def stored_cells(shape: Geometry) -> list[int]:
     made = {leaf(p): None for p in shape.points}
     if shape.lines or shape.polygons:
         rest = Geometry(lines=shape.lines, polygons=shape.polygons)
-        made |= dict.fromkeys(covering(rest, _STORED_COUNT, _STORED_LEVEL))
+        inside, crossing = covering(rest, _STORED_COUNT, _STORED_LEVEL)
+        made |= dict.fromkeys([*inside, *crossing])
     return list(made)
 
 
-def query_cells(area: Geometry | Cap) -> list[int]:
-    """Return the numbers of the cells that a query looks at."""
+def query_cells(area: Geometry | Cap) -> Cover:
+    """Return the cells that a query looks at."""
     if isinstance(area, Cap):
         return _cover_circle(area, _CIRCLE_COUNT)
+    inside: list[int] = []
     made: dict[int, None] = {}
     for p in area.points:
-        made |= dict.fromkeys(_cover_circle(Cap(p, _SLACK), 4))
+        made |= dict.fromkeys(_cover_circle(Cap(p, _SLACK), 4).crossing)
     if area.lines or area.polygons:
         rest = Geometry(lines=area.lines, polygons=area.polygons)
-        made |= dict.fromkeys(covering(rest, _QUERY_COUNT, LEAF_LEVEL))
-    return list(made)
+        inside, crossing = covering(rest, _QUERY_COUNT, LEAF_LEVEL)
+        made |= dict.fromkeys(crossing)
+    return Cover(inside, list(made))
 
 
-def _cover_circle(circle: Cap, count_max: int) -> list[int]:
-    """Return the numbers of about `count_max` cells at most that hold all of a circle; the largest are cut first."""
+def _cover_circle(circle: Cap, count_max: int) -> Cover:
+    """Return about `count_max` cells at most that hold all of a circle; the largest are cut first."""
     about = SphereCells(circle.centre, 1.0)
     done: list[Cell] = []
     crossing = deque[Cell]()
@@ -66,11 +79,11 @@ def _cover_circle(circle: Cap, count_max: int) -> list[int]:
     sort_out(_start((circle.centre, circle.radius), LEAF_LEVEL))
     while crossing and len(done) + len(crossing) + 3 <= count_max and crossing[0].level < LEAF_LEVEL:
         sort_out(crossing.popleft().children)
-    return [cell.number for cell in (*done, *crossing)]
+    return Cover([cell.number for cell in done], [cell.number for cell in crossing])
 
 
-def covering(area: Geometry, count_max: int, level_max: int) -> list[int]:
-    """Return the numbers of about `count_max` cells at most, of `level_max` at most, that hold all of a region."""
+def covering(area: Geometry, count_max: int, level_max: int) -> Cover:
+    """Return about `count_max` cells at most, of `level_max` at most, that hold all of a region."""
     done: list[Cell] = []
     wave: list[tuple[Cell, Sequence[_Arc]]] = []
     edges = tuple(map(_arc, area.edges))
@@ -83,7 +96,7 @@ def covering(area: Geometry, count_max: int, level_max: int) -> list[int]:
         if len(held) + len(following) > count_max:
             break
         done, wave = held, following
-    return [cell.number for cell in done] + [cell.number for cell, _ in wave]
+    return Cover([cell.number for cell in done], [cell.number for cell, _ in wave])
 
 
 def _sort_out(

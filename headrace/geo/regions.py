@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from math import isnan
+from math import asin, atan2, degrees, hypot, isnan, pi, sin
 from typing import Any, Final
 
 from headrace.errors import CommandError
-from headrace.geo.covering import query_cells
+from headrace.geo.covering import Cover, query_cells
 from headrace.geo.flat import Box, Circle, FlatPolygon, FlatShape
 from headrace.geo.geojson import (
     NUMBERS,
@@ -35,19 +35,26 @@ class Region:
     area: Geometry | Cap | FlatShape
     intersects: bool
     """Whether it is enough to meet the area."""
-    _cells: list[int] | None = field(default=None, compare=False, repr=False)
+    _cover: Cover | None = field(default=None, compare=False, repr=False)
 
     @property
     def is_flat(self) -> bool:
         """Whether the area is on the plane."""
         return not isinstance(self.area, Geometry | Cap)
 
-    def cells(self) -> list[int]:
+    def cover(self) -> Cover:
         """Return the cells of an index that the area, which is on the sphere, is in. Computed once."""
-        if self._cells is None:
+        if self._cover is None:
             assert isinstance(self.area, Geometry | Cap)
-            object.__setattr__(self, "_cells", query_cells(self.area))
-        return self._cells or []
+            object.__setattr__(self, "_cover", query_cells(self.area))
+            assert self._cover is not None
+        return self._cover
+
+    def box(self) -> Box | None:
+        """Return a box of the plane that holds all pairs that match; None where there is no small one."""
+        if not isinstance(self.area, Geometry | Cap):
+            return self.area.bounds
+        return box_about(self.area) if isinstance(self.area, Cap) else None
 
     def __call__(self, value: Any) -> bool:
         """Return whether a value of a document matches; what is no geometry does not."""
@@ -156,6 +163,18 @@ def _polygon(value: Any) -> FlatPolygon:
     return FlatPolygon(vertices)
 
 
+def box_about(circle: Cap) -> Box | None:
+    """Return the longitudes and latitudes of a circle on the sphere; None where it reaches 180 degrees or a pole."""
+    (x, y, z), radius = circle.centre, circle.radius
+    lng, lat, high = degrees(atan2(y, x)), degrees(atan2(z, hypot(x, y))), degrees(radius) + _BOX_SLACK
+    if radius >= pi / 2 or abs(lat) + high >= 90:
+        return None
+    wide = degrees(asin(min(1.0, sin(radius) / hypot(x, y)))) + _BOX_SLACK
+    return None if abs(lng) + wide >= 180 else Box((lng - wide, lat - high), (lng + wide, lat + high))
+
+
+_BOX_SLACK: Final = 1e-9
+"""Degrees by which a box is wider than its circle."""
 _FLAT: Final[dict[str, Callable[[Any], Cap | FlatShape]]] = {
     "$box": _box,
     "$center": _centre,

@@ -94,6 +94,8 @@ def _shape_of_stage(name: str, spec: Any) -> Any:
         return shape_of_filter(spec)
     if name == "$facet" and type(spec) is dict:
         return {key: shape_of_pipeline(item) if type(item) is list else type_of(item) for key, item in spec.items()}
+    if name == "$documents":
+        return type_of(spec) if type(spec) is list else shape_of_expression(spec)
     if name in ("$sort", "$count", "$out", "$sortByCount", "$unset", "$unwind"):
         return spec
     if name == "$unionWith" and type(spec) is str:

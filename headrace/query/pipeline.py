@@ -16,13 +16,14 @@ from typing import Any
 from headrace import limits
 from headrace.errors import CommandError
 from headrace.query.match.filter_parser import NO_TEXT_HERE
+from headrace.query.stages.carried_metadata import metadata_after, with_metadata
 from headrace.query.stages.geo_near import GeoNear
 from headrace.query.stages.lookup import with_unwinds
+from headrace.query.stages.match_stage import Search
 from headrace.query.stages.placement import check_placement
 from headrace.query.stages.sort_stage import ONE_BY_ONE, SortedKey, key_after, with_limits, with_sort_keys
-from headrace.query.stages.stage import Document, DocumentStage, PipelineContext, Stage
+from headrace.query.stages.stage import JOINING, Document, DocumentStage, PipelineContext, Stage
 from headrace.query.stages.stage_table import STAGES
-from headrace.query.stages.text_scores import score_after, with_text_scores
 from headrace.time_limit import limited_call
 from headrace.turns import paced
 
@@ -39,27 +40,36 @@ def parse_pipeline(pipeline: Sequence[Any], *, context: PipelineContext) -> tupl
         raise CommandError(7749501, f"Pipeline length must be no longer than {limits.PIPELINE_STAGE_COUNT_MAX} stages")
     stages: list[Stage] = []
     key: SortedKey | None = None
-    text, score = context.text, None
+    text = context.text
     for element in pipeline:
         try:
             for stage in _parse_stage(element, context, key):
                 stages.append(stage)
                 key = key_after(stage, key)
-                if text is not None:
-                    score = score_after(stage, text, score)
-                    context = replace(context, text=None, text_score=score)
-                if isinstance(stage, GeoNear):
-                    context = replace(context, metadata=stage.metadata)
-                elif context.metadata and stage.name not in ONE_BY_ONE:
-                    context = replace(context, metadata={})
+                carried = metadata_after(stage, context.text, context.carried)
+                if context.text is not None or carried is not context.carried:
+                    context = replace(context, text=None, carried=carried)
         except CommandError as error:
-            if error.message == NO_TEXT_HERE and (stages or context.in_change_stream):
-                raise CommandError(17313, "$match with $text is only allowed as the first pipeline stage") from error
-            raise
+            if error.message != NO_TEXT_HERE:
+                raise
+            raise _misplaced_search(context, is_first=not stages) from error
     check_placement(stages, context)
     if text is not None and text.search is not None:
-        stages = with_text_scores(stages, text.score)
+        if context.inside:
+            stages[0] = Search.instead_of(stages[0], text.score, context)
+        stages = with_metadata(stages, text.score)
+    elif stages and isinstance(stages[0], GeoNear):
+        stages = with_metadata(stages, stages[0].live)
     return with_unwinds(with_limits(list(with_sort_keys(stages))))
+
+
+def _misplaced_search(context: PipelineContext, *, is_first: bool) -> CommandError:
+    """The error of a `$text` that no index can answer."""
+    if is_first and context.inside == "$facet":
+        return CommandError(40600, "$match is not allowed to be used within a $facet stage")
+    if is_first and context.inside not in JOINING and not context.in_change_stream:
+        return CommandError(2, NO_TEXT_HERE)
+    return CommandError(17313, "$match with $text is only allowed as the first pipeline stage")
 
 
 def check_stage_names(pipeline: Sequence[Any]) -> None:

@@ -17,10 +17,10 @@ from bson import Decimal128, Int64
 from headrace import limits
 from headrace.errors import CommandError
 from headrace.query.collation import Collation
+from headrace.query.document_metadata import TEXT_SCORE, DocumentMetadata, check_unavailable, mark_of
 from headrace.query.expressions.field_paths import checked_path
 from headrace.query.external_sort import Sorter
 from headrace.query.operation_memory import StageMemory
-from headrace.query.text_score import MARK, TextScore
 from headrace.values.bson import MISSING, decode
 from headrace.values.order import Key, number_key, sort_key
 from headrace.values.paths import array_index, split_path
@@ -239,13 +239,13 @@ def parse_sort(
     spec: dict[str, Any],
     collation: Collation | None = None,
     *,
-    score: TextScore | None = None,
+    metadata: DocumentMetadata | None = None,
     natural: bool = True,
 ) -> SortKey:
     """The sort that a specification spells; an empty one sorts nothing.
 
     Raises 13103 for too many paths, 15974 and 15975 for values that are no direction, 16410, 15998, 40352 and
-    40353 for bad names, 31138 and 40218 for `$meta`. `score`: that of a text search; None where there is none.
+    40353 for bad names, 31138 and 40218 for `$meta`. `metadata`: that of the documents; None where they have none.
     `natural`: whether it may be `$natural`, as of a find.
     """
     if len(spec) > limits.SORT_FIELD_COUNT_MAX:
@@ -256,7 +256,7 @@ def parse_sort(
     for path, direction in spec.items():
         checked_path(path)
         if type(direction) is dict and set(direction) == {"$meta"}:
-            paths.append((_scored(direction["$meta"], score), True))
+            paths.append((_metadata_path(direction["$meta"], metadata), True))
             continue
         paths.append((path, _is_descending(path, direction)))
     return SortKey(tuple(paths), collation)
@@ -271,14 +271,20 @@ def _parse_natural(spec: dict[str, Any], collation: Collation | None) -> SortKey
     return SortKey((), collation, natural=int(number_key(direction)))
 
 
-def _scored(name: Any, score: TextScore | None) -> str:
-    """The path of a sort by score."""
-    if name != "textScore":
+_SORTED_METADATA: Final = frozenset(
+    {"geoNearDistance", "randVal", "score", "searchScore", TEXT_SCORE, "vectorSearchScore"}
+)
+
+
+def _metadata_path(name: Any, metadata: DocumentMetadata | None) -> str:
+    """The path of a sort by metadata of documents, highest first."""
+    if type(name) is not str or name not in _SORTED_METADATA:
         raise CommandError(31138, f"Illegal $meta sort: {name!r}")
-    if score is None:
-        raise CommandError(40218, "query requires text score metadata, but it is not available")
-    score.is_read = True
-    return MARK
+    if metadata is not None and name in metadata.values:
+        metadata.is_read = True
+    else:
+        check_unavailable(name)
+    return mark_of(name)
 
 
 def _is_descending(path: str, direction: Any) -> bool:

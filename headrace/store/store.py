@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections import Counter
 from collections.abc import Callable, Iterator
 from math import inf
 from typing import Any, Final, NamedTuple
@@ -36,6 +35,7 @@ from headrace.store.checksums.upgrade import IncompatibleFormat, open_format
 from headrace.store.compaction import Compaction
 from headrace.store.data_file import DATA_FILE, UnusableDirectory
 from headrace.store.entries import noop_entry
+from headrace.store.indexes.uses import Uses
 from headrace.store.kv import Environment, SharedRead, Transaction
 from headrace.store.lmdb import LmdbEnvironment, LmdbError
 from headrace.store.standby import Gaps, gaps, require_promoted
@@ -110,10 +110,7 @@ class Store:
         """The open write transaction, without the recording of changes for clients' transactions."""
         self.index_key_count_max = limits.INDEX_KEY_COUNT_MAX
         """Keys of one document in one index; what is stored may have more."""
-        self.index_uses: Counter[int] = Counter()
-        """How often each index was used since the start, by its number."""
-        self.id_uses: Counter[int] = Counter()
-        """The same of the indexes on `_id`, by the collection's number."""
+        self.uses = Uses()
         self.estimates: dict[int, int] = {}
         """Numbers of documents that were right once, by the collection's number, for plans: a reader's."""
         self.index_filters: dict[bytes | None, dict[Any, Any]] = {}

@@ -6,7 +6,9 @@ The order is MongoDB's: a word is a stop word in lower case with its marks; the 
 Case is folded character by character (Unicode's common and simple foldings, the special ones in Turkish), so that no
 text becomes longer. In English, an apostrophe is part of a word: the stemmer and the stop words know "don't".
 
-Source: MongoDB's documentation of text indexes of version 3.
+In an index of a version before 3 only ASCII characters are delimiters and have a lower case, and marks count.
+
+Source: MongoDB's documentation of text indexes.
 """
 
 from __future__ import annotations
@@ -14,13 +16,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from sys import maxsize
 from typing import Final
 from unicodedata import normalize
 
 from headrace.text.characters import DELIMITERS, DIACRITICS, character_class
-from headrace.text.languages import NONE
+from headrace.text.languages import NONE, UNICODE_VERSION
 from headrace.text.stop_words import stop_words
 
 _FOLDED_COUNT_MAX: Final = 10_000
@@ -33,22 +35,28 @@ _PIECE_LENGTH: Final = 100_000
 
 
 @cache
-def analyzer(language: str) -> Analyzer:
-    """Return the analyzer of a language, as `language_of` names it."""
-    return Analyzer(language)
+def analyzer(language: str, version: int = UNICODE_VERSION) -> Analyzer:
+    """Return the analyzer of a language, as `language_of` names it, in an index of a version."""
+    return Analyzer(language, version)
 
 
 class Analyzer:
     """Divides texts of one language into terms."""
 
-    __slots__ = ("_as_written", "_in_lower_case", "_known", "_stem", "_stop_words", "is_turkish")
+    __slots__ = ("_as_written", "_in_lower_case", "_known", "_stem", "_stop_words", "folded", "without_marks")
 
-    def __init__(self, language: str) -> None:
-        self.is_turkish = language == "turkish"
+    def __init__(self, language: str, version: int) -> None:
+        is_ascii = version < UNICODE_VERSION
+        self.folded: Callable[[str], str] = (
+            _ascii_folded if is_ascii else partial(folded, turkish=True) if language == "turkish" else folded
+        )
+        """The function that returns a text in lower case."""
+        self.without_marks: Callable[[str], str] = str if is_ascii else without_marks
+        """The function that returns a text without the marks that do not count."""
         self._stop_words = stop_words(language)
         self._stem = _stemmer(language)
-        delimiter = _delimiter(with_apostrophe=language != "english")
-        lower = _turkish_lower if self.is_turkish else _lower
+        delimiter = _delimiter(with_apostrophe=language != "english", is_ascii=is_ascii)
+        lower = _ascii_folded if is_ascii else _turkish_lower if language == "turkish" else _lower
         self._in_lower_case = _Table(lambda piece: " " if delimiter.match(piece) else lower(piece))
         self._as_written = _Table(lambda piece: " " if delimiter.match(piece) else piece)
         self._known: dict[str, str] = {"": ""}
@@ -75,14 +83,14 @@ class Analyzer:
         made = set()
         for words in _words(text.translate(self._as_written if with_case else self._in_lower_case)):
             for word in set(words):
-                if folded(word, turkish=self.is_turkish) not in self._stop_words:
+                if self.folded(word) not in self._stop_words:
                     stem = self._stem(word)
-                    made.add(stem if with_marks else without_marks(stem))
+                    made.add(stem if with_marks else self.without_marks(stem))
         return made - {""}
 
     def _remembered(self, word: str) -> str:
         """The term of a word in lower case; empty for a stop word."""
-        term = "" if not word or word in self._stop_words else without_marks(self._stem(word))
+        term = "" if not word or word in self._stop_words else self.without_marks(self._stem(word))
         if len(word) <= _KNOWN_LENGTH_MAX:
             if len(self._known) >= _KNOWN_COUNT_MAX:
                 self._known.clear()
@@ -119,9 +127,14 @@ def _stemmer(language: str) -> Callable[[str], str]:
 
 
 @cache
-def _delimiter(*, with_apostrophe: bool) -> re.Pattern[str]:
-    exception = "" if with_apostrophe else "(?!')"
+def _delimiter(*, with_apostrophe: bool, is_ascii: bool) -> re.Pattern[str]:
+    exception = ("" if with_apostrophe else "(?!')") + ("(?=[\\x00-\\x7f])" if is_ascii else "")
     return re.compile(f"{exception}[{character_class(DELIMITERS)}]")
+
+
+def _ascii_folded(text: str) -> str:
+    """A text with its ASCII letters in lower case."""
+    return text.lower() if text.isascii() else text.translate(_ASCII)
 
 
 def folded(text: str, *, turkish: bool = False) -> str:
@@ -175,6 +188,7 @@ def _mark() -> re.Pattern[str]:
     return re.compile(f"[{character_class(DIACRITICS)}]")
 
 
+_ASCII: Final = {code: code + 32 for code in range(65, 91)}
 _LOWER: Final = _Table(_lower)
 _TURKISH: Final = _Table(_turkish_lower)
 _UNMARKED: Final = _Table(_unmarked)

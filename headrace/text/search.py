@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from headrace import limits
 from headrace.errors import CommandError
-from headrace.text.analyzer import analyzer, folded, without_marks
+from headrace.text.analyzer import analyzer
 from headrace.text.text_spec import TextSpec
 
 _PIECE: Final = re.compile(r'[-"]|[^-" \n\v\f\r\t]+')
@@ -64,7 +64,7 @@ class TextSearch:
     """A search in the documents of one text index."""
 
     __slots__ = (
-        "_is_turkish", "_last", "_negated", "_positive", "_spec", "_with_case", "_with_marks", "negated_phrases",
+        "_analyzer", "_last", "_negated", "_positive", "_spec", "_with_case", "_with_marks", "negated_phrases",
         "negated_terms", "phrases", "terms",
     )  # fmt: skip
 
@@ -75,11 +75,11 @@ class TextSearch:
         """
         if len(search) > limits.SEARCH_LENGTH_MAX:
             raise CommandError(2, f"$search may have at most {limits.SEARCH_LENGTH_MAX} characters")
-        pieces, analyze = _divided(search), analyzer(language)
+        pieces, analyze = _divided(search), analyzer(language, spec.version)
         self._spec = spec
         self._with_case = with_case
         self._with_marks = with_marks
-        self._is_turkish = analyze.is_turkish
+        self._analyzer = analyze
         self.terms = sorted(analyze.counts(pieces.words))
         """The terms in the index of which a match has one."""
         self._positive = analyze.terms(pieces.words, with_case=with_case, with_marks=with_marks)
@@ -91,6 +91,11 @@ class TextSearch:
         if max(counts) > limits.SEARCH_TERM_COUNT_MAX:
             raise CommandError(2, f"$search may have at most {limits.SEARCH_TERM_COUNT_MAX} terms and phrases")
         self._last: tuple[dict[str, Any], float | None] | None = None
+
+    @property
+    def version(self) -> int:
+        """The version of the index."""
+        return self._spec.version
 
     @property
     def is_plain(self) -> bool:
@@ -134,8 +139,8 @@ class TextSearch:
     def _shown(self, text: str) -> str:
         """A text as phrases are compared."""
         if not self._with_case:
-            text = folded(text, turkish=self._is_turkish)
-        return text if self._with_marks else without_marks(text)
+            text = self._analyzer.folded(text)
+        return text if self._with_marks else self._analyzer.without_marks(text)
 
 
 def _is_in(texts: list[str], phrase: str) -> bool:

@@ -6,6 +6,9 @@
 
 An array stands for its elements. A document, also one within another, may name the language of its texts in the field
 `language_override`; it is that of the document around it otherwise. A wildcard index has all texts but these names.
+
+In an index of version 1 a document has one language, paths enter one array at most, and the weights of a wildcard index
+are by names of fields.
 Source: MongoDB's documentation of text indexes, and the scores that its server answers.
 """
 
@@ -19,7 +22,7 @@ from typing import Any, Final, NamedTuple
 
 from headrace.errors import CommandError
 from headrace.text.analyzer import Analyzer, analyzer
-from headrace.text.languages import language_of
+from headrace.text.languages import NONE, UNICODE_VERSION, language_of
 
 WILDCARD: Final = "$**"
 _HALVINGS_MAX: Final = 54
@@ -41,12 +44,15 @@ class TextSpec:
     weights: Mapping[str, float]
     default_language: str
     language_override: str
+    version: int = UNICODE_VERSION
 
     @classmethod
     def of(cls, spec: Mapping[str, Any]) -> TextSpec:
         """Return that of an index specification as it is stored."""
         weights = {path: float(weight) for path, weight in spec["weights"].items()}
-        return cls(weights, language_of(spec["default_language"]) or "none", spec["language_override"])
+        version = int(spec.get("textIndexVersion", UNICODE_VERSION))
+        language = language_of(spec["default_language"], version) or NONE
+        return cls(weights, language, spec["language_override"], version)
 
     @cached_property
     def _inner(self) -> frozenset[str]:
@@ -56,6 +62,8 @@ class TextSpec:
 
     def texts(self, document: dict[str, Any]) -> Iterator[IndexedText]:
         """Yield the texts of a document. Raises 17261 and 17262 for a language that is none."""
+        if self.version == 1:
+            return self._of_version_1(document)
         return self._of_document(document, "", self.default_language)
 
     def scores(
@@ -83,7 +91,7 @@ class TextSpec:
             return around
         if type(name) is not str:
             raise CommandError(17261, "found language override field in document with non-string type")
-        language = language_of(name)
+        language = language_of(name, self.version)
         if language is None:
             raise CommandError(17262, f"language override unsupported: {name}")
         return language
@@ -99,13 +107,44 @@ class TextSpec:
         if kind is str:
             weight = self.weights.get(path, self.weights.get(WILDCARD))
             if weight is not None:
-                yield IndexedText(value, weight, analyzer(language))
+                yield IndexedText(value, weight, analyzer(language, self.version))
         elif kind is dict:
             if WILDCARD in self.weights or path in self._inner:
                 yield from self._of_document(value, path + ".", language)
         elif kind is list and (WILDCARD in self.weights or path in self._inner or path in self.weights):
             for item in value:
                 yield from self._of_value(item, path, language)
+
+    def _of_version_1(self, document: dict[str, Any]) -> Iterator[IndexedText]:
+        name = document.get(self.language_override)
+        language = language_of(name, 1) if type(name) is str and name else self.default_language
+        analyze = analyzer(language or NONE, 1)
+        if WILDCARD in self.weights:
+            yield from self._all_texts(document, analyze)
+            return
+        for path, weight in self.weights.items():
+            value, rest = _up_to_array(document, path)
+            for item in value if type(value) is list else [value]:
+                found = _up_to_array(item, rest)[0] if rest and type(item) is dict else item
+                if type(found) is str:
+                    yield IndexedText(found, weight, analyze)
+
+    def _all_texts(self, value: Any, analyze: Analyzer) -> Iterator[IndexedText]:
+        for name, item in value.items() if type(value) is dict else enumerate(value):
+            if name == self.language_override:
+                continue
+            if type(item) is str:
+                yield IndexedText(item, self.weights.get(str(name), 1.0), analyze)
+            elif type(item) in (dict, list):
+                yield from self._all_texts(item, analyze)
+
+
+def _up_to_array(value: Any, path: str) -> tuple[Any, str]:
+    """The value at a path, or the first array on the way with the rest of the path; None where there is nothing."""
+    while path and type(value) is dict:
+        name, _, path = path.partition(".")
+        value = value.get(name)
+    return (None, "") if path and type(value) is not list else (value, path)
 
 
 _KINDS: Final = frozenset({dict, list, str})

@@ -8,6 +8,7 @@ from typing import Any
 
 import pymongo
 import pytest
+from pymongo import CursorType
 from pymongo.errors import OperationFailure
 
 import headrace
@@ -36,17 +37,34 @@ def test_coll_stats_reports_the_size_and_the_count(client: Any) -> None:
 
 @pytest.mark.parametrize(
     ("spec", "code"),
-    [({"queryExecStats": {}}, 115), ({"nonsense": {}}, 40415), ({"count": 1}, 14)],
+    [({"queryExecStats": 1}, 14), ({"nonsense": {}}, 40415), ({"count": 1}, 14)],
 )
-def test_what_is_not_counted_is_refused(client: Any, spec: dict[str, Any], code: int) -> None:
+def test_other_options_are_refused(client: Any, spec: dict[str, Any], code: int) -> None:
     with pytest.raises(OperationFailure) as caught:
         client.t.c.aggregate([{"$collStats": spec}])
     assert caught.value.code == code
 
 
-def test_counting_a_collection_that_is_not_there_is_an_error(client: Any) -> None:
+def test_walks_through_a_collection_are_counted(client: Any) -> None:
+    def scans() -> tuple[int, int]:
+        shown = one(client.t.walked, {"$collStats": {"queryExecStats": {}}})["queryExecStats"]["collectionScans"]
+        return shown["total"], shown["nonTailable"]
+
+    client.t.create_collection("walked", capped=True, size=4096)
+    client.t.walked.insert_many([{"_id": number, "x": number} for number in range(3)])
+    assert scans() == (0, 0)
+    assert len(list(client.t.walked.find({"x": {"$gt": 0}}))) == 2
+    client.t.walked.update_one({"x": 1}, {"$set": {"x": 5}})
+    assert client.t.walked.find_one({"_id": 1}) == {"_id": 1, "x": 5}
+    assert scans() == (2, 2)
+    assert next(client.t.walked.find(cursor_type=CursorType.TAILABLE))["_id"] == 0
+    assert scans() == (3, 2)
+
+
+@pytest.mark.parametrize("option", ["count", "queryExecStats"])
+def test_counting_a_collection_that_is_not_there_is_an_error(client: Any, option: str) -> None:
     with pytest.raises(OperationFailure) as caught:
-        client.t.nowhere.aggregate([{"$collStats": {"count": {}}}])
+        client.t.nowhere.aggregate([{"$collStats": {option: {}}}])
     assert caught.value.code == 26
 
 

@@ -24,6 +24,7 @@ class Places:
         self.random = random
         self._kind = random.choice(["2d", "2dsphere"])
         self._spread = random.choice([3, 170])
+        self._has_points_only = random.random() < 0.5
 
     def _pair(self) -> list[float]:
         random, spread = self.random, self._spread
@@ -44,7 +45,7 @@ class Places:
         if dice < 0.5:
             return self._pair()
         if self._kind == "2dsphere":
-            return self._shape()
+            return {"type": "Point", "coordinates": self._pair()} if self._has_points_only else self._shape()
         x, y = self._pair()
         return [self._pair() for _ in range(self.random.choice([1, 2]))] if dice < 0.7 else {"x": x, "y": y}
 

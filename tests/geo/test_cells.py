@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.geo.cells import ancestors, cell_at, ends, leaf, signed
-from headrace.geo.covering import query_cells, stored_cells
+from headrace.geo.cells import FACES, _flat, _raised, ancestors, cell_at, ends, leaf, signed
+from headrace.geo.covering import Cover, query_cells, stored_cells
 from headrace.geo.geojson import geojson_shape
 from headrace.geo.shapes import Cap
-from headrace.geo.sphere import cross, normalized, vector
+from headrace.geo.sphere import Vector, cross, normalized, vector
 
 PLACES = st.tuples(st.floats(-180, 180), st.floats(-90, 90))
 
@@ -57,6 +57,21 @@ def test_a_cell_has_its_leaves_and_is_in_its_ancestors(place: tuple[float, float
     assert cell in cell.around and len(cell.around) >= 5
 
 
+def all_of(cover: Cover) -> list[int]:
+    """The numbers of all cells of a covering."""
+    return [*cover.inside, *cover.crossing]
+
+
+def spread(number: int) -> list[Vector]:
+    """Points of a cell: its corners and its middle."""
+    cells = FACES
+    while (cell := next(item for item in cells if _holds([item.number], number))).number != number:
+        cells = tuple(cell.children)
+    count = 1 << cell.level
+    sides = [(cell.i, cell.j), (cell.i + 1, cell.j), (cell.i, cell.j + 1), (cell.i + 1, cell.j + 1)]
+    return [_raised(cell.face, _flat(i / count), _flat(j / count)) for i, j in sides] + [cell.circle[0]]
+
+
 def _holds(numbers: list[int], number: int) -> bool:
     return any(first <= number <= last for first, last in map(ends, numbers))
 
@@ -68,8 +83,11 @@ def test_the_cells_of_a_circle_hold_all_of_it(
     place: tuple[float, float], radius: float, spots: list[tuple[float, float]]
 ) -> None:
     centre = vector(*place)
-    numbers = query_cells(Cap(centre, radius))
+    area = Cap(centre, radius)
+    cover = query_cells(area)
+    numbers = all_of(cover)
     assert len(numbers) <= 24
+    assert all(area.holds_point(p) for number in cover.inside for p in spread(number))
     east = normalized(cross((0.0, 0.0, 1.0) if abs(centre[2]) < 0.9 else (1.0, 0.0, 0.0), centre))
     north = cross(centre, east)
     for turned, share in spots:
@@ -87,15 +105,17 @@ def test_the_cells_of_a_polygon_hold_its_inside_and_its_edges(
     shape = geojson_shape({"type": "Polygon", "coordinates": [ring]})
     p = vector(lng + along * size, lat + across * size)
     if shape.polygons[0].contains(p):
-        for numbers in (query_cells(shape), stored_cells(shape)):
+        for numbers in (all_of(query_cells(shape)), stored_cells(shape)):
             assert _holds(numbers, leaf(p)) and len(numbers) <= 24
     edges = geojson_shape({"type": "LineString", "coordinates": ring})
     corner = vector(lng + size, lat)
-    assert _holds(query_cells(edges), leaf(corner)) and _holds(stored_cells(edges), leaf(corner))
+    assert all(shape.holds_point(p) for number in query_cells(shape).inside for p in spread(number))
+    assert not query_cells(edges).inside
+    assert _holds(all_of(query_cells(edges)), leaf(corner)) and _holds(stored_cells(edges), leaf(corner))
 
 
 def test_a_few_cells_cover_a_small_region_tightly() -> None:
     radius = 1000 / 6_378_100
-    numbers = query_cells(Cap(vector(13.4, 52.5), radius))
+    numbers = all_of(query_cells(Cap(vector(13.4, 52.5), radius)))
     area = sum(number & -number for number in numbers) / 2**60 / 6 * 4 * pi
     assert area < 4 * pi * radius**2

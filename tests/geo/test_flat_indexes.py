@@ -82,7 +82,12 @@ def test_shapes_find_what_a_walk_finds(at: DrivenServer, seed: int, bits: int) -
             spec = {"at": {"$geoWithin": shape}}
             assert find(at, spec) == find(at, spec, "plain"), shape
             assert stages(at, spec) == ["FETCH", "IXSCAN"]
-    assert stages(at, {"at": {"$geoWithin": {"$centerSphere": [[0, 0], 1]}}}) == ["COLLSCAN"]
+        for radius in (0.01, 0.3, 1, 2):
+            spec = {"at": {"$geoWithin": {"$centerSphere": [[x, y / 2], radius]}}}
+            assert find(at, spec) == find(at, spec, "plain"), spec
+    assert stages(at, {"at": {"$geoWithin": {"$centerSphere": [[0, 0], 1]}}}) == ["FETCH", "IXSCAN"]
+    for about in ([[150, 0], 1], [[0, 60], 1], [[0, 0], 1.6]):  # which reach 180 degrees, a pole, both
+        assert stages(at, {"at": {"$geoWithin": {"$centerSphere": about}}}) == ["COLLSCAN"]
     assert stages(at, {"at": [1, 1]}) == ["COLLSCAN"]
 
 

@@ -75,16 +75,24 @@ def test_a_stage_without_a_distance_field(at: DrivenServer) -> None:
 
 def test_metadata_of_later_stages(at: DrivenServer) -> None:
     placed(at)
-    show = {"$project": {"d": 1, "e": {"$meta": "geoNearDistance"}, "p": {"$meta": "geoNearPoint"}}}
-    for document in run(at, stage(), {"$match": {"a": 1}}, show):
-        assert document["e"] == document["d"]
+    show = {"$project": {"d": 1, "e": {"$meta": "geoNearDistance"}, "p": {"$meta": "geoNearPoint"}, "k": 1}}
+    for document in run(at, stage(), {"$match": {"a": 1}}, {"$set": {"k": {"$meta": "sortKey"}}}, show):
+        assert [document["e"]] == [document["d"]] == document["k"]
         assert document["p"] == point(document["_id"], 0)
     (found,) = at.must("t", {
         "find": "c", "filter": {"at": {"$near": {"$geometry": point(1, 1)}}}, "limit": 1,
         "projection": {"e": {"$meta": "geoNearDistance"}, "p": {"$meta": "geoNearPoint"}, "at": 0},
     })["cursor"]["firstBatch"]  # fmt: skip
     assert found == {"_id": 1, "a": 1, "e": pytest.approx(DEGREE), "p": point(1, 0)}
-    for pipeline in ([show], [stage(), {"$group": {"_id": "$a"}}, show], [stage(), {"$sort": {"a": 1}}, show]):
+    distance = {"$meta": "geoNearDistance"}
+    far = run(at, stage(), {"$sort": {"far": distance}}, {"$sample": {"size": 9}}, {"$sort": {"_id": -1}}, show)
+    assert [(item["_id"], item["e"], item["p"]) for item in far] == [
+        (number, pytest.approx(number * DEGREE), point(number, 0)) for number in (4, 3, 2, 1, 0)
+    ]
+    two = run(at, stage(), {"$sort": {"far": distance}}, {"$limit": 2}, {"$set": {"e": distance}})
+    assert [(item["_id"], item["e"]) for item in two] == [(key, pytest.approx(key * DEGREE)) for key in (4, 3)]
+    assert len(run(at, {"$sort": {"x": {"$meta": "randVal"}}}, {"$project": {"x": {"$meta": "recordId"}}})) == 5
+    for pipeline in ([show], [stage(), {"$group": {"_id": "$a"}}, show]):
         with pytest.raises(CommandError) as refused:
             run(at, *pipeline)
         assert refused.value.code == 40218
@@ -102,6 +110,20 @@ def test_variables_and_joins(at: DrivenServer) -> None:
     assert [document["near"] for document in run(at, {"$sort": {"_id": 1}}, join, name="homes")] == [
         [{"_id": 3}], [{"_id": 0}],
     ]  # fmt: skip
+    farthest = [
+        stage(near="$$home"),
+        {"$sort": {"_id": -1}},
+        {"$limit": 1},
+        {"$set": {"e": {"$meta": "geoNearDistance"}}},
+    ]
+    here = {"$lookup": {**join["$lookup"], "pipeline": farthest}}
+    assert all(document["near"][0]["d"] == document["near"][0]["e"] for document in run(at, here, name="homes"))
+    at.must("t", {"create": "by_distance", "viewOn": "c", "pipeline": [stage(), {"$limit": 2}]})
+    seen = {"$lookup": {"from": "by_distance", "pipeline": [{"$project": {"_id": 1}}], "as": "near"}}
+    assert [document["near"] for document in run(at, seen, name="homes")] == [[{"_id": 0}, {"_id": 1}]] * 2
+    with pytest.raises(CommandError) as refused:
+        run(at, {"$lookup": {**join["$lookup"], "localField": "_id", "foreignField": "_id"}}, name="homes")
+    assert refused.value.code == 40603
     united = run(
         at, {"$match": {"_id": 0}}, {"$unionWith": {"coll": "c", "pipeline": [stage(key="at"), {"$limit": 2}]}}
     )

@@ -92,7 +92,7 @@ def test_an_index_is_stored_as_mongodb_stores_it(at: DrivenServer, key: Json, op
         ({"t": "text"}, {"weights": {"t": 0}}), ({"t": "text"}, {"weights": {"t": 100_000}}),
         ({"t": "text"}, {"weights": {"t": "x"}}), ({"t": "text"}, {"weights": {"$a": 1}}),
         ({"t": "text"}, {"default_language": "klingon"}), ({"t": "text"}, {"language_override": ""}),
-        ({"t": "text"}, {"language_override": "$a"}), ({"t": "text"}, {"textIndexVersion": 2}),
+        ({"t": "text"}, {"language_override": "$a"}), ({"t": "text"}, {"textIndexVersion": 4}),
         ({"t": "text"}, {"unique": True}), ({"t": "text"}, {"expireAfterSeconds": 5}),
         ({"t": "text", "a": 1, "u": "text"}, {}), ({"t": "text", "at": "2dsphere"}, {}),
         ({"t": "text", "a": "hashed"}, {}), ({"_fts": "text"}, {}), ({"_fts": "text", "_ftsx": 1}, {}),

@@ -53,6 +53,10 @@ def aggregate(at: DrivenServer, *stages: Json) -> list[Json]:
     return batch
 
 
+def join(*pipeline: Json, source: str = "c", **more: Any) -> Json:
+    return {"$lookup": {"from": source, "pipeline": [*pipeline], "as": "found", **more}}
+
+
 def refused(at: DrivenServer, command: Json) -> int:
     with pytest.raises(CommandError) as error:
         at.must("t", command)
@@ -135,6 +139,50 @@ def test_every_command_searches(at: DrivenServer) -> None:
     assert ids(at, text("tea coffee")) == []
 
 
+def test_a_pipeline_in_a_join_begins_with_a_search_of_its_own(at: DrivenServer) -> None:
+    at.must("t", {"insert": "d", "documents": [{"_id": 1, "by": "xyz"}, {"_id": 2, "by": "efg"}]})
+    show = {"$project": {"s": SCORE}}
+    searches = [{"$match": text("coffee cake")}, {"$sort": {"s": SCORE, "_id": 1}}, show]
+    found = [{"_id": 1, "s": 1.0}, {"_id": 2, "s": 0.75}, {"_id": 3, "s": 0.75}, {"_id": 7, "s": 0.75}]
+    joined = at.must("t", {"aggregate": "d", "pipeline": [join(*searches)], "cursor": {}})["cursor"]["firstBatch"]
+    assert [item["found"] for item in joined] == [found, found]
+    by = {"$match": {**text("coffee -cream"), "$expr": {"$eq": ["$by", "$$by"]}}}
+    bound = {"aggregate": "d", "pipeline": [join(by, show, let={"by": "$by"})], "cursor": {}}
+    assert [item["found"] for item in at.must("t", bound)["cursor"]["firstBatch"]] == [
+        [{"_id": 1, "s": 1.0}], [{"_id": 2, "s": 0.75}],
+    ]  # fmt: skip
+    stages = [join({"$match": text("cake")}, show), {"$project": {"o": SCORE, "found": 1}}]
+    both = aggregate(at, {"$match": text("leche")}, {"$sort": {"_id": 1}}, *stages)
+    assert both == [{"_id": key, "found": [{"_id": 3, "s": 0.75}], "o": pytest.approx(2 / 3)} for key in (5, 8)]
+    union = {"$unionWith": {"coll": "c", "pipeline": [{"$match": text("cake")}, show]}}
+    assert aggregate(at, {"$match": {"_id": 1}}, union) == [ARTICLES[0], {"_id": 3, "s": 0.75}]
+    plain = {"$unionWith": {"coll": "c", "pipeline": [{"$match": {**text("coffee"), "views": {"$gt": 20}}}]}}
+    assert aggregate(at, {"$match": {"_id": 4}}, plain) == [ARTICLES[3], ARTICLES[0]]
+
+
+def test_a_view_may_search(at: DrivenServer) -> None:
+    at.must("t", {"create": "v", "viewOn": "c", "pipeline": [{"$match": text("coffee")}, {"$set": {"s": SCORE}}]})
+    at.must("t", {"create": "j", "viewOn": "c", "pipeline": [{"$match": {"_id": 4}}, join({"$match": text("cake")})]})
+    expected = [{"_id": 1, "s": 1.0}, {"_id": 2, "s": 0.75}, {"_id": 7, "s": 0.75}]
+    stages = [{"$project": {"s": 1}}, {"$sort": {"_id": 1}}]
+    read = {"aggregate": "v", "pipeline": stages, "cursor": {}}
+    assert at.must("t", read)["cursor"]["firstBatch"] == expected
+    assert aggregate(at, {"$match": {"_id": 4}}, join(*stages, source="v"))[0]["found"] == expected
+    assert at.must("t", {"find": "j"})["cursor"]["firstBatch"] == [{**ARTICLES[3], "found": [ARTICLES[2]]}]
+
+
+def test_find_and_modify_shows_the_score(at: DrivenServer) -> None:
+    """The score is that of the document as it matched, also where the new one is shown."""
+    shown = {"_id": 1, "s": SCORE}
+    update = {"findAndModify": "c", "query": text("cake"), "update": {"$set": {"subject": "tea"}}, "fields": shown}
+    assert at.must("t", {**update, "new": True})["value"] == {"_id": 3, "s": 0.75}
+    first = {"findAndModify": "c", "query": text("coffee"), "sort": {"s": SCORE}, "remove": True}
+    key = {"k": {"$meta": "sortKey"}}
+    assert at.must("t", {**first, "fields": {**shown, **key}})["value"] == {"_id": 1, "s": 1.0, "k": [1.0]}
+    upsert = {"findAndModify": "c", "query": {"_id": 99}, "update": {"a": 1}, "upsert": True, "fields": {"a": 1}}
+    assert at.must("t", {**upsert, "new": True})["value"] == {"_id": 99, "a": 1}
+
+
 def test_alternatives_of_a_search_have_indexes(at: DrivenServer) -> None:
     spec = {"$or": [text("cake"), {"views": 10}]}
     assert refused(at, {"find": "c", "filter": spec}) == 291
@@ -162,7 +210,7 @@ def test_alternatives_of_a_search_have_indexes(at: DrivenServer) -> None:
         ({"find": "c", "filter": {}, "sort": {"s": SCORE}}, 40218),
         ({"find": "c", "filter": text("x"), "sort": {"s": {"$meta": "other"}}}, 31138),
         ({"create": "v", "validator": text("x")}, 2),
-        ({"findAndModify": "c", "query": text("cake"), "remove": True, "fields": {"s": SCORE}}, 40218),
+        ({"findAndModify": "c", "query": {}, "remove": True, "fields": {"s": SCORE}}, 40218),
         ({"createIndexes": "c", "indexes": [{"key": {"a": 1}, "name": "a", "partialFilterExpression": text("x")}]}, 2),
     ],
 )  # fmt: skip
@@ -177,13 +225,24 @@ def test_what_a_search_cannot_be_is_refused(at: DrivenServer, command: Json, cod
         ([{"$limit": 1}, {"$match": text("x")}], 17313), ([{"$match": text("x")}, {"$match": text("x")}], 17313),
         ([{"$match": text("x")}, {"$group": {"_id": 1}}, {"$set": {"s": SCORE}}], 40218),
         ([{"$match": {}}, {"$sort": {"s": SCORE}}], 40218), ([{"$set": {"s": SCORE}}], 40218),
-        ([{"$facet": {"x": [{"$match": text("x")}]}}], 2),
-        ([{"$lookup": {"from": "c", "pipeline": [{"$match": text("x")}], "as": "x"}}], 2),
-        ([{"$unionWith": {"coll": "c", "pipeline": [{"$match": text("x")}]}}], 2),
+        ([{"$facet": {"x": [{"$match": text("x")}]}}], 40600),
+        ([{"$facet": {"x": [{"$limit": 1}, {"$match": text("x")}]}}], 17313),
+        ([join({"$limit": 1}, {"$match": text("x")})], 17313), ([join({"$match": text("x")}, source="e")], 27),
+        ([join({"$match": text("x")}, source="v")], 17313),
+        ([{"$match": text("x")}, join({"$set": {"s": SCORE}})], 40218),
+        ([join({"$match": text("x")}), {"$set": {"s": SCORE}}], 40218),
+        ([join({"$match": text("x")}, localField="_id", foreignField="_id")], 17313),
+        ([{"$match": text("x")}, {"$group": {"_id": 1}}, {"$match": {}}, {"$set": {"s": SCORE}}], 40218),
+        ([{"$sort": {"s": {"$meta": "geoNearDistance"}}}], 40218),
+        ([{"$sort": {"s": {"$meta": "searchScore"}}}], 40218),
+        ([{"$set": {"s": {"$meta": "searchScore"}}}], 40218), ([{"$project": {"s": {"$meta": "score"}}}], 40218),
+        ([{"$project": {"s": {"$meta": "vectorSearchScore"}}}], 40218), ([{"$set": {"s": {"$meta": "other"}}}], 17308),
         ([{"$match": {**text("x"), "$expr": {"$gt": [SCORE, 1]}}}], 40218),
     ],
 )  # fmt: skip
 def test_a_search_begins_a_pipeline(at: DrivenServer, stages: list[Json], code: int) -> None:
+    at.must("t", {"insert": "e", "documents": [{"_id": 1}]})
+    at.must("t", {"create": "v", "viewOn": "c", "pipeline": [{"$match": {}}]})
     assert refused(at, {"aggregate": "c", "pipeline": stages, "cursor": {}}) == code
 
 

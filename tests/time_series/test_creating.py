@@ -137,6 +137,8 @@ def test_its_age_and_the_length_of_its_buckets_can_be_changed(made: DrivenServer
     assert code(made, {"collMod": "c", "viewOn": "d", "pipeline": []}) == 72
     made.must("t", {"create": "plain"})
     assert code(made, {"collMod": "plain", "timeseries": {"granularity": "hours"}}) == 72
+    assert code(made, {"collMod": "plain", "timeseriesBucketsMayHaveMixedSchemaData": True}) == 72
+    made.must("t", {"collMod": "c", "timeseriesBucketsMayHaveMixedSchemaData": True})
     made.must("t", {"insert": "c", "documents": [{"at": DatetimeMS(NOW + 90_000_000), "m": 1}]})
     assert len(made.must("t", {"find": "c", "filter": {"at": {"$gt": DatetimeMS(NOW)}}})["cursor"]["firstBatch"]) == 10
 

@@ -8,7 +8,7 @@ from bson import Int64
 
 from headrace.commands.catalog.clustered_index import SECONDS, check_seconds
 from headrace.commands.catalog.create import OPTIONS as CREATE_OPTIONS
-from headrace.commands.catalog.create import check_limits, check_view
+from headrace.commands.catalog.create import check_encryption, check_limits, check_view
 from headrace.commands.catalog.index_specification import can_be_unique
 from headrace.commands.catalog.time_series import modify_time_series
 from headrace.commands.requirements import writes
@@ -53,12 +53,14 @@ CHANGES: Final = Fields(
     )),
 )  # fmt: skip
 """The options that can be changed."""
+MIXED_SCHEMA: Final = boolean("timeseriesBucketsMayHaveMixedSchemaData")
+"""Without effect: a bucket may have values of any types."""
 UNSUPPORTED: Final = {
     "recordIdsReplicated": (72, "the option 'recordIdsReplicated' is not available"),
-    "timeseriesBucketsMayHaveMixedSchemaData": (72, "option only supported on a time-series collection"),
 }
 FIELDS: Final = Fields(
     COLLECTION_UUID,
+    MIXED_SCHEMA,
     TIME_SERIES,
     *CHANGES.by_name.values(),
     *(unsupported(name, error) for name, error in UNSUPPORTED.items()),
@@ -83,8 +85,9 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
             change[SECONDS] = _checked_seconds(change[SECONDS])
         modify_time_series(context, collection, change)
         return {}
-    if series is not None:
-        raise CommandError(72, "option only supported on a time-series collection: timeseries")
+    for name in (SERIES, MIXED_SCHEMA.name):
+        if body.get(name) is not None:
+            raise CommandError(72, f"option only supported on a time-series collection: {name}")
     if collection.is_view:
         return _view(context, collection, change)
     if "viewOn" in change or "pipeline" in change:
@@ -103,6 +106,7 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
         collection = _converted(context, collection, converted)
     options = dict(collection.options)
     options.update({name: value for name, value in change.items() if name in _CHANGEABLE})
+    check_encryption(options)
     options.update(_capped(collection, change))
     before: dict[str, Any] | None = None
     index: Index | None = None

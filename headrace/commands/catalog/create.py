@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from bson import Int64
 
@@ -30,10 +30,15 @@ from headrace.execution.time_series_options import checked as checked_series
 from headrace.execution.writes.matches import may_create
 from headrace.query.collation import filled_collation
 from headrace.query.match import parse_filter
+from headrace.query.match.encrypted_values import names_encryption
+from headrace.query.match.text_match import TextQuery
 from headrace.query.pipeline import PipelineContext, parse_pipeline
 from headrace.store import catalog_changes
 from headrace.timeseries.series import is_buckets
 from headrace.values.bson.to_string import to_string
+
+if TYPE_CHECKING:
+    from headrace.text.text_spec import TextSpec
 
 _CAPPED_BYTES_MAX: Final = 2**50
 UNSUPPORTED: Final = {
@@ -195,12 +200,23 @@ def _check(namespace: str, options: dict[str, Any], *, is_logged: bool) -> None:
         check_database_has_images(namespace)
     if "validator" in options:
         parse_filter(options["validator"])
+        check_encryption(options)
     if SECONDS in options and not is_logged:
         if CLUSTERED not in options:
             raise CommandError(
                 72, "'expireAfterSeconds' can be used only for clustered collections or timeseries collections"
             )
         check_seconds(options[SECONDS])
+
+
+def check_encryption(options: dict[str, Any]) -> None:
+    """Raise 224 for a validator of encrypted fields that would let others through."""
+    is_strict = options.get("validationLevel", "strict") == "strict"
+    if (not is_strict or options.get("validationAction") == "warn") and names_encryption(options.get("validator")):
+        raise CommandError(
+            224, "Encryption-related validator keywords are not allowed unless validationAction is 'error' and "
+            "validationLevel is 'strict'"
+        )  # fmt: skip
 
 
 def _create_view(context: CommandContext, request: Request, namespace: str, options: dict[str, Any]) -> None:
@@ -226,11 +242,23 @@ def check_view(database: str, namespace: str, source: str, pipeline: list[Any]) 
     if pipeline and type(pipeline[0]) is dict and "$changeStream" in pipeline[0]:
         raise CommandError(167, "$changeStream cannot be used in a view definition")
     pipeline_context = PipelineContext(
-        database=database, collection=namespace.partition(".")[2], read_collection=lambda *_: ()
-    )
+        database=database, collection=namespace.partition(".")[2], read_collection=lambda *_: (),
+        describe=lambda *_: (), search_in=lambda _: _any_search(), text=_any_search(),
+    )  # fmt: skip
     for stage in parse_pipeline(pipeline, context=pipeline_context):
         if stage.name in ("$out", "$merge"):
             raise CommandError(167, f"The aggregation stage {stage.name} cannot be used in a view definition")
+
+
+def _any_search() -> TextQuery:
+    """Return what parses a search whose index may come later."""
+
+    def spec() -> TextSpec:
+        from headrace.text.text_spec import TextSpec  # imported where a view searches
+
+        return TextSpec({}, "none", "language")
+
+    return TextQuery(spec)
 
 
 COMMAND: Final = Command("create", run, FIELDS, pauses=True, writes=True, requires=writes.CREATE)

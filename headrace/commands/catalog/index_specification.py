@@ -160,7 +160,7 @@ def is_like(existing: dict[str, Any], spec: dict[str, Any]) -> bool:
 
 
 def _comparable(spec: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in spec.items() if name not in ("v", "ns", "background")}
+    return {name: value for name, value in spec.items() if name not in ("v", "ns", "background", "textIndexVersion")}
 
 
 def _identity(spec: dict[str, Any]) -> Any:

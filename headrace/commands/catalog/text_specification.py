@@ -14,13 +14,12 @@ from bson import Decimal128, Int64
 from headrace.errors import CommandError
 from headrace.store.indexes.text_keys import SCORE, TERM
 from headrace.store.indexes.wildcard_keys import WILDCARD
-from headrace.text.languages import language_of
+from headrace.text.languages import UNICODE_VERSION, VERSIONS, language_of
 from headrace.values.bson.to_string import to_string
 
 _WEIGHT_MAX: Final = 100_000
 _NUMBERS: Final = (int, Int64, float, Decimal128)
 _OWN: Final = ("weights", "default_language", "language_override", "textIndexVersion")
-_VERSION: Final = 3
 
 
 def text_specification(spec: dict[str, Any]) -> dict[str, Any]:
@@ -28,18 +27,20 @@ def text_specification(spec: dict[str, Any]) -> dict[str, Any]:
     if spec.get("unique") or spec.get("prepareUnique"):
         raise _refused("Index type 'text' does not support the unique option")
     key, paths = _key(spec["key"])
+    version = spec.get("textIndexVersion", UNICODE_VERSION)
+    if version not in VERSIONS:
+        raise _refused(
+            f"unsupported text index version {{ textIndexVersion : {version} }}, only support versions: [1,2,3]"
+        )
     language = spec.get("default_language", "english")
-    if language is None or language_of(language) is None:
+    if language is None or language_of(language, int(version)) is None:
         raise _refused("default_language is not valid")
     override = spec.get("language_override", "language")
     if not override or override.startswith("$") or "." in override:
         raise _refused("language_override is not valid")
-    version = spec.get("textIndexVersion", _VERSION)
-    if version != _VERSION:
-        raise _refused(f"unsupported text index version {{ textIndexVersion : {version} }}, only support versions: [3]")
     return {name: value for name, value in spec.items() if name not in _OWN} | {
         "key": key, "weights": _weights(spec.get("weights"), paths), "default_language": language,
-        "language_override": override, "textIndexVersion": _VERSION,
+        "language_override": override, "textIndexVersion": int(version),
     }  # fmt: skip
 
 

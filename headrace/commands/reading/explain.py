@@ -61,11 +61,11 @@ from headrace.query.match import parse_filter
 from headrace.query.pipeline import PipelineContext, parse_pipeline
 from headrace.query.projection import included_fields
 from headrace.query.sort import parse_sort
+from headrace.query.stages.carried_metadata import HIDDEN
 from headrace.query.stages.geo_near import GeoNear
 from headrace.query.stages.server_stage import ServerStage
 from headrace.query.stages.sort_stage import Sort
 from headrace.query.stages.stage import Stage as PipelineStage
-from headrace.query.stages.text_scores import HIDDEN
 from headrace.query.update import UpdateContext
 from headrace.store.catalog import Collection
 from headrace.values.bson import decode, encode

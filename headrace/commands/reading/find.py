@@ -44,6 +44,7 @@ from headrace.execution.planner.query import Order
 from headrace.execution.sources import Opened, documents, in_order, is_virtual, resolve, stored
 from headrace.execution.text_indexes import text_query
 from headrace.query.collation import Collation
+from headrace.query.document_metadata import DocumentMetadata, Readers, search_score
 from headrace.query.expansion import encoded
 from headrace.query.expressions.expression import Evaluate
 from headrace.query.expressions.numbers import to_long
@@ -52,7 +53,6 @@ from headrace.query.match.text_match import has_text
 from headrace.query.projection import Projection, included_fields, parse_projection
 from headrace.query.sort import SortKey, parse_sort
 from headrace.query.stages.sort_stage import Sort
-from headrace.query.text_score import MARK, TextScore
 from headrace.store.catalog import Collection
 from headrace.values.bson import decode
 from headrace.values.bson.columns import cut_documents
@@ -149,7 +149,7 @@ def check(body: dict[str, Any]) -> None:
 
 
 Project = Callable[[dict[str, Any]], dict[str, Any]]
-_NO_METADATA: Final[Mapping[str, Evaluate]] = {}
+_NO_METADATA: Final[Readers] = {}
 Count = Callable[[str, Iterator[bytes]], Iterator[bytes]]
 """Counts the documents that leave a stage, by its name."""
 
@@ -170,8 +170,8 @@ def selected(
     metadata = marks_metadata(projection)
     marked = bool(metadata) or RETURN_KEY.of(body) or SHOW_RECORD_ID.of(body)
     covered = included_fields(projection) if projection and not marked else None
-    score = TextScore() if has_text(spec) else None
-    order = Order(parse_sort(sort, collation, score=score) if sort else None, wanted, covered)
+    score = search_score() if has_text(spec) else None
+    order = Order(parse_sort(sort, collation, metadata=score) if sort else None, wanted, covered)
 
     def parsed() -> Project | None:
         if not projection:
@@ -218,30 +218,33 @@ def selected(
 
 def _projection(
     projection: dict[str, Any], spec: dict[str, Any], collection: Collection | None, collation: Collation | None,
-    variables: Mapping[str, Any] | None, sort: SortKey | None = None, score: TextScore | None = None,
-    metadata: Mapping[str, Evaluate] = _NO_METADATA,
+    variables: Mapping[str, Any] | None, sort: SortKey | None = None, score: DocumentMetadata | None = None,
+    metadata: Readers = _NO_METADATA,
 ) -> Projection:  # fmt: skip
     nears: list[Near] = []
-    predicate = None
+    predicate, metadata = None, dict(metadata)
     if spec:
         text = text_query(collection)
         predicate = parse_filter(spec, collation=collation, variables=variables, nears=nears, text=text)
+    if nears:
+        metadata |= near_metadata(nears[0])
+    if score is not None:
+        metadata |= score.readers()
+    if sort is not None and sort.paths:
+        metadata["sortKey"] = _sort_key(sort, score)
     return parse_projection(
-        projection, kind="find", collation=collation, variables=variables or {}, predicate=predicate,
-        metadata={**metadata, **(near_metadata(nears[0]) if nears else {})},
-        sort_key=None if sort is None or not sort.paths else _sort_key(sort, score),
-        text_score=None if score is None else score.reader,
-    )  # fmt: skip
+        projection, kind="find", collation=collation, variables=variables or {}, predicate=predicate, metadata=metadata
+    )
 
 
-def _sort_key(sort: SortKey, score: TextScore | None) -> Callable[[], Evaluate]:
+def _sort_key(sort: SortKey, score: DocumentMetadata | None) -> Callable[[], Evaluate]:
     """Return what evaluates `{$meta: "sortKey"}`: the documents have lost the marks of their scores."""
     if score is None:
         return sort.reader
-    return lambda: lambda env: sort.values({**env.root, MARK: score.value})
+    return lambda: lambda env: sort.values(score.carry(env.root))
 
 
-def _of_scored(project: Project | None, score: TextScore) -> Project:
+def _of_scored(project: Project | None, score: DocumentMetadata) -> Project:
     """The projection of documents that are marked with their scores."""
     if project is None:
         return score.note
@@ -317,6 +320,7 @@ def _tailable(
         matches = documents(context, namespace, spec, collation, variables=variables)
     else:
         matches = TailableScan(lambda: context.view, collection)
+        context.store.uses.tailable_scans[collection.number] += 1
         if spec:
             matches = Matching(matches, parse_filter(spec, collation=collation, variables=variables))
     skip = SKIP.of(body)

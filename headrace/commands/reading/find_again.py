@@ -58,7 +58,7 @@ def again(engine: Engine, request: Request, txn: WriteTransaction | None) -> byt
     if document is None:
         return None  # nothing, or what is damaged
     engine.metrics[_TOTAL] += 1
-    store.id_uses[collection.number] += 1
+    store.uses.ids[collection.number] += 1
     after, size = facts.after_batch, len(document)
     cursor_size = _INT32(4 + len(_BEFORE_BATCH) + size + 8 + len(after))
     elements = b"".join(

@@ -189,7 +189,7 @@ def _delete_one(
     txn.delete(collection, *match, retryable)
     engine.metrics["operations.delete"] += 1
     engine.metrics["document.deleted"] += 1
-    engine.store.id_uses[collection.number] += 1
+    engine.store.uses.ids[collection.number] += 1
     return _ONE_DELETED
 
 

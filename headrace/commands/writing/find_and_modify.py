@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.commands.requirements import writes
 from headrace.commands.writing.delete import remove
@@ -32,16 +33,19 @@ from headrace.errors import CommandError
 from headrace.execution.let import variables_of
 from headrace.execution.plan import Finder, check_hint, collation_of
 from headrace.execution.time_series import Buckets, bucket_hint, buckets_of
-from headrace.execution.writes.matches import Target, created, first_match, missing
+from headrace.execution.writes.matches import Target, created, first_match, missing, scored
 from headrace.execution.writes.measurements import check_no_transaction, delete_measurements
 from headrace.execution.writes.updates import Applier, parsed
+from headrace.query.document_metadata import MARK, TEXT_SCORE, search_score
 from headrace.query.match.text_match import has_text
 from headrace.query.projection import Projection, parse_projection
 from headrace.query.sort import SortKey, parse_sort
-from headrace.query.text_score import TextScore
 from headrace.query.update import check_upsert_filter
 from headrace.store.catalog import Collection
 from headrace.values.bson import MISSING
+
+if TYPE_CHECKING:
+    from headrace.query.expressions.expression import Evaluate
 
 NEW: Final = boolean("new")
 PROJECTION: Final = document("fields")
@@ -73,15 +77,15 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
         finder = Finder(collection, spec, collation, variables, body.get("hint"))
     progress = progress_of(context, last={"n": 0}, document=None, sorted=None)
     if body.get("fields"):
-        predicate = None if finder is None else finder.predicate
-        _projection(body, collection, predicate, None, variables)  # raises before a change
+        _projection(body, collection, finder, None, variables)  # raises before a change
     if not progress["next"]:
         if REMOVE.of(body):
             _remove(context, request, collection, finder, progress)
         else:
             _modify(context, request, namespace, collection, finder, variables, progress)
-    predicate = None if finder is None or "upserted" in progress["last"] else finder.predicate
-    return {"lastErrorObject": progress["last"], "value": _shown(body, collection, progress, predicate, variables)}
+    if "upserted" in progress["last"]:
+        finder = None
+    return {"lastErrorObject": progress["last"], "value": _shown(body, collection, progress, finder, variables)}
 
 
 def _of_series(context: CommandContext, request: Request, buckets: Buckets) -> dict[str, Any]:
@@ -129,32 +133,40 @@ def _shown(
     body: dict[str, Any],
     collection: Collection | None,
     progress: dict[str, Any],
-    predicate: Any,
+    finder: Finder | None,
     variables: dict[str, Any],
 ) -> dict[str, Any] | None:
     document: dict[str, Any] | None = progress["document"]
     if document is None or not body.get("fields"):
         return document
-    return _projection(body, collection, predicate, progress["sorted"], variables)(document)
+    return _projection(body, collection, finder, progress["sorted"], variables)(document)
 
 
 def _projection(
-    body: dict[str, Any], collection: Collection | None, predicate: Any, document: dict[str, Any] | None,
+    body: dict[str, Any], collection: Collection | None, finder: Finder | None, document: dict[str, Any] | None,
     variables: dict[str, Any],
 ) -> Projection:  # fmt: skip
-    """The projection of the answer; `document`: the one whose sort key it may show. Raises what is wrong with it."""
-    sort = None if collection is None else _sort_key(body, collection)
-    key = MISSING if sort is None or document is None else sort.values(document)
+    """The projection of the answer; `document`: as it matched, whose sort key and score it may show. Raises what is
+    wrong with it."""
+    if document is not None and finder is not None:
+        document = scored(finder, document)
+    metadata: dict[str, Callable[[], Evaluate]] = {}
+    if (sort := None if collection is None else _sort_key(body, collection)) is not None:
+        key = MISSING if document is None else sort.values(document)
+        metadata["sortKey"] = lambda: lambda env: key
+    if has_text(QUERY.of(body)):
+        score = MISSING if document is None else document.get(MARK, MISSING)
+        metadata[TEXT_SCORE] = lambda: lambda env: score
     return parse_projection(
-        body["fields"], kind="find", predicate=predicate, collation=collation_of(collection, body.get("collation")),
-        variables=variables, sort_key=None if sort is None else lambda: lambda env: key,
+        body["fields"], kind="find", predicate=None if finder is None else finder.predicate, metadata=metadata,
+        collation=collation_of(collection, body.get("collation")), variables=variables,
     )  # fmt: skip
 
 
 def _sort_key(body: dict[str, Any], collection: Collection) -> SortKey | None:
     sort = body.get("sort")
-    score = TextScore() if has_text(QUERY.of(body)) else None
-    return parse_sort(sort, collation_of(collection, body.get("collation")), score=score) if sort else None
+    score = search_score() if has_text(QUERY.of(body)) else None
+    return parse_sort(sort, collation_of(collection, body.get("collation")), metadata=score) if sort else None
 
 
 def _remove(

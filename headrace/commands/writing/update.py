@@ -46,10 +46,10 @@ from headrace.execution.time_series import bucket_hint, buckets_of
 from headrace.execution.writes.matches import MatchedDocument, Target, created, first_match, matches, missing
 from headrace.execution.writes.measurements import check_no_transaction
 from headrace.execution.writes.updates import HARMLESS, Applier, Changed, parsed
+from headrace.query.document_metadata import search_score
 from headrace.query.match.text_match import has_text
 from headrace.query.pipeline import check_stage_names
 from headrace.query.sort import parse_sort
-from headrace.query.text_score import TextScore
 from headrace.query.update import Diff, Update, UpdateContext, check_upsert_filter, parse_update
 from headrace.store.catalog import Collection
 from headrace.store.write_transaction import RetryableWrite, WriteTransaction
@@ -210,7 +210,7 @@ def _update_one(
         txn.replace(collection, record, old, new, logged, retryable, update.fields)
         engine.metrics["document.updated"] += 1
     engine.metrics["operations.update"] += 1
-    engine.store.id_uses[collection.number] += 1
+    engine.store.uses.ids[collection.number] += 1
     return _ONE_MATCHED if applied.change is None else _ONE_CHANGED
 
 
@@ -319,8 +319,8 @@ def _changes(
                 if not MULTI.of(statement):
                     return
         return
-    score = TextScore() if has_text(statement["q"]) else None
-    key = parse_sort(statement["sort"], collation, score=score)
+    score = search_score() if has_text(statement["q"]) else None
+    key = parse_sort(statement["sort"], collation, metadata=score)
     while (first := first_match(context, finder, key)) is not None:
         changed = applier.change(first)
         if changed is not None:  # otherwise it was changed meanwhile: there may be another first

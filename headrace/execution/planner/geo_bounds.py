@@ -2,8 +2,10 @@
 
     {at: {$geoWithin: ...}}   →   at is in the cells of a covering, or, where lines and polygons are stored, around them
 
-Only a condition on the sphere bounds the cells, and one on the plane the squares of a 2d index. Without one the index
-is of no use: it lacks documents.
+Where all documents have points, those in a cell that is wholly in the region match, so that they are not looked at.
+
+Only a condition on the sphere bounds the cells, and one on the plane the squares of a 2d index; a circle on the sphere
+that does not reach 180 degrees or a pole bounds these, too. Without one the index is of no use: it lacks documents.
 """
 
 from __future__ import annotations
@@ -36,15 +38,19 @@ def cell_conditions(index: Index, conditions: Sequence[PathCondition]) -> list[P
 
 def _on_cells(index: Index, condition: PathCondition) -> PathCondition:
     node = condition.node
-    intervals = None
+    intervals = sure = None
     is_flat = flat_path(index.spec["key"]) is not None
-    if not isinstance(node, LeafMatchExpression) or node.kind is not MatchType.GEO or node.argument.is_flat != is_flat:
+    if not isinstance(node, LeafMatchExpression) or node.kind is not MatchType.GEO:
         pass
     elif is_flat:
-        intervals = _square_intervals(index, node.argument.area.bounds)
-    else:
-        intervals = cell_intervals(node.argument.cells(), with_shapes=bool(index.traits))
-    return condition._replace(intervals=intervals, is_exact=False)
+        box = node.argument.box()
+        intervals = None if box is None else _square_intervals(index, box)
+    elif not node.argument.is_flat:
+        cover = node.argument.cover()
+        intervals = cell_intervals([*cover.inside, *cover.crossing], with_shapes=bool(index.traits))
+        if cover.inside and not index.traits and condition.element is None:
+            sure = cell_intervals(cover.inside, with_shapes=False), cell_intervals(cover.crossing, with_shapes=False)
+    return condition._replace(intervals=intervals, is_exact=False, sure=sure)
 
 
 def _square_intervals(index: Index, box: Box) -> Intervals:

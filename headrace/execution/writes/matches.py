@@ -29,8 +29,8 @@ from headrace.execution.near_documents import near_documents
 from headrace.execution.plan import Finder
 from headrace.execution.planner.query import Order
 from headrace.execution.reader_calls import NotAnswered, ask, made_request, may_ask
+from headrace.query.document_metadata import MARK
 from headrace.query.sort import SortKey
-from headrace.query.text_score import MARK
 from headrace.running_command import running_command
 from headrace.store import capped, catalog_changes
 from headrace.store.catalog import Collection, Index
@@ -194,13 +194,13 @@ def first_match(context: CommandContext, finder: Finder, key: SortKey | None) ->
         return next(matches(context, finder, 1), None)
     if key.natural == -1:
         return next(iter(deque(matches(context, finder), maxlen=1)), None)
-    return min(matches(context, finder), key=lambda match: key.key(_with_score(finder, match)), default=None)
+    return min(matches(context, finder), key=lambda match: key.key(scored(finder, match.document)), default=None)
 
 
-def _with_score(finder: Finder, match: MatchedDocument) -> dict[str, Any]:
-    """The document, with the mark that has its score in a search (`query/text_score.py`)."""
-    score = None if finder.text is None else finder.text.score(match.document)
-    return match.document if score is None else {**match.document, MARK: score}
+def scored(finder: Finder, document: dict[str, Any]) -> dict[str, Any]:
+    """Return a document that matches, with the mark that has its score in a search (`query/document_metadata.py`)."""
+    score = None if finder.text is None else finder.text.score(document)
+    return document if score is None else {**document, MARK: score}
 
 
 def current(context: CommandContext, target: Target, finder: Finder, match: MatchedDocument) -> MatchedDocument | None:

@@ -48,8 +48,7 @@ class ParseContext:
     `constants` are variables with the same value for the complete command (`let`, NOW, CLUSTER_TIME, $redact's KEEP,
     ...): they are folded. `defined` are names bound at evaluation time through `Env.variables`. `rebound_current` means
     that CURRENT is one of these, so that "$a" is not a field of the root. `random_source` gives the numbers of $rand.
-    `sort_key` returns the evaluator of `{$meta: "sortKey"}`; None where no sort comes before. `text_score` likewise;
-    `metadata` has those of other arguments of `$meta`.
+    `metadata` has those arguments of `$meta` that documents have a value of.
     """
 
     constants: Mapping[str, Any] = field(default_factory=dict)
@@ -57,9 +56,7 @@ class ParseContext:
     collation: Any = None
     rebound_current: bool = False
     random_source: Callable[[], float] = random.random
-    sort_key: Callable[[], Evaluate] | None = None
-    text_score: Callable[[], Evaluate] | None = None
-    metadata: Mapping[str, Evaluate] = field(default_factory=dict)
+    metadata: Mapping[str, Callable[[], Evaluate]] = field(default_factory=dict)
 
     def binding(self, *names: str) -> ParseContext:
         """The context of an expression inside one that binds `names`."""

@@ -8,6 +8,7 @@ import bson
 from bson import Binary, Int64, Timestamp
 
 from headrace.errors import CommandError
+from headrace.query.document_metadata import check_unavailable
 from headrace.query.expressions.expression import Call, Constant, Env, Evaluate, Expression, Operator, ParseContext
 from headrace.query.expressions.expression_parser import parse_operand
 from headrace.query.expressions.field_paths import check_variable_name
@@ -15,11 +16,6 @@ from headrace.query.expressions.numbers import NUMBERS, is_nullish
 from headrace.query.expressions.operator_parser import OperatorParser, positional, unary
 from headrace.values.bson import MISSING, encode, type_name
 from headrace.values.index_hash import hash_of
-
-_METADATA: Final[dict[str, str]] = {
-    "geoNearDistance": "$geoNear distance", "geoNearPoint": "$geoNear point", "indexKey": "", "randVal": "",
-    "recordId": "", "searchHighlights": "", "searchScore": "", "sortKey": "sortKey", "textScore": "text score",
-}  # fmt: skip
 
 
 def _parse_literal(argument: Any, context: ParseContext) -> Expression:
@@ -64,17 +60,9 @@ def _let(names: tuple[str, ...]) -> Operator:
 def _parse_meta(argument: Any, context: ParseContext) -> Expression:
     if type(argument) is not str:
         raise CommandError(17307, "$meta only supports string arguments")
-    if argument not in _METADATA:
-        raise CommandError(17308, f"Unsupported argument to $meta: {argument}")
-    if argument == "sortKey" and context.sort_key is not None:
-        return Call(Operator("$meta", context.sort_key, folds=False), [])
-    if argument == "textScore" and context.text_score is not None:
-        return Call(Operator("$meta", context.text_score, folds=False), [])
     if argument in context.metadata:
-        evaluate = context.metadata[argument]
-        return Call(Operator("$meta", lambda: evaluate, folds=False), [])
-    if _METADATA[argument]:
-        raise CommandError(40218, f"query requires {_METADATA[argument]} metadata, but it is not available")
+        return Call(Operator("$meta", context.metadata[argument], folds=False), [])
+    check_unavailable(argument)
     return Constant(MISSING)
 
 

@@ -15,6 +15,7 @@ from bson import Decimal128, Int64
 
 from headrace.errors import CommandError
 from headrace.query.expressions.numbers import EXACT_REMAINDERS
+from headrace.query.match.encrypted_values import parse_encrypt, parse_metadata
 from headrace.query.match.type_test import has_type, parse_types
 from headrace.query.match.value_tests import ordered, truncated_int64
 from headrace.query.patterns import compile_pattern
@@ -283,6 +284,8 @@ KEYWORDS: Final[dict[str, Keyword]] = {
     "bsonType": _bson_type,
     "dependencies": _dependencies,
     "description": _text("description"),
+    "encrypt": parse_encrypt,
+    "encryptMetadata": parse_metadata,
     "enum": _enum,
     "exclusiveMaximum": _exclusive("exclusiveMaximum", "maximum"),
     "exclusiveMinimum": _exclusive("exclusiveMinimum", "minimum"),
@@ -307,4 +310,4 @@ KEYWORDS: Final[dict[str, Keyword]] = {
     "uniqueItems": _unique_items,
 }
 
-REFUSED: Final = frozenset({"$ref", "$schema", "default", "definitions", "encrypt", "encryptMetadata", "format", "id"})
+REFUSED: Final = frozenset({"$ref", "$schema", "default", "definitions", "format", "id"})

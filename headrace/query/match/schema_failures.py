@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from headrace.query.match.encrypted_values import is_encrypted
 from headrace.query.match.json_schema import KEYWORDS, parse_schema, unordered
 from headrace.query.patterns import compile_pattern
 from headrace.values.bson import type_name
@@ -103,6 +104,10 @@ def _additional_properties(argument: Any, value: Any, schema: dict[str, Any]) ->
     return {}
 
 
+def _encrypt(argument: dict[str, Any], value: Any, schema: dict[str, Any]) -> Details:
+    return {"reason": "encrypted value has wrong type" if is_encrypted(value) else "value was not encrypted"}
+
+
 def _dependencies(argument: dict[str, Any], value: Any, schema: dict[str, Any]) -> Details:
     failures: list[Details] = []
     for name, wanted in argument.items():
@@ -174,7 +179,7 @@ def _not(argument: Any, value: Any, schema: dict[str, Any]) -> Details:
     return {"reason": "child expression matched"}
 
 
-_SILENT: Final = frozenset({"description", "exclusiveMaximum", "exclusiveMinimum", "title"})
+_SILENT: Final = frozenset({"description", "encryptMetadata", "exclusiveMaximum", "exclusiveMinimum", "title"})
 _compared = _with_value("comparison failed")
 _length = _with_value("specified string length was not satisfied")
 _array_length = _with_value("array did not match specified length")
@@ -185,6 +190,7 @@ _DESCRIPTIONS: Final[dict[str, Describe]] = {
     "anyOf": _schemas,
     "bsonType": _type("bsonType"),
     "dependencies": _dependencies,
+    "encrypt": _encrypt,
     "enum": _with_value("value was not found in enum")("enum"),
     "items": _items,
     "maxItems": _array_length("maxItems"),

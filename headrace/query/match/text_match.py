@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import CommandError
+from headrace.query.document_metadata import search_score
 from headrace.query.match.match_expression import And, DocumentTest, MatchExpression, MatchType, Nor, Not, Or
-from headrace.query.text_score import TextScore
 from headrace.values.bson import type_name
 from headrace.values.paths import ValueTest
 
@@ -50,8 +50,8 @@ class TextQuery:
         self._spec = spec
         self.search: TextSearch | None = None
         """None before the filter is parsed, and where it has none."""
-        self.score = TextScore()
-        """The score that is asked for."""
+        self.score = search_score()
+        """The scores that are asked for."""
 
     def parse(self, argument: Any) -> TextMatchExpression:
         """Return the condition `{$text: argument}`. Raises 2, 4, 14, 27."""
@@ -73,9 +73,9 @@ class TextQuery:
             raise CommandError(2, "extra fields in $text")
         spec = self._spec()
         given = argument.get("$language")
-        language = spec.default_language if given is None else language_of(given)
+        language = spec.default_language if given is None else language_of(given, spec.version)
         if language is None:
-            raise CommandError(2, f'unsupported language: "{given}" for text index version 3')
+            raise CommandError(2, f'unsupported language: "{given}" for text index version {spec.version}')
         self.search = TextSearch(
             spec, argument["$search"], language, with_case=argument.get("$caseSensitive", False),
             with_marks=argument.get("$diacriticSensitive", False),

@@ -9,7 +9,7 @@ The given document is not changed; the result may share values with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from bson import Int64
@@ -29,7 +29,7 @@ from headrace.query.projection.specification import (
 from headrace.time_limit import limited, limited_call
 
 if TYPE_CHECKING:
-    from headrace.query.expressions.expression import Evaluate
+    from headrace.query.document_metadata import Readers
 
 
 class Projection:
@@ -54,18 +54,15 @@ def parse_projection(
     collation: Collation | None = None,
     variables: Mapping[str, Any] | None = None,
     bound: Mapping[str, Any] | None = None,
-    sort_key: Callable[[], Evaluate] | None = None,
-    text_score: Callable[[], Evaluate] | None = None,
-    metadata: Mapping[str, Evaluate] | None = None,
+    metadata: Readers | None = None,
 ) -> Projection:
     """The projection of a specification.
 
     `kind` decides whether `$slice`, `$elemMatch` and `a.$` have the meaning that they have in find; `predicate` is the
     filter of a find, for `a.$`. An empty specification returns the documents unchanged (raises 51272 for `aggregate`).
     `variables` are those that expressions may refer to, with their values; `bound` are more of them, read again for
-    each document. `sort_key` and `text_score` return what evaluates `{$meta: "sortKey"}` and
-    `{$meta: "textScore"}`, `metadata` has that of other arguments. Raises 31249 and 31250 for path collisions,
-    31253 and 31254 for mixed inclusion and exclusion, and what expressions raise.
+    each document. `metadata` has those arguments of `$meta` that documents have a value of. Raises 31249 and 31250 for
+    path collisions, 31253 and 31254 for mixed inclusion and exclusion, and what expressions raise.
     """
     bound = {} if bound is None else bound
     constants = variables or {}
@@ -73,7 +70,7 @@ def parse_projection(
         from headrace.query.expressions import less_bound
 
         constants = less_bound(constants, bound)
-    scope = ProjectionScope(collation, constants, frozenset(bound), sort_key, text_score, metadata or {})
+    scope = ProjectionScope(collation, constants, frozenset(bound), metadata or {})
     specification = read_specification(spec, is_find=kind == "find", scope=scope)
     return Projection(specification.mode, _steps(specification, predicate, collation, bound))
 

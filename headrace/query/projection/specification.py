@@ -1,7 +1,8 @@
 """Parses the specification of a projection to a tree of fields and its type, inclusion or exclusion.
 
 Rule: a specification either includes or excludes; only `_id` may differ. Computed fields require inclusion, but for
-`$meta`, which goes with both. `$slice` alone does not decide: with no other field the projection excludes (nothing).
+`$meta`, which goes with both; alone it includes in a pipeline and excludes in find. `$slice` alone does not decide:
+with no other field the projection excludes (nothing).
 
 Source of the error codes: the answers of MongoDB's projection parser.
 """
@@ -22,7 +23,7 @@ from headrace.query.match import parse_filter
 from headrace.query.match.filter_parser import truthy
 
 if TYPE_CHECKING:
-    from headrace.query.expressions.expression import Evaluate
+    from headrace.query.document_metadata import Readers
 
 FLAGS: Final = (bool, int, Int64, float, Decimal128)
 SLICE_SYNTAX: Final = "Invalid $slice syntax. The given syntax did not match the find() nor the expression syntax"
@@ -98,15 +99,13 @@ class ProjectionSpec:
 
 @dataclass(frozen=True, slots=True)
 class ProjectionScope:
-    """The names that computed fields may refer to: constant variables, names bound at evaluation time, the key
-    by which a document was sorted, and its score in a text search."""
+    """The names that computed fields may refer to: constant variables, names bound at evaluation time, and the
+    arguments of `$meta` that documents have a value of."""
 
     collation: Collation | None
     constants: Mapping[str, Any]
     bound: frozenset[str]
-    sort_key: Callable[[], Evaluate] | None
-    text_score: Callable[[], Evaluate] | None = None
-    metadata: Mapping[str, Evaluate] = field(default_factory=dict)
+    metadata: Readers
 
 
 def read_specification(spec: dict[str, Any], *, is_find: bool, scope: ProjectionScope) -> ProjectionSpec:
@@ -133,11 +132,13 @@ class _SpecificationReader:
         self.slices: list[tuple[tuple[str, ...], int | None, int]] = []
         self.positional: tuple[str, ...] | None = None
         self.has_element_match = False
+        self.has_meta = False
 
     def finished(self) -> ProjectionSpec:
         mode = self.mode
         if mode is None:
-            mode = ProjectionType.INCLUSION if self.id_flag or self.has_element_match else ProjectionType.EXCLUSION
+            includes = self.id_flag or self.has_element_match or (self.has_meta and not self.is_find)
+            mode = ProjectionType.INCLUSION if includes else ProjectionType.EXCLUSION
         if mode is ProjectionType.INCLUSION:
             if "_id" not in self.tree.fields:
                 self.tree.fields["_id"] = IncludedField()
@@ -250,20 +251,10 @@ class _SpecificationReader:
         argument = value["$meta"]
         if type(argument) is not str:
             raise CommandError(17307, "$meta must be a string")
-        if argument == "sortKey" and self.scope.sort_key is not None:
-            self._add_computed(checked_path(path), value)
-            return
-        if argument == "textScore" and self.scope.text_score is not None:
-            self._add_computed(checked_path(path), value)
-            return
-        if argument in self.scope.metadata:
-            self._add_computed(checked_path(path), value)
-            return
-        if argument == "sortKey" and self.is_find:
+        if argument == "sortKey" and self.is_find and argument not in self.scope.metadata:
             raise CommandError(2, "cannot use sortKey $meta projection without a sort")
-        if argument in META:
-            raise CommandError(40218, f"query requires {META[argument]} metadata, but it is not available")
-        raise CommandError(17308, f"Unsupported argument to $meta: {argument}")
+        self.has_meta = True
+        self._add_computed(checked_path(path), value)
 
     def _read_expression(self, path: str, value: Any) -> None:
         # Plain projections need none of this.
@@ -284,14 +275,7 @@ class _SpecificationReader:
         from headrace.query.expressions import ParseContext, parse_expression
 
         scope = self.scope
-        context = ParseContext(
-            scope.constants,
-            scope.bound,
-            scope.collation,
-            sort_key=scope.sort_key,
-            text_score=scope.text_score,
-            metadata=scope.metadata,
-        )
+        context = ParseContext(scope.constants, scope.bound, scope.collation, metadata=scope.metadata)
         self._add(field_path, ComputedField(parse_expression(value, context)))
 
     def _add(self, field_path: tuple[str, ...], leaf: ProjectionLeaf) -> None:
@@ -305,13 +289,6 @@ class _SpecificationReader:
         if field_path[-1] in tree.fields:
             raise CommandError(31250, f"Path collision at {'.'.join(field_path)}")
         tree.fields[field_path[-1]] = leaf
-
-
-META: Final = {
-    "geoNearDistance": "$geoNear distance", "geoNearPoint": "$geoNear point", "indexKey": "index key",
-    "randVal": "rand val", "recordId": "record ID", "searchHighlights": "search highlights",
-    "searchScore": "search score", "sortKey": "sortKey", "textScore": "text score",
-}  # fmt: skip
 
 
 def clamped(number: Any) -> int:

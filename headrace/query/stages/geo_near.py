@@ -4,14 +4,13 @@
         →  find {a: 1, at: {$near: point}}, each document with its distance in `metres`
 
 The stage is a first one and has documents of its own: the command reads them through a geospatial index
-(`execution/geo_near_stage.py`). `{$meta: "geoNearDistance"}` and `"geoNearPoint"` in the stages after it, up to one
-that reads ahead, are those of the document that has left the stage last.
+(`execution/geo_near_stage.py`). `{$meta: "geoNearDistance"}` and `"geoNearPoint"` in the stages after it are those of
+the document that has left the stage last (`carried_metadata.py`).
 Source: MongoDB's documentation, and the messages of its server.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -19,11 +18,11 @@ from typing import Any, Final
 from bson import Decimal128, Int64
 
 from headrace.errors import CommandError
+from headrace.query.document_metadata import DocumentMetadata
 from headrace.query.expressions import CompiledExpression, Env, parse_expression
-from headrace.query.expressions.expression import Evaluate
 from headrace.query.expressions.field_paths import checked_path
-from headrace.query.stages.server_stage import JOINING, ServerStage
-from headrace.query.stages.stage import Document, PipelineContext, Stage
+from headrace.query.stages.server_stage import ServerStage
+from headrace.query.stages.stage import JOINING, Document, PipelineContext, Stage
 from headrace.query.stages.unwind import with_nested
 from headrace.values.bson import type_name
 
@@ -37,6 +36,7 @@ _GONE: Final = {
 }  # fmt: skip
 _DISTANCE: Final = "geoNearDistance"
 _POINT: Final = "geoNearPoint"
+_SORT_KEY: Final = "sortKey"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +53,8 @@ class GeoNear(ServerStage):
     distance_field: tuple[str, ...] | None = None
     locations: tuple[str, ...] | None = None
     multiplier: float = 1.0
-    live: Document = field(default_factory=dict)
+    live: DocumentMetadata = field(default_factory=lambda: DocumentMetadata(_DISTANCE, _POINT, _SORT_KEY))
     """Distance and point of the document that has left last."""
-
-    @property
-    def metadata(self) -> Mapping[str, Evaluate]:
-        """The functions that evaluate `$meta` in later stages."""
-        live = self.live
-        return {_DISTANCE: lambda env: live[_DISTANCE], _POINT: lambda env: live[_POINT]}
 
     def filter_on(self, path: str) -> Document:
         """Return the filter of the find on the field of an index. Raises 5860401, 5860402, 7555701, 7555702, 14 and 2
@@ -91,7 +85,7 @@ class GeoNear(ServerStage):
     def placed(self, document: Document, distance: float, point: Any) -> Document:
         """Return a document with its distance, which is from now on that of `$meta`."""
         distance *= self.multiplier
-        self.live[_DISTANCE], self.live[_POINT] = distance, point
+        self.live.values = {_DISTANCE: distance, _POINT: point, _SORT_KEY: [distance]}
         if self.distance_field is not None:
             document = with_nested(document, self.distance_field, distance)
         return document if self.locations is None else with_nested(document, self.locations, point)

@@ -15,6 +15,7 @@ from headrace.errors import CommandError
 from headrace.query.expressions.field_paths import check_variable_name, checked_path
 from headrace.query.operation_memory import StageMemory, size_of
 from headrace.query.stages.joins import EqualityJoin, check_joined, counted, local_values
+from headrace.query.stages.match_stage import Search
 from headrace.query.stages.server_stage import ServerStage
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.query.stages.unwind import Unwind, with_nested
@@ -181,8 +182,18 @@ def parse_lookup(name: str, spec: Any, context: PipelineContext) -> tuple[Stage,
     inner = _inner(options, source, inside) if piped else None
     fields = None
     if "localField" in options:
+        if inner is not None and inner.stages and isinstance(inner.stages[0], ServerStage):
+            raise _comes_after_join(inner.stages[0])
         fields = JoinFields(checked_path(options["localField"]), checked_path(options["foreignField"]))
     return (LookupStage(name, spec, source, checked_path(options["as"]), fields, inner, context),)
+
+
+def _comes_after_join(stage: ServerStage) -> CommandError:
+    """The error of a stage that must be first, where the join by fields comes first."""
+    if isinstance(stage, Search):
+        return CommandError(17313, "$match with $text is only allowed as the first pipeline stage")
+    code = 40603 if stage.name == "$geoNear" else 40602
+    return CommandError(code, f"{stage.name} is only valid as the first stage in a pipeline")
 
 
 def _checked_options(spec: Document) -> Document:
@@ -234,7 +245,8 @@ def _inner(options: Document, source: tuple[str | None, str] | None, context: Pi
     live: dict[str, Any] = {**context.bound, **dict.fromkeys(let)}
     collection = None if source is None else source[1]
     stages = context.subpipeline(options["pipeline"], "$lookup", collection=collection, bound=live)
-    return LookupPipeline(stages, bindings, live, _equality(options["pipeline"], let))
+    has_own = bool(stages) and isinstance(stages[0], ServerStage)
+    return LookupPipeline(stages, bindings, live, None if has_own else _equality(options["pipeline"], let))
 
 
 def _equality(pipeline: list[Any], let: Document) -> tuple[tuple[str, ...], str] | None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from headrace.errors import CommandError
+from headrace.query.document_metadata import DocumentMetadata, search_score
+from headrace.query.stages.server_stage import ServerStage
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 
 if TYPE_CHECKING:
@@ -33,6 +36,22 @@ class Match(Stage):
     def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
         """The documents accepted, in order."""
         return filter(self.predicate.test, documents)
+
+
+@dataclass(frozen=True, slots=True)
+class Search(ServerStage):
+    """A `$match` with a `$text` that the pipeline of another stage begins with: its documents come from the text index
+    of the other collection, with their marks if `score` is read."""
+
+    context: PipelineContext = field(default_factory=PipelineContext)
+    score: DocumentMetadata = field(default_factory=search_score)
+
+    @classmethod
+    def instead_of(cls, match: Stage, score: DocumentMetadata, context: PipelineContext) -> Search:
+        """Return the stage instead of a parsed `$match`."""
+        search = cls(match.name, match.spec, context=context, score=score)
+        assert context.describe is not None and context.collection is not None
+        return replace(search, made=partial(context.describe, context.collection, match.name, search))
 
 
 def parse_match(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from headrace.errors import CommandError
-from headrace.query.stages.stage import Document, PipelineContext, Stage
+from headrace.query.stages.stage import JOINING, Document, PipelineContext, Stage
 from headrace.values.bson import type_name
 
 
@@ -31,9 +31,6 @@ class ServerStage(Stage):
         if self.made is None:
             raise CommandError(238, f"{self.name} is not available on this server")
         yield from self.made()
-
-
-JOINING: Final = frozenset({"$lookup", "$unionWith"})
 
 
 def parse_server_stage(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:

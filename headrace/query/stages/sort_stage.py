@@ -83,7 +83,7 @@ def parse_sort_stage(name: str, spec: Any, context: PipelineContext) -> tuple[St
         raise CommandError(15973, "the $sort key specification must be an object")
     if not spec:
         raise CommandError(15976, "$sort stage must have at least one sort key")
-    order = parse_sort(spec, context.collation, score=context.text_score, natural=False)
+    order = parse_sort(spec, context.collation, metadata=context.carried, natural=False)
     return (Sort(name, spec, order, memory=context.memory, key=SortedKey(order)),)
 
 

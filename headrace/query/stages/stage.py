@@ -22,9 +22,9 @@ from headrace.time_limit import limited
 
 if TYPE_CHECKING:
     from headrace.query.collation import Collation
+    from headrace.query.document_metadata import DocumentMetadata, Readers
     from headrace.query.match import Predicate
     from headrace.query.match.text_match import TextQuery
-    from headrace.query.text_score import TextScore
 
 Document: TypeAlias = dict[str, Any]
 DocumentFunction: TypeAlias = Callable[[Document], Any]
@@ -41,6 +41,9 @@ class EqualDocuments:
     count: int
 
 
+JOINING: Final = frozenset({"$lookup", "$unionWith"})
+"""The stages whose pipelines begin with the documents of another collection."""
+_NO_METADATA: Final[Readers] = {}
 _GENERATOR: Final = random.Random()
 """The generator of all pipelines: one takes 2.8 KB, which each change stream would hold."""
 
@@ -57,10 +60,10 @@ class PipelineContext:
     None for `{aggregate: 1}`. `in_change_stream`: the stages follow a `$changeStream`. `bound` has the values of
     variables that an outer stage binds for each of its documents. `inside` is the name of the outer stage of a
     sub-pipeline, or empty; `depth` counts the stages around it that read another collection. `generator` is the
-    source of random numbers of `$sample`. `memory` limits what blocking stages hold. `sort_key` returns
-    the evaluator of `{$meta: "sortKey"}`; None where no `$sort` comes before, and after a stage that reads ahead.
-    `text` parses the `$text` of the first stage, and `text_score` is the score after it; None elsewhere.
-    `metadata` has those of a `$geoNear`.
+    source of random numbers of `$sample`. `memory` limits what blocking stages hold. `search_in` returns
+    what parses a search of another collection, `text` parses the `$text` of the first stage; None elsewhere. `carried`
+    is the metadata of documents from a search or a `$geoNear` on, and `sort_key` returns the evaluator of
+    `{$meta: "sortKey"}`; None where no `$sort` comes before, and after a stage that reads ahead.
     """
 
     database: str = ""
@@ -77,17 +80,21 @@ class PipelineContext:
     generator: random.Random = _GENERATOR
     memory: OperationMemory = UNBOUNDED
     sort_key: Callable[[], Evaluate] | None = None
+    search_in: Callable[[str], TextQuery | None] | None = None
     text: TextQuery | None = None
-    text_score: TextScore | None = None
-    metadata: Mapping[str, Evaluate] = field(default_factory=dict)
+    carried: DocumentMetadata | None = None
 
     def parse_context(self) -> ParseContext:
         """The names that an expression in a stage may refer to."""
         constants = less_bound(self.variables, self.bound)
-        return ParseContext(
-            constants, frozenset(self.bound), self.collation, sort_key=self.sort_key,
-            text_score=None if self.text_score is None else self.text_score.reader, metadata=self.metadata,
-        )  # fmt: skip
+        return ParseContext(constants, frozenset(self.bound), self.collation, metadata=self.metadata())
+
+    def metadata(self) -> Readers:
+        """The arguments of `$meta` that documents have a value of."""
+        if self.sort_key is None and self.carried is None:
+            return _NO_METADATA
+        carried = {} if self.carried is None else self.carried.readers()
+        return carried if self.sort_key is None else {**carried, "sortKey": self.sort_key}
 
     def expression(self, value: Any) -> Callable[[Document], Any]:
         """The expression of a value, as a function of a document that returns a value or MISSING."""
@@ -111,15 +118,18 @@ class PipelineContext:
 
         return parse_projection(
             value, kind="aggregate", collation=self.collation, variables=self.variables, bound=self.bound,
-            sort_key=self.sort_key, text_score=None if self.text_score is None else self.text_score.reader,
-            metadata=self.metadata,
+            metadata=self.metadata(),
         )  # fmt: skip
 
     def subpipeline(self, value: Any, inside: str, **changes: Any) -> tuple[Stage, ...]:
         """The stages of a pipeline inside the stage `inside`; `changes` are fields of the context."""
         from headrace.query.pipeline import parse_pipeline  # the table of stages lies between
 
-        inner = replace(self, inside=inside, sort_key=None, text=None, text_score=None, metadata={}, **changes)
+        collection = changes.get("collection")
+        text = None
+        if inside in JOINING and collection is not None and self.search_in is not None:
+            text = self.search_in(collection)
+        inner = replace(self, inside=inside, sort_key=None, text=text, carried=None, **changes)
         return parse_pipeline(value, context=inner)
 
     def joining(self) -> PipelineContext:

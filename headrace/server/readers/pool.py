@@ -291,9 +291,7 @@ class Readers:
         engine, store = self._core.engine, self._core.store
         for name, count in message["metrics"].items():
             engine.count(name, count)
-        for uses, counts in ((store.index_uses, message["indexes"]), (store.id_uses, message["ids"])):
-            for number, count in counts.items():
-                uses[int(number)] += count
+        store.uses.add(message["uses"])
 
     def after_commit(self, number: int, done: Done) -> None:
         """Call `done` once the commit that a reader has read is published: clients see its writes acknowledged first,

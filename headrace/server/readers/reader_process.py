@@ -225,10 +225,7 @@ class ReaderProcess:
             if count != self._reported.get(name) and not name.startswith("commands.")
         }
         self._reported = dict(metrics)
-        uses = [{str(number): count for number, count in of.items()} for of in (store.index_uses, store.id_uses)]
-        store.index_uses.clear()
-        store.id_uses.clear()
-        return {"metrics": counted, "indexes": uses[0], "ids": uses[1]}
+        return {"metrics": counted, "uses": store.uses.taken()}
 
     def _send(self, message: dict[str, Any], payload: bytes = b"") -> None:
         self._socket.sendall(frame(message, payload))
