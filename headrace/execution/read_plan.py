@@ -10,8 +10,9 @@ COLLECTION every document
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from itertools import chain
 from typing import TYPE_CHECKING, Final
@@ -26,7 +27,7 @@ from headrace.execution.plan import Finder
 from headrace.execution.planner.choice import NO_INDEX, Choice
 from headrace.execution.planner.collated_bounds import has_order_of
 from headrace.execution.planner.id_ranges import IdRange
-from headrace.execution.planner.index_access import IndexAccess, Range
+from headrace.execution.planner.index_access import IndexAccess
 from headrace.execution.planner.key_values import key_values, value_at
 from headrace.execution.planner.near_access import NearAccess
 from headrace.execution.planner.plan_cache import CachedPlan
@@ -34,9 +35,11 @@ from headrace.execution.planner.query import Order
 from headrace.execution.planner.several_accesses import Access, OrAccess
 from headrace.execution.planner.trial import RESULT_COUNT
 from headrace.query.document_metadata import MARK
+from headrace.query.match.match_expression import LeafMatchExpression, MatchType
 from headrace.store.catalog import Collection, Index
 from headrace.store.indexes.index_keys import descends
 from headrace.store.view import View, id_bounds
+from headrace.turns import tick
 from headrace.values.bson import decode, encode, encode_in_order
 from headrace.values.bson.elements import find_element
 
@@ -154,7 +157,7 @@ def read(context: CommandContext, plan: ReadPlan) -> Iterator[bytes]:
     if plan.kind is ReadKind.INDEX:
         access = plan.choice.access
         if isinstance(access, IndexAccess) and access.sure and access.between is None and plan.covered is None:
-            matches = _in_parts(context, plan, access, access.sure, wanted)
+            matches = _in_sure_ranges(context, plan, access, wanted)
         else:
             documents = by_index(context, plan, wanted)
             matches = documents if plan.covered is not None else finder.narrowed(lambda: documents)
@@ -190,25 +193,41 @@ def by_index(context: CommandContext, plan: ReadPlan, wanted: int | None) -> Ite
     return plan.scans[0] if len(plan.scans) == 1 else chain.from_iterable(plan.scans)
 
 
-def _in_parts(
-    context: CommandContext, plan: ReadPlan, access: IndexAccess,
-    parts: tuple[tuple[Range, ...], tuple[Range, ...]], wanted: int | None,
-) -> Iterator[bytes]:  # fmt: skip
-    """The matches: those in the first part of the ranges as they are, those in the second if the filter says so."""
+def _in_sure_ranges(
+    context: CommandContext, plan: ReadPlan, access: IndexAccess, wanted: int | None
+) -> Iterator[bytes]:
+    """The matches: documents with keys in sure ranges as they are, the others if the filter says so."""
     collection, finder = plan.collection, plan.finder
-    branches = [replace(access, ranges=ranges) for ranges in parts]
-    plan.scans = sure, others = [index_scans(context, collection, branch, wanted)[0] for branch in branches]
+    ends = list(chain.from_iterable(access.sure))
+    flags: list[bool] = []
+    assert finder.predicate is not None
+    test, node = finder.predicate.test, finder.predicate.node
+    is_region = isinstance(node, LeafMatchExpression) and node.kind is MatchType.GEO
+    raw_test = node.argument.raw_test(node.path) if is_region else None
+
+    def reader(view: View, key: bytes, record: bytes) -> tuple[bytes, bool]:
+        flags.append(bisect_right(ends, key) % 2 == 1)
+        return view.fetch(collection, access.index, record), True
 
     def keep(chunk: list[bytes]) -> list[bytes]:
         """A later batch may read a state in which documents have arrays."""
         now = context.view.collection(collection.namespace)
         indexes = () if now is None else now.indexes
-        if any(index.number == access.index.number and not index.traits for index in indexes):
-            return chunk
-        return list(finder.narrowed(lambda: iter(chunk)))
+        is_sure = any(index.number == access.index.number and not index.traits for index in indexes)
+        known, kept = flags.copy(), []
+        flags.clear()
+        for raw, matches in zip(chunk, known):
+            tick()
+            if not (is_sure and matches):
+                found = None if raw_test is None else raw_test(raw)
+                matches = test(decode(raw)) if found is None else found
+            if matches:
+                kept.append(raw)
+        return kept
 
-    sure.keep = keep
-    return chain(sure, finder.narrowed(lambda: others))
+    (scan,) = plan.scans = index_scans(context, collection, access, wanted, reader)
+    scan.keep = keep
+    return scan
 
 
 def index_scans(

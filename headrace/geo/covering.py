@@ -24,7 +24,7 @@ _WIDTH: Final = 0.94
 _STORED_COUNT: Final = 20
 _STORED_LEVEL: Final = 23
 _QUERY_COUNT: Final = 16
-_CIRCLE_COUNT: Final = 24
+_CIRCLE_COUNT: Final = 48
 
 
 class Cover(NamedTuple):
@@ -67,14 +67,15 @@ def query_cells(area: Geometry | Cap) -> Cover:
 
 def _cover_circle(circle: Cap, count_max: int) -> Cover:
     """Return about `count_max` cells at most that hold all of a circle; the largest are cut first."""
-    about = SphereCells(circle.centre, 1.0)
+    relation = SphereCells(circle.centre, 1.0).relation(circle.radius, _SLACK)
     done: list[Cell] = []
     crossing = deque[Cell]()
 
     def sort_out(cells: Sequence[Cell]) -> None:
         for cell in cells:
-            if about.least(cell) <= circle.radius + _SLACK:
-                (done if about.most(cell) <= circle.radius else crossing).append(cell)
+            is_inside = relation(cell)
+            if is_inside is not None:
+                (done if is_inside else crossing).append(cell)
 
     sort_out(_start((circle.centre, circle.radius), LEAF_LEVEL))
     while crossing and len(done) + len(crossing) + 3 <= count_max and crossing[0].level < LEAF_LEVEL:

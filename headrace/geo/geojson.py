@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from math import isfinite
+from struct import Struct
 from typing import Any, Final
 
 from bson import Decimal128, Int64
@@ -65,6 +66,27 @@ def plain_point(value: dict[str, Any]) -> Vector | None:
     if type(x) is not float or type(y) is not float or not (-180 <= x <= 180 and -90 <= y <= 90):
         return None
     return vector(x, y)
+
+
+_RAW_POINT: Final = b"=\0\0\0\x02type\0\x06\0\0\0Point\0\x04coordinates\0\x1b\0\0\0\x010\0"
+"""How the BSON of a GeoJSON point of two floats begins; the floats follow, with the head of an element in between."""
+_RAW_FLOATS: Final = Struct("<d3xd")
+
+
+def raw_plain_points(name: str) -> Callable[[bytes], Vector | None]:
+    """Return the function that does what `plain_point` does for a field of a raw document, which has an object or an
+    array there. It answers None also where the bytes do not say which element is the field."""
+    field, array = b"\x03" + name.encode() + b"\0", b"\x04" + name.encode() + b"\0"
+    head = field + _RAW_POINT
+
+    def found(raw: bytes) -> Vector | None:
+        at = raw.find(head)
+        if at < 0 or raw.count(field) != 1 or array in raw:
+            return None
+        x, y = _RAW_FLOATS.unpack_from(raw, at + len(head))
+        return vector(x, y) if -180 <= x <= 180 and -90 <= y <= 90 else None
+
+    return found
 
 
 def point_shape(pair: Pair) -> Geometry:

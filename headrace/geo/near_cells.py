@@ -7,7 +7,8 @@ nearest of them.
 
 from __future__ import annotations
 
-from math import asin, sqrt
+from collections.abc import Callable
+from math import asin, cos, pi, sin, sqrt
 from typing import Final
 
 from headrace.geo.cells import FACES, LEAF_LEVEL, Cell, cell_at, ends, signed
@@ -15,6 +16,8 @@ from headrace.geo.sphere import Vector, angle
 
 _ERROR: Final = 1e-12
 """Radians (6 µm) by which a bound may be too large: points are rounded to cells."""
+_ROUNDING: Final = 1e-15
+"""The error of a cosine."""
 
 
 def _in_face(face: int, p: Vector) -> Vector:
@@ -91,6 +94,32 @@ class SphereCells:
         """Return a distance up to which the points of a cell are."""
         middle, radius = cell.circle
         return (angle(self._centre, middle) + radius + _ERROR) * self._unit
+
+    def relation(self, radius: float, slack: float) -> Callable[[Cell], bool | None]:
+        """Return the function that says of a cell that it is within a radius (True), that it may have a point that is
+        not farther than the radius and the slack (False), or none. In radians."""
+        if radius + slack >= pi / 4:
+            return lambda cell: None if self.least(cell) > radius + slack else self.most(cell) <= radius
+        far, near, faces = sin(radius + slack) + _ERROR, cos(radius) + _ROUNDING, self._faces
+
+        def relation(cell: Cell) -> bool | None:
+            face, level, i, j = cell
+            f, u, v = faces[face]
+            if f <= 0:
+                return None if self.least(cell) > radius + slack else False
+            count = 1 << level
+            left, right, low, high = _flat(i / count), _flat((i + 1) / count), _flat(j / count), _flat((j + 1) / count)
+            if left * f - u > far * sqrt(1 + left * left) or u - right * f > far * sqrt(1 + right * right):
+                return None
+            if low * f - v > far * sqrt(1 + low * low) or v - high * f > far * sqrt(1 + high * high):
+                return None
+            for x in (left, right):  # a cell is within a circle if its corners are
+                for y in (low, high):
+                    if f + x * u + y * v < near * sqrt(1 + x * x + y * y):
+                        return False
+            return True
+
+        return relation
 
     def inside(self, cell: Cell) -> float:
         """Return a distance from which on all is that is not in a cell in which the place is."""

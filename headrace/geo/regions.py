@@ -19,6 +19,7 @@ from headrace.geo.geojson import (
     number,
     pair_of,
     plain_point,
+    raw_plain_points,
     stored_shape,
 )
 from headrace.geo.shapes import Cap, Geometry
@@ -71,6 +72,20 @@ class Region:
         except BadGeometry:
             return False
         return self.matches(shape)
+
+    def raw_test(self, path: str) -> Callable[[bytes], bool | None] | None:
+        """Return a test of raw documents with a geometry in a field, which answers None where that is no plain point;
+        None where the test would take long."""
+        area = self.area
+        if self.intersects or not isinstance(area, Cap) or "." in path:
+            return None
+        point_of = raw_plain_points(path)
+
+        def test(raw: bytes) -> bool | None:
+            point = point_of(raw)
+            return None if point is None else area.holds_point(point)
+
+        return test
 
     def matches(self, shape: Geometry) -> bool:
         """Return whether a stored shape matches."""

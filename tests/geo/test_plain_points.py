@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 from bson import Decimal128, Int64
 
+from headrace.geo.geojson import plain_point, raw_plain_points
 from headrace.geo.regions import Region, parse_region
+from headrace.testing.driven import DrivenServer
+from headrace.values.bson import encode
 from tests.geo.test_regions import AT_180, AT_POLE, HOLED, OUTER, SQUARE, line, many, point, polygon, strict
 
 REGIONS: list[dict[str, Any]] = [
@@ -82,3 +85,55 @@ def test_a_point_costs_few_calls() -> None:
     inside, outside = point(3.0, 3.0), point(120.0, 3.0)
     assert calls_of(region, outside) <= 9
     assert calls_of(region, inside) < calls_of(region, in_general(inside)) - 10
+
+
+def test_a_point_is_read_from_the_bytes_of_its_document() -> None:
+    find, spot = raw_plain_points("at"), point(13.4, 52.5)
+    same = find(encode({"_id": 1, "name": "x", "at": spot, "b": {"to": spot}}))
+    assert same == plain_point(spot)
+    for other in (
+        {"at": [13.4, 52.5]}, {"at": [13.4, 52.5], "b": {"at": spot}}, {"at": spot, "b": {"at": spot}},
+        {"at": {"x": 1.0, "y": 2.0}, "b": {"at": spot}}, {"at": {**spot, "name": "x"}}, {"at": point(181.0, 0.0)},
+        {"at": {"type": "Point", "coordinates": [1, 2.0]}}, {"at": {"coordinates": [1.0, 2.0], "type": "Point"}},
+    ):  # fmt: skip
+        assert find(encode(other)) is None, other
+
+
+@pytest.mark.parametrize("key", [{"at": "2dsphere"}, {"a": 1, "at": "2dsphere"}, {"at": "2dsphere", "a": 1}])
+def test_points_in_sure_cells_are_those_that_match(key: dict[str, Any]) -> None:
+    """The same documents as without the index, also once some of them are no points, between two batches too."""
+    random = Random(3)
+    documents: list[dict[str, Any]] = [
+        {"_id": number, "a": number % 2, "at": point(random.uniform(-3, 3), random.uniform(-3, 3))}
+        for number in range(600)
+    ]
+    documents += [
+        {"_id": 600 + number, "a": 1, "at": [number % 3, 0], "b": {"at": point(9.0, 9.0)}} for number in range(9)
+    ]
+    shapes = ({"$centerSphere": [[0.5, 0.5], 0.03]}, {"$geometry": polygon([(-2, -2), (2, -2), (2, 2), (-2, -2)])})
+    with DrivenServer() as at:
+        at.must("t", {"createIndexes": "c", "indexes": [{"key": key, "name": "i"}]})
+        for name in ("c", "plain"):
+            at.must("t", {"insert": name, "documents": documents})
+        for shape in shapes:
+            for spec in (
+                {"at": {"$geoWithin": shape}, "a": 1},
+                {"a": 1, "at": {"$geoWithin": shape}, "_id": {"$gt": 99}},
+            ):
+                found = [
+                    at.must("t", {"find": name, "filter": spec, "batchSize": 1000, "hint": hint})["cursor"][
+                        "firstBatch"
+                    ]
+                    for name, hint in (("c", "i"), ("plain", {"$natural": 1}))
+                ]
+                assert len(found[0]) > 40
+                assert sorted(item["_id"] for item in found[0]) == [item["_id"] for item in found[1]]
+        spec = {"a": 1, "at": {"$geoWithin": shapes[0]}}
+        cursor = at.must("t", {"find": "c", "filter": spec, "batchSize": 2, "hint": "i"})["cursor"]
+        line = {"type": "LineString", "coordinates": [[0.5, 0.5], [50, 50]]}
+        at.must("t", {"update": "c", "updates": [{"q": {}, "u": {"$set": {"at": line}}, "multi": True}]})
+        got: list[dict[str, Any]] = cursor["firstBatch"]
+        while cursor["id"]:
+            cursor = at.must("t", {"getMore": cursor["id"], "collection": "c"})["cursor"]
+            got += cursor["nextBatch"]
+        assert not any(item["at"] == line for item in got)

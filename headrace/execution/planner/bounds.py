@@ -50,8 +50,8 @@ class PathCondition(NamedTuple):
     node: MatchExpression
     is_single: bool = False
     """Whether the intervals hold only where no document has an array on the path."""
-    sure: tuple[Intervals, Intervals] | None = None
-    """The intervals in two parts: in the first, each document that has no array matches."""
+    sure: Intervals | None = None
+    """Those of the intervals in which each document that has no array matches."""
 
 
 def conditions_of(node: MatchExpression) -> list[PathCondition]:

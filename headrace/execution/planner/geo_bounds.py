@@ -11,7 +11,7 @@ that does not reach 180 degrees or a pole bounds these, too. Without one the ind
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from bson import Int64
 
@@ -49,7 +49,7 @@ def _on_cells(index: Index, condition: PathCondition) -> PathCondition:
         cover = node.argument.cover()
         intervals = cell_intervals([*cover.inside, *cover.crossing], with_shapes=bool(index.traits))
         if cover.inside and not index.traits and condition.element is None:
-            sure = cell_intervals(cover.inside, with_shapes=False), cell_intervals(cover.crossing, with_shapes=False)
+            sure = cell_intervals(cover.inside, with_shapes=False)
     return condition._replace(intervals=intervals, is_exact=False, sure=sure)
 
 
@@ -60,8 +60,8 @@ def _square_intervals(index: Index, box: Box) -> Intervals:
     grid = Grid.of(index.spec)
     made = []
     for square in grid.covering(box):
-        first, last = [Int64(number) for number in grid.numbers(square)]
-        made.append(Interval(End(encode_value(first), first), End(encode_value(last), last)))
+        first, last = grid.numbers(square)
+        made.append(_between(Int64(first), Int64(last)))
     return union(made)
 
 
@@ -69,12 +69,22 @@ def cell_intervals(numbers: Sequence[int], *, with_shapes: bool) -> Intervals:
     """Return the ranges of all cells within some, and with `with_shapes` of those that they are in."""
     from headrace.geo.cells import ancestors, ends, signed
 
-    made = []
-    around: set[int] = set()
-    for number in numbers:
-        first, last = [Int64(signed(end)) for end in ends(number)]
-        made.append(Interval(End(encode_value(first), first), End(encode_value(last), last)))
-        if with_shapes:
-            around.update(ancestors(number))
-    made += [point(Int64(signed(number))) for number in around]
-    return union(made)
+    spans: list[tuple[int, int]] = []
+    for first, last in sorted([(signed(first), signed(last)) for first, last in map(ends, numbers)]):
+        if spans and first <= spans[-1][1] + _NEXT:
+            spans[-1] = spans[-1][0], max(last, spans[-1][1])
+        else:
+            spans.append((first, last))
+    made = [_between(Int64(first), Int64(last)) for first, last in spans]
+    if not with_shapes:
+        return made
+    around = {around for number in numbers for around in ancestors(number)}
+    return union([*made, *(point(Int64(signed(number))) for number in around)])
+
+
+_NEXT: Final = 2
+"""From the number of a leaf to that of the next."""
+
+
+def _between(first: Int64, last: Int64) -> Interval:
+    return Interval(End(encode_value(first), first), End(encode_value(last), last))

@@ -74,8 +74,8 @@ class IndexAccess:
     """Whether each key in the bounds is of a document that matches, where no field that has bounds has had an array."""
     skip: Skip | None = None
     """Says whether a key in the ranges is in the bounds; None: all are."""
-    sure: tuple[tuple[Range, ...], tuple[Range, ...]] | None = None
-    """The ranges in two parts: each key in the first is of a document that matches. None: in none that is so."""
+    sure: tuple[Range, ...] = ()
+    """Those of the ranges in which each key is of a document that matches, where the filter is to say it of others."""
 
     @property
     def branches(self) -> tuple[IndexAccess, ...]:
@@ -136,25 +136,22 @@ def index_access(
     is_all = is_complete and len(used) == len(conditions)
     says_all = is_all and all(condition.is_exact for condition in conditions)
     skip = skip_of(index, bounds, conditions)
-    sure = _sure(index, bounds, conditions) if is_all and are_whole and skip is None and direction is None else None
+    sure = _sure(index, bounds, conditions) if is_all and are_whole and skip is None else ()
     return IndexAccess(
         index, tuple(bounds), tuple(reversed(ranges) if backward else ranges), backward, direction is not None,
         says_all and are_whole and not index.traits, point_count, says_all=says_all, skip=skip, sure=sure,
     )  # fmt: skip
 
 
-def _sure(
-    index: Index, bounds: Sequence[Intervals | None], conditions: Sequence[PathCondition]
-) -> tuple[tuple[Range, ...], tuple[Range, ...]] | None:
-    """The ranges in two parts, where one condition says this of its intervals, and the others are exact."""
+def _sure(index: Index, bounds: Sequence[Intervals | None], conditions: Sequence[PathCondition]) -> tuple[Range, ...]:
+    """The ranges in which all matches, where one condition says this of some intervals, and the others are exact."""
     doubtful = [condition for condition in conditions if not condition.is_exact]
     if len(doubtful) != 1 or doubtful[0].sure is None or index.traits:
-        return None
+        return ()
     place = list(index.spec["key"]).index(doubtful[0].path)
     if sum(condition.path == doubtful[0].path for condition in conditions) > 1:
-        return None
-    parts = [ranges_of(index, [*bounds[:place], part, *bounds[place + 1 :]]) for part in doubtful[0].sure]
-    return tuple(parts[0]), tuple(parts[1])
+        return ()
+    return tuple(ranges_of(index, [*bounds[:place], doubtful[0].sure, *bounds[place + 1 :]]))
 
 
 def skip_of(index: Index, bounds: Sequence[Intervals | None], conditions: Sequence[PathCondition]) -> Skip | None:
