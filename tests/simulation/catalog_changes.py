@@ -5,7 +5,17 @@ from __future__ import annotations
 from typing import Any, Final
 
 from tests.simulation.language import Document, matches
-from tests.simulation.model import Finding, ModelCollection, ModelView, State, collection_of, index_keys
+from tests.simulation.measurements import SERIES
+from tests.simulation.model import (
+    Finding,
+    ModelCollection,
+    ModelView,
+    State,
+    behind,
+    collection_of,
+    index_keys,
+    is_series,
+)
 from tests.simulation.reads import split
 from tests.simulation.world import ENDED, Pending
 
@@ -66,7 +76,7 @@ def _was_changed(op: Document, possible: list[State], reply: Document) -> bool:
 def _was_built(op: Document, possible: list[State]) -> bool:
     """Whether each index was there at some time: another one may be dropped, or the collection renamed, beside a
     build."""
-    uuids = [there.uuid for state in possible if (there := collection_of(state, op["ns"])) is not None]
+    uuids = [there.uuid for state in possible if (there := behind(state, op["ns"])) is not None]
     return op["do"] == "createIndexes" and all(
         any(
             there.uuid in uuids and spec["name"] in there.indexes
@@ -80,8 +90,10 @@ def _was_built(op: Document, possible: list[State]) -> bool:
 
 def _is_done(op: Document, state: State) -> bool:
     kind, there = op["do"], state.get(op["ns"])
+    if is_series(state, op["ns"]) and kind != "drop":
+        there = behind(state, op["ns"])
     if kind == "create":
-        return isinstance(there, ModelCollection)
+        return isinstance(there, ModelCollection) and ("timeseries" in op["options"]) == is_series(state, op["ns"])
     if kind == "createView":
         return there == ModelView(op["on"], op["pipeline"])
     if kind == "drop":
@@ -102,6 +114,12 @@ def _is_done(op: Document, state: State) -> bool:
 
 
 def _is_modified(options: Document, there: ModelCollection) -> bool:
+    if "expireAfterSeconds" in options:
+        return there.expires_seconds == (
+            None if options["expireAfterSeconds"] == "off" else options["expireAfterSeconds"]
+        )
+    if "timeseries" in options:
+        return True
     if "validator" in options:
         return there.validator == (options["validator"] or None)
     if "changeStreamPreAndPostImages" in options:
@@ -113,6 +131,10 @@ def _is_modified(options: Document, there: ModelCollection) -> bool:
 
 def _may_fail(op: Document, state: State, code: int) -> bool:
     kind, there = op["do"], state.get(op["ns"])
+    if op["ns"] == SERIES and kind != "create":
+        there = behind(state, SERIES)
+        if code == 72 and kind == "collMod":  # buckets that are longer, or no time series
+            return there is not None and ("timeseries" in op["options"] or not is_series(state, SERIES))
     if code == 20:
         return bool(op["ns"] == op.get("to"))
     if code == 26:

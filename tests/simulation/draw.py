@@ -7,6 +7,7 @@ from random import Random
 from typing import Any, Final
 
 from tests.simulation.language import Document
+from tests.simulation.measurements import SERIES
 from tests.simulation.reads import CAPPED
 from tests.simulation.streams import FILTERS
 from tests.simulation.world import EPOCH
@@ -33,6 +34,14 @@ INDEXES: Final[dict[str, Document]] = {
     "u_1": {"key": {"u": 1}, "unique": True, "sparse": True},
     "u_1_a_1": {"key": {"u": 1, "a": 1}, "unique": True},
 }
+SERIES_INDEXES: Final[dict[str, Document]] = {
+    "a_1": {"key": {"a": 1}},
+    "t_-1_a_1": {"key": {"t": -1, "a": 1}},
+    "t_1_first": {"key": {"t": 1}},
+}
+SERIES_OPTIONS: Final[tuple[Document, ...]] = (
+    {"granularity": "seconds"}, {"granularity": "minutes"}, {"bucketMaxSpanSeconds": 100, "bucketRoundingSeconds": 100},
+)  # fmt: skip
 HINTED: Final = ("a_1", "a_1_n_-1", "b_1", "s_1_a_1")
 
 
@@ -68,8 +77,15 @@ class Draw:
         if self.chance(0.3):
             made["u"] = random.randrange(12)
         if self.chance(0.2):
-            made["t"] = START + timedelta(seconds=random.randrange(0, 600))
+            made["t"] = self._time()
         return made
+
+    def _time(self) -> datetime:
+        return START + timedelta(seconds=self.random.randrange(0, 600))
+
+    def measurement(self) -> Document:
+        """A document of the time series, whose `_id` nothing else has."""
+        return {**self.document(is_new=True), "t": self._time()}
 
     def filter(self) -> Document:
         """A filter, by zero to three fields."""
@@ -80,7 +96,7 @@ class Draw:
             return {"_id": self._key_condition()}
         if self.chance(0.08):
             return {"$or": [{"a": random.randrange(4)}, {"s": random.choice("xy")}]}
-        names = random.sample(("a", "b", "n", "p", "s", "d.e", "u"), random.choice((1, 1, 2, 2, 3)))
+        names = random.sample(("a", "b", "n", "p", "s", "t", "d.e", "u"), random.choice((1, 1, 2, 2, 3)))
         return {name: self._condition(name) for name in names}
 
     def _key_condition(self) -> Any:
@@ -101,6 +117,10 @@ class Draw:
             return {"$geoWithin": random.choice(({"$box": box}, {"$centerSphere": [[x, y], 0.03]}))}
         if name == "s":
             return random.choice(("x", "y", {"$gte": "y"}))
+        if name == "t":
+            first = self._time()
+            between = {"$gt": first, "$lte": first + timedelta(seconds=90)}
+            return random.choice(({"$gte": first}, {"$lt": first}, between, between))
         value = random.randrange(10 if name in ("n", "u") else 4)
         return random.choice((
             value, value, value, {"$gte": value}, {"$lt": value}, {"$gt": value, "$lte": value + 3},
@@ -132,18 +152,24 @@ class Draw:
     def read(self) -> Document:
         """A read by some access path."""
         random = self.random
-        namespace = random.choice((*NAMESPACES, *VIEWS, CAPPED))
+        namespace = random.choice((*NAMESPACES, *VIEWS, CAPPED, SERIES, SERIES))
         base = {"ns": namespace, "calm": self.chance(0.4)}
         kind = random.choice(("find",) * 10 + ("count",) * 3 + ("distinct",) * 2 + ("aggregate",) * 3 + ("list",))
         if kind == "list":
-            return {**base, "do": random.choice(("listCollections", "listIndexes")), "ns": random.choice(NAMESPACES)}
+            return {
+                **base,
+                "do": random.choice(("listCollections", "listIndexes")),
+                "ns": random.choice((*NAMESPACES, SERIES)),
+            }
         base["filter"] = self.filter()
+        if namespace == SERIES and self.chance(0.5):
+            base["filter"] = {"t": self._condition("t"), **({"a": self._condition("a")} if self.chance(0.5) else {})}
         if kind == "count":
             return {**base, "do": "count"}
         if kind in ("aggregate", "distinct"):
             made = self._aggregate_or_distinct(base, is_distinct=kind == "distinct")
             return {**made, "batch": random.choice((None, 1, 2, 3))} if kind == "aggregate" else made
-        return self._find(base, is_view=namespace in VIEWS)
+        return self._find(base, is_view=namespace in (*VIEWS, SERIES))
 
     def _aggregate_or_distinct(self, base: Document, *, is_distinct: bool = False) -> Document:
         random = self.random
@@ -152,7 +178,7 @@ class Draw:
         stage = random.choice(("count", "group", "group", "lookup", "lookup", "union", "union group"))
         made = {**base, "do": "aggregate", "stage": stage, "key": random.choice(("a", "n", "s"))}
         if stage in ("lookup", "union", "union group"):
-            made["from"] = base["ns"].partition(".")[0] + random.choice((".x", ".y", ".v"))
+            made["from"] = base["ns"].partition(".")[0] + random.choice((".x", ".y", ".v", ".m"))
         return made
 
     def _find(self, base: Document, *, is_view: bool) -> Document:
@@ -178,6 +204,8 @@ class Draw:
         random = self.random
         if self.chance(0.1):
             return self.capped_insert()
+        if self.chance(0.25):
+            return self.series_write()
         kind = random.choice(("insert",) * 5 + ("update",) * 5 + ("delete",) * 2 + ("findAndModify",) * 2)
         base: Document = {"do": kind, "ns": random.choice(NAMESPACES), "calm": self.chance(0.7)}
         retries = self.chance(0.25)
@@ -207,6 +235,20 @@ class Draw:
         return {"do": "insert", "ns": CAPPED, "calm": self.chance(0.5), "documents": documents,
                 "ordered": self.chance(0.5)}  # fmt: skip
 
+    def series_write(self) -> Document:
+        """An insert of measurements, a delete of some, or an update of their source."""
+        random = self.random
+        kind = random.choice(("insert",) * 6 + ("delete", "update"))
+        base: Document = {"do": kind, "ns": SERIES, "calm": self.chance(0.5)}
+        if kind == "insert":
+            documents = [self.measurement() for _ in range(random.choice((1, 1, 2, 4, 20)))]
+            made = {**base, "documents": documents, "ordered": self.chance(0.5)}
+            return {**made, "retry": True} if self.chance(0.3) else made
+        if kind == "delete":
+            return {**base, "filter": {**self.filter(), "t": self._condition("t")}, "multi": self.chance(0.5)}
+        source = {"a": random.choice((random.randrange(4), {"$gte": random.randrange(3)}, None))}
+        return {**base, "filter": source, "change": {"$set": {"a": random.randrange(4)}}, "multi": True}
+
     def tail(self) -> Document:
         """A tailable cursor to open."""
         random = self.random
@@ -220,6 +262,8 @@ class Draw:
         random = self.random
         if self.chance(0.06):
             return self.capped_create() if self.chance(0.7) else {"do": "drop", "ns": CAPPED, "calm": self.chance(0.5)}
+        if self.chance(0.12):
+            return self._series_change()
         kind = random.choice(
             ("createIndexes",) * 8 + ("dropIndexes",) * 5 + ("collMod",) * 4 + ("create",) * 2
             + ("createView",) * 2 + ("drop",) + ("renameCollection",) + ("dropView",)
@@ -247,6 +291,33 @@ class Draw:
         """A capped collection."""
         options = {"capped": True, "size": 4096, "max": self.random.choice((3, 5))}
         return {"do": "create", "ns": CAPPED, "options": options, "calm": self.chance(0.5)}
+
+    def series_create(self) -> Document:
+        """A time series."""
+        options: Document = {"timeseries": {"timeField": "t", "metaField": "a", **self.random.choice(SERIES_OPTIONS)}}
+        if self.chance(0.4):
+            options["expireAfterSeconds"] = self.random.choice((60, 600))
+        return {"do": "create", "ns": SERIES, "options": options, "calm": self.chance(0.5)}
+
+    def _series_change(self) -> Document:
+        random = self.random
+        base: Document = {"ns": SERIES, "calm": self.chance(0.5)}
+        kind = random.choice(("create",) * 3 + ("createIndexes",) * 3 + ("collMod",) * 2 + ("drop", "dropIndexes"))
+        if kind == "create":
+            return self.series_create()
+        if kind == "createIndexes":
+            name = random.choice(sorted(SERIES_INDEXES))
+            return {**base, "do": kind, "indexes": [{**SERIES_INDEXES[name], "name": name}]}
+        if kind == "dropIndexes":
+            return {**base, "do": kind, "index": random.choice((*SERIES_INDEXES, "a_1_t_1"))}
+        if kind == "collMod":
+            changes = (
+                {"timeseries": {"granularity": "minutes"}},
+                {"expireAfterSeconds": 60},
+                {"expireAfterSeconds": "off"},
+            )
+            return {**base, "do": kind, "options": random.choice(changes)}
+        return {**base, "do": "drop"}
 
     def builds(self) -> Document:
         """Some indexes to build."""

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import bson
 
 from tests.simulation.language import MISSING, Document, matches, value_at
+from tests.simulation.measurements import BUCKETS, SERIES, UNPACK, unpacked
 
 INTERNAL: Final = ("admin", "config", "local")
 
@@ -39,6 +40,8 @@ class ModelCollection:
     images: bool = False
     count_max: int | None = None
     """How many documents it holds, where it is capped."""
+    expires_seconds: int | None = None
+    """After how many seconds the buckets of a time series expire."""
 
 
 class ModelView(NamedTuple):
@@ -76,6 +79,16 @@ def collection_of(state: State, namespace: str) -> ModelCollection | None:
     return there if isinstance(there, ModelCollection) else None
 
 
+def is_series(state: State, namespace: str) -> bool:
+    """Whether a namespace is a time series in a state."""
+    return namespace == SERIES and isinstance(state.get(namespace), ModelView)
+
+
+def behind(state: State, namespace: str) -> ModelCollection | None:
+    """The collection that has the indexes and options of a namespace: the buckets of a time series."""
+    return collection_of(state, BUCKETS if is_series(state, namespace) else namespace)
+
+
 def documents_of(state: State, namespace: str) -> list[Document]:
     """The documents that a find without a filter returns, of a view too, in natural order."""
     there = state.get(namespace)
@@ -86,7 +99,10 @@ def documents_of(state: State, namespace: str) -> list[Document]:
     database = namespace.partition(".")[0]
     documents = documents_of(state, f"{database}.{there.on}")
     for stage in there.pipeline:
-        documents = [document for document in documents if matches(document, stage["$match"])]
+        if UNPACK in stage:
+            documents = unpacked(stage, documents)
+        else:
+            documents = [document for document in documents if matches(document, stage["$match"])]
     return documents
 
 
@@ -196,8 +212,9 @@ def _command(state: State, database: str, entry: Document) -> list[Event]:
         images = o.get("changeStreamPreAndPostImages", {}).get("enabled", False)
         count_max = o.get("max") if o.get("capped") else None
         state[namespace] = ModelCollection(
-            entry["ui"], validator=o.get("validator"), images=images, count_max=count_max
-        )
+            entry["ui"], validator=o.get("validator"), images=images, count_max=count_max,
+            expires_seconds=o.get("expireAfterSeconds"),
+        )  # fmt: skip
         return [Event("create", namespace)]
     if name == "drop":
         if state.pop(namespace, None) is None:
@@ -230,6 +247,9 @@ def _changed(collection: ModelCollection, name: str, o: Document) -> ModelCollec
             indexes[spec["name"]] = {**spec, **given}
         if "validator" in o:
             collection = replace(collection, validator=o["validator"] or None)
+        if "expireAfterSeconds" in o:
+            seconds = o["expireAfterSeconds"]
+            collection = replace(collection, expires_seconds=None if seconds == "off" else seconds)
         if "changeStreamPreAndPostImages" in o:
             collection = replace(collection, images=o["changeStreamPreAndPostImages"]["enabled"])
     else:

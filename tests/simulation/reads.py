@@ -13,7 +13,16 @@ from typing import Any, Final
 
 from tests.simulation import language
 from tests.simulation.language import Document, frozen, matches, ordered, projected
-from tests.simulation.model import Finding, ModelCollection, ModelView, State, collection_of, documents_of
+from tests.simulation.model import (
+    Finding,
+    ModelCollection,
+    ModelView,
+    State,
+    behind,
+    collection_of,
+    documents_of,
+    is_series,
+)
 
 CAPPED: Final = "a.c"
 """The namespace of the capped collection, which transactions do not write to."""
@@ -81,11 +90,12 @@ def answer_in(op: Document, state: State) -> Any:
         named = [name[len(prefix) :] for name in state if name.startswith(prefix)]
         return sorted(name for name in named if not name.startswith("system."))
     if kind == "listIndexes":
-        collection = collection_of(state, namespace)
+        collection = behind(state, namespace)
         if collection is None:
             return None
         building = [spec["name"] for specs in collection.builds.values() for spec in specs]
-        return sorted(["_id_", *collection.indexes, *building])
+        first = [] if is_series(state, namespace) else ["_id_"]
+        return sorted([*first, *collection.indexes, *building])
     hint = op.get("hint")
     if isinstance(hint, str):
         collection = collection_of(state, namespace)

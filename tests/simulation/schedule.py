@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tests.simulation.draw import Draw
 from tests.simulation.language import Document
+from tests.simulation.measurements import SERIES
 from tests.simulation.model import collection_of
 from tests.simulation.reads import CAPPED
 
@@ -36,7 +37,16 @@ class Schedule:
             steps.append(("start", number, {**self._draw.inserts(8), "ns": namespace}))
             steps += [("begin",), ("run", number), *commit]
         capped = {**self._draw.capped_create(), "calm": True}
-        steps += [("start", builder, capped), ("begin",), ("run", builder), *commit]
+        series = {**self._draw.series_create(), "calm": True}
+        for create in (capped, series):
+            steps += [("start", builder, create), ("begin",), ("run", builder), *commit]
+        filled = {
+            "do": "insert",
+            "ns": SERIES,
+            "documents": [self._draw.measurement() for _ in range(12)],
+            "calm": True,
+        }
+        steps += [("start", writers[0], filled), ("begin",), ("run", writers[0]), *commit]
         for _ in range(2):
             steps.append(("start", builder, {**self._draw.builds(), "calm": True}))
             steps += [("begin",), ("run", builder), *commit]

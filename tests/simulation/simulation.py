@@ -21,7 +21,7 @@ from bson import Binary, Int64
 from headrace import limits
 from tests.simulation import catalog_changes, reads, writes
 from tests.simulation.language import Document
-from tests.simulation.model import Finding, collection_of
+from tests.simulation.model import Finding, collection_of, is_series
 from tests.simulation.schedule import Schedule, Step
 from tests.simulation.streams import Stream
 from tests.simulation.tails import Tail
@@ -559,10 +559,12 @@ class Simulation:
         """Raise `Finding` where what is stored is not what the model has."""
         world = self.world
         for namespace in sorted(world.state):
-            if collection_of(world.state, namespace) is None or ".system." in namespace:
+            is_view = collection_of(world.state, namespace) is None and not is_series(world.state, namespace)
+            if is_view or ".system." in namespace:
                 continue
+            hint = None if is_series(world.state, namespace) else {"$natural": 1}
             for op in (
-                {"do": "find", "ns": namespace, "filter": {}, "hint": {"$natural": 1}, "calm": True},
+                {"do": "find", "ns": namespace, "filter": {}, "hint": hint, "calm": True},
                 {"do": "count", "ns": namespace, "filter": {}, "calm": True},
                 {"do": "listIndexes", "ns": namespace, "calm": True},
                 {"do": "listCollections", "ns": namespace, "calm": True},

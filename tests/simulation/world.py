@@ -522,8 +522,13 @@ class World:
             if job.name != "ttl" or event.kind != "delete":
                 raise Finding("job", f"{job.name} has made {event}")
             collection: Any = before[event.namespace]
-            times = [spec["expireAfterSeconds"] for spec in collection.indexes.values() if "expireAfterSeconds" in spec]
             assert event.before is not None
+            if collection.expires_seconds is not None:
+                last_ms = milliseconds(event.before["control"]["max"]["t"])
+                if last_ms + 1000 * collection.expires_seconds > job.began_ms:
+                    raise Finding("job", f"TTL has deleted a bucket that has not expired: {event}")
+                continue
+            times = [spec["expireAfterSeconds"] for spec in collection.indexes.values() if "expireAfterSeconds" in spec]
             at_ms = milliseconds(event.before["t"]) if "t" in event.before else None
             if at_ms is None or not any(at_ms + 1000 * seconds <= job.began_ms for seconds in times):
                 raise Finding("job", f"TTL has deleted a document that has not expired: {event}")

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from tests.simulation.language import Document, changes, frozen, matches, ordered, updated, upserted
-from tests.simulation.model import Event, Finding, ModelView, State, collection_of, index_keys
+from tests.simulation.measurements import BUCKETS, SERIES, Turn, problem_of
+from tests.simulation.model import Event, Finding, ModelView, State, collection_of, documents_of, index_keys, is_series
 from tests.simulation.reads import shape, split, steady
 from tests.simulation.world import COMMIT_FAILED, ENDED, Pending
 
@@ -41,7 +42,7 @@ class Explanation:
     def __init__(self, op: Document, pending: Pending, reply: Document, states: list[State]) -> None:
         self.op = op
         self.reply = reply
-        turns = pending.turns
+        self.turns = turns = pending.turns
         between = states[turns[0].since :] if len(turns) > 1 else []
         self.states = [*[turn.before for turn in turns], *between, *[turn.after for turn in turns]]
         """All states that it may have seen, not in order, the first one first."""
@@ -54,6 +55,9 @@ class Explanation:
 
     def check(self) -> None:
         """Raise `Finding` where the changes or the reply cannot be explained."""
+        if self.op["ns"] == SERIES:
+            self._check_measurements()
+            return
         if any(event.namespace != self.op["ns"] for event in self.events):
             self.fail("a change elsewhere")
         if self.reply["ok"] != 1.0:
@@ -63,6 +67,27 @@ class Explanation:
         {"insert": self._insert, "update": self._update, "delete": self._delete, "findAndModify": self._modify}[
             self.op["do"]
         ]()
+
+    def _check_measurements(self) -> None:
+        if any(event.namespace not in (BUCKETS, SERIES) for event in self.events):
+            self.fail("a change elsewhere")
+        for error in (*([self.reply] if self.reply["ok"] != 1.0 else []), *self.reply.get("writeErrors", ())):
+            half_dropped = error["code"] == 26 and any(
+                is_series(state, SERIES) and BUCKETS not in state for state in self.states
+            )  # by dropDatabase, which may pause between two collections
+            if error["code"] not in ENDED and not half_dropped and not self._has_lost_its_collection(error["code"]):
+                self.fail(f"the error {error['code']} is not explained")
+        try:
+            turns = [Turn(documents_of(turn.before, SERIES), documents_of(turn.after, SERIES)) for turn in self.turns]
+        except ValueError as error:
+            self.fail(str(error))
+        steady = [] if self.op["do"] == "insert" else self._steady()
+        problem = problem_of(self.op, turns, self.reply, steady)
+        if problem is not None:
+            self.fail(problem)
+
+    def _has_lost_its_collection(self, code: int) -> bool:
+        return code == 175 and len({frozen_shape(self.op, state) for state in self.states}) > 1
 
     @property
     def _failed(self) -> bool:
@@ -198,10 +223,9 @@ class Explanation:
         return [document for document in documents if matches(document, self.op["filter"])]
 
     def _explain_error(self, code: int, index: int = 0) -> None:
-        if not any(self._may_fail(state, code, index) for state in self.states):
-            changed = code == 175 and len({frozen_shape(self.op, state) for state in self.states}) > 1
-            if not changed and code not in ENDED:
-                self.fail(f"the error {code} is not explained")
+        is_explained = code in ENDED or any(self._may_fail(state, code, index) for state in self.states)
+        if not is_explained and not self._has_lost_its_collection(code):
+            self.fail(f"the error {code} is not explained")
 
     def _may_fail(self, state: State, code: int, index: int) -> bool:
         namespace = self.op["ns"]

@@ -51,7 +51,7 @@ class PathCondition(NamedTuple):
     is_single: bool = False
     """Whether the intervals hold only where no document has an array on the path."""
     sure: Intervals | None = None
-    """Those of the intervals in which each document that has no array matches."""
+    """Intervals among them in which each document that has no array matches."""
 
 
 def conditions_of(node: MatchExpression) -> list[PathCondition]:

@@ -75,7 +75,7 @@ class IndexAccess:
     skip: Skip | None = None
     """Says whether a key in the ranges is in the bounds; None: all are."""
     sure: tuple[Range, ...] = ()
-    """Those of the ranges in which each key is of a document that matches, where the filter is to say it of others."""
+    """Ranges among them in which each key is of a document that matches; the filter says it of the others."""
 
     @property
     def branches(self) -> tuple[IndexAccess, ...]:

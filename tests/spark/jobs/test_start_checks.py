@@ -361,14 +361,11 @@ def test_a_copy_into_the_source_itself_is_refused(
         check_job(job)
 
 
-@pytest.mark.parametrize(
-    ("kind", "source", "message"),
-    [
-        ("mirror", {"startingPosition": "latest"}, "what is there already would be missing"),
-        ("history", {"startingPosition": "latest"}, "what is there already would be missing"),
-        ("history", {"fullDocument": "updateLookup"}, "the document as it is later"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "source", "message"), [
+    ("mirror", {"startingPosition": "latest"}, "what is there already would be missing"),
+    ("history", {"startingPosition": "latest"}, "what is there already would be missing"),
+    ("history", {"fullDocument": "updateLookup"}, "the document as it is later"),
+])  # fmt: skip
 def test_what_would_begin_or_become_wrong_is_refused(
     tmp_path: Path, kind: str, source: dict[str, Any], message: str
 ) -> None:
@@ -380,11 +377,13 @@ def test_a_capped_collection_a_view_and_a_time_series_are_no_source(server: head
     with MongoClient[dict[str, Any]](server.uri) as client:
         client.d.create_collection("capped", capped=True, size=4096)
         client.d.create_collection("view", viewOn="c", pipeline=[])
+        client.d.create_collection("series", timeseries={"timeField": "t"})
     begin(job_of(server.uri, tmp_path, SINKS[0], collection="capped", checkpoint="capped"))
     with pytest.raises(JobError, match=r"mirror: d\.capped is a capped collection"):
         begin(job_of(server.uri, tmp_path, SINKS[2], collection="capped"))
-    with pytest.raises(JobError, match=r"d\.view is a view, which has no change stream"):
-        begin(job_of(server.uri, tmp_path, SINKS[0], collection="view"))
+    for name, kind in (("view", "a view"), ("series", "a time-series collection")):
+        (line,) = problems(job_of(server.uri, tmp_path, SINKS[0], collection=name, checkpoint=name))
+        assert f"d.{name} is {kind}, which has no change stream" in line
 
 
 def test_a_server_that_does_not_answer_is_named_within_seconds(tmp_path: Path) -> None:

@@ -93,3 +93,43 @@ def test_masked_typed_tables_are_equal_to_the_collection(spark: SparkSession, tm
     assert (rows[2]["address_zip"], rows[2]["address_city"], rows[2]["sum"]) == ("01", "Oslo", None)
     assert loads(rows[2]["_rest"])["cards"] == [{"number": None}, {"number": None, "n": 0.5}]
     assert "internal" not in DeltaTable(str(tmp_path / "history")).to_pyarrow_table().column_names
+
+
+def geometries() -> list[Any]:
+    """A geometry of every kind, as GeoJSON or as a pair."""
+    ring = [[0, 0], [2.5, 0], [2, 2], [0, 0]]
+    shapes: list[tuple[str, Any]] = [
+        ("Point", [13.4, 52.5]), ("LineString", ring[:2]), ("Polygon", [ring]), ("MultiPoint", ring[:2]),
+        ("MultiLineString", [ring[:2]]), ("MultiPolygon", [[ring]]),
+    ]  # fmt: skip
+    made: list[Any] = [{"type": kind, "coordinates": coordinates} for kind, coordinates in shapes]
+    return [*made, {"type": "GeometryCollection", "geometries": made[:2]}, [1, 2.5], {"lng": 1, "lat": 2}, None]
+
+
+def test_typed_tables_hold_geometries(spark: SparkSession, tmp_path: Path) -> None:
+    with headrace.Server() as server, MongoClient[dict[str, Any]](server.uri) as client:
+        places = client.shop.create_collection("orders", changeStreamPreAndPostImages={"enabled": True})
+        places.create_index([("at", "2dsphere"), ("name", 1)], sparse=True)
+        kinds = geometries()
+        places.insert_many([{"_id": number, "name": "x", "at": shape} for number, shape in enumerate(kinds)])
+        given = {
+            "checkpoint": "checkpoint", "trigger": {"availableNow": True},
+            "source": {"uri": server.uri, "database": "shop", "collection": "orders", "startingPosition": "snapshot",
+                       "fullDocumentBeforeChange": "whenAvailable"},
+            "sink": [
+                {"kind": "mirror", "path": "mirror", "schema": "infer", "flatten": ["at"]},
+                {"kind": "history", "path": "history", "schema": "infer"},
+                {"kind": "changes", "path": "changes", "schema": "infer"},
+            ],
+        }  # fmt: skip
+        job = parse_job(given, "places", tmp_path)
+        run_job(job, session=spark, report=lambda line: None)
+        for number, shape in enumerate(reversed(kinds)):
+            places.update_one({"_id": number}, {"$set": {"at": shape}})
+        places.update_one({"at": {"$geoWithin": {"$centerSphere": [[13.4, 52.5], 0.001]}}}, {"$set": {"name": "here"}})
+        run_job(job, session=spark, report=lambda line: None)
+        assert [(each.sink.split()[0], each.equal) for each in verify_job(job)] == [
+            ("mirror", True), ("history", True), ("changes", True),
+        ]  # fmt: skip
+        rows = {row["_id"]: row for row in DeltaTable(str(tmp_path / "mirror")).to_pyarrow_table().to_pylist()}
+        assert len(rows) == len(kinds) and rows[9]["name"] == "here"
