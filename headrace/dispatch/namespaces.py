@@ -16,7 +16,7 @@ from headrace.dispatch.generic_arguments import ENCRYPTION, TIME_SERIES
 from headrace.dispatch.reply import write_errors
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
-from headrace.query.expressions.numbers import to_long
+from headrace.query.expressions.numbers import NUMBERS, double_of, to_long
 from headrace.store.catalog import Collection
 from headrace.values.bson import decode, first_element, type_name, value_of
 
@@ -38,6 +38,14 @@ def check_database(name: str) -> str:
     if not name or len(name.encode()) > limits.DATABASE_NAME_BYTES_MAX or _DATABASE_REFUSED & set(name):
         raise CommandError(73, f"Invalid database name: '{name}'")
     return name
+
+
+def check_without_collection(name: Any) -> None:
+    """Raise 73 or 2 unless what stands for a collection's name in an aggregation is the number 1."""
+    if type(name) not in NUMBERS:
+        raise CommandError(73, f"collection name has invalid type {type_name(name)}")
+    if double_of(name) != 1:
+        raise CommandError(2, "The 'aggregate' field must specify a collection name or 1")
 
 
 @lru_cache(4096)

@@ -11,7 +11,7 @@ from headrace.cursors.change_cursor import ChangeCursor
 from headrace.dispatch import reply
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import BATCH_SIZE, READ_CONCERN
-from headrace.dispatch.namespaces import check_database, check_namespace
+from headrace.dispatch.namespaces import check_database, check_namespace, check_without_collection
 from headrace.dispatch.request import Request
 from headrace.errors import AnsweredError, CommandError
 from headrace.execution.batches import register
@@ -103,8 +103,7 @@ def stream_spec(context: CommandContext, request: Request, pipeline: list[dict[s
         coll = name
     else:
         check_database(request.db)
-        if isinstance(name, bool) or name != 1:
-            raise CommandError(9, "Invalid command format: the 'aggregate' field must specify a collection name or 1")
+        check_without_collection(name)
     variables = variables_of(context, request)
     spec = parse_stream(
         request.db, coll, pipeline, collation=body.get("collation"), api_strict=bool(body.get("apiStrict")),

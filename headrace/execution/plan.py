@@ -532,7 +532,7 @@ def hinted_index(collection: Collection | None, hint: Any) -> Index | None:
 def check_hint(collection: Collection | None, hint: Any) -> None:
     """Raise 2 for a hint that names no index that the command may use, as MongoDB's planner does; that of a time series
     is looked at with its buckets."""
-    if not hint or collection is None or hint in _NATURAL or collection.is_time_series:
+    if hint in (None, {}) or collection is None or hint in _NATURAL or collection.is_time_series:
         return
     index = hinted_index(collection, hint)
     if index is not None and usable([index]):

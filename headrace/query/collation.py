@@ -16,6 +16,7 @@ from typing import Any, Final
 from bson import Decimal128, Int64
 
 from headrace.errors import CommandError
+from headrace.query.expressions.numbers import nearest_int
 from headrace.values.collator import Collator, UnknownLocale
 
 VERSION: Final = "57.1"
@@ -76,6 +77,7 @@ def parse_collation(document: dict[str, Any] | None) -> Collation | None:
     for name in document:
         if name not in OPTIONS:
             raise CommandError(40415, f"BSON field 'collation.{name}' is an unknown field.")
+    document = {name: value for name, value in document.items() if value is not None or name == "backwards"}
     if "locale" not in document:
         raise CommandError(40414, "BSON field 'collation.locale' is missing but a required field")
     locale = _text(document, "locale")
@@ -137,10 +139,10 @@ def _strength(document: dict[str, Any]) -> int:
     value = document["strength"]
     if type(value) not in (int, Int64, float, Decimal128):
         raise CommandError(14, "BSON field 'collation.strength' is the wrong type, expected a number")
-    number = float(value.to_decimal() if type(value) is Decimal128 else value)
-    if number not in (1, 2, 3, 4, 5):
-        raise CommandError(51024, f"BSON field 'strength' value must be between 1 and 5, actual value '{value}'")
-    return int(number)
+    number = nearest_int(value)
+    if not 1 <= number <= 5:
+        raise CommandError(2, f"Enumeration value '{value}' for field 'collation.strength' is not a valid value.")
+    return number
 
 
 def _flag(document: dict[str, Any], name: str) -> bool:

@@ -62,9 +62,17 @@ def test_what_drivers_add_to_every_command_is_known(server: DrivenServer) -> Non
 
 @pytest.mark.parametrize(
     ("limit", "count"),
-    [(Decimal128("2"), 2), (2.9, 2), (Decimal128("2.9"), 2), (math.nan, 5), (math.inf, 5), (Decimal128("1E+99"), 5)],
+    [
+        (Decimal128("2"), 2),
+        (2.9, 2),
+        (Decimal128("2.9"), 3),
+        (Decimal128("2.5"), 2),
+        (math.nan, 5),
+        (math.inf, 5),
+        (Decimal128("1E+99"), 5),
+    ],
     ids=str,
-)
+)  # fmt: skip
 def test_a_number_is_cut_to_one_that_fits(server: DrivenServer, limit: Any, count: int) -> None:
     assert len(server.run("t", {"find": "c", "limit": limit})["cursor"]["firstBatch"]) == count
     assert server.run("t", {"count": "c", "limit": limit})["n"] == count

@@ -364,8 +364,22 @@ def _check_partial(spec: dict[str, Any]) -> None:
         return
     if spec.get("sparse"):
         raise CommandError(67, 'cannot mix "partialFilterExpression" and "sparse" options')
+    _check_features(spec["partialFilterExpression"])
     predicate: Any = parse_filter(PARTIAL_FILTER.of(spec))
     _check_partial_node(predicate.node, spec, 0)
+
+
+def _check_features(spec: dict[str, Any]) -> None:
+    """Raise what is no condition on a field: 224 for an expression or a schema, 2 for a search or JavaScript."""
+    for name, value in spec.items():
+        if name in ("$expr", "$jsonSchema"):
+            raise CommandError(224, f"{name} is not allowed in this context")
+        if name in ("$text", "$where"):
+            raise CommandError(2, f"{name} is not allowed in this context")
+        if name in ("$and", "$nor", "$or") and type(value) is list:
+            for branch in value:
+                if type(branch) is dict:
+                    _check_features(branch)
 
 
 def _check_partial_node(node: MatchExpression, spec: dict[str, Any], depth: int) -> None:

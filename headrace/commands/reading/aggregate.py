@@ -21,7 +21,7 @@ from headrace.dispatch.generic_arguments import (
     QUERY_STATS,
     SAMPLE,
 )
-from headrace.dispatch.namespaces import check_database, check_namespace
+from headrace.dispatch.namespaces import check_database, check_namespace, check_without_collection
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
 from headrace.execution import change_streams
@@ -31,7 +31,6 @@ from headrace.execution.pipelines import run_pipeline_on
 from headrace.execution.plan import check_hint
 from headrace.execution.sources import resolve
 from headrace.execution.time_series import is_of_buckets
-from headrace.values.bson import type_name
 
 _WITHOUT_COLLECTION: Final = frozenset(
     {
@@ -87,7 +86,7 @@ def run(context: CommandContext, request: Request) -> Any:
     context.keeps_empty_timestamps = KEEPS_EMPTY_TIMESTAMPS.of(body)
     if type(name) is not str:
         namespace = f"{check_database(request.db)}.$cmd.aggregate"
-        _check_without_collection(name, pipeline)
+        _check_agnostic(name, pipeline)
     else:
         namespace = check_namespace(f"{request.db}.{name}")
         check_hint(context.view.collection(namespace), body.get("hint"))
@@ -98,14 +97,8 @@ def run(context: CommandContext, request: Request) -> Any:
     return open_cursor(context, request, namespace, results, size)
 
 
-def _check_without_collection(name: Any, pipeline: list[dict[str, Any]]) -> None:
-    if isinstance(name, bool) or not isinstance(name, int | float):
-        raise CommandError(
-            9,
-            f"Invalid command format: the 'aggregate' field must specify a collection name or 1, not {type_name(name)}",
-        )
-    if name != 1:
-        raise CommandError(9, "Invalid command format: the 'aggregate' field must specify a collection name or 1")
+def _check_agnostic(name: Any, pipeline: list[dict[str, Any]]) -> None:
+    check_without_collection(name)
     first = next(iter(pipeline[0]), "") if pipeline else ""
     if first not in _WITHOUT_COLLECTION:
         if not first:

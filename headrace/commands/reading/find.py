@@ -128,7 +128,8 @@ def _is_plain_by_id(body: dict[str, Any], collection: Collection | None) -> bool
 
 
 _NOT_PLAIN: Final = frozenset({
-    "batchSize", "collation", "let", "max", "min", "projection", "returnKey", "showRecordId", "skip", "tailable",
+    "batchSize", "collation", "hint", "let", "max", "min", "projection", "returnKey", "showRecordId", "skip",
+    "tailable",
 })  # fmt: skip
 """The fields that a plain find by `_id` leaves out or empty."""
 

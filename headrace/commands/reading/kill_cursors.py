@@ -17,7 +17,7 @@ CURSORS: Final = array("cursors", "long", required=True)
 def run(context: CommandContext, request: Request) -> dict[str, Any]:
     """killCursors: close cursors of a namespace; the reply lists which were open."""
     name = request.body[request.name]
-    if type(name) is not str:
+    if type(name) is not str or not name:
         target(request)
     ids = CURSORS.of(request.body)
     killed = [item for item in ids if context.cursors.kill(int(item))]

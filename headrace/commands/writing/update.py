@@ -141,7 +141,9 @@ def _by_id(
     spec, change = statement.get("q"), statement.get("u")
     if type(spec) is not dict or "_id" not in spec or len(spec) != 1 or type(change) is not dict or not change:
         return None
-    if statement.get("multi") or statement.keys() - _PLAIN_FIELDS or "let" in request.body:
+    if statement.keys() - _PLAIN_FIELDS or "let" in request.body:
+        return None
+    if statement.get("multi", False) is not False or type(statement.get("upsert", False)) is not bool:
         return None
     txn = context.txn
     collection = txn.collection(namespace)

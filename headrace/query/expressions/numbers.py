@@ -149,7 +149,7 @@ def coerced_to_long(value: Any) -> int:
 
 
 def to_long(value: Any) -> int:
-    """The number truncated and saturated to 64 bits, NaN as 0, as the server coerces to long.
+    """The number saturated to 64 bits, NaN as 0, as the server coerces to long: doubles are cut, decimals rounded.
 
     Raises 16004 for other types.
     """
@@ -164,5 +164,7 @@ def to_long(value: Any) -> int:
         number = decimal_value(value)
         if number.is_nan():
             return 0
-        return INT64_MAX if number >= INT64_MAX else INT64_MIN if number <= INT64_MIN else int(number)
+        if not INT64_MIN < number < INT64_MAX:
+            return INT64_MAX if number > 0 else INT64_MIN
+        return int(number.to_integral_value(decimal.ROUND_HALF_EVEN))
     raise CommandError(16004, f"can't convert from BSON type {type_name(value)} to long")

@@ -97,6 +97,8 @@ OPTIONS: list[tuple[dict[str, Any], int]] = [
     ({"key": WILD, "wildcardProjection": {"_id": 0, "a": 1}}, 0),
     *(({"key": WILD, "wildcardProjection": {"a": value}}, 51271) for value in ("1", [1], None, {"$slice": 1})),
     ({"key": {"a": "text"}, "default_language": None}, 67),
+    *(({"key": A, "partialFilterExpression": {name: {}}}, 224) for name in ("$expr", "$jsonSchema")),
+    *(({"key": A, "partialFilterExpression": {"$and": [{name: "x"}]}}, 2) for name in ("$text", "$where")),
     *(({"key": {"a": "2d"}, name: None}, 0) for name in ("bits", "min", "max")),
 ]  # fmt: skip
 
