@@ -14,7 +14,7 @@ index, where it may meet a document again after the change of a key: records are
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -104,15 +104,16 @@ def raw_matches(context: CommandContext, finder: Finder) -> Iterator[tuple[Match
     pieces = _pieces(context, finder, share, limits.VIEW_CHUNK_COUNT, BATCH_COUNT, limits.COLUMN_BYTES, None)
     for piece, pause_count in pieces:
         if predicate is None or pause_count == _BEFORE:
-            matched = piece
+            parts: Iterable[Matches] = (piece,)
         elif keep is not None:
             records = {id(raw): record for record, raw in piece}
-            matched = [(records[id(raw)], raw) for raw in keep([raw for _, raw in piece])]
-        else:
-            matched = [item for item in context.paced(piece) if predicate(decode(item[1]))]
-        if matched:
-            share.matched_count += len(matched)
-            yield matched, pause_count
+            parts = ([(records[id(raw)], raw) for raw in keep([raw for _, raw in piece])],)
+        else:  # a slow filter: a match is changed before the next document is looked at
+            parts = ([item] for item in context.paced(piece) if predicate(decode(item[1])))
+        for matched in parts:
+            if matched:
+                share.matched_count += len(matched)
+                yield matched, pause_count
 
 
 class _Share:

@@ -314,7 +314,7 @@ def test_a_commit_that_fails_in_the_middle_of_a_write_loses_one_turn_of_it(
         fill(other)
         arm = fail_at(monkeypatch, method, error)
         arm(100)
-        long.send(update_all({"n": 0}))
+        long.send(update_all())
         reply = long.receive()[1]
         assert (reply["ok"], reply["code"]) == (0.0, 1)
         changed = [document["_id"] for document in all_of(other) if document["n"]]
