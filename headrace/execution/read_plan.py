@@ -39,6 +39,7 @@ from headrace.query.match.match_expression import LeafMatchExpression, MatchType
 from headrace.store.catalog import Collection, Index
 from headrace.store.indexes.index_keys import descends
 from headrace.store.view import View, id_bounds
+from headrace.timeseries.series import is_buckets
 from headrace.turns import tick
 from headrace.values.bson import decode, encode, encode_in_order
 from headrace.values.bson.elements import find_element
@@ -235,7 +236,9 @@ def index_scans(
     reader: Reader | None = None,
 ) -> list[IndexScan]:  # fmt: skip
     """A scan for each branch, which together return each document once."""
-    seen = SeenRecords(memory_of(context, {}).add) if access.may_repeat else None
+    # A bucket that takes a measurement moves in an index on its last time, also ahead of a cursor that has read it.
+    may_repeat = access.may_repeat or is_buckets(collection.name)
+    seen = SeenRecords(memory_of(context, {}).add) if may_repeat else None
     return [
         IndexScan(
             lambda: context.view, collection, branch.index, branch.ranges, backward=branch.backward, seen=seen,

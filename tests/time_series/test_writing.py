@@ -9,6 +9,7 @@ import pytest
 from bson import Binary, Int64, ObjectId
 from bson.datetime_ms import DatetimeMS
 
+from headrace import limits
 from headrace.errors import CommandError
 from headrace.testing.clock import FakeClock
 from headrace.testing.driven import DrivenServer
@@ -39,6 +40,19 @@ def aggregated(at: DrivenServer, collection: str, *stages: Document) -> list[Doc
         "firstBatch"
     ]
     return made
+
+
+def test_a_cursor_returns_a_measurement_once_though_its_bucket_takes_more(
+    at: DrivenServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The index has the last time of each bucket: one that a cursor has read comes again with a later time."""
+    monkeypatch.setattr(limits, "VIEW_CHUNK_COUNT", 1)
+    at.must("t", {"insert": "c", "documents": [{"_id": n, "m": 1, "t": at_second(n)} for n in range(3)]})
+    reply = at.must("t", {"find": "c", "filter": {"m": 1}, "hint": {"m": 1, "t": 1}, "batchSize": 1})
+    ids = [document["_id"] for document in reply["cursor"]["firstBatch"]]
+    at.must("t", {"insert": "c", "documents": [{"_id": 3, "m": 1, "t": at_second(3)}]})
+    reply = at.must("t", {"getMore": Int64(reply["cursor"]["id"]), "collection": "c"})
+    assert ids + [document["_id"] for document in reply["cursor"]["nextBatch"]] == [0, 1, 2]
 
 
 MIXED = [{"_id": 0, "t": at_second(0)}, {"_id": 1}, {"_id": 2, "t": at_second(1)}, {"_id": 3, "t": 5}]
