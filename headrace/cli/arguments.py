@@ -1,4 +1,4 @@
-"""The parts that the commands' parsers share: help with examples, the connection string, exit statuses of clients."""
+"""Parts that all commands' parsers share: help with examples, the connection string, exit statuses of clients."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ EXIT_UNREACHABLE: Final = 4
 EXIT_POSITION_LOST: Final = 5
 """The oplog no longer has the position to continue from."""
 EXIT_INTERRUPTED: Final = 130
-"""128 and the number of SIGINT, as shells show it."""
+"""128 + SIGINT, as shells show it."""
 EXIT_PIPE_CLOSED: Final = 141
-"""128 and the number of SIGPIPE: the reader of the output is gone."""
+"""128 + SIGPIPE: the reader of the output is gone."""
 _URI: Final = re.compile(r"^(mongodb(\+srv)?://|env:|file:)")
 _ADDRESS: Final = re.compile(
     r"^([^\s/@]*@)?(localhost|[\w-]+(?=:\d{4,5})|\d+(\.\d+){3}|\[[0-9A-Fa-f:]+\]|[\w.-]+(?=:2701[789]))(:\d{2,5})([/,?].*)?$"
@@ -39,14 +39,14 @@ _MEANT: Final = {
     "_slow_ms": "a number of milliseconds",
     "port_argument": "a port number",
 }
-"""By the name of an argument's type: the value it stands for."""
+"""The value that an argument must have, by the name of the argument's type."""
 _LOGIN: Final = re.compile(r"[^\s'\"]*:[^\s'\"]*@")
 
 Run = Callable[[argparse.Namespace, Sequence[str]], int]
 
 
 class Failed(Exception):
-    """A command has failed: the reason, in a line, and the exit status."""
+    """The failure of a command, with a one-line reason and an exit status."""
 
     def __init__(self, reason: str, status: int = EXIT_FAILED) -> None:
         super().__init__(reason)
@@ -54,7 +54,7 @@ class Failed(Exception):
 
 
 class Terminated(BaseException):
-    """A signal ends the command, which cleans up as after Ctrl-C."""
+    """Raised when a signal ends the command, so that it cleans up as after Ctrl-C."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -63,8 +63,10 @@ class Terminated(BaseException):
 
 @contextmanager
 def terminated_by_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP raise `Terminated` in the `with`, once: the second one ends the process. A signal that is
-    ignored, as SIGHUP is under nohup, stays so. Elsewhere than in the main thread nothing changes."""
+    """Let the first SIGTERM or SIGHUP inside the `with` raise `Terminated`; a second one ends the process.
+
+    A signal that is ignored, such as SIGHUP under nohup, stays ignored. Outside the main thread this does nothing.
+    """
 
     def terminate(number: int, frame: object) -> NoReturn:
         signal.signal(number, signal.SIG_DFL)
@@ -85,15 +87,15 @@ def terminated_by_signals() -> Iterator[None]:
 def add_command(
     commands: Any, name: str, run: Run, summary: str, description: str = "", examples: Sequence[str] = ()
 ) -> argparse.ArgumentParser:
-    """A subcommand that `run` carries out.
+    """Add a subcommand that calls `run`, and return its parser.
 
     Args:
-        commands: What `add_subparsers` returned.
-        name: The subcommand.
+        commands: The object that `add_subparsers` returned.
+        name: The subcommand's name.
         run: Called with the parsed arguments and the words of the command line; returns the exit status.
-        summary: A line for the list of commands.
+        summary: Its line in the list of commands.
         description: Sentences for its own help; by default the summary.
-        examples: Command lines that its help ends with.
+        examples: Command lines at the end of its help.
     """
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
@@ -108,12 +110,12 @@ def add_command(
 
 
 def epilog_of(examples: Sequence[str]) -> str:
-    """The end of a help text with examples; its formatter is `ExamplesHelp`."""
+    """Return the examples at the end of a help text; the parser needs the formatter `ExamplesHelp`."""
     return "examples:\n" + "".join(f"  {line}\n" for line in examples)
 
 
 def add_uri(parser: argparse.ArgumentParser) -> None:
-    """The server to connect to, as the first argument."""
+    """Add the first argument: the connection string of the server."""
     parser.add_argument(
         "uri", metavar="URI", nargs="?", default=DEFAULT_URI, type=uri_argument,
         help=f"the server's connection string, or env:NAME or file:PATH for one that is kept there "
@@ -122,17 +124,17 @@ def add_uri(parser: argparse.ArgumentParser) -> None:
 
 
 def add_json(parser: argparse.ArgumentParser, shown: str = "print one JSON document") -> None:
-    """`--json`, for scripts."""
+    """Add `--json`, for scripts."""
     parser.add_argument("--json", action="store_true", help=f"{shown}, for scripts")
 
 
 def is_uri(word: str) -> bool:
-    """Whether an argument is a connection string or stands for one."""
+    """Return whether an argument is a connection string, or an `env:` or `file:` that stands for one."""
     return _URI.match(word) is not None
 
 
 def split_words(words: Sequence[str], count_max: int) -> tuple[str, list[str]]:
-    """The connection string that arguments begin with, or the default, and the others. Raises Failed for too many."""
+    """Return the leading connection string (or the default) and the other arguments. Raises Failed for too many."""
     given = list(words)
     if given and _ADDRESS.match(given[0]):
         raise Failed(_without_scheme(given[0]), EXIT_USAGE)
@@ -143,7 +145,7 @@ def split_words(words: Sequence[str], count_max: int) -> tuple[str, list[str]]:
 
 
 def uri_argument(word: str) -> str:
-    """An argument that must be a connection string. Raises ArgumentTypeError."""
+    """Check that an argument is a connection string. Raises ArgumentTypeError."""
     if not is_uri(word):
         if _ADDRESS.match(word):
             raise argparse.ArgumentTypeError(_without_scheme(word))
@@ -156,27 +158,27 @@ def _without_scheme(address: str) -> str:
 
 
 def positive(word: str) -> int:
-    """An argument that must be a whole number of at least 1. Raises ArgumentTypeError."""
+    """Parse a whole number of at least 1. Raises ArgumentTypeError."""
     if not word.isdecimal() or not int(word):
         raise argparse.ArgumentTypeError(f"{word!r} is not a whole number of at least 1")
     return int(word)
 
 
 def without_logins(text: str) -> str:
-    """The text without what is before the @ of connection strings in it."""
+    """Return the text with `***` in place of the users and passwords of connection strings."""
     return _LOGIN.sub("***@", text)
 
 
 class Parser(argparse.ArgumentParser):
-    """Says in one line what is wrong with a command line, and suggests the nearest word. Quotes no password."""
+    """A parser that reports an error in one line, suggests the nearest word and quotes no password."""
 
     def error(self, message: str) -> NoReturn:
-        """End with status 2."""
+        """Print the error and exit with status 2."""
         text = _INVALID.sub(lambda found: f"{found[2]} is not {_MEANT.get(found[1], 'a number')}", message)
         self.exit(EXIT_USAGE, f"{self.prog}: {without_logins(text)} ({self.prog} --help)\n")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse does, after a look at the names of flags: a wrong flag is named before what it leaves missing."""
+        """Reject unknown flags first, so that the error names the flag and not the argument that is then missing."""
         args = list(sys.argv[1:] if args is None else args)
         for word in args:
             flag = word.partition("=")[0]
@@ -202,12 +204,12 @@ class Parser(argparse.ArgumentParser):
 
 
 class CommandParser(Parser):
-    """Takes arguments and options in any order, also where an argument may be left out."""
+    """A parser that takes arguments and options in any order, even if an argument is optional."""
 
     _is_intermixing = False
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse does, which gives up on `--option value ARGUMENT` where ARGUMENT may be left out."""
+        """Accept `--option value ARGUMENT` with an optional ARGUMENT, which argparse alone rejects."""
         if self._is_intermixing or self._has_subcommands:
             return super().parse_known_args(args, namespace)
         self._is_intermixing = True
@@ -226,7 +228,7 @@ def _suggestion(word: str, words: Iterable[str], *, quoted: bool = False) -> str
 
 
 class ExamplesHelp(argparse.HelpFormatter):
-    """Wraps the description, and leaves the examples as they are."""
+    """A help formatter that wraps the description but not the examples."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         if text.startswith("examples:"):

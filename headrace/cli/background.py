@@ -1,8 +1,8 @@
-"""Running in the background as mongod does it: the double fork, the log file, the pid file.
+"""Run in the background as mongod does: the double fork, the log file, the pid file.
 
-Rule: `--fork` returns only when the server listens, or when it has failed and said why, and then with its status. The
-two processes are joined by a pipe for that long: the server writes its process id into it, then its one line or its
-status; if it dies first, the pipe closes without either.
+Rule: `--fork` returns when the server listens, or with the server's status when it has failed. Until then a pipe joins
+the two processes. The server writes its process id, then either the line that says where it listens or its status. If
+it dies first, the pipe closes without these.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from headrace.server.log.files import name_aside
 
 _LISTENS: Final = "listens: "
 Announce = Callable[[str], None]
-"""Called once, with the line that says where the server listens."""
+"""A function that the server calls once, with the line that says where it listens."""
 
 
 def run_in_background(run: Callable[[Announce], int]) -> int:
-    """Call `run` in a process of its own, detached from the terminal; 0 when it listens, otherwise its status."""
+    """Call `run` in a detached process; return 0 when the server listens, otherwise its status."""
     print("about to fork child process, waiting until server is ready for connections.", flush=True)
     reader, writer = os.pipe()
     child = os.fork()
@@ -39,7 +39,7 @@ def run_in_background(run: Callable[[Announce], int]) -> int:
 
 
 def _wait_until_it_listens(child: int, reader: int) -> int:
-    """The parent's half: the pid comes first through the pipe, then the line, then its end."""
+    """Read the pid and the line or status from the pipe until it closes; this is the parent's half."""
     with os.fdopen(reader, encoding="utf-8") as pipe:
         lines = pipe.read().splitlines()
     os.waitpid(child, 0)
@@ -55,7 +55,7 @@ def _wait_until_it_listens(child: int, reader: int) -> int:
 
 
 def _serve_detached(run: Callable[[Announce], int], writer: int) -> NoReturn:
-    """The server's half; leaves the process, whatever happens."""
+    """Run the server in this process and always exit; this is the server's half."""
     os.write(writer, f"{os.getpid()}\n".encode())
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
@@ -81,10 +81,10 @@ def _serve_detached(run: Callable[[Announce], int], writer: int) -> NoReturn:
 
 
 def open_log(path: Path, *, append: bool) -> str | None:
-    """Send what is printed to `path` from now on; an existing file is renamed with the current time unless `append`.
+    """Redirect the standard output and error to `path`; unless `append`, rename an existing file with the time.
 
-    Raises OSError, for a directory among others, and then nothing is changed. The file is made its owner's only; the
-    answer is a warning if it was open to others.
+    The file is made readable by its owner only. Return a warning if others could read it before. Raises OSError, for
+    example if `path` is a directory; then nothing is changed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_dir():
@@ -106,7 +106,7 @@ def open_log(path: Path, *, append: bool) -> str | None:
 
 @contextmanager
 def pid_file(path: Path | None) -> Iterator[None]:
-    """A file with the process id while the body runs, removed at the end if it is still this process's."""
+    """Keep a file with the process id while the body runs; remove it at the end unless another process replaced it."""
     if path is None:
         yield
         return

@@ -1,4 +1,4 @@
-"""`headrace backup` and `headrace restore`: an archive of a data directory, and a directory of an archive's moment."""
+"""`headrace backup` archives a data directory; `headrace restore` makes a directory from an archive, at any moment."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from headrace.backup.writer import ArchiveWriter
 
 _NICENESS: Final = 10
-"""The backup beside a server leaves it the processor."""
+"""The nice value of a backup beside a server, so that the server has the processor first."""
 _ANSWER_MS: Final = 60_000
 """How long a server may take to answer."""
 _UNITS: Final = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 WHILE_STDIN: Final = "--while-stdin"
-"""With --follow, for `headrace serve --backup`: end when the standard input does, and say what is shipped."""
+"""The flag, with --follow, of `headrace serve --backup`: report what is shipped and end with the standard input."""
 KEY_VARIABLE: Final = "HEADRACE_BACKUP_KEY"
 _DESCRIPTION: Final = (
     "Back up a data directory or a server into an archive, while that runs: at first a snapshot, then only what "
@@ -42,7 +42,7 @@ _DESCRIPTION: Final = (
 
 
 def add_parser(commands: Any) -> None:
-    """The subcommands `backup` and `restore`."""
+    """Add the subcommands `backup` and `restore`."""
     backup = add_command(
         commands, "backup", _backup, "back up a data directory while it is in use", _DESCRIPTION,
         (
@@ -89,7 +89,7 @@ def add_parser(commands: Any) -> None:
 
 
 def add_key(parser: argparse.ArgumentParser) -> None:
-    """`--keyFile`, for `backup_archive`."""
+    """Add `--keyFile`, which `backup_archive` reads."""
     parser.add_argument(
         "--keyFile", metavar="FILE", type=Path,
         help=f"encrypt the archive with the key in this file, 64 hexadecimal digits (default: ${KEY_VARIABLE}, if set)",
@@ -97,7 +97,7 @@ def add_key(parser: argparse.ArgumentParser) -> None:
 
 
 def age_ms(word: str) -> int:
-    """An age such as 12h, in ms. Raises ArgumentTypeError."""
+    """Parse an age such as 12h; return it in ms. Raises ArgumentTypeError."""
     if len(word) < 2 or word[-1] not in _UNITS or not word[:-1].isdecimal():
         raise argparse.ArgumentTypeError(f"{word!r} is not an age such as 90s, 10m, 12h or 7d")
     return int(word[:-1]) * _UNITS[word[-1]] * 1000
@@ -105,7 +105,7 @@ def age_ms(word: str) -> int:
 
 @contextmanager
 def failures() -> Iterator[None]:
-    """Errors that a user can act on, as `Failed`."""
+    """Turn errors that a user can act on into `Failed`."""
     from headrace.backup.pieces import DamagedArchive, WrongKey
     from headrace.backup.places import ArchiveInUse
     from headrace.backup.replay import DivergedHistory
@@ -128,7 +128,7 @@ def failures() -> Iterator[None]:
 
 
 def backup_archive(arguments: argparse.Namespace) -> BackupArchive:
-    """The archive that a command line names, with its key."""
+    """Return the archive that a command line names, with its key."""
     from headrace.backup.archive import BackupArchive
     from headrace.backup.pieces import Sealer, key_of
     from headrace.backup.places import place_of
@@ -147,14 +147,14 @@ def _backup(arguments: argparse.Namespace, words: Sequence[str]) -> int:
         if arguments.while_stdin:
             os.nice(_NICENESS)
             for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, signal.SIG_IGN)  # a service manager sends it to all; the server says when
+                signal.signal(number, signal.SIG_IGN)  # a service manager signals all; the server ends this process
         with archive.place.lock(), source_of(arguments.source) as source:
             return _ship(archive, source, arguments)
 
 
 @contextmanager
 def source_of(word: str) -> Iterator[Source]:
-    """The directory or the server that a command line names. Raises `Failed`, also for errors of the server inside."""
+    """Yield the directory or server that a command line names. Raises `Failed`, also for server errors in the body."""
     if not is_uri(word):
         from headrace.backup.source import DirectorySource
 
@@ -166,7 +166,7 @@ def source_of(word: str) -> Iterator[Source]:
 
 @contextmanager
 def remote_source(uri: str) -> Iterator[RemoteSource]:
-    """A server. Raises `Failed`, also for errors of the server inside."""
+    """Yield a server as a source. Raises `Failed`, also for server errors in the body."""
     from headrace.backup.remote_source import RemoteSource
     from headrace.cli.connection import connected
 
@@ -175,7 +175,7 @@ def remote_source(uri: str) -> Iterator[RemoteSource]:
 
 
 def without_user(uri: str) -> str:
-    """A connection string without the user and the password."""
+    """Return a connection string without the user and the password."""
     return re.sub(r"(?<=://)[^/]*@", "", uri)
 
 
@@ -203,7 +203,7 @@ def _ship(archive: BackupArchive, source: Source, arguments: argparse.Namespace)
     schedule = Schedule(arguments.snapshotEvery, arguments.retain)
     if arguments.while_stdin:
         follow(writer, schedule, partial(_wait_while_stdin, writer), say, partial(print, flush=True))
-        writer.ship()  # what the server has committed last
+        writer.ship()  # the server's last commits
     elif arguments.follow:
         follow(writer, schedule, _wait, say)
     return 0
@@ -215,13 +215,13 @@ def _wait(seconds: float) -> bool:
 
 
 def _wait_while_stdin(writer: ArchiveWriter, seconds: float) -> bool:
-    """Say what is shipped and wait; False when the standard input, which the server holds open, has ended."""
+    """Print the shipped position and wait; return False once the server has closed the standard input."""
     print(f"@ {writer.position:016x}", flush=True)
     return not select.select([0], [], [], seconds)[0]
 
 
 def say(text: str) -> None:
-    """Print a line for people, beside the output."""
+    """Print a line for people on the standard error."""
     print(f"headrace: {text}", file=sys.stderr, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""`headrace check DIR`: what is wrong with a data directory, a line each."""
+"""`headrace check DIR`: print the problems of a data directory, one a line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: Any) -> None:
-    """The subcommand `check`."""
+    """Add the subcommand `check`."""
     parser = add_command(
         commands, "check", _run, "check a data directory that no server has open",
         "Check a data directory that no server has open: its pages, checksums, and documents, indexes, "
@@ -30,7 +30,7 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
-    """Print the problems and a summary; 0 if there are none, 1 if there are, 100 if a server has the directory open."""
+    """Print the problems and a summary; return 0 for no problem, 1 for any, 100 if a server has the directory open."""
     from headrace.cli.progress import progress
     from headrace.store.check.directory import check
     from headrace.store.checksums.upgrade import IncompatibleFormat

@@ -1,4 +1,4 @@
-"""`headrace compact DIR|URI`: make the file of a data directory, or of a running server, as small as what it holds."""
+"""`headrace compact DIR|URI`: shrink the data file of a directory or of a running server to its contents."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.errors import reason_of
 
 
 def add_parser(commands: Any) -> None:
-    """The subcommand `compact`."""
+    """Add the subcommand `compact`."""
     parser = add_command(
         commands, "compact", _run, "make the data file of a directory or a running server smaller",
         "Copy the data file without its free pages, and put the copy in its place. Writes to a running server go on "
@@ -26,7 +26,7 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
-    """Print the sizes; 0, or 100 if a server has the directory open."""
+    """Print the sizes; return 0, or 100 if a server has the directory open."""
     if is_uri(arguments.source):
         print(f"{without_user(arguments.source)}: {_compact_server(arguments.source) / 1e6:.1f} MB were freed")
         return 0
@@ -45,7 +45,7 @@ def _run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
 
 
 def _compact_server(uri: str) -> int:
-    """Let a server compact its file; return the bytes that were freed. All collections are in one file."""
+    """Let a server compact its file, which holds all collections; return the number of freed bytes."""
     from headrace.cli.connection import connected
 
     with connected(uri) as client:

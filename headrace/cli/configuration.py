@@ -1,7 +1,7 @@
 """mongod's configuration file (`--config`): YAML whose settings stand for flags of the command line.
 
-Rule: a setting that has no flag here is an error, as on mongod; so is one whose flag is refused. A flag on the command
-line goes before the same setting in the file.
+Rule: an unknown setting is an error, as on mongod, and so is a setting whose flag is refused. A flag on the command
+line overrides the same setting in the file.
 """
 
 from __future__ import annotations
@@ -50,33 +50,33 @@ SETTINGS: Final = {
     "systemLog.path": "--logpath",
     "systemLog.quiet": "--quiet",
 }
-"""A setting by its path, and the flag that it stands for. Those under `headrace` are no settings of mongod's."""
+"""The flag that each setting stands for, by the setting's path. mongod has no settings under `headrace`."""
 _WITHOUT_FLAG: Final = (
     ("net.unixDomainSocket.enabled", True), ("processManagement.timeZoneInfo", None),
     ("security.authorization", "disabled"), ("storage.engine", "lmdb"), ("systemLog.destination", "file"),
 )  # fmt: skip
-"""Settings that say what is so without a flag; with the value None, whatever they say."""
+"""Settings that need no flag, because they hold anyway. None stands for any value."""
 _LEVELS: Final = {False: "0", "off": "0", "slowOp": "1", "all": "2"}
-"""Levels of the profiler by `operationProfiling.mode`; YAML reads off as false."""
+"""The profiler's level by `operationProfiling.mode`; YAML reads `off` as false."""
 _PARAMETERS: Final = frozenset({
     "setParameter.authenticationMechanisms",
     "setParameter.enableLocalhostAuthBypass",
     "setParameter.enableTestCommands",
     "setParameter.ttlMonitorSleepSecs",
 })  # fmt: skip
-"""Settings that each stand for a `--setParameter`; the last one of a name holds: that of the command line."""
+"""Settings that each stand for a `--setParameter`. The last one of a name counts, so the command line overrides."""
 _EXCLUDED_BY: Final = {"--bind_ip": "--bind_ip_all", "--bind_ip_all": "--bind_ip", "--noauth": "--auth"}
 _BYTES_MAX: Final = 1 << 20
 
 
 class BadConfiguration(Exception):
-    """The file cannot be read, is not YAML, or has a setting that does not apply; the message says which."""
+    """The error of a file that cannot be read, is not YAML, or has a setting that does not apply."""
 
 
 def expanded(words: Sequence[str]) -> list[str]:
-    """A command line whose `--config FILE` or `-f FILE` is replaced by the flags that the file stands for.
+    """Return a command line with the flags of the file in place of `--config FILE` or `-f FILE`.
 
-    They come first, so that what is given on the command line itself holds. Raises `BadConfiguration`.
+    The file's flags come first, so that the command line overrides them. Raises `BadConfiguration`.
     """
     rest: list[str] = []
     files: list[str] = []
@@ -102,7 +102,7 @@ def expanded(words: Sequence[str]) -> list[str]:
 
 
 def _flags(path: Path) -> Iterator[tuple[str, list[str]]]:
-    """Each flag of a file, with its words."""
+    """Yield each flag of a file with its words on the command line."""
     try:
         settings = list(_settings("", _document(path)))
     except RecursionError:
@@ -141,7 +141,7 @@ def _text(path: Path, name: str, value: Any) -> str:
 
 
 def _settings(prefix: str, settings: dict[Any, Any]) -> Iterator[tuple[str, Any]]:
-    """(path, value) of each setting of nested settings."""
+    """Yield (path, value) of each setting, from nested settings too."""
     for key, value in settings.items():
         name = f"{prefix}{key}"
         if type(value) is dict:

@@ -1,4 +1,4 @@
-"""The server that a command works with, and its errors as one line and an exit status."""
+"""The connection of a command to its server, and server errors as one line and an exit status."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Client = MongoClient[Document]
 
 CONNECT_MS: Final = 5_000
 HISTORY_LOST_CODES: Final = frozenset({280, 286})
-"""Codes of a change stream whose position the server does not have, or cannot resume at."""
+"""Error codes of a change stream whose position the server lacks or cannot resume from."""
 _TIMEOUTS: Final = re.compile(r" \(configured timeouts:[^)]*\)|, Timeout: [0-9.]+s")
 _LOGIN_CODES: Final = frozenset({18})
 _OPTIONS: Final[dict[str, Any]] = {
@@ -30,12 +30,12 @@ _OPTIONS: Final[dict[str, Any]] = {
     "unicode_decode_error_handler": "replace",
     "uuidRepresentation": "standard",
 }
-"""Unless the connection string says otherwise. Whatever is stored can be shown, dates outside of Python's years too."""
+"""Defaults that a connection string overrides. They let every stored value be shown, also dates Python cannot hold."""
 
 
 @contextmanager
 def connected(uri: str, **options: Any) -> Iterator[Client]:
-    """A client of the server, which has answered. Raises Failed with a line for whatever goes wrong, inside too."""
+    """Yield a client of a server that has answered. Raises Failed, also for driver errors in the body."""
     try:
         with opened(uri, **options) as client:
             client.admin.command("hello")
@@ -45,7 +45,7 @@ def connected(uri: str, **options: Any) -> Iterator[Client]:
 
 
 def opened(uri: str, **options: Any) -> Client:
-    """A client that has not connected yet. Raises Failed, OptionError and PyMongoError."""
+    """Return a client that has not connected yet. Raises Failed, OptionError and PyMongoError."""
     resolved_uri = resolved(uri)
     given = resolved_uri.partition("?")[2].lower()
     defaults = {name: value for name, value in _OPTIONS.items() if f"{name.lower()}=" not in given}
@@ -53,7 +53,7 @@ def opened(uri: str, **options: Any) -> Client:
 
 
 def _client(uri: str, options: dict[str, Any]) -> Client:
-    """Raises Failed for files of TLS options that cannot be read, beside what pymongo raises."""
+    """Return a client. Raises pymongo's errors, and Failed for an unreadable file of the TLS options."""
     try:
         return MongoClient[Document](uri, **options)
     except OSError as error:
@@ -61,7 +61,7 @@ def _client(uri: str, options: dict[str, Any]) -> Client:
 
 
 def failure(error: Exception) -> Failed:
-    """The error as a command ends with it."""
+    """Return the `Failed` for an error: its line and the exit status."""
     if isinstance(error, OperationFailure):
         details = error.details or {}
         text = details.get("errmsg") or str(error)
@@ -81,6 +81,6 @@ def failure(error: Exception) -> Failed:
 
 
 def split_namespace(text: str) -> tuple[str, str]:
-    """`db` or `db.collection` as two names; the second is empty for a database."""
+    """Split `db` or `db.collection` into two names; the second is empty for a database."""
     database, _, collection = text.partition(".")
     return database, collection

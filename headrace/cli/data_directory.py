@@ -8,7 +8,10 @@ from pathlib import Path
 
 
 def data_directory() -> Path:
-    """`$XDG_DATA_HOME/headrace`, by default `~/.local/share/headrace`; on macOS in `~/Library/Application Support`."""
+    """Return `$XDG_DATA_HOME/headrace`, by default `~/.local/share/headrace`.
+
+    On macOS return `~/Library/Application Support/headrace`.
+    """
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Application Support" / "headrace"
     base = os.environ.get("XDG_DATA_HOME", "")

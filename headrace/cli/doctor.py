@@ -1,6 +1,6 @@
-"""`headrace doctor`: whether this machine has what a server and a pipeline need, a line for each.
+"""`headrace doctor`: check whether this machine has all that a server and a pipeline need, and print a line for each.
 
-What is only slow or tight is a warning. The exit status is 1 if something is missing.
+A slow disk or a low limit is a warning. The exit status is 1 if something is missing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FAILED: Final = "failed"
 
 FSYNC_COUNT: Final = 32
 FSYNC_MS_MAX: Final = 20.0
-"""Above this, each acknowledged write of one client takes longer than a person notices."""
+"""Above this, a person notices the time of each acknowledged write."""
 FREE_BYTES_MIN: Final = 1024**3
 OPEN_FILES_MIN: Final = 4096
 MEMORY_BYTES_MIN: Final = 256 * 1024**2
@@ -36,7 +36,7 @@ _SPARK_PACKAGES: Final = ("pyspark", "pyarrow", "deltalake")
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     subject: str
     state: str
@@ -45,7 +45,7 @@ class Finding:
 
 
 def add_parser(commands: Any) -> None:
-    """The subcommand `doctor`."""
+    """Add the subcommand `doctor`."""
     parser = add_command(
         commands, "doctor", _run, "check this machine",
         "Check what a server and a pipeline need of this machine: versions, Java, the disk's time for a durable write, "
@@ -79,7 +79,7 @@ def _run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
 
 
 def examined(path: Path) -> Iterator[Finding]:
-    """Everything that is looked at; `path` is a folder on the disk of a data directory."""
+    """Run all checks; `path` is a folder on the disk of a data directory."""
     yield Finding(
         "system", OK, f"{platform.system()} {platform.release()}, {platform.machine()}, {os.cpu_count()} cores"
     )
@@ -140,7 +140,7 @@ def _disk(path: Path) -> Iterator[Finding]:
 
 
 def fsync_ms(path: Path, clock: Callable[[], float] = time.perf_counter) -> float:
-    """The median time of a write of 4 KiB and its fdatasync, in milliseconds. Raises OSError."""
+    """Return the median time in ms of a 4 KiB write with its fdatasync. Raises OSError."""
     import statistics
     import tempfile
 
@@ -173,5 +173,5 @@ def _memory() -> Finding:
 
 
 def _existing(path: Path) -> Path:
-    """The folder, or the nearest one above it that is there."""
+    """Return the folder, or its nearest parent that exists."""
     return path if path.is_dir() else _existing(path.parent)

@@ -1,6 +1,6 @@
-"""The `headrace` command: reads the command line and hands over to what it names.
+"""The `headrace` command: parses the command line and runs the subcommand.
 
-What a subcommand needs is imported when it is run, so that `headrace version` starts no server.
+A subcommand imports its modules when it runs, so that `headrace version` does not import the server.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _EXAMPLES: Final = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line (default: the process's own) and answer the exit status."""
+    """Run one command line (default: the process's own) and return the exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
     parser = build_parser()
     try:
@@ -63,13 +63,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Terminated as ended:
         return ended.status
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to flush at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the flush at exit does not fail
         return EXIT_PIPE_CLOSED
     return exit_status
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser of the whole command line; each subcommand sets `run`."""
+    """Return the parser of the whole command line; each subcommand sets `run`."""
     parser = Parser(
         prog="headrace",
         description="A MongoDB-compatible document store with complete change streams.",
@@ -103,7 +103,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 class _Version(argparse.Action):
-    """argparse's action `version`, except that the text is only made when it is needed."""
+    """argparse's action `version`, but the text is made only when it is needed."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         print(_version_text())

@@ -1,6 +1,6 @@
-"""`headrace pipeline`: runs a job of the Spark pipeline from its file, and reports on it.
+"""`headrace pipeline`: run a job of the Spark pipeline from its file, and report on it.
 
-Spark is imported when a job is run, not before.
+Spark is imported only when a job runs.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _MISSING = "the pipeline is not installed: pip install 'headrace[spark]'"
 _CLEAR = "\x1b[H\x1b[2J"
 EXIT_FAILED = 1
 EXIT_RUNNING = 3
-"""The job runs already."""
+"""The job is running already."""
 EXIT_NOT_COMPARED = 6
-"""`verify` found nothing wrong, and could not compare everything."""
+"""`verify` found no difference, but could not compare everything."""
 
 Action = Callable[["Job", argparse.Namespace], int]
 
 
 def add_actions(parser: argparse.ArgumentParser) -> None:
-    """The actions, each with the job's file as its argument."""
+    """Add the actions; each takes the job's file as its argument."""
     actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
 
     def add(name: str, action: Action, help_text: str, options: str = "") -> argparse.ArgumentParser:
@@ -134,7 +134,7 @@ def _seconds(text: str) -> float:
 
 
 def _status(job: Job, arguments: argparse.Namespace) -> int:
-    """The exit status says how the job is: 0 fine, 1 failed or unknown, 4 late."""
+    """Print the status; return 0 if the job is fine, 1 if it failed or is unknown, 4 if it is late."""
     import json
 
     from headrace.spark.jobs.status import job_status, lines_of

@@ -1,9 +1,9 @@
-"""The progress of long work as a bar on the standard error, where that is a terminal; nothing elsewhere.
+"""The progress of long work as a bar on the standard error, if this is a terminal.
 
     with progress("orders", total, "documents") as bar:
         bar.add(1)
 
-A bar appears when the work has taken a second, and is gone at its end.
+A bar appears after one second and disappears when the work ends.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ _POLL_S: Final = 0.5
 
 
 class Bar:
-    """The bar of one piece of work; without a terminal its methods do nothing."""
+    """The bar of one piece of work. Without a terminal it is not shown."""
 
     def __init__(self, shown: Any = None) -> None:
         self._shown = shown
 
     @property
     def is_shown(self) -> bool:
-        """Whether there is a terminal to show it."""
+        """Whether a terminal shows the bar."""
         return self._shown is not None
 
     @property
     def done(self) -> int:
-        """How much has been done."""
+        """The number of units done; 0 without a terminal."""
         return 0 if self._shown is None else int(self._shown.n)
 
     def add(self, count: int) -> None:
-        """Count what has been done since the last call."""
+        """Add the units done since the last call."""
         if self._shown is not None:
             self._shown.update(count)
 
     def set(self, done: int, total: int | None = None) -> None:
-        """Show how much has been done in all, and of how much, if that is known only now."""
+        """Set the units done in all, and the total if it is known only now."""
         if self._shown is not None:
             if total is not None:
                 self._shown.total = total
@@ -60,20 +60,20 @@ class Bar:
             sys.stdout.flush()
 
     def close(self) -> None:
-        """Remove the bar; what is done from here on is not shown."""
+        """Remove the bar; later calls show nothing."""
         if self._shown is not None:
             self._shown.close()
             self._shown = None
 
     def name(self, title: str) -> None:
-        """Say what is being done now."""
+        """Set the title of the work that is being done now."""
         if self._shown is not None:
             self._shown.set_description_str(title, refresh=False)
 
 
 @contextmanager
 def progress(title: str, total: int | None, unit: str) -> Iterator[Bar]:
-    """The bar of work that `total` units make; None where the total is not known. `unit` is "B" for bytes."""
+    """Yield the bar of work with `total` units, None for an unknown total. The unit "B" stands for bytes."""
     terminal = _terminal()
     if terminal is None:
         yield Bar()
@@ -88,13 +88,13 @@ def progress(title: str, total: int | None, unit: str) -> Iterator[Bar]:
 
 
 def _terminal() -> IO[str] | None:
-    """The standard error, if it is a terminal on which a line can be written again."""
+    """Return the standard error if it is a terminal that can rewrite a line."""
     return sys.stderr if sys.stderr.isatty() and os.environ.get("TERM") != "dumb" else None
 
 
 @contextmanager
 def index_progress(client: Client, database: str, collection: str) -> Iterator[None]:
-    """Show the index builds of a collection, as `$currentOp` reports them, while the `with` waits for them."""
+    """Show the progress of a collection's index builds, from `$currentOp`, while the body waits for them."""
     with progress(f"indexes of {database}.{collection}", None, "documents") as bar:
         if not bar.is_shown:
             yield

@@ -1,6 +1,6 @@
-"""Notifies systemd that the server is ready, where systemd waits for it (`Type=notify`).
+"""Notify systemd that the server is ready (`Type=notify`).
 
-Source: sd_notify(3): a datagram to the socket that the environment variable NOTIFY_SOCKET names.
+Source: sd_notify(3). The notice is a datagram to the socket that the environment variable NOTIFY_SOCKET names.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from contextlib import suppress
 
 
 def notify_ready() -> None:
-    """Say that clients can connect. Without the variable, or with a socket that does not answer, do nothing."""
+    """Notify systemd that clients can connect. Without the variable, or if the socket fails, do nothing."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
         return

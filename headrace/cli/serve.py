@@ -1,7 +1,6 @@
-"""`headrace serve`: mongod's flags to `ServerOptions`, and a server that runs until a signal ends it.
+"""`headrace serve`: turn mongod's flags into `ServerOptions` and run a server until a signal.
 
-A flag of mongod that would have another meaning here, or none, is refused with the reason rather than
-ignored.
+A flag of mongod that has no meaning or a different one here is refused with the reason.
 """
 
 from __future__ import annotations
@@ -57,22 +56,22 @@ REFUSED_FLAGS: Final[dict[str, str]] = {
 
 EXIT_FAILED: Final = 1
 EXIT_BAD_OPTIONS: Final = 2
-"""mongod's for options that do not go together, and argparse's."""
+"""The status of mongod, and of argparse, for options that do not go together."""
 EXIT_ADDRESS_IN_USE: Final = 48
-"""mongod's own status when it cannot listen."""
+"""mongod's status when it cannot listen."""
 EXIT_DIRECTORY_IN_USE: Final = 100
 _MEGABYTE: Final = 1024 * 1024
 
 
 class _Refuse(argparse.Action):
-    """A flag that is known and refused."""
+    """The action of a known flag that is refused."""
 
     def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: str | None = None) -> None:
         parser.error(f"{option}: {REFUSED_FLAGS[option or '']}")
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """mongod's flags, spelled as mongod spells them, and Headrace's own."""
+    """Add mongod's flags, with mongod's spelling, and Headrace's own."""
     add = parser.add_argument
     add("--config", "-f", metavar="FILE", type=Path, help="read settings from this file, as mongod.conf has them")
     add("--dbpath", metavar="PATH", type=Path, help="the data directory, created if missing (default: one per user)")
@@ -255,7 +254,7 @@ def _positive_number(text: str) -> float:
 
 
 def _bytes(text: str) -> int:
-    """A size: a number of bytes, or of K, M, G or T (powers of 1024)."""
+    """Parse a number of bytes, or of K, M, G or T (powers of 1024)."""
     unit = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}.get(text[-1:].upper(), 1)
     number = int(float(text if unit == 1 else text[:-1]) * unit)
     if number < limits.MEMORY_BYTES_LEAST:
@@ -295,7 +294,7 @@ def _parameter(text: str) -> tuple[str, str]:
 
 
 def options_of(arguments: argparse.Namespace, words: Sequence[str]) -> ServerOptions:
-    """The options that a parsed command line stands for; raises `BadOptions`."""
+    """Return the options of a parsed command line. Raises `BadOptions`."""
     hosts = tuple(host.strip() for host in (arguments.bind_ip or "127.0.0.1").split(",") if host.strip())
     if arguments.bind_ip_all:
         hosts = ("0.0.0.0", "::") if arguments.ipv6 else ("0.0.0.0",)
@@ -342,7 +341,7 @@ def options_of(arguments: argparse.Namespace, words: Sequence[str]) -> ServerOpt
 
 
 def _cores() -> int:
-    """The cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -372,8 +371,7 @@ def _audit_options(arguments: argparse.Namespace) -> AuditOptions | None:
 
 
 def serve(arguments: argparse.Namespace, words: Sequence[str]) -> int:
-    """Serve until a signal; return 0 for a clean end, otherwise one of the statuses above, with the reason on
-    stderr."""
+    """Serve until a signal; return 0, or print the reason on stderr and return one of the statuses above."""
     try:
         options = options_of(arguments, words)
         backup = backup_words(arguments, options.dbpath)
@@ -390,7 +388,7 @@ def serve(arguments: argparse.Namespace, words: Sequence[str]) -> int:
 
 
 def shut_down(path: Path) -> int:
-    """End the server that has a data directory open, with SIGTERM, and wait until it has; 1 where there is none."""
+    """Send SIGTERM to the server of a data directory and wait for its end; return 1 if no server has it open."""
     from headrace.store.lmdb import holder_of, wait_until_free
 
     holder = holder_of(path)
@@ -447,7 +445,7 @@ def _run(options: ServerOptions, backup: list[str] | None, console: ServedConsol
 
 
 def check_startable(options: ServerOptions) -> None:
-    """Raise `DirectoryInUse`, or OSError for an address in use, before logs, pid file and directory are touched."""
+    """Raise `DirectoryInUse`, or OSError for an address in use, before any log, pid file or directory changes."""
     from headrace.server.listener import bound_sockets
     from headrace.store.lmdb import locked_for_reading
 
@@ -459,7 +457,7 @@ def check_startable(options: ServerOptions) -> None:
 
 
 def _start_logging(options: ServerOptions) -> None:
-    """Warnings, and what happens in the ordinary course unless `quiet`, to the standard error."""
+    """Log to the standard error: warnings and, unless `quiet`, information."""
     from headrace.server.logs import formatter
 
     handler = logging.StreamHandler()

@@ -1,4 +1,4 @@
-"""The flags of `headrace serve` for a continuous backup, and the command line that they stand for."""
+"""The flags of `headrace serve` for a continuous backup, and the command line of the backup process."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _age(word: str) -> str:
 
 
 def backup_words(arguments: argparse.Namespace, path: Path) -> list[str] | None:
-    """The command line of the backup of the directory `path`; None: there is none. Raises `BadOptions`."""
+    """Return the command line that backs up the directory `path`; None without `--backup`. Raises `BadOptions`."""
     given = {
         "--keyFile": arguments.backupKeyFile and str(arguments.backupKeyFile.absolute()),
         "--retain": arguments.backupRetain,

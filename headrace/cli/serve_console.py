@@ -1,4 +1,4 @@
-"""`headrace serve --console`: the console as a process beside the server, which ends with it.
+"""`headrace serve --console`: the console as a process beside the server. It ends with the server.
 
     server ──stdin──▶ console    open as long as the server lives, however it ends
 
@@ -31,7 +31,7 @@ def add_console_flags(add: Callable[..., Any]) -> None:
 
 
 def console_words(arguments: argparse.Namespace, options: ServerOptions) -> list[str] | None:
-    """The command line of the server's console; None: there is none. Raises `BadOptions`."""
+    """Return the command line of the server's console; None without `--console`. Raises `BadOptions`."""
     if arguments.console is None:
         return None
     if options.logpath is not None:
@@ -46,7 +46,7 @@ def console_words(arguments: argparse.Namespace, options: ServerOptions) -> list
 
 
 def _uri(options: ServerOptions) -> str:
-    """The server's address for a client on this machine, without credentials. Raises `BadOptions`."""
+    """Return the server's address for a client on this machine, without credentials. Raises `BadOptions`."""
     if options.unix_socket_prefix is not None:
         return f"mongodb://{quote_plus(str(options.unix_socket_prefix / f'mongodb-{options.port}.sock'))}"
     if options.tls is not None:
@@ -57,24 +57,24 @@ def _uri(options: ServerOptions) -> str:
 
 
 class ServedConsole:
-    """The process of a server's console, between `start` and `stop`; none without a command line."""
+    """The process of a server's console; without a command line `start` does nothing."""
 
     def __init__(self, words: list[str] | None) -> None:
         self._words = words
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it; it prints its address on the server's standard output."""
+        """Start the console, which prints its address on the server's standard output."""
         if self._words is None:
             return
-        # A session of its own: Ctrl-C in the terminal is the server's.
+        # In a new session, so that Ctrl-C in the terminal reaches only the server.
         self._process = subprocess.Popen(
             python_command("headrace", *self._words), env=child_environment(), start_new_session=True,
             stdin=subprocess.PIPE,
         )  # fmt: skip
 
     def stop(self) -> None:
-        """End it, and wait until it has ended."""
+        """End the console and wait until it has ended."""
         if self._process is None:
             return
         assert self._process.stdin is not None

@@ -1,4 +1,4 @@
-"""`headrace standby` and `headrace promote`: a directory that follows an archive or a server, and its promotion."""
+"""`headrace standby` makes a directory follow an archive or a server; `headrace promote` lets a server open it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: Any) -> None:
-    """The subcommands `standby` and `promote`."""
+    """Add the subcommands `standby` and `promote`."""
     follow = add_command(
         commands, "standby", _follow, "keep a second directory up to date",
         "Make a directory of a server's last commit or an archive's end, and apply to it what comes from then on, "
@@ -72,7 +72,7 @@ def _follow(arguments: argparse.Namespace, words: Sequence[str]) -> int:
 
 @contextmanager
 def _followed(arguments: argparse.Namespace) -> Iterator[Followed]:
-    """The archive or server that a standby follows; makes its directory where it is not there. Raises `Failed`."""
+    """Yield the archive or server that a standby follows; make the directory if it is missing. Raises `Failed`."""
     from headrace.backup.restore import copy_of, restore
 
     path, where = arguments.path, arguments.archive
@@ -92,7 +92,7 @@ def _followed(arguments: argparse.Namespace) -> Iterator[Followed]:
 
 
 def _lasting(archive: str) -> str:
-    """The name of an archive from any working directory."""
+    """Return the name of an archive that is valid in any working directory."""
     return archive if "://" in archive else str(Path(archive).absolute())
 
 
@@ -128,7 +128,7 @@ def _promote(arguments: argparse.Namespace, words: Sequence[str]) -> int:
 
 
 def _require_gone(uri: str) -> None:
-    """Raise `Failed` where a server answers: it would go on with another history than the promoted directory."""
+    """Raise `Failed` if the followed server still answers: its history would diverge from the promoted directory's."""
     from pymongo.errors import ConnectionFailure
 
     from headrace.cli.connection import connected
@@ -144,7 +144,7 @@ def _require_gone(uri: str) -> None:
 
 
 def _end_follower(path: Path) -> None:
-    """End the process that keeps a standby up to date, the only one that opens such a directory. Raises `Failed`."""
+    """End the process that follows for a standby; no other process opens such a directory. Raises `Failed`."""
     from headrace.store.lmdb import holder_of, wait_until_free
 
     holder = holder_of(path)

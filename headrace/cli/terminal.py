@@ -1,4 +1,4 @@
-"""Text for people: colour where a terminal shows it, tables, sizes, durations, and documents in a line."""
+"""Text for people: colour on a terminal, tables, sizes, durations, and documents in one line."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ from bson import json_util
 _STYLES: Final = {"blue": "34", "bold": "1", "cyan": "36", "dim": "2", "green": "32", "red": "31", "yellow": "33"}
 _ESCAPE: Final = re.compile(r"\x1b\[[0-9;]*m")
 _CONTROL: Final = {code: f"\\x{code:02x}" for code in (*range(32), 127, *range(128, 160))}
-"""The control characters that a document's text must not send to a terminal."""
+"""Control characters, which a document's text must not send to a terminal, and their escapes."""
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 class Painter:
-    """Colours text for one stream, or leaves it plain: in a pipe, with NO_COLOR, on a dumb terminal."""
+    """Colours text for one stream. In a pipe, with NO_COLOR and on a dumb terminal the text stays plain."""
 
     def __init__(self, stream: IO[str] | None = None, enabled: bool | None = None) -> None:
         self.enabled = shows_colour(stream or sys.stdout) if enabled is None else enabled
 
     def __call__(self, text: str, *styles: str) -> str:
-        """The text in styles: bold, dim, red, green, yellow, blue, cyan."""
+        """Return the text in styles: bold, dim, red, green, yellow, blue, cyan."""
         if not self.enabled or not styles:
             return text
         return f"\x1b[{';'.join(_STYLES[style] for style in styles)}m{text}\x1b[0m"
 
 
 def shows_colour(stream: IO[str]) -> bool:
-    """Whether a stream is a terminal that shows colour, and its user wants any (https://no-color.org)."""
+    """Return whether a stream is a terminal with colour, and the user allows colour (https://no-color.org)."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def width() -> int:
-    """The columns of the terminal; 80 where there is none."""
+    """Return the terminal's number of columns; 80 without a terminal."""
     return shutil.get_terminal_size((80, 24)).columns
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
-    """Lines of a table, its columns as wide as what is in them; those in `right` are aligned to the right."""
+    """Return the lines of a table with columns as wide as their cells; columns in `right` are aligned to the right."""
     widths = [max(len(plain(line[column])) for line in (titles, *rows)) for column in range(len(titles))]
 
     def line(cells: Sequence[str]) -> str:
@@ -57,33 +57,33 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[
 
 
 def plain(text: str) -> str:
-    """The text without colours."""
+    """Return the text without colours."""
     return _ESCAPE.sub("", text)
 
 
 def shortened(text: str, length: int) -> str:
-    """The text, its end replaced by `…` where it is longer than `length` characters."""
+    """Return the text; if it is longer than `length` characters, `…` replaces its end."""
     return text if len(text) <= length else f"{text[: max(length - 1, 0)]}…"
 
 
 def printable(text: str) -> str:
-    """The text without characters that would control a terminal."""
+    """Return the text with control characters escaped."""
     return text.translate(_CONTROL)
 
 
 def one_line(value: Any, canonical: bool = False) -> str:
-    """A value as Extended JSON in one line."""
+    """Return a value as Extended JSON in one line."""
     options = json_util.CANONICAL_JSON_OPTIONS if canonical else json_util.RELAXED_JSON_OPTIONS
     return str(json_util.dumps(value, json_options=options, ensure_ascii=False))
 
 
 def shown(document: Mapping[str, Any] | Any) -> str:
-    """A value for people: Extended JSON in a line that a terminal can show."""
+    """Return a value as one line of Extended JSON with control characters escaped."""
     return printable(one_line(document))
 
 
 def size(count: float) -> str:
-    """A number of bytes, such as `1.5 MiB`."""
+    """Return a number of bytes as text, such as `1.5 MiB`."""
     unit = 0
     while count >= 1024 and unit < len(_UNITS) - 1:
         count, unit = count / 1024, unit + 1
@@ -91,7 +91,7 @@ def size(count: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time span by its two largest units, such as `2 d 3 h`."""
+    """Return a time span in its two largest units, such as `2 d 3 h`."""
     rest = int(seconds)
     if rest < 1:
         return f"{max(seconds, 0) * 1000:.0f} ms"
@@ -104,7 +104,7 @@ def duration(seconds: float) -> str:
 
 
 def moment(milliseconds: int) -> str:
-    """Milliseconds since the Unix epoch as `2026-11-22T10:28:20.766Z`."""
+    """Return milliseconds since the Unix epoch as a date, such as `2026-11-22T10:28:20.766Z`."""
     try:
         at = datetime.fromtimestamp(milliseconds / 1000, UTC)
     except (OverflowError, ValueError, OSError):

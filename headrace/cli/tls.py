@@ -11,7 +11,7 @@ from headrace.cli.arguments import Failed, add_command
 
 
 def add_parser(commands: Any) -> None:
-    """The subcommand `tls` and its action."""
+    """Add the subcommand `tls` and its action."""
     parser = commands.add_parser("tls", help="certificates for TLS", allow_abbrev=False)
     actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION", parser_class=type(parser))
     dev = add_command(

@@ -1,11 +1,11 @@
 """`headrace tls dev DIR`: an authority, a server's and a client's certificate for development.
 
     ca.pem       the authority's certificate: what clients and servers trust
-    ca-key.pem   its private key, to sign further certificates with
+    ca-key.pem   the authority's private key, which signs further certificates
     server.pem   certificate and private key for localhost and this machine's name
     client.pem   certificate and private key of CN=client,OU=Development,O=Headrace
 
-Nothing that is there is overwritten. The private keys are not encrypted, as all this is for development only.
+Existing files are never overwritten. The private keys are not encrypted, as they are for development only.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 FILES: Final = ("ca.pem", "ca-key.pem", "server.pem", "client.pem")
 DAYS: Final = 397
-"""How long the certificates are valid: what browsers and TLS libraries still accept."""
+"""How long the certificates are valid: the longest time that browsers and TLS libraries accept."""
 
 
 def make_certificates(folder: Path, *, now: datetime | None = None) -> list[Path]:
-    """Make the four files, in a folder that is made if missing. Raises FileExistsError, and then makes none."""
+    """Make the four files, and the folder if it is missing. Raises FileExistsError before making any."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     paths = [folder / name for name in FILES]
     for path in paths:
@@ -66,7 +66,7 @@ class Authority:
     def issue(
         self, subject: list[str] | x509.Name, names: list[x509.GeneralName], password: str | None = None
     ) -> bytes:
-        """A certificate and its private key as PEM; with alternative names it is a server's, without a client's.
+        """Return a certificate and its private key as PEM: a server's if there are `names`, otherwise a client's.
 
         `subject`: organization, unit and common name. `password` encrypts the key.
         """

@@ -1,4 +1,4 @@
-"""mongod's flags of TLS to `TlsOptions`."""
+"""mongod's TLS flags, and the `TlsOptions` that they stand for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final
 from headrace.dispatch.options import TlsOptions
 
 PASSWORD_VARIABLE: Final = "HEADRACE_TLS_CERTIFICATE_KEY_FILE_PASSWORD"
-"""Environment variable with the key's password: other users of the machine see a command line, but not that."""
+"""The environment variable of the key's password. Other users of the machine can see a command line, but not this."""
 
 _PASSWORD_FLAG: Final = "--tlsCertificateKeyFilePassword"
 _PROTOCOLS: Final = ("TLS1_0", "TLS1_1", "TLS1_2", "TLS1_3")
@@ -19,11 +19,11 @@ _ALLOW_WITHOUT: Final = "--tlsAllowConnectionsWithoutCertificates"
 
 
 class BadOptions(Exception):
-    """Flags that do not go together, or name files that cannot be used."""
+    """The error of flags that do not go together or name unusable files."""
 
 
 def add_tls_flags(add: Callable[..., Any]) -> None:
-    """The flags, by `ArgumentParser.add_argument`."""
+    """Add the flags with `add`, an `ArgumentParser.add_argument`."""
     add(
         "--tlsMode",
         choices=("disabled", "allowTLS", "preferTLS", "requireTLS"),
@@ -53,7 +53,7 @@ def _protocols(text: str) -> frozenset[str]:
 
 
 def tls_options_of(arguments: argparse.Namespace) -> TlsOptions | None:
-    """The TLS options of a parsed command line, None for no TLS; raises `BadOptions`."""
+    """Return the TLS options of a parsed command line, None for no TLS. Raises `BadOptions`."""
     given = {name: value for name, value in vars(arguments).items() if name.startswith("tls") and value}
     mode = given.pop("tlsMode", "disabled")
     if mode == "disabled":
@@ -75,7 +75,7 @@ def tls_options_of(arguments: argparse.Namespace) -> TlsOptions | None:
 
 
 def without_passwords(words: Sequence[str]) -> list[str]:
-    """A command line as `getCmdLineOpts` shows it: passwords are `<password>`, as in MongoDB."""
+    """Return a command line for `getCmdLineOpts`: as in MongoDB, `<password>` replaces passwords."""
     shown: list[str] = []
     for word in words:
         flag, sign, _ = word.partition("=")

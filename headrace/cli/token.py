@@ -15,7 +15,7 @@ from headrace.values.token import ResumeToken, decode_token
 
 
 def describe_token(text: str) -> str:
-    """Return the fields of a token as a JSON document; raises CommandError as a server would.
+    """Return the fields of a token as a JSON document. Raises the CommandError that a server would raise.
 
     `text` is the token's `_data`, or its document in Extended JSON.
     """
@@ -24,7 +24,7 @@ def describe_token(text: str) -> str:
 
 
 def parsed_token(text: str) -> tuple[str, ResumeToken]:
-    """Return a token's `_data`, which orders tokens, and its decoded fields. Raises CommandError."""
+    """Return a token's `_data`, which sorts as tokens do, and its decoded fields. Raises CommandError."""
     document = _document(text.strip())
     token = decode_token(document)
     return str(document["_data"]).upper(), token

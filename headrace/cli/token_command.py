@@ -11,7 +11,7 @@ from headrace.cli.arguments import Failed, add_command, add_json
 
 
 def add_parser(commands: Any) -> None:
-    """The subcommand `token` and its actions."""
+    """Add the subcommand `token` and its actions."""
     parser = commands.add_parser("token", help="inspect and make resume tokens", allow_abbrev=False)
     actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION", parser_class=type(parser))
     word = "a token's _data, or the token document as JSON"

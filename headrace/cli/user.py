@@ -1,4 +1,4 @@
-"""`headrace user add`: creates a user in a data directory that no server has open, such as the first one."""
+"""`headrace user add`: create a user, such as the first one, in a data directory that no server has open."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PASSWORD_VARIABLE: Final = "HEADRACE_PASSWORD"
 
 
 def add_user_actions(parser: argparse.ArgumentParser) -> None:
-    """The actions of `headrace user`."""
+    """Add the actions of `headrace user`."""
     actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION", parser_class=type(parser))
     add = add_command(
         actions, "add", add_user, "create a user, or change one, in a data directory that no server has open",
@@ -45,7 +45,7 @@ def add_user_actions(parser: argparse.ArgumentParser) -> None:
 
 
 def add_user(arguments: argparse.Namespace, words: Sequence[str]) -> int:
-    """Create the user; 0, or 1 with the reason on stderr."""
+    """Create the user; return 0, or print the reason on stderr and return 1."""
     from headrace.clock import SystemClock
     from headrace.commands.server_info.parameters import first_parameters
     from headrace.commands.table import commands_for

@@ -1,4 +1,4 @@
-"""The routes of the console: a page, its static files, and what they ask, as JSON or server-sent events."""
+"""The routes of the console: the page, its static files, and its data as JSON or server-sent events."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STATIC: Final = Path(__file__).parent / "static"
 _TYPES: Final = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _CACHED_SECONDS: Final = 1.0
 _OPLOG_SECONDS: Final = 15.0
-"""The report reads 10,000 entries."""
+"""How long an oplog report is cached; it reads 10,000 entries."""
 _SCOPE_MAX: Final = 300
 """Characters of a namespace; MongoDB's have at most 255 bytes."""
 
@@ -41,11 +41,11 @@ class ConsoleApplication:
     """The ASGI application of one console."""
 
     def __init__(self, sessions: Sessions, *, port: int, jobs: Sequence[Path] = (), writes: bool = False) -> None:
-        """`writes`: pipelines of the query box may end with `$out` or `$merge`."""
+        """With `writes`, pipelines of the query box may end with `$out` or `$merge`."""
         self._sessions = sessions
         self._jobs = JobReports(jobs)
         self._files = {path.name: path.read_bytes() for path in STATIC.iterdir() if path.suffix in _TYPES}
-        self.cookie = f"headrace_console_{port}"  # cookies of a host are those of all its ports
+        self.cookie = f"headrace_console_{port}"  # all ports of a host share its cookies
         routes = [
             Route("/", self._page),
             Route("/static/{name}", self._static),
@@ -143,7 +143,7 @@ class ConsoleApplication:
     def _answer(
         self, ask: Callable[..., Any], names: tuple[str, ...], seconds: float = _CACHED_SECONDS
     ) -> Callable[[Request], Any]:
-        """A route: `ask`, with the client and the parameters of these names, whose answer is kept for `seconds`."""
+        """Return a route that calls `ask` with the client and the named parameters, and caches its answer."""
 
         async def route(request: Request) -> Response:
             connection = self._connection(request)
@@ -156,7 +156,7 @@ class ConsoleApplication:
         return route
 
     def _query(self, ask: Callable[..., Any]) -> Callable[[Request], Any]:
-        """A route: `ask`, with the client and all parameters."""
+        """Return a route that calls `ask` with the client and all parameters."""
 
         async def route(request: Request) -> Response:
             connection = self._connection(request)
@@ -166,7 +166,7 @@ class ConsoleApplication:
 
 
 def _session_of(connection: ServerConnection) -> dict[str, Any]:
-    """The server of a session, its user, and whether it wants one."""
+    """Return the server of a session, the session's user, and whether the server requires a user."""
     client = connection.client
     hello = client.admin.command("hello")
     users = client.admin.command("connectionStatus")["authInfo"]["authenticatedUsers"]
@@ -203,7 +203,7 @@ async def _credentials(request: Request) -> dict[str, str]:
 
 
 async def _refuse(request: Request, error: Exception) -> Response:
-    """The reason in a line; never a traceback."""
+    """Answer an error with one line and never a traceback."""
     code = error.code if isinstance(error, OperationFailure) else None
     reason = str(error if isinstance(error, Failed) else failure(error))
     is_refused = isinstance(error, Failed | OperationFailure | InvalidName)

@@ -1,6 +1,6 @@
-"""Messages for many browsers: each has a bounded queue, and a slow one loses messages rather than memory.
+"""Messages for many browsers. Each browser has a bounded queue, so a slow browser loses messages.
 
-A `EventChannel` is fed by a thread and read on the event loop.
+A thread feeds an `EventChannel`; the event loop reads it.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 QUEUE_MAX: Final = 8
-"""Messages that wait for one browser: two seconds of a busy change stream."""
+"""The most messages that wait for one browser: two seconds of a busy change stream."""
 KEEP_ALIVE_SECONDS: Final = 15.0
 
 
 @dataclass(frozen=True, slots=True)
 class Broadcast:
-    """A message as it is sent, `event_count` of which a reader misses who does not get it."""
+    """A message as it is sent, and the number of change events in it."""
 
     text: bytes
     event_count: int = 0
@@ -30,18 +30,18 @@ class Subscription:
 
     queue: asyncio.Queue[Broadcast | None] = field(default_factory=lambda: asyncio.Queue(QUEUE_MAX))
     missed_count: int = 0
-    """Events of messages for which the queue had no room, since the browser was last told."""
+    """Events that the full queue dropped since the browser was last told."""
     is_ended: bool = False
 
     def offer(self, message: Broadcast) -> None:
-        """Queue a message, or count what it holds."""
+        """Queue a message; if the queue is full, count its events as missed."""
         try:
             self.queue.put_nowait(message)
         except asyncio.QueueFull:
             self.missed_count += message.event_count
 
     async def messages(self) -> AsyncIterator[bytes]:
-        """The messages as server-sent events, and before one what was missed until then; ends with the channel."""
+        """Yield the messages as server-sent events, after a notice of missed events, until the channel ends."""
         while True:
             try:
                 message = await asyncio.wait_for(self.queue.get(), KEEP_ALIVE_SECONDS)
@@ -59,7 +59,7 @@ class Subscription:
             yield message.text
 
     def offer_end(self) -> None:
-        """End after what is queued."""
+        """End the subscription after its queued messages."""
         self.is_ended = True
         if not self.queue.full():
             self.queue.put_nowait(None)
@@ -75,11 +75,11 @@ class EventChannel:
 
     @property
     def reader_count(self) -> int:
-        """The number of subscriptions; from any thread."""
+        """The number of subscriptions. Safe from any thread."""
         return len(self._subscriptions)
 
     def subscribe(self) -> Subscription:
-        """A new subscription; on the loop."""
+        """Return a new subscription. Call it on the loop."""
         subscription = Subscription()
         self._subscriptions.add(subscription)
         if self._is_ended:
@@ -87,11 +87,11 @@ class EventChannel:
         return subscription
 
     def unsubscribe(self, subscription: Subscription) -> None:
-        """End a subscription; on the loop."""
+        """End a subscription. Call it on the loop."""
         self._subscriptions.discard(subscription)
 
     def publish(self, name: str, content: Any, event_count: int = 0) -> None:
-        """Send a message to all; from any thread. It is encoded once."""
+        """Encode a message once and send it to all subscriptions. Safe from any thread."""
         message = Broadcast(event_text(name, content), event_count)
 
         def offer() -> None:
@@ -101,7 +101,7 @@ class EventChannel:
         self._call(offer)
 
     def end(self) -> None:
-        """End all subscriptions after what they have queued; from any thread."""
+        """End all subscriptions after their queued messages. Safe from any thread."""
 
         def end() -> None:
             self._is_ended = True
@@ -116,5 +116,5 @@ class EventChannel:
 
 
 def event_text(name: str, content: Any) -> bytes:
-    """A server-sent event (HTML Standard, 9.2.6): JSON has no line breaks of its own."""
+    """Encode a server-sent event (HTML Standard, 9.2.6); the JSON has no line breaks."""
     return f"event: {name}\ndata: {json.dumps(content, ensure_ascii=True)}\n\n".encode()

@@ -17,13 +17,13 @@ from headrace.cli.terminal import one_line, shortened
 COLLECTIONS_MAX: Final = 300
 DOCUMENTS_MAX: Final = 20
 TEXT_MAX: Final = 20_000
-"""Characters of a document that are shown."""
+"""The page shows this many characters of a document."""
 TIME_MS: Final = 10_000
 _STATS: Final[list[dict[str, Any]]] = [{"$collStats": {"storageStats": {}}}]
 
 
 def collections_of(client: Client) -> dict[str, Any]:
-    """The collections that the user may list, with their sizes; those beyond `COLLECTIONS_MAX` are counted."""
+    """Return the collections that the user may list, with their sizes; beyond `COLLECTIONS_MAX` only their number."""
     rows: list[dict[str, Any]] = []
     left = 0
     for database in sorted(client.list_database_names()):
@@ -42,7 +42,7 @@ def collections_of(client: Client) -> dict[str, Any]:
 def _sizes(client: Client, database: str, collection: str) -> dict[str, Any]:
     try:
         stats = next(iter(client[database][collection].aggregate(_STATS, maxTimeMS=TIME_MS)))["storageStats"]
-    except (OperationFailure, StopIteration, KeyError):  # no right to ask, or dropped meanwhile
+    except (OperationFailure, StopIteration, KeyError):  # no privilege, or the collection was dropped meanwhile
         return {}
     return {
         "count": stats.get("count"), "bytes": stats.get("size"), "storageBytes": stats.get("storageSize"),
@@ -51,7 +51,7 @@ def _sizes(client: Client, database: str, collection: str) -> dict[str, Any]:
 
 
 def collection_of(client: Client, namespace: str) -> dict[str, Any]:
-    """One collection: its options, and its indexes with their sizes and how often each was used."""
+    """Return a collection's options, and its indexes with their sizes and how often each was used."""
     database, name = _names(namespace)
     found = next(iter(client[database].list_collections(filter={"name": name})), None)
     if found is None:
@@ -76,8 +76,10 @@ def collection_of(client: Client, namespace: str) -> dict[str, Any]:
 
 
 def documents_of(client: Client, query: Mapping[str, str], *, writes: bool = False) -> dict[str, Any]:
-    """The documents that a query of the page finds, as Extended JSON, and whether there are more. `writes`: its
-    pipeline may end with `$out` or `$merge`."""
+    """Return the documents that a query of the page finds, as Extended JSON, and whether there are more.
+
+    With `writes`, its pipeline may end with `$out` or `$merge`.
+    """
     database, command = _command(query, writes=writes)
     skip = _whole(query.get("skip", ""))
     if "find" in command:
@@ -97,7 +99,7 @@ def documents_of(client: Client, query: Mapping[str, str], *, writes: bool = Fal
 
 
 def explained(client: Client, query: Mapping[str, str]) -> dict[str, Any]:
-    """The plan of a query of the page, which the server runs for its numbers."""
+    """Return the plan of a query of the page. The server runs the query to report its numbers."""
     database, command = _command(query, writes=False)
     del command["maxTimeMS"]
     explain = {"explain": command, "verbosity": "executionStats", "maxTimeMS": TIME_MS}
@@ -105,8 +107,10 @@ def explained(client: Client, query: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _command(query: Mapping[str, str], *, writes: bool) -> tuple[str, dict[str, Any]]:
-    """The database and the command of a query: a `find`, or an `aggregate` where the filter is a pipeline. Raises
-    Failed."""
+    """Return the database and the command of a query: `aggregate` if the filter is a pipeline, otherwise `find`.
+
+    Raises Failed.
+    """
     database, name = _names(query.get("ns", ""))
     given = {field: query[field] for field in ("filter", "projection", "sort") if query.get(field, "").strip()}
     command: dict[str, Any]

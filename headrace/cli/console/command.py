@@ -1,4 +1,4 @@
-"""The command line of `headrace console`; what serves the page is imported when the command runs."""
+"""The command line of `headrace console`. The server of the page is imported only when the command runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Final
 from headrace.cli.arguments import Failed, add_command, add_uri
 
 WHILE_STDIN: Final = "--whileStdin"
-"""The flag with which `headrace serve --console` starts the console: end when the standard input does."""
+"""The flag with which `headrace serve --console` starts the console: it ends with its standard input."""
 MISSING: Final = "the console is not installed: pip install 'headrace[console]'"
 _DESCRIPTION: Final = (
     "Serve a page on this machine's loopback address that shows a server, Headrace or MongoDB: changes as they happen, "
@@ -22,7 +22,7 @@ _DESCRIPTION: Final = (
 
 
 def add_parser(commands: Any) -> None:
-    """The subcommand `console`."""
+    """Add the subcommand `console`."""
     examples = (
         "headrace console",
         "headrace console mongodb://db.example:27017 --port 8027",
@@ -44,7 +44,7 @@ def add_parser(commands: Any) -> None:
 
 
 def port_argument(word: str) -> int:
-    """A TCP port; 0 stands for a free one. Raises ArgumentTypeError and ValueError."""
+    """Parse a TCP port; 0 stands for a free one. Raises ArgumentTypeError and ValueError."""
     port = int(word)
     if not 0 <= port <= 65535:
         raise argparse.ArgumentTypeError(f"{word} is not a port: 0 to 65535")
@@ -52,7 +52,7 @@ def port_argument(word: str) -> int:
 
 
 def _run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
-    """Serve until a signal ends it. Raises Failed."""
+    """Serve the page until a signal. Raises Failed."""
     try:
         from headrace.cli.console.serving import ConsoleServer
     except ImportError as error:

@@ -1,12 +1,13 @@
-"""The gate before the console's pages: whatever another site or another machine sends ends here.
+"""The gate before the console's pages, which stops requests of other sites and other machines.
 
 Rules:
-- `Host` must be a loopback name with the console's port, so that a name of another site that resolves to 127.0.0.1
-  (DNS rebinding) reaches nothing.
-- `Origin` and `Sec-Fetch-Site`, where a browser sends them, must be the page's own.
-- A request without the session's cookie gets nothing, the static files included. The address with the token sets it.
+- `Host` must be a loopback name with the console's port. This stops DNS rebinding: another site's name that resolves
+  to 127.0.0.1.
+- `Origin` and `Sec-Fetch-Site`, if a browser sends them, must be the page's own.
+- A request without the session's cookie gets nothing, not even a static file. The address with the token sets the
+  cookie.
 - A body has at most `BODY_BYTES_MAX` bytes, whether its length is announced or not.
-- Every response, errors too, has `HEADERS`: no inline script or style, no frame, no other source.
+- Every response, also an error, has `HEADERS`: no inline script or style, no frame, no other source.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ HEADERS: Final = {
     "X-Frame-Options": "DENY",
 }
 ENTRANCE: Final = "/"
-"""The path that may be asked for without a cookie: it says how to get one, or sets it for the token."""
+"""The only path that needs no cookie: it sets the cookie for the token, or says how to get one."""
 
 
 class Gate:
-    """Wraps the application; `is_session` says whether a cookie's value is that of a session."""
+    """ASGI middleware around the application; `is_session` tells whether a cookie's value names a session."""
 
     def __init__(self, application: ASGIApp, *, port: int, cookie: str, is_session: Callable[[str], bool]) -> None:
         self._application = application

@@ -1,4 +1,4 @@
-"""The status of the pipeline's jobs for the page: what `headrace pipeline status --json` prints of each."""
+"""The status of the pipeline's jobs for the page, as `headrace pipeline status --json` prints it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CACHE_SECONDS: Final = 5.0
 
 
 class JobReports:
-    """The jobs of the files that the command line names, asked at most once in `CACHE_SECONDS`."""
+    """The jobs that the command line names. Their status is read at most once in `CACHE_SECONDS`."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._paths = list(paths)
@@ -21,7 +21,7 @@ class JobReports:
         self._answer: list[dict[str, Any]] = []
 
     def document(self) -> dict[str, Any]:
-        """Return a status, or an error, for each file; from any thread."""
+        """Return a status, or an error, for each file. Safe from any thread."""
         with self._lock:
             if self._paths and time.monotonic() - self._asked_at > CACHE_SECONDS:
                 self._answer = [self._status(path) for path in self._paths]
@@ -40,5 +40,5 @@ class JobReports:
             }
         try:
             return {"file": path.name, **job_status(read_job(path)).document()}
-        except Exception as error:  # a job's file, its tables or its servers: the page shows the reason
+        except Exception as error:  # the file, the tables or the servers of the job: the page shows the reason
             return {"file": path.name, "error": error_line(error)}

@@ -18,7 +18,7 @@ _TEXTS: Final = ("indexName", "keyPattern", "direction", "indexBounds", "sortPat
 
 
 def plan_of(explain: Mapping[str, Any]) -> dict[str, Any]:
-    """The plan: `totals` of its execution, its `root` stage, and advice where it reads much more than it returns."""
+    """Return a plan: its `totals`, its `root` stage, and advice if it reads much more than it returns."""
     stages = list(explain.get("stages") or ())
     if stages and (read := next(iter(stages[0].values()), None)) and "queryPlanner" in read:
         explain = read
@@ -39,14 +39,14 @@ def plan_of(explain: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _pipeline_stage(stage: Mapping[str, Any], source: Mapping[str, Any]) -> dict[str, Any]:
-    """A stage of a pipeline, whose documents come from `source`, as a stage of a plan."""
+    """Return a pipeline's stage as a stage of a plan; `source` is the stage that feeds it."""
     name = next((name for name in stage if name.startswith("$")), "?")
     numbers = {number: stage[number] for number in _NUMBERS if number in stage}
     return {"stage": name, "specification": stage.get(name), "inputStage": source, **numbers}
 
 
 def stages_of(root: Mapping[str, Any]) -> Iterator[str]:
-    """The names of a plan's stages, from the root down."""
+    """Yield the names of a plan's stages, from the root down."""
     yield str(root.get("stage", "?"))
     for child in _children(root):
         yield from stages_of(child)

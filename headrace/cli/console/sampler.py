@@ -1,6 +1,6 @@
-"""One thread for each connection: figures of the server every two seconds, of which it keeps an hour.
+"""A thread for each connection that samples the server every two seconds and keeps the samples of an hour.
 
-All browsers of a connection read the same samples. A sample is what `headrace status --json` prints, and the round
+All browsers of a connection read the same samples. A sample has the output of `headrace status --json` and the round
 trip of a `ping`.
 """
 
@@ -21,17 +21,17 @@ from headrace.cli.monitoring.status import ServerSample, Status, sample_of
 
 INTERVAL_SECONDS: Final = 2.0
 FAILED_SECONDS: Final = 8.0
-"""How much longer the next sample waits after an error, such as that of a server that wants a user."""
+"""The extra wait before the next sample after an error, such as a server that requires a user."""
 SAMPLE_COUNT: Final = 1800
 """An hour of samples."""
 LAGS_MAX: Final = 5
-"""Streams of which a sample keeps the lag, the slowest ones."""
+"""A sample keeps the lags of this many streams, the slowest ones."""
 STREAM_COUNT_MAX: Final = 200
 _LATENCIES: Final = ("reads", "writes", "commands")
 
 
 class Sampler:
-    """Samples one server until `stop`."""
+    """The thread that samples one server until `stop`."""
 
     def __init__(self, client: Client, own: OwnTraffic, channel: EventChannel) -> None:
         self._client = client
@@ -43,7 +43,7 @@ class Sampler:
         self._thread = threading.Thread(target=self._run, daemon=True, name="console sampler")
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -51,9 +51,9 @@ class Sampler:
         self._stopped.set()
 
     def history(self) -> dict[str, Any]:
-        """The newest status, None before the first, and the points of the last hour, the oldest first.
+        """Return the newest status (None before the first) and the points of the last hour, the oldest first.
 
-        A point has numbers to plot; `at` is in seconds since the Unix epoch.
+        A point has the numbers to plot; its `at` is in seconds since the Unix epoch.
         """
         return {"status": self._status, "points": list(self._points)}
 
@@ -89,7 +89,7 @@ def point_of(
     shown: dict[str, Any], seconds: float, before: dict[str, Any], after: dict[str, Any],
     now: Callable[[], float] = time.time,
 ) -> dict[str, Any]:  # fmt: skip
-    """The numbers of a sample that are plotted. Latencies are milliseconds, None where the server reports none."""
+    """Return the numbers of a sample to plot. Latencies are in ms, None if the server does not report them."""
     memory = shown["memory"]
     lags = [stream["lagSecs"] for stream in shown["streams"]]
     by_stream: dict[str, int] = {}

@@ -21,17 +21,19 @@ from headrace.spark.errors import OptionError
 
 ADDRESS: Final = "127.0.0.1"
 CONNECTIONS_MAX: Final = 400
-"""Requests at a time, event streams included; more get 503."""
+"""The most requests at a time, event streams included; further ones get 503."""
 STOP_SECONDS: Final = 1
-"""How long a request may take after the console was ended: event streams have no end of their own."""
+"""How long a request may still take when the console stops; event streams would never end."""
 
 
 class ConsoleServer:
-    """A console, from its socket to its end."""
+    """A console: its socket, its sessions and its event loop."""
 
     def __init__(self, uri: str, *, port: int = 0, jobs: Sequence[Path] = (), writes: bool = False) -> None:
-        """`writes`: as of `ConsoleApplication`. It does not connect to the server yet. Raises Failed for a URI that is
-        none, or a port in use."""
+        """Bind the port, without connecting to the server yet; `writes` is that of `ConsoleApplication`.
+
+        Raises Failed for an invalid URI or a port in use.
+        """
         self._loop = asyncio.new_event_loop()
         self._socket = _bound(port)
         self.port: int = self._socket.getsockname()[1]
@@ -57,7 +59,7 @@ class ConsoleServer:
         return f"http://{ADDRESS}:{self.port}/?token={self.token}"
 
     def run(self) -> None:
-        """Serve until `stop`, SIGINT or SIGTERM; on the main thread, or with `start` on one of its own."""
+        """Serve until `stop`, SIGINT or SIGTERM. Call it on the main thread, or use `start` for a new thread."""
         try:
             self._loop.run_until_complete(self._server.serve([self._socket]))
         finally:
@@ -66,13 +68,13 @@ class ConsoleServer:
             self._loop.close()
 
     def start(self) -> threading.Thread:
-        """Serve on a thread, which is returned: for tests and for programs."""
+        """Serve on a new thread and return the thread; for tests and programs."""
         thread = threading.Thread(target=self.run, daemon=True, name="console")
         thread.start()
         return thread
 
     def stop(self) -> None:
-        """End `run`; from any thread."""
+        """End `run`. Safe from any thread."""
         self._server.should_exit = True
 
 

@@ -1,8 +1,8 @@
-"""The sessions of browsers, and the connections to the server that they use.
+"""The sessions of browsers, and their connections to the server.
 
-A session begins with the token of the console's address, and is known by a cookie. It uses the connection of the
+A session begins with the token of the console's address and is identified by a cookie. It uses the connection of the
 console's URI until its user signs in. Sessions with equal credentials share a connection, its samples and its change
-streams. Credentials are kept in this process's memory, by pymongo, as long as a session uses them.
+streams. pymongo keeps credentials in this process's memory as long as a session uses them.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from headrace.cli.console.tailing import Tails
 from headrace.cli.monitoring.own_traffic import OPTIONS, OwnTraffic
 
 SESSIONS_MAX: Final = 500
-"""When there are more, the one that was used longest ago ends."""
+"""Beyond this number the least recently used session ends."""
 ANSWERS_MAX: Final = 200
-"""Answers that a connection keeps for the next browser."""
+"""The most answers that a connection caches."""
 IDLE_SECONDS: Final = 3600.0
-"""A session that signed in and has had no request and no event stream for so long is signed out."""
+"""After this time without a request or an event stream a session is signed out."""
 
 
 class ServerConnection:
-    """A client of the server with one user's credentials, and what the sessions of this user share."""
+    """A client of the server with one user's credentials, shared by this user's sessions."""
 
     def __init__(self, client: Client, own: OwnTraffic, loop: asyncio.AbstractEventLoop) -> None:
         self.client = client
@@ -44,13 +44,13 @@ class ServerConnection:
         self._answers: dict[tuple[str, ...], tuple[float, Any]] = {}
 
     def channel(self) -> EventChannel:
-        """A new channel for a change stream."""
+        """Return a new channel for a change stream."""
         return EventChannel(self._loop)
 
     def cached(self, key: tuple[str, ...], seconds: float, ask: Callable[[], Any]) -> Any:
-        """The answer of `ask`, or one that is not older than `seconds`: many browsers cost as much as one.
+        """Return an answer of `ask` that is at most `seconds` old, so that many browsers cost as much as one.
 
-        `key`: the path that is asked for, and its parameters. A path is asked by one thread at a time.
+        `key` is the path and its parameters. One thread at a time asks for a path.
         """
         with self._locks[key[0]]:
             kept = self._answers.get(key)
@@ -63,16 +63,16 @@ class ServerConnection:
             return answer
 
     def close(self) -> None:
-        """End its threads and its client."""
+        """End the sampler and close the client."""
         self.sampler.stop()
         self.client.close()
 
 
 class Sessions:
-    """All sessions of a console; on the event loop, but for `connect`."""
+    """All sessions of a console. Use it on the event loop; only `connect` is safe from any thread."""
 
     def __init__(self, uri: str, loop: asyncio.AbstractEventLoop) -> None:
-        """Raises Failed, OptionError and PyMongoError for a URI that is none; does not connect."""
+        """Make the connection of the URI, without connecting yet. Raises Failed, OptionError and PyMongoError."""
         self._uri = uri
         self._loop = loop
         self.token = secrets.token_urlsafe(32)
@@ -83,17 +83,17 @@ class Sessions:
         self._streaming: Counter[str] = Counter()
         """Open event streams by session."""
         self._keys: dict[str, bytes] = {}
-        """Key of the connection by session, for those that signed in."""
+        """The key in `_connections` of each session that has signed in."""
         self._connections: dict[bytes, ServerConnection] = {}
 
     def connect(self, **credentials: Any) -> ServerConnection:
-        """A connection with credentials, which are not tried; from any thread."""
+        """Return a connection with credentials, without trying them. Safe from any thread."""
         own = OwnTraffic()
         options = {"appname": "headrace console", "event_listeners": [own], **OPTIONS, **credentials}
         return ServerConnection(opened(self._uri, **options), own, self._loop)
 
     def begin(self, token: str) -> str | None:
-        """The cookie of a new session, if the token is right."""
+        """Begin a session and return its cookie; None if the token is wrong."""
         if not secrets.compare_digest(token.encode(), self.token.encode()):
             return None
         while len(self._used) >= SESSIONS_MAX:
@@ -105,11 +105,11 @@ class Sessions:
         return session
 
     def is_session(self, session: str) -> bool:
-        """Whether a cookie is that of a session."""
+        """Return whether a cookie belongs to a session."""
         return session in self._used
 
     def connection(self, session: str) -> ServerConnection:
-        """The connection of a session, which is in use now."""
+        """Return the connection of a session, mark the session as used, and sign out idle sessions."""
         now = time.monotonic()
         for name in [name for name in self._keys if not self._streaming[name]]:
             if now - self._used[name] > IDLE_SECONDS:
@@ -119,7 +119,7 @@ class Sessions:
 
     @contextmanager
     def streaming(self, session: str) -> Iterator[None]:
-        """A session is in use inside, where an event stream is open."""
+        """Keep a session from being idle while the body runs, because an event stream is open."""
         self._streaming[session] += 1
         try:
             yield
@@ -129,7 +129,7 @@ class Sessions:
                 self._used[session] = time.monotonic()
 
     def sign_in(self, session: str, credentials: dict[str, str], connection: ServerConnection) -> None:
-        """Give a session a connection whose credentials the server has accepted, or the one that has them already."""
+        """Give a session a connection with accepted credentials; reuse the one that already has these credentials."""
         self.sign_out(session)
         text = "\0".join(f"{name}={value}" for name, value in sorted(credentials.items()))
         key = hmac.digest(self._salt, text.encode("utf-8", "surrogatepass"), hashlib.sha256)
@@ -141,7 +141,7 @@ class Sessions:
         self._keys[session] = key
 
     def sign_out(self, session: str) -> None:
-        """Return a session to the connection of the URI; the last one of a user closes the user's."""
+        """Return a session to the connection of the URI; close the user's connection after its last session."""
         key = self._keys.pop(session, None)
         if key is not None and key not in self._keys.values():
             self._connections.pop(key).close()

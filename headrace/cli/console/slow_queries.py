@@ -1,6 +1,6 @@
-"""Slow queries from the profiler's `system.profile`, and the index that would help each, with the reason.
+"""Slow queries from the profiler's `system.profile`, and for each the index that would help, with the reason.
 
-The rule for an index is MongoDB's: fields that are compared with one value, then those of the sort, then ranges
+The rule for an index is MongoDB's ESR guideline: fields of equality, then fields of the sort, then ranges
 (https://www.mongodb.com/docs/manual/tutorial/equality-sort-range-guideline/).
 """
 
@@ -17,15 +17,15 @@ from headrace.cli.connection import Client
 from headrace.cli.terminal import one_line, shortened
 
 ENTRIES_MAX: Final = 1000
-"""Entries of each database that are looked at, the newest first."""
+"""The newest entries of each database that are read."""
 SHAPES_MAX: Final = 50
 _COMMANDS: Final = frozenset(
     {"aggregate", "count", "delete", "distinct", "find", "findAndModify", "q", "query", "update"}
 )
-"""Names of which a command of the profiler has one, if it has a filter that an index may serve."""
+"""A profiled command has one of these fields if it has a filter that an index may serve."""
 _EXAMINED_PER_RETURNED: Final = 3
 _EXAMINED_MIN: Final = 100
-"""Fewer documents are read at once, whatever the index."""
+"""Below this number of documents an index does not matter."""
 _EQUALITY: Final = frozenset({"$eq", "$in"})
 _FIELDS: Final = {
     "_id": 0, "appName": 1, "command": 1, "docsExamined": 1, "hasSortStage": 1, "keysExamined": 1, "millis": 1,
@@ -35,7 +35,7 @@ _FIELDS: Final = {
 
 @dataclass
 class SlowShape:
-    """The operations of one collection that ask for the same fields in the same way."""
+    """The operations of one collection with the same shape: the same fields and operators."""
 
     namespace: str
     operation: str
@@ -50,7 +50,7 @@ class SlowShape:
     plans: set[str] = field(default_factory=set)
 
     def add(self, entry: Mapping[str, Any]) -> None:
-        """Count an entry of the profiler."""
+        """Add an entry of the profiler."""
         self.count += 1
         self.millis += int(entry.get("millis", 0))
         self.millis_max = max(self.millis_max, int(entry.get("millis", 0)))
@@ -60,7 +60,7 @@ class SlowShape:
         self.plans.add(str(entry.get("planSummary", "")))
 
     def document(self) -> dict[str, Any]:
-        """The shape for the page."""
+        """Return the shape for the page."""
         key, why = self.advice()
         return {
             "namespace": self.namespace, "operation": self.operation, "filter": shortened(one_line(self.filter), 500),
@@ -70,7 +70,7 @@ class SlowShape:
         }  # fmt: skip
 
     def advice(self) -> tuple[dict[str, Any], str]:
-        """The key of the index that would help, and why; an empty key where none would."""
+        """Return the key of the index that would help, empty for none, and the reason."""
         scans = any(plan.startswith("COLLSCAN") for plan in self.plans)
         reads_much = self.examined > max(_EXAMINED_PER_RETURNED * self.returned, _EXAMINED_MIN * self.count)
         key = index_for(self.filter, self.sort)
@@ -87,7 +87,7 @@ class SlowShape:
 
 
 def index_for(filter: Mapping[str, Any], sort: Mapping[str, Any]) -> dict[str, Any]:
-    """The key: fields of equality, of the sort, of ranges. Empty for a filter by `_id`, or one with `$or` alone."""
+    """Return an index key: fields of equality, of the sort, of ranges. Empty for a filter by `_id` or only `$or`."""
     equal: list[str] = []
     ranges: list[str] = []
     for path, condition in _conditions(filter):
@@ -112,7 +112,7 @@ def _conditions(filter: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def slow_queries(client: Client) -> dict[str, Any]:
-    """The slowest shapes of all databases by their time in total, and the databases whose profiler is off."""
+    """Return the shapes of all databases with the longest total time, and the databases without profiler."""
     shapes: dict[str, SlowShape] = {}
     off, refused = [], []
     for database in sorted(client.list_database_names()):
@@ -145,7 +145,7 @@ def _add(shapes: dict[str, SlowShape], entry: Mapping[str, Any]) -> None:
 
 
 def _asked(command: Mapping[str, Any]) -> tuple[Mapping[str, Any] | None, Mapping[str, Any]]:
-    """The filter and the sort of a command; None: it has no filter."""
+    """Return the filter of a command, None for no filter, and its sort."""
     if not _COMMANDS & command.keys():
         return None, {}
     pipeline = command.get("pipeline")
@@ -160,7 +160,7 @@ def _asked(command: Mapping[str, Any]) -> tuple[Mapping[str, Any] | None, Mappin
 
 
 def _shape(value: Any) -> Any:
-    """A filter without its values: names and operators."""
+    """Return a filter's names and operators without its values."""
     if isinstance(value, Mapping):
         return {name: _shape(part) for name, part in value.items()}
     if isinstance(value, list) and value and isinstance(value[0], Mapping):

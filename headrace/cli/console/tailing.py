@@ -1,7 +1,7 @@
-"""Change streams for browsers: one thread for each stream, which all browsers that ask for the same share.
+"""Change streams for browsers. Browsers that ask for the same stream share it; each stream has its own threads.
 
-A batch goes out four times a second. Of what happened in between it has the newest `SHOWN_MAX` events; the others are
-counted, so that 10,000 events a second cost a browser no more than 200.
+A batch goes out four times a second. It has the newest `SHOWN_MAX` events and the number of the others, so that 10,000
+events a second cost a browser no more than 200.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from headrace.cli.terminal import Painter, shortened, shown
 
 BATCH_SECONDS: Final = 0.25
 SHOWN_MAX: Final = 50
-"""Events of a batch that are shown."""
+"""A batch shows this many events."""
 TEXT_MAX: Final = 4_000
-"""Characters of a document, or of a changed field, that are shown."""
+"""The page shows this many characters of a document or a changed field."""
 CHANGES_MAX: Final = 50
 OPENED: Final = Broadcast(event_text("open", {}))
 STREAMS_MAX: Final = 32
-"""Change streams that a console has open at a time."""
+"""The most change streams that one connection has open at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class TailQuery:
-    """The stream that a browser asks for; equal ones are shared, but for those that begin in the past."""
+    """The stream that a browser asks for. Equal queries share a stream unless they begin in the past."""
 
     namespace: str = ""
     filter: str = ""
     start: str = ""
 
     def follow(self) -> Follow:
-        """The stream from its beginning. Raises Failed for a filter or a position that is none."""
+        """Return the stream to follow. Raises Failed for an invalid filter or position."""
         database, collection = split_namespace(self.namespace)
         pipeline = [{"$match": json_object(self.filter, "the filter")}] if self.filter else []
         start = start_of(self.start or None)
@@ -51,10 +51,10 @@ class TailQuery:
 
 
 class TailStream:
-    """One open change stream, and its readers. It ends when no reader is left."""
+    """One open change stream and its readers. It ends with its last reader."""
 
     def __init__(self, client: Client, query: TailQuery, channel: EventChannel) -> None:
-        """Raises Failed for a query that cannot be followed."""
+        """Prepare the stream. Raises Failed for an invalid query."""
         self._client = client
         self._follow = query.follow()
         self.channel = channel
@@ -63,15 +63,15 @@ class TailStream:
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self.is_open = False
-        """Whether the server has opened it."""
+        """Whether the server has opened the stream."""
 
     @property
     def is_ended(self) -> bool:
-        """Whether it has failed, or lost its last reader."""
+        """Whether the stream has failed or lost its last reader."""
         return self._ended.is_set()
 
     def start(self) -> None:
-        """Begin, after the first reader has subscribed."""
+        """Start the threads. Call it after the first reader has subscribed."""
         threading.Thread(target=self._read, daemon=True, name="console tail").start()
         threading.Thread(target=self._send_batches, daemon=True, name="console tail batches").start()
 
@@ -113,14 +113,14 @@ class TailStream:
 
 @dataclass
 class Tails:
-    """The open streams of one connection; on the event loop."""
+    """The open streams of one connection. Use it on the event loop."""
 
     client: Client
     _streams: dict[TailQuery, TailStream] = field(default_factory=dict)
     _past: set[TailStream] = field(default_factory=set)
 
     def subscribe(self, query: TailQuery, make_channel: Any) -> tuple[TailStream, Subscription]:
-        """Join the stream of a query, or open it. Raises Failed, also where too many are open."""
+        """Join the stream of a query, or open it. Raises Failed, also if too many streams are open."""
         self._past = {stream for stream in self._past if not stream.is_ended}
         self._streams = {key: stream for key, stream in self._streams.items() if not stream.is_ended}
         stream = self._streams.get(query)
@@ -142,7 +142,7 @@ class Tails:
 
 
 def shown_event(event: Mapping[str, Any]) -> dict[str, Any]:
-    """An event as the page shows it: texts that are cut at `TEXT_MAX` characters, and the whole resume token."""
+    """Return an event for the page: its texts cut at `TEXT_MAX` characters, its resume token uncut."""
     lines = EventLines(Painter(enabled=False), None)
     changes = [
         {"sign": sign, "path": path, "text": shortened(text, TEXT_MAX)} for sign, path, text in lines.changes(event)

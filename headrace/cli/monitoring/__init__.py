@@ -1,1 +1,1 @@
-"""`headrace oplog`, `status` and `top`: what a server, Headrace or MongoDB, is doing."""
+"""`headrace oplog`, `status` and `top`: the activity of a Headrace or MongoDB server."""

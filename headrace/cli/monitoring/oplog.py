@@ -1,4 +1,4 @@
-"""`headrace oplog`: how far the history reaches back, how fast it grows, its writers, and how long it will last."""
+"""`headrace oplog`: how far the oplog reaches back, how fast it grows, and which namespaces write the most."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from headrace.cli.connection import Client
 
 SAMPLE_COUNT: Final = 10_000
-"""The newest entries, from which the rate and the busiest namespaces are taken."""
+"""The number of newest entries that give the rate and the busiest namespaces."""
 BUSIEST_COUNT: Final = 10
 _HOUR: Final = 3600.0
 _DESCRIPTION: Final = (
@@ -24,7 +24,7 @@ _DESCRIPTION: Final = (
 
 
 def add_parser(commands: Any) -> None:
-    """The subcommand `oplog`."""
+    """Add the subcommand `oplog`."""
     examples = ("headrace oplog", "headrace oplog mongodb://db.example:27017 --json | jq .lastsSecs")
     parser = add_command(commands, "oplog", _run, "show how far history reaches back", _DESCRIPTION, examples)
     add_uri(parser)
@@ -51,23 +51,23 @@ class OplogReport:
     bytes: int
     bytes_max: int | None
     hours_max: float | None
-    """Entries older than this go whatever the size is: Headrace's retention."""
+    """Headrace's retention: older entries are removed at any size."""
     entries_max: int | None
     sample_count: int
     sample_secs: int
     busiest: list[tuple[str, int, int]]
-    """(namespace, entries, bytes) of the sample, the most bytes first."""
+    """(namespace, entries, bytes) in the sample, the most bytes first."""
 
     @property
     def bytes_per_hour(self) -> float:
-        """Growth at the rate of the sample, in bytes of the oplog."""
+        """The oplog's growth in bytes per hour, at the rate of the sample."""
         if not self.sample_secs or not self.entry_count:
             return 0.0
         return self.sample_count / self.sample_secs * _HOUR * (self.bytes / self.entry_count)
 
     @property
     def lasts_secs(self) -> float | None:
-        """How long an entry stays at the rate of the sample; None where nothing bounds it."""
+        """How many seconds an entry stays at the rate of the sample; None for an oplog without bounds."""
         bounds = []
         if self.bytes_max and self.bytes_per_hour:
             bounds.append(self.bytes_max / self.bytes_per_hour * _HOUR)
@@ -78,7 +78,7 @@ class OplogReport:
         return min(bounds) if bounds else None
 
     def document(self) -> dict[str, Any]:
-        """The report for scripts."""
+        """Return the report for scripts."""
         return {
             "oldest": self.oldest, "newest": self.newest, "windowSecs": self.newest - self.oldest,
             "entries": self.entry_count, "bytes": self.bytes, "bytesMax": self.bytes_max,
@@ -94,7 +94,7 @@ class OplogReport:
         }  # fmt: skip
 
     def lines(self, painter: Any) -> Iterator[str]:
-        """The report for people."""
+        """Yield the report for people."""
         from headrace.cli.terminal import duration, moment, printable, size, table
 
         def row(title: str, text: str) -> str:
@@ -123,7 +123,7 @@ class OplogReport:
 
 
 def report_of(client: Client) -> OplogReport:
-    """Ask a server for its oplog. Raises Failed where it has none, PyMongoError."""
+    """Read a server's oplog and return the report. Raises PyMongoError, and Failed for a server without an oplog."""
     oplog = client.get_database("local").get_collection("oplog.rs")
     oldest = next(iter(oplog.find({}, {"ts": 1}).sort("$natural", 1).limit(1)), None)
     if oldest is None:
@@ -151,13 +151,13 @@ def report_of(client: Client) -> OplogReport:
 
 
 def _namespace(entry: dict[str, Any]) -> str:
-    """The namespace of an entry; for a transaction, that of its first write."""
+    """Return the namespace of an entry, or of a transaction's first write."""
     writes = entry.get("o", {}).get("applyOps")
     return str(writes[0]["ns"]) if writes and "ns" in writes[0] else str(entry["ns"])
 
 
 def _retention(client: Client) -> tuple[float | None, int | None]:
-    """Headrace's bounds of age and number; MongoDB's oplog is bounded by its size."""
+    """Return Headrace's limits of age in hours and of entries. MongoDB limits its oplog by size."""
     status = client.admin.command("serverStatus", metrics=0)
     if status.get("process") != "headrace":
         return None, None

@@ -1,6 +1,6 @@
-"""The connections and commands of `headrace status` itself, which it leaves out of what it shows.
+"""The connections and commands of `headrace status` itself, which its output leaves out.
 
-Its client polls the server's state once (`OPTIONS`), so that only the commands of `sample` are counted.
+The client polls the server's state only once (`OPTIONS`), so that only the commands of the samples count.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ OPTIONS: Final[dict[str, Any]] = {"heartbeatFrequencyMS": 86_400_000, "serverMon
 """Options of the client: one monitoring connection to each server, with one hello."""
 _MONITORS: Final = 1
 _COUNTERS: Final = {"aggregate": "query", "find": "query", "getMore": "getmore"}
-"""Under which of opcounters a command counts; all others under `command`."""
+"""The counter in opcounters of a command; all other commands count as `command`."""
 
 
 class OwnTraffic(monitoring.CommandListener, monitoring.ConnectionPoolListener):
-    """Counts what one client does; a listener for its `event_listeners`."""
+    """A pymongo listener that counts the commands and connections of one client."""
 
     def __init__(self) -> None:
         self.commands: Counter[str] = Counter()
-        """Answered commands by the name of their counter in opcounters."""
+        """The number of answered commands, by the name of their counter in opcounters."""
         self._pooled: Counter[Any] = Counter()
 
     def connections(self, address: Any) -> int:
-        """How many connections to a server, (host, port), are open."""
+        """Return the number of open connections to a server, (host, port)."""
         return self._pooled[address] + _MONITORS
 
     def started(self, event: monitoring.CommandStartedEvent) -> None:
-        """Nothing: a command counts once it is answered."""
+        """Do nothing: a command counts once it is answered."""
 
     def succeeded(self, event: monitoring.CommandSucceededEvent) -> None:
         """Count a command."""
@@ -45,11 +45,11 @@ class OwnTraffic(monitoring.CommandListener, monitoring.ConnectionPoolListener):
         self._pooled[event.address] += 1
 
     def connection_closed(self, event: monitoring.ConnectionClosedEvent) -> None:
-        """Count a connection no longer."""
+        """Stop counting a connection."""
         self._pooled[event.address] -= 1
 
     def _ignore(self, event: Any) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     pool_created = pool_ready = pool_cleared = pool_closed = connection_ready = _ignore
     connection_check_out_started = connection_check_out_failed = connection_checked_out = _ignore

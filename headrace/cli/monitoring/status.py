@@ -1,4 +1,4 @@
-"""`headrace status`: a server at this moment, and which change streams lag, and why."""
+"""`headrace status`: the activity of a server, and which change streams lag, and why."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from headrace.cli.monitoring.streams import OpenStream
 
 STREAM_COUNT: Final = 20
-"""Streams that are listed unless `--all` is given; the slowest come first."""
+"""Without `--all`, this many streams are listed, the slowest first."""
 _DESCRIPTION: Final = (
     "Show what a server does: operations and commits a second, memory, and the open change streams with their lag, the "
     "slowest first, and why they are slow. For a MongoDB server: the fields it reports."
@@ -29,7 +29,7 @@ _OPERATIONS: Final = ("insert", "query", "update", "delete", "getmore", "command
 
 
 def add_parser(commands: Any) -> None:
-    """The subcommand `status`."""
+    """Add the subcommand `status`."""
     examples = ("headrace status", "headrace status --json | jq '.streams[] | select(.slow)'")
     parser = add_command(commands, "status", _run, "show what a server does, and its streams", _DESCRIPTION, examples)
     add_uri(parser)
@@ -39,7 +39,7 @@ def add_parser(commands: Any) -> None:
 
 
 def add_interval(parser: argparse.ArgumentParser, meaning: str) -> None:
-    """`--interval`."""
+    """Add `--interval`."""
     parser.add_argument("--interval", metavar="SECONDS", type=_seconds, default=1.0, help=f"{meaning} (default: 1)")
 
 
@@ -77,16 +77,16 @@ class ServerSample:
     status: dict[str, Any]
     streams: list[OpenStream]
     own_connections: int = 0
-    """Connections of this program, which the server counts, too."""
+    """This program's connections, which the server counts too."""
     own_commands: dict[str, int] = field(default_factory=dict)
-    """Its commands until then, by their names in opcounters."""
+    """This program's commands so far, by their names in opcounters."""
     streams_problem: str = ""
-    """Why the user may not see the streams; empty: they are all there."""
+    """Why the user may not see the streams; empty if all are listed."""
 
 
 @contextmanager
 def observed(uri: str) -> Iterator[Callable[[], ServerSample]]:
-    """A function that asks the server for a sample. Raises Failed with a line for whatever goes wrong, inside too."""
+    """Yield a function that asks the server for a sample. Raises Failed, also for driver errors in the body."""
     from headrace.cli.connection import connected
     from headrace.cli.monitoring.own_traffic import OPTIONS, OwnTraffic
 
@@ -116,7 +116,7 @@ def sample_of(client: Client, own: OwnTraffic) -> ServerSample:
 
 
 class Status:
-    """Two samples of one server: what it is, and its rates between them."""
+    """The state of a server and its rates, from two samples."""
 
     def __init__(self, before: ServerSample, after: ServerSample) -> None:
         self._before = before
@@ -124,7 +124,7 @@ class Status:
         self.streams = after.streams
 
     def rate(self, *path: str) -> float | None:
-        """How much a counter of serverStatus has grown in a second; None where the server does not count it."""
+        """Return the growth per second of a counter of serverStatus; None if the server has no such counter."""
         one, other = _at(self._before.status, path), _at(self._after.status, path)
         if other is None:
             return None
@@ -138,7 +138,7 @@ class Status:
         return None if current is None else max(int(current) - self._after.own_connections, 0)
 
     def document(self) -> dict[str, Any]:
-        """The status for scripts."""
+        """Return the status for scripts."""
         status, memory = self._after.status, self._after.status.get("mem", {})
         commits, writes = self.rate("metrics", "commits", "total"), self.rate("metrics", "commits", "writes")
         return {
@@ -162,7 +162,7 @@ class Status:
         }  # fmt: skip
 
     def lines(self, painter: Any, columns: int | None, stream_count: int | None) -> Iterator[str]:
-        """The status for people, in lines of at most `columns` characters; None: of any length."""
+        """Yield the status for people in lines of at most `columns` characters; None for any length."""
         from headrace.cli.terminal import duration, printable, size
 
         shown = self.document()

@@ -1,4 +1,4 @@
-"""The open change streams of a server, from `$currentOp`: where each is, and why it is not further."""
+"""The open change streams of a server, from `$currentOp`: how far each has read, and why it lags."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 PIPELINE: Final = [{"$currentOp": {"allUsers": True, "idleCursors": True}}]
 PAUSED_SECS: Final = 2.0
-"""Seconds without a getMore after which a client with events to read is named as the reason."""
+"""After this time without a getMore the client is the reason that its stream lags."""
 
 
 @dataclass
@@ -25,12 +25,12 @@ class OpenStream:
     pipeline: list[Any]
     """The stages after `$changeStream`."""
     is_waiting: bool
-    """Its client waits for events at this moment."""
+    """Whether the client waits for events now."""
     idle_secs: float
-    """How long ago its client last asked."""
+    """The time since the client's last getMore."""
     event_count: int
     caught_up: bool | None
-    """None: the server does not say, as MongoDB."""
+    """None if the server does not report it, as MongoDB."""
     reads: str | None
     """`memory` or `oplog`."""
     lag_secs: int
@@ -38,14 +38,14 @@ class OpenStream:
 
     @property
     def is_slow(self) -> bool:
-        """Whether events wait for it for longer than it takes to hand them over."""
+        """Whether events wait longer than it takes to deliver them."""
         if self.caught_up is None:
             return not self.is_waiting and self.idle_secs >= PAUSED_SECS
         return not self.caught_up and self.lag_secs >= PAUSED_SECS
 
     @property
     def reason(self) -> str:
-        """Why it is slow, in a few words; empty where it is not."""
+        """The reason why the stream is slow, in a few words; empty if it is not."""
         from headrace.cli.terminal import duration
 
         if not self.is_slow:
@@ -59,7 +59,7 @@ class OpenStream:
         return "its client reads more slowly than others write"
 
     def document(self) -> dict[str, Any]:
-        """The stream for scripts."""
+        """Return the stream for scripts."""
         return {
             "scope": self.scope, "client": self.client, "user": self.user, "pipeline": self.pipeline,
             "waiting": self.is_waiting, "idleSecs": round(self.idle_secs, 3), "events": self.event_count,
@@ -69,7 +69,7 @@ class OpenStream:
 
 
 def open_streams(client: Client, now: datetime) -> list[OpenStream]:
-    """The streams that are open, the slowest first; raises PyMongoError. `now`: the server's time."""
+    """Return the open streams, the slowest first. `now` is the server's time. Raises PyMongoError."""
     streams = []
     for operation in client.admin.aggregate(PIPELINE):
         cursor = operation.get("cursor") or {}

@@ -1,4 +1,4 @@
-"""`headrace top`: `headrace status`, again each second, until it is interrupted."""
+"""`headrace top`: repeat `headrace status` each second until interrupted."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from headrace.cli.arguments import add_command, add_json, add_uri, positive
 from headrace.cli.monitoring.status import Status, add_interval, observed
 
 _CLEAR: Final = "\x1b[H\x1b[J"
-"""Sends the cursor home and clears what is below it."""
+"""The escape sequence that moves the cursor home and clears the screen below it."""
 
 
 def add_parser(commands: Any) -> None:
-    """The subcommand `top`."""
+    """Add the subcommand `top`."""
     examples = ("headrace top", "headrace top mongodb://db.example:27017 --interval 5")
     about = "Show what a server does, as `headrace status` does, again each second, until Ctrl-C."
     parser = add_command(commands, "top", _run, "show what a server does, live", about, examples)

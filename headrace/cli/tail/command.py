@@ -1,4 +1,4 @@
-"""The command line of `headrace tail`, and what becomes of each event."""
+"""The command line of `headrace tail`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _EXAMPLES: Final = (
 
 
 def add_parser(commands: Any) -> None:
-    """The subcommand `tail`."""
+    """Add the subcommand `tail`."""
     parser = add_command(commands, "tail", _run, "follow changes as they happen", _DESCRIPTION, _EXAMPLES)
     parser.add_argument(
         "words", metavar="[URI] [DB[.COLLECTION]]", nargs="*",
@@ -60,7 +60,7 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
-    """Follow until a signal ends it, its output is closed, or `--count` events were handled."""
+    """Follow until a signal, until the output is closed, or until `--count` events are handled."""
     follow = follow_of(arguments)
     from headrace.cli.arguments import terminated_by_signals
     from headrace.cli.connection import connected
@@ -74,12 +74,12 @@ def _run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
 
 
 def fields_of(text: str | None) -> list[tuple[str, ...]]:
-    """`--fields` as paths; none for all fields."""
+    """Return the paths in `--fields`; an empty list stands for all fields."""
     return [tuple(field.strip().split(".")) for field in text.split(",") if field.strip()] if text else []
 
 
 def follow_of(arguments: argparse.Namespace) -> Follow:
-    """Return the stream to follow and its start. Raises Failed if the words name neither."""
+    """Return the stream to follow and its start. Raises Failed for words that are not valid."""
     from headrace.cli.connection import split_namespace
     from headrace.cli.tail.following import Follow
     from headrace.cli.tail.start import json_object, start_of

@@ -1,4 +1,4 @@
-"""A change stream that resumes after lost connections, invalidations and elections, until it is closed."""
+"""A change stream that resumes after lost connections, elections and invalidations until it is closed."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from headrace.cli.tail.state import StateFile
 from headrace.spark.mongodb.fragments import SPLIT_STAGE, STAGE_UNKNOWN_CODES, FragmentAssembler
 
 RETRY_SECONDS: Final = (0.5, 1.0, 2.0, 5.0)
-"""How long to wait before each attempt to reconnect; the last for all further ones."""
+"""The wait before each attempt to reconnect; the last one repeats."""
 AWAIT_MS: Final = 1_000
 _RESUMABLE: Final = "ResumableChangeStreamError"
 _UNKNOWN_OPTION_CODES: Final = frozenset({2, 9, 40415})
-"""Codes with which a server refuses an option of `$changeStream` or a value of it that it does not know."""
+"""Error codes for an option of `$changeStream`, or a value of one, that the server does not know."""
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Follow:
     collection: str
     pipeline: list[dict[str, Any]]
     start: dict[str, Any]
-    """Options of `$changeStream`: where the stream begins."""
+    """The options of `$changeStream` that say where the stream begins."""
     full_document: str | None = None
     show_expanded_events: bool = False
     state: StateFile | None = None
@@ -40,14 +40,13 @@ class Follow:
     _splits: bool = True
     """Whether the server knows `$changeStreamSplitLargeEvent`: MongoDB from 6.0.9 on."""
     _has_images: bool = True
-    """Whether it knows `fullDocumentBeforeChange`: MongoDB from 6.0 on."""
+    """Whether the server knows `fullDocumentBeforeChange`: MongoDB from 6.0 on."""
 
     def events(self, client: Client) -> Generator[tuple[Document | None, Document | None]]:
-        """(event, resume token after it), and (None, token) when everything is read. Does not end: `close` does, and
-        closes the cursor.
+        """Yield (event, resume token after it), and (None, token) when everything is read.
 
-        An event with an unfinished predecessor, of more than 16 MB, is assembled. Raises PyMongoError for errors that a
-        later attempt cannot avoid.
+        The generator never ends by itself; its `close` closes the cursor. The fragments of an event of more than 16 MB
+        are assembled. Raises PyMongoError for errors that a retry cannot solve.
         """
         attempts = 0
         while True:
@@ -66,7 +65,7 @@ class Follow:
                 attempts += 1
 
     def _stream(self, client: Client) -> Iterator[tuple[Document | None, Document | None]]:
-        """One cursor's events, until it ends."""
+        """Yield the events of one cursor until it ends."""
         self._assembler.reset()
         with self._open(client) as cursor:
             while cursor.alive:
@@ -118,7 +117,7 @@ def _is_resumable(error: PyMongoError) -> bool:
 
 
 def _oldest(client: Client) -> Any:
-    """The time of the oldest entry of the oplog."""
+    """Return the time of the oplog's oldest entry."""
     oplog = client.get_database("local").get_collection("oplog.rs")
     for entry in oplog.find({}, {"ts": 1}).sort("$natural", 1).limit(1):
         return entry["ts"]

@@ -1,4 +1,4 @@
-"""The handling of events in `headrace tail`: print it, run a program, store the position after it."""
+"""The handling of an event in `headrace tail`: print it, run a program, store the position after it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from headrace.cli.tail.lines import EventLines, Path
 from headrace.cli.terminal import Painter, one_line, width
 
 STATE_SECONDS: Final = 1.0
-"""Seconds after which the position is stored while events are only printed; with a program, after each event."""
+"""The interval between stored positions while events are only printed; with a program it is stored after each event."""
 
 
 class EventHandler:
-    """The output of one command line."""
+    """Handles the events of one command line."""
 
     def __init__(self, follow: Follow, *, as_json: bool, program: str | None, fields: Sequence[Path]) -> None:
         self._follow = follow
@@ -33,8 +33,10 @@ class EventHandler:
         self._stored_at = 0.0
 
     def run(self, client: Client, count_max: int | None) -> int:
-        """Handle events until `count_max` are done. Raises Failed, and BrokenPipeError when the reader of the output
-        has gone; whatever ends it, the cursor is closed and the position stored."""
+        """Handle events until `count_max` are done. At every end, close the cursor and store the position.
+
+        Raises Failed, and BrokenPipeError when the reader of the output is gone.
+        """
         count, position = 0, None
         try:
             with closing(self._follow.events(client)) as events:
@@ -55,11 +57,10 @@ class EventHandler:
         return 0
 
     def _look_at_output(self) -> None:
-        """Raise BrokenPipeError where the output is a pipe that is no longer read: without events nothing is written
-        that would show it."""
+        """Raise BrokenPipeError if the output is a pipe without a reader; without events no write would raise it."""
         if self._program is None or self._as_json:
             poll = select.poll()
-            with suppress(OSError, ValueError):  # no file, as in a test or a notebook
+            with suppress(OSError, ValueError):  # the output is no file in a test or a notebook
                 poll.register(sys.stdout.fileno(), 0)
             if any(happened & select.POLLERR for _, happened in poll.poll(0)):
                 raise BrokenPipeError
@@ -73,7 +74,7 @@ class EventHandler:
             print("\n".join(self._lines.of(event)), flush=True)
 
     def _run_program(self, program: str, event: Mapping[str, Any]) -> None:
-        """Raises Failed where the program does: the position is not stored then, so that the event comes again."""
+        """Run the program. Raises Failed if it fails; then the position is not stored, and the event comes again."""
         namespace = event.get("ns") or {}
         environment = os.environ | {
             "HEADRACE_OPERATION_TYPE": str(event.get("operationType", "")),

@@ -5,8 +5,8 @@
         + tags     ["new"]
         - discount 5
 
-`+` is a new field, `~` a changed one, `=` a new or changed one, if the collection stores no pre-images;
-`-` is a removed field.
+`+` marks a new field, `~` a changed one and `-` a removed one. `=` marks a new or changed field if the collection
+stores no pre-images.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ _KNOWN: Final = frozenset({
     "_id", "clusterTime", "collectionUUID", "documentKey", "fullDocument", "fullDocumentBeforeChange", "lsid", "ns",
     "nsType", "operationType", "splitEvent", "txnNumber", "updateDescription", "wallTime",
 })  # fmt: skip
-"""Fields of an event that have a place in its lines; others are shown as they are."""
+"""Fields of an event with a fixed place in its lines; all others get their own line."""
 
 
 class EventLines:
-    """How events are shown: colours, the length of a line, the fields of documents that are wanted."""
+    """Formats events: colours, the length of a line, the chosen fields of documents."""
 
     def __init__(self, painter: Painter, columns: int | None, fields: Sequence[Path] = ()) -> None:
-        """`columns`: longer lines are cut; None: none is. `fields`: paths; none: all fields."""
+        """Cut lines after `columns` characters (None: never); show the paths in `fields` (empty: all)."""
         self._painter = painter
         self._columns = columns
         self._fields = fields
 
     def of(self, event: Mapping[str, Any]) -> Iterator[str]:
-        """The lines of an event."""
+        """Yield the lines of an event."""
         yield self._head(event)
         yield from self._aligned(self.changes(event))
         for name, value in event.items():
@@ -45,7 +45,7 @@ class EventLines:
                 yield self._cut(f"    {name}: {shown(value)}")
 
     def changes(self, event: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-        """(sign, path, text) for each field that an event changes; the path is empty for the whole document."""
+        """Yield (sign, path, text) for each field that an event changes; an empty path is the whole document."""
         before, after = event.get("fullDocumentBeforeChange"), event.get("fullDocument")
         operation = event.get("operationType")
         if operation == "update" and "updateDescription" in event:
@@ -58,7 +58,7 @@ class EventLines:
             yield "-", "", shown(self._wanted(before))
 
     def chosen(self, event: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The event with only the fields of its document that are wanted."""
+        """Return the event with only the chosen fields of its documents."""
         if not self._fields:
             return event
         picked = dict(event)
@@ -102,7 +102,7 @@ class EventLines:
     def _update(
         self, description: Mapping[str, Any], before: Mapping[str, Any] | None, after: Mapping[str, Any] | None
     ) -> Iterator[tuple[str, str, str]]:
-        """(sign, path, text) for each field that an update has changed."""
+        """Yield (sign, path, text) for each field that an update has changed."""
         unambiguous = description.get("disambiguatedPaths") or {}
         for name, value in (description.get("updatedFields") or {}).items():
             path = tuple(map(str, unambiguous.get(name) or name.split(".")))
@@ -143,13 +143,13 @@ class EventLines:
         return line if self._columns is None else shortened(line, self._columns)
 
     def _is_wanted(self, path: Path) -> bool:
-        """Whether a changed path is one of the fields, within one, or holds one."""
+        """Return whether a changed path is a chosen field, is inside one, or contains one."""
         if not self._fields:
             return True
         return any(path[: len(field)] == field[: len(path)] for field in self._fields)
 
     def _wanted(self, document: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The document with only the fields that are wanted."""
+        """Return the document with only the chosen fields."""
         if not self._fields:
             return document
         picked: dict[str, Any] = {}
@@ -175,7 +175,7 @@ def _changed(name: str, old: Any, new: Any) -> tuple[str, str, str]:
 
 
 def _at(document: Mapping[str, Any] | None, path: Path) -> Any:
-    """The value at a path: `_MISSING` where there is none, `_UNKNOWN` where there is no document."""
+    """Return the value at a path: `_MISSING` for no value, `_UNKNOWN` for no document."""
     if document is None:
         return _UNKNOWN
     value: Any = document
@@ -190,5 +190,5 @@ def _at(document: Mapping[str, Any] | None, path: Path) -> Any:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Whether two values are the same, their types included."""
+    """Return whether two values and their types are the same."""
     return shown(one) == shown(other) and type(one) is type(other)

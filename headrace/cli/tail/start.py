@@ -1,4 +1,4 @@
-"""`--from`: the words of a command line to the options of a change stream that say where it begins."""
+"""`--from`: turn the word of a command line into the options that say where a change stream begins."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TOKEN: Final = re.compile(r"^8[0-9A-Fa-f]{16,}$")
 
 
 def start_of(word: str | None) -> dict[str, Any]:
-    """The options of `$changeStream`: none for now, `{EARLIEST: True}` for the oldest entry. Raises Failed."""
+    """Return options of `$changeStream`: none to begin now, `{EARLIEST: True}` for the oldest entry. Raises Failed."""
     if word is None:
         return {}
     if word == EARLIEST:
@@ -34,7 +34,7 @@ def start_of(word: str | None) -> dict[str, Any]:
 
 
 def seconds_of(word: str) -> int:
-    """A time, or an age such as 10m, in seconds since the Unix epoch. Raises Failed for other texts."""
+    """Parse a time, or an age such as 10m, into seconds since the Unix epoch. Raises Failed for other texts."""
     ago = _AGO.match(word)
     if ago is not None:
         return max(int(time.time()) - int(ago[1]) * _SECONDS[ago[2]], 1)
@@ -55,7 +55,7 @@ def seconds_of(word: str) -> int:
 
 
 def json_object(text: str, option: str) -> dict[str, Any]:
-    """An option's Extended JSON as a document. Raises Failed."""
+    """Parse an option's Extended JSON into a document. Raises Failed."""
     value = json_of(text, option)
     if not isinstance(value, dict):
         raise Failed(f"{option} is not a JSON object: {text}", 2)
@@ -63,7 +63,7 @@ def json_object(text: str, option: str) -> dict[str, Any]:
 
 
 def json_of(text: str, option: str) -> Any:
-    """An option's Extended JSON as a value. Raises Failed."""
+    """Parse an option's Extended JSON into a value. Raises Failed."""
     try:
         return json_util.loads(text)
     except (TypeError, ValueError) as error:

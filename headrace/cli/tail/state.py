@@ -1,9 +1,9 @@
-"""`--state`: a file with the position after the last event that was handled.
+"""`--state`: a file with the position after the last handled event.
 
     {"namespace": "shop.orders", "resumeToken": {"_data": "82..."}}
 
-Rule: the file is replaced as a whole, after the event was handled. So an event is handled at least once, and once more
-only if the process ends in between.
+Rule: the whole file is replaced, and only after the event is handled. So an event is handled at least once, and again
+only if the process ends before the position is stored.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headrace.cli.arguments import Failed
 
 
 class StateFile:
-    """The file of one stream."""
+    """The state file of one stream."""
 
     def __init__(self, path: Path, namespace: str) -> None:
         self.path = path
@@ -28,7 +28,7 @@ class StateFile:
         self._stored: Mapping[str, Any] | None = None
 
     def read(self) -> dict[str, Any] | None:
-        """The resume token; None where there is no file yet. Raises Failed for another stream's, or another file."""
+        """Return the resume token, None if there is no file yet. Raises Failed for any other file or stream."""
         try:
             state = json.loads(self.path.read_text("utf-8"))
             token = json_util.loads(json.dumps(state["resumeToken"]))
@@ -48,7 +48,7 @@ class StateFile:
         return dict(token)
 
     def write(self, token: Mapping[str, Any] | None) -> None:
-        """Store a position, durably, if it is another than the last one. Raises Failed."""
+        """Store a position durably if it differs from the last one. Raises Failed."""
         if token is None or token == self._stored:
             return
         text = json_util.dumps({"namespace": self._namespace, "resumeToken": token})

@@ -8,5 +8,5 @@ FORMATS: Final = ("bson", "csv", "json")
 
 
 def counted(count: int) -> str:
-    """The number of documents, in words."""
+    """Return a number of documents as text."""
     return "1 document" if count == 1 else f"{count} documents"

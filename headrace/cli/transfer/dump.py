@@ -1,9 +1,9 @@
-"""Write databases into a folder as mongodump does, all collections as they were at one cluster time.
+"""Write databases into a folder as mongodump does, with all collections as of one cluster time.
 
 Rule: a document that a transaction moves from one collection to another is in exactly one of their files. All reads
 have read concern `snapshot` at the time of the first read. The list of collections is read before and after this first
 read, and the dump starts again if a collection was created, dropped or renamed in between. It also starts again when
-the server no longer has the snapshot: after a drop, a rename or an index build, or because its time is over.
+the server no longer has the snapshot: after a drop, a rename, an index build, or the snapshot's time limit.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 _INTERNAL: Final = frozenset({"admin", "config", "local"})
 _ATTEMPT_COUNT_MAX: Final = 5
 _NO_SNAPSHOTS: Final = frozenset({20, 72, 123})
-"""Codes of a server that reads no snapshots: a standalone one, one without an oplog."""
+"""Error codes of a server without snapshot reads: a standalone, or a server without an oplog."""
 SNAPSHOT_GONE: Final = frozenset({239, 246})
 _WIRE_VERSION_OF_CAPPED: Final = 25
-"""MongoDB 8.0, the first that reads capped collections at a snapshot."""
+"""MongoDB 8.0, the first version that reads capped collections at a snapshot."""
 
 
 class _Source(NamedTuple):
@@ -52,19 +52,19 @@ class _Source(NamedTuple):
 
     @property
     def is_view(self) -> bool:
-        """Whether it has no documents of its own."""
+        """Whether the source is a view, which stores no documents."""
         return bool(self.info["type"] == "view")
 
 
 class _StartAgain(Exception):
-    """The collections are not those of the snapshot; the text says why."""
+    """Raised if the collections have changed since the snapshot; the text says how."""
 
 
 def dump(client: Client, database: str, folder: Path, *, live: bool, documents: bool = True) -> None:
-    """Write a database, or all of them (""), into a folder. Raises Failed, PyMongoError.
+    """Write a database, or all databases (""), into a folder. Raises Failed, PyMongoError.
 
-    `live`: read the collections one after the other as they are, and not at one time. Without `documents`, write only
-    the collections' options and indexes.
+    With `live`, each collection is read as it is at its turn, without a snapshot. Without `documents`, only the
+    collections' options and indexes are written.
     """
     if not documents:
         for source in _sources(client, [database] if database else _databases(client)):
@@ -99,7 +99,7 @@ def _databases(client: Client) -> list[str]:
 
 
 def _dump(client: Client, databases: Sequence[str], folder: Path, live: bool, written: list[Path]) -> None:
-    """One attempt; `written` gets each file before it is written."""
+    """Try the dump once. Each file is added to `written` before it is written."""
     before = list(_sources(client, databases))
     first = next((source for source in before if not source.is_view), None)
     with snapshot_session(
@@ -114,7 +114,7 @@ def _dump(client: Client, databases: Sequence[str], folder: Path, live: bool, wr
 
 
 def _sources(client: Client, databases: Sequence[str]) -> Iterator[_Source]:
-    """The collections and views of databases, as they are."""
+    """Yield the collections and views of databases as they are now."""
     for database in databases:
         for info in client.get_database(database).list_collections():
             name = info["name"]
@@ -127,15 +127,15 @@ def _sources(client: Client, databases: Sequence[str]) -> Iterator[_Source]:
 
 
 def _identities(sources: Sequence[_Source]) -> set[tuple[str, str, str]]:
-    """A collection that was dropped and created again has another UUID."""
+    """Return (database, name, UUID) of each source; a collection that was created again has another UUID."""
     return {(source.database, source.name, str(source.info.get("info", {}).get("uuid"))) for source in sources}
 
 
 @contextlib.contextmanager
 def snapshot_session(client: Client, database: str, collection: str, live: bool) -> Iterator[ClientSession | None]:
-    """A session whose reads are all at one time, which is now.
+    """Yield a session whose reads all see the present state.
 
-    None if `live`, without a collection, or, with a line on the standard error, if the server reads no snapshots.
+    Yield None with `live`, without a collection, and, with a line on stderr, if the server has no snapshot reads.
     """
     if live or not collection:
         yield None
@@ -153,7 +153,7 @@ def snapshot_session(client: Client, database: str, collection: str, live: bool)
 
 
 def _write(client: Client, source: _Source, path: Path, session: ClientSession | None, written: list[Path]) -> int:
-    """Write the files of one collection; return the count of its documents."""
+    """Write the files of one collection; return the number of its documents."""
     written += [path.with_suffix(".metadata.json"), path]
     _describe(source, path)
     if source.is_view:
@@ -174,7 +174,7 @@ def _write(client: Client, source: _Source, path: Path, session: ClientSession |
 
 
 def _file_of(source: _Source) -> Path:
-    """Where mongodump keeps the documents, within the folder."""
+    """Return mongodump's path of the documents, relative to the folder."""
     return Path(quote(source.database, safe="")) / f"{quote(source.name, safe='$&+=:@')}.bson"
 
 
@@ -194,6 +194,6 @@ def _describe(source: _Source, path: Path) -> None:
 
 
 def _reads_capped(client: Client) -> bool:
-    """Whether the server reads capped collections at a snapshot."""
+    """Return whether the server reads capped collections at a snapshot."""
     hello = client.admin.command("hello")
     return int(hello["maxWireVersion"]) >= _WIRE_VERSION_OF_CAPPED

@@ -1,7 +1,7 @@
-"""`headrace export`: a collection into a file or a pipe, or databases into a folder as mongodump writes it.
+"""`headrace export`: write a collection to a file or a pipe, or databases into a folder in mongodump's layout.
 
 DIR/shop/orders.bson             the documents
-DIR/shop/orders.metadata.json    options, indexes and UUID; of a view just this
+DIR/shop/orders.metadata.json    options, indexes and UUID; the only file of a view
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _EXAMPLES: Final = (
 
 
 def add_parser(commands: Any) -> None:
-    """The subcommand `export`."""
+    """Add the subcommand `export`."""
     parser = add_command(commands, "export", _run, "write collections to files", _DESCRIPTION, _EXAMPLES)
     parser.add_argument(
         "words", metavar="[URI] [DB[.COLLECTION]]", nargs="*",
@@ -85,7 +85,7 @@ def _run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
 
 
 def _export(client: Client, database: str, collection: str, arguments: argparse.Namespace) -> int:
-    """Write one collection; how many documents. Raises Failed, PyMongoError."""
+    """Write one collection; return the number of documents. Raises Failed, PyMongoError."""
     from bson.errors import BSONError
     from pymongo.errors import OperationFailure
 

@@ -1,4 +1,4 @@
-"""The files that an export writes, and the collections it reads them from."""
+"""The files that an export writes, and the collections that it reads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def raw_collection(client: Client, database: str, collection: str) -> Any:
-    """The collection, whose documents are read as raw BSON."""
+    """Return the collection, with documents as raw BSON."""
     options: CodecOptions[Any] = CodecOptions(
         document_class=RawBSONDocument, datetime_conversion=DatetimeConversion.DATETIME_AUTO, tz_aware=True
     )
@@ -27,7 +27,7 @@ def raw_collection(client: Client, database: str, collection: str) -> Any:
 
 @contextmanager
 def output(path: Path | None) -> Iterator[IO[bytes]]:
-    """The file to write to, replaced when it is complete. Raises Failed."""
+    """Yield a file to write, which replaces `path` when it is complete. Raises Failed."""
     if path is None:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()

@@ -1,7 +1,7 @@
-"""The formats of files: which one a file has, and its documents one by one.
+"""The file formats of export and import: choose the format, write and read documents one by one.
 
-json    a document in Extended JSON on each line; read also: one array of documents
-csv     a line of names, then a line for each document; dots in names make documents in documents
+json    a document in Extended JSON on each line; an import also reads one array of documents
+csv     a line of names, then a line for each document; a dot in a name stands for a nested document
 bson    documents one after the other, as mongodump writes them
 """
 
@@ -26,13 +26,13 @@ from headrace.cli.transfer import FORMATS
 
 _SUFFIXES: Final = {".bson": "bson", ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
 _JSON: Final = JSONOptions(datetime_conversion=DatetimeConversion.DATETIME_AUTO, tz_aware=True)
-"""Dates outside of Python's years stay what they are."""
+"""Options that keep dates which Python cannot hold."""
 _INT32: Final = range(-(2**31), 2**31)
 _INT64: Final = range(-(2**63), 2**63)
 
 
 def format_of(path: Path | None, given: str | None) -> str:
-    """Return the given format, otherwise the one of the file's suffix; JSON for a pipe. Raises Failed."""
+    """Return the given format, otherwise that of the file's suffix, or JSON for a pipe. Raises Failed."""
     if given is not None:
         return given
     if path is None:
@@ -46,7 +46,7 @@ def format_of(path: Path | None, given: str | None) -> str:
 
 
 def value_at(document: Mapping[str, Any], path: str) -> Any:
-    """The value at a path through documents; None where there is none."""
+    """Return the value at a path through documents; None if it is missing."""
     value: Any = document
     for name in path.split("."):
         value = value.get(name) if isinstance(value, Mapping) else None
@@ -54,7 +54,7 @@ def value_at(document: Mapping[str, Any], path: str) -> Any:
 
 
 def writer_of(kind: str, file: IO[bytes], fields: Sequence[str], canonical: bool) -> Callable[[RawBSONDocument], None]:
-    """Return a function that writes one document after the other into a file. Raises Failed for CSV without fields."""
+    """Return a function that appends a document to a file. Raises Failed for CSV without fields."""
     if kind == "bson":
         return lambda document: _write(file, bytes(document.raw))
     if kind == "json":
@@ -75,7 +75,7 @@ def _write_row(rows: Any, cells: list[str]) -> None:
 
 
 class _Encoder:
-    """The text file that `csv` wants, over one of bytes."""
+    """The text file that `csv` requires, on top of a file of bytes."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -86,7 +86,7 @@ class _Encoder:
 
 
 def _cell(value: Any) -> str:
-    """A value as a cell: text as it is, dates in ISO 8601, documents and arrays as JSON; nothing for null."""
+    """Return a value as a cell: text as it is, dates in ISO 8601, documents and arrays as JSON, null as empty."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -102,7 +102,7 @@ def _cell(value: Any) -> str:
 
 
 def documents_of(kind: str, file: IO[bytes], name: str, has_types: bool) -> Iterator[RawBSONDocument]:
-    """The documents of a file. Raises Failed, with the line or byte, if one is not valid."""
+    """Return the documents of a file. Raises Failed with the line or byte of an invalid document."""
     if kind == "bson":
         return _bson_documents(file, name)
     return _csv_documents(file, name, has_types) if kind == "csv" else _json_documents(file, name)
@@ -148,8 +148,7 @@ def _json_array(text: bytes, name: str) -> Iterator[RawBSONDocument]:
 
 
 def _encoded(document: Any, source: str) -> RawBSONDocument:
-    """A document as BSON. Raises Failed, a sentence that begins with `source`, if it is not valid or BSON cannot hold
-    it."""
+    """Encode a document as BSON. Raises Failed, with a message that begins with `source`, if this is impossible."""
     if not isinstance(document, dict):
         raise Failed(f"{source} no JSON object")
     try:
@@ -187,7 +186,7 @@ def _rows(rows: Any, name: str, has_types: bool) -> Iterator[RawBSONDocument]:
 
 
 def _column(title: str, has_types: bool, name: str) -> tuple[list[str], Callable[[str], Any]]:
-    """Where the cells of a column go, and what they become. Raises Failed for an unknown type."""
+    """Return the path of a column's values, and the function that converts a cell. Raises Failed for unknown types."""
     if not has_types:
         return title.split("."), _automatic
     field, _, kind = title.rpartition(".")
@@ -206,7 +205,7 @@ def _put(document: dict[str, Any], path: list[str], value: Any) -> None:
 
 
 def _automatic(cell: str) -> Any:
-    """A number if the cell is written as one, otherwise text: `007` and `1e5` stay text."""
+    """Return a number if the cell is exactly how Python writes it, otherwise text: `007` and `1e5` stay text."""
     try:
         number = int(cell)
     except ValueError:
@@ -253,5 +252,5 @@ _TYPES: Final[dict[str, Callable[[str], Any]]] = {
 
 
 def metadata_text(metadata: Mapping[str, Any]) -> str:
-    """The text that mongodump writes into `COLLECTION.metadata.json`."""
+    """Return the text of mongodump's file `COLLECTION.metadata.json`."""
     return json.dumps(json.loads(one_line(metadata, canonical=True)), separators=(",", ":"))

@@ -1,4 +1,4 @@
-"""`headrace import`: a file or a pipe into a collection, or a folder as mongodump writes it into databases."""
+"""`headrace import`: read a file or a pipe into a collection, or a folder in mongodump's layout into databases."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 BATCH_COUNT: Final = 1000
 ERROR_COUNT: Final = 5
-"""Refused documents that are shown."""
+"""This many refused documents are shown."""
 _DESCRIPTION: Final = (
     "Insert the documents of a file, or of the standard input, into a collection: Extended JSON (a document on each "
     "line, or an array), CSV with a line of names, or BSON. Or restore a folder that mongodump or `headrace export` "
@@ -34,7 +34,7 @@ _EXAMPLES: Final = (
 
 
 def add_parser(commands: Any) -> None:
-    """The subcommand `import`."""
+    """Add the subcommand `import`."""
     parser = add_command(commands, "import", _run, "read collections from files", _DESCRIPTION, _EXAMPLES)
     parser.add_argument(
         "words", metavar="[URI] [DB.COLLECTION] PATH", nargs="+",
@@ -52,18 +52,18 @@ def add_parser(commands: Any) -> None:
 
 @dataclass
 class _Result:
-    """The numbers of inserted, replaced and refused documents."""
+    """The numbers of stored and refused documents, and the first errors."""
 
     stored: int = 0
     refused: int = 0
     errors: list[str] = field(default_factory=list)
 
     def text(self) -> str:
-        """How many there are of each."""
+        """Return the numbers as text."""
         return f"{counted(self.stored)}{f', {self.refused} refused' if self.refused else ''}"
 
     def refuse(self, text: str) -> None:
-        """Count a document that the server has not taken."""
+        """Count a document that the server has refused."""
         self.refused += 1
         if len(self.errors) < ERROR_COUNT:
             self.errors.append(text)
@@ -93,7 +93,7 @@ def _run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
                 _import_file(client, database, collection, path, arguments, result)
             else:
                 _restore(client, path, arguments, result)
-    finally:  # what is stored stays, also where the file is bad in its middle
+    finally:  # documents before an invalid one stay stored
         for text in result.errors:
             print(f"headrace: {text}", file=sys.stderr)
         if result.stored or result.refused:
@@ -127,7 +127,7 @@ def _import_file(
 
 
 def _size(path: Path | None) -> int | None:
-    """The bytes of a regular file; None for the standard input and a pipe."""
+    """Return the size of a regular file in bytes; None for the standard input and a pipe."""
     return path.stat().st_size if path is not None and path.is_file() else None
 
 
@@ -169,7 +169,7 @@ def _store(
 
 
 def _restore(client: Client, folder: Path, arguments: argparse.Namespace, result: _Result) -> None:
-    """Make and fill the collections of a dump: `DIR/DB/COLLECTION.bson`, or the folder of one database."""
+    """Create and fill the collections of a dump: `DIR/DB/COLLECTION.bson`, or the folder of one database."""
     databases = [path for path in sorted(folder.iterdir()) if path.is_dir()] or [folder]
     views = []
     with progress("restore", sum(_size(path) or 0 for one in databases for path in one.glob("*.bson")), "B") as bar:
@@ -195,7 +195,7 @@ def _restore(client: Client, folder: Path, arguments: argparse.Namespace, result
 
 
 def _fill(target: Any, path: Path, result: _Result, bar: Bar) -> None:
-    """Fill a collection from its file of a dump."""
+    """Fill a collection from its BSON file in a dump."""
     from headrace.cli.transfer.formats import documents_of
 
     before = bar.done
