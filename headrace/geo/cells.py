@@ -2,8 +2,8 @@
 
     number   face (3 bits) | position of the cell on its face, two bits a level | 1 | zeros
 
-The cells within a cell have the numbers from `first` to `last`, with its own in the middle. A leaf (level 30) is about
-1 cm wide. Indexes hold the numbers as signed 64-bit integers, as MongoDB's do.
+The cells within a cell have the numbers from `first` to `last`. The cell's own number is in the middle of that range. A
+leaf (level 30) is about 1 cm wide. Indexes hold the numbers as signed 64-bit integers, as MongoDB's do.
 Source: the published scheme of the S2 library (Apache 2.0), with its quadratic projection.
 """
 
@@ -18,14 +18,14 @@ LEAF_LEVEL: Final = 30
 _SIZE: Final = 1 << LEAF_LEVEL
 _SWAP: Final = 1
 _POSITIONS: Final = ((0, 1, 3, 2), (0, 3, 1, 2), (2, 3, 1, 0), (2, 1, 3, 0))
-"""By orientation and quadrant (2 i + j): the position on the curve."""
+"""The position on the curve, by orientation and quadrant (2 i + j)."""
 _TURNS: Final = (1, 0, 0, 3)
-"""By position: how the curve is turned within a quadrant."""
+"""How the curve is turned within a quadrant, by the quadrant's position."""
 _ACROSS: Final = 1 + 1e-12  # a point beyond the edge of a face
 
 
 def _table() -> list[int]:
-    """By orientation, four bits of i and four of j: eight bits of position, and the orientation after them."""
+    """Map orientation, four bits of i and four of j to eight bits of position and the next orientation."""
     made = []
     for start in range(4):
         for i in range(16):
@@ -51,7 +51,7 @@ def _leaf_at(face: int, i: int, j: int) -> int:
 
 
 def _place(p: Vector) -> tuple[int, int, int]:
-    """(face, i, j) of the leaf of a point."""
+    """(face, i, j) of the leaf that contains a point."""
     x, y, z = p
     ax, ay, az = abs(x), abs(y), abs(z)
     if ax > ay and ax > az:
@@ -69,7 +69,7 @@ def _step(u: float) -> int:
 
 
 def _flat(s: float) -> float:
-    """The place on a face, from -1 to 1, of a share of its grid."""
+    """The coordinate on a face, from -1 to 1, at a fraction of the width of the face's grid."""
     if s < 0 or s > 1:
         return -_ACROSS if s < 0 else _ACROSS
     return (4 * s * s - 1) / 3 if s >= 0.5 else (1 - 4 * (1 - s) * (1 - s)) / 3
@@ -90,7 +90,7 @@ def _raised(face: int, u: float, v: float) -> Vector:
 
 
 def leaf(p: Vector) -> int:
-    """Return the number of the leaf in which a point is."""
+    """Return the number of the leaf that contains a point."""
     return _leaf_at(*_place(p))
 
 
@@ -146,7 +146,7 @@ class Cell(NamedTuple):
 
 
 def cell_at(p: Vector, level: int) -> Cell:
-    """Return the cell of a level in which a point is."""
+    """Return the cell of a level that contains a point."""
     face, i, j = _place(p)
     shift = LEAF_LEVEL - level
     return Cell(face, level, i >> shift, j >> shift)
@@ -167,7 +167,7 @@ def ends(number: int) -> tuple[int, int]:
 
 
 def ancestors(number: int) -> list[int]:
-    """Return the numbers of the cells that a cell is in."""
+    """Return the numbers of all larger cells that contain a cell."""
     made = []
     low = number & -number
     while low < 1 << 2 * LEAF_LEVEL:

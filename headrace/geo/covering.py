@@ -1,7 +1,7 @@
-"""Coverings: a few cells that together hold all of a region. They may hold more; the filter decides.
+"""Coverings: a few cells that together contain a whole region. They may contain more; the filter decides.
 
-A cell is taken for the circle about it. Its four parts know only the edges that come near it, so that a covering costs
-little more than a look at each edge.
+Each cell is treated as the circle around it. Each of its four children is compared only with the edges near the cell,
+so that a covering costs little more than one look at each edge.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from headrace.geo.shapes import Cap, Geometry
 from headrace.geo.sphere import SIGN_ERROR, Vector, angle, edge_normal, normalized
 
 _SLACK: Final = 2e-9
-"""Radians by which a region is wider than it is, for what `$geoIntersects` takes for a touch."""
+"""Radians by which a region is widened, because `$geoIntersects` counts near misses as touching."""
 _WIDTH: Final = 0.94
-"""The least width of a cell is this divided by two to the power of its level, in radians."""
+"""The least width of a cell, in radians, is this divided by two to the power of its level."""
 _STORED_COUNT: Final = 20
 _STORED_LEVEL: Final = 23
 _QUERY_COUNT: Final = 16
@@ -28,12 +28,12 @@ _CIRCLE_COUNT: Final = 48
 
 
 class Cover(NamedTuple):
-    """The numbers of cells that together hold all of a region."""
+    """The numbers of cells that together contain a whole region."""
 
     inside: list[int]
     """Cells that are wholly in the region."""
     crossing: list[int]
-    """The others: points in these may be outside of the region."""
+    """The remaining cells: a point in one of these may be outside of the region."""
 
 
 _Arc = tuple[Vector, Vector, float, float]
@@ -41,7 +41,8 @@ _Arc = tuple[Vector, Vector, float, float]
 
 
 def stored_cells(shape: Geometry) -> list[int]:
-    """Return the numbers of the cells under which an index holds a shape: leaves of points, a covering of the rest."""
+    """Return the numbers of the cells under which an index holds a shape: a leaf for each point, a covering for the
+    rest."""
     made = {leaf(p): None for p in shape.points}
     if shape.lines or shape.polygons:
         rest = Geometry(lines=shape.lines, polygons=shape.polygons)
@@ -51,7 +52,7 @@ def stored_cells(shape: Geometry) -> list[int]:
 
 
 def query_cells(area: Geometry | Cap) -> Cover:
-    """Return the cells that a query looks at."""
+    """Return the cells that a query for an area searches."""
     if isinstance(area, Cap):
         return _cover_circle(area, _CIRCLE_COUNT)
     inside: list[int] = []
@@ -66,7 +67,7 @@ def query_cells(area: Geometry | Cap) -> Cover:
 
 
 def _cover_circle(circle: Cap, count_max: int) -> Cover:
-    """Return about `count_max` cells at most that hold all of a circle; the largest are cut first."""
+    """Return at most about `count_max` cells that together contain a circle. The largest cells are divided first."""
     relation = SphereCells(circle.centre, 1.0).relation(circle.radius, _SLACK)
     done: list[Cell] = []
     crossing = deque[Cell]()
@@ -84,7 +85,7 @@ def _cover_circle(circle: Cap, count_max: int) -> Cover:
 
 
 def covering(area: Geometry, count_max: int, level_max: int) -> Cover:
-    """Return about `count_max` cells at most, of `level_max` at most, that hold all of a region."""
+    """Return at most about `count_max` cells, of at most `level_max`, that together contain a region."""
     done: list[Cell] = []
     wave: list[tuple[Cell, Sequence[_Arc]]] = []
     edges = tuple(map(_arc, area.edges))
@@ -104,7 +105,7 @@ def _sort_out(
     area: Geometry, cells: list[tuple[Cell, Sequence[_Arc]]], inside: list[Cell],
     crossing: list[tuple[Cell, Sequence[_Arc]]],
 ) -> None:  # fmt: skip
-    """Append cells to those that are inside the region, or to those that meet its edge; the others are left out."""
+    """Append cells inside the region to `inside` and cells that meet its edge to `crossing`. Leave out all others."""
     for cell, edges in cells:
         centre, radius = cell.circle
         radius += _SLACK
@@ -134,7 +135,7 @@ def _near(arcs: Sequence[_Arc], centre: Vector, radius: float) -> list[_Arc]:
 
 
 def _start(bound: tuple[Vector, float] | None, level_max: int) -> Sequence[Cell]:
-    """Cells of one level that hold all of a circle about a region: few, and not much larger."""
+    """A few cells of one level that together contain the circle around a region and are not much larger."""
     if bound is None or bound[1] > _WIDTH / 4:
         return FACES
     level = floor(log2(_WIDTH / (1.5 * bound[1] + 2 * _SLACK)))
@@ -142,7 +143,7 @@ def _start(bound: tuple[Vector, float] | None, level_max: int) -> Sequence[Cell]
 
 
 def _bound(area: Geometry) -> tuple[Vector, float] | None:
-    """A circle about the lines and polygons; None where there is no small one."""
+    """A circle around the lines and polygons; None if no small circle contains them."""
     caps = [polygon.outer.cap for polygon in area.polygons]
     if None in caps:
         return None

@@ -1,4 +1,5 @@
-"""Shapes on the plane: `$box`, `$center` and `$polygon`, which hold points alone. Boxes and circles have edges."""
+"""Shapes on the plane: `$box`, `$center` and `$polygon`, which contain points only. Boxes and circles include their
+edges."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ Pair = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """All from `low` to `high`."""
+    """All points from `low` to `high`."""
 
     low: Pair
     high: Pair
@@ -28,14 +29,14 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Circle:
-    """All within a distance of a centre."""
+    """All points within a distance of a centre."""
 
     centre: Pair
     radius: float
 
     @property
     def bounds(self) -> Box:
-        """The box about it."""
+        """The box around the circle."""
         (x, y), radius = self.centre, self.radius
         return Box((x - radius, y - radius), (x + radius, y + radius))
 
@@ -46,13 +47,14 @@ class Circle:
 
 @dataclass(frozen=True, slots=True)
 class FlatPolygon:
-    """A ring, closed by itself. Vertices, and edges along an axis, are inside; of others one side is."""
+    """A ring that closes itself. Vertices and edges along an axis are inside. Slanted edges are inside on one side
+    only."""
 
     vertices: Sequence[Pair]
 
     @property
     def bounds(self) -> Box:
-        """The box about it."""
+        """The box around the polygon."""
         xs, ys = zip(*self.vertices)
         return Box((min(xs), min(ys)), (max(xs), max(ys)))
 

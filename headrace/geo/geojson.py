@@ -1,4 +1,4 @@
-"""GeoJSON and legacy coordinate pairs as shapes, with MongoDB's checks and its messages; the code is the caller's.
+"""GeoJSON and legacy coordinate pairs as shapes, with MongoDB's checks and messages. The caller chooses the error code.
 
 Source: MongoDB's documentation of GeoJSON objects, and the messages of its server.
 """
@@ -25,7 +25,7 @@ _STRICT_CRS: Final = "urn:x-mongodb:crs:strictwinding:EPSG:4326"
 
 
 class BadGeometry(Exception):
-    """A value is no geometry; says why."""
+    """A value is not a geometry. The message says why."""
 
 
 def number(value: Any) -> float:
@@ -56,7 +56,7 @@ def is_on_earth(pair: Pair) -> bool:
 
 
 def plain_point(value: dict[str, Any]) -> Vector | None:
-    """Return the vector of a GeoJSON point of two floats on the earth, the usual one; None for any other value."""
+    """Return the vector of the usual GeoJSON point, two floats on the earth; None for any other value."""
     if len(value) != 2 or value.get("type") != "Point":
         return None
     coordinates = value.get("coordinates")
@@ -69,13 +69,13 @@ def plain_point(value: dict[str, Any]) -> Vector | None:
 
 
 _RAW_POINT: Final = b"=\0\0\0\x02type\0\x06\0\0\0Point\0\x04coordinates\0\x1b\0\0\0\x010\0"
-"""How the BSON of a GeoJSON point of two floats begins; the floats follow, with the head of an element in between."""
+"""The first BSON bytes of a GeoJSON point of two floats. The floats follow, with an element's head between them."""
 _RAW_FLOATS: Final = Struct("<d3xd")
 
 
 def raw_plain_points(name: str) -> Callable[[bytes], Vector | None]:
-    """Return the function that does what `plain_point` does for a field of a raw document, which has an object or an
-    array there. It answers None also where the bytes do not say which element is the field."""
+    """Return a function that applies `plain_point` to a field of a raw document. The field holds an object or an array.
+    The function also returns None if the bytes do not show which element is the field."""
     field, array = b"\x03" + name.encode() + b"\0", b"\x04" + name.encode() + b"\0"
     head = field + _RAW_POINT
 
@@ -90,12 +90,12 @@ def raw_plain_points(name: str) -> Callable[[bytes], Vector | None]:
 
 
 def point_shape(pair: Pair) -> Geometry:
-    """Return the shape of a longitude and a latitude."""
+    """Return the shape of the point at a longitude and a latitude."""
     return Geometry(points=(vector(*pair),), pair=pair)
 
 
 def stored_shape(value: Any) -> Geometry:
-    """Return the shape of a document's value: GeoJSON, or a pair. A pair off the earth has no points, but `pair`.
+    """Return the shape of a document's value: GeoJSON or a pair. A pair off the earth sets only `pair`, no points.
 
     Raises `BadGeometry`.
     """
@@ -123,7 +123,7 @@ def geojson_shape(value: dict[str, Any]) -> Geometry:
 
 
 def _is_strict(value: dict[str, Any]) -> bool:
-    """Whether the CRS is the strict one; raises for an unknown one."""
+    """Whether the CRS is the strict one. Raises `BadGeometry` for an unknown CRS."""
     if "crs" not in value:
         return False
     crs = value["crs"]
@@ -174,7 +174,7 @@ def _line(value: Any) -> Line:
 
 
 def _distinct(vertices: Sequence[Vector]) -> list[Vector]:
-    """The vertices without those that repeat the one before."""
+    """The vertices without consecutive duplicates."""
     return [vertex for at, vertex in enumerate(vertices) if not at or vertex != vertices[at - 1]]
 
 

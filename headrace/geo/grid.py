@@ -1,6 +1,6 @@
 """The grid of a 2d index: squares of the plane, each cut into four, numbered along a Z-curve.
 
-    number of a pair   the bits of x and y in turn, x first, each of `bits` bits between the index's bounds
+    number of a pair   the bits of x and y interleaved, x first, `bits` bits for each between the index's bounds
 
 The squares within a square have the numbers from `first` to `last`. Source: MongoDB's documentation of 2d indexes.
 """
@@ -16,7 +16,7 @@ from headrace.geo.flat import Box
 from headrace.geo.geojson import Pair, number
 
 _ROUNDING: Final = 2.0**-40
-"""The share of the grid's width by which a pair may be in a square beside its own."""
+"""The fraction of the grid's width by which rounding may move a pair into a neighbouring square."""
 _COVER_COUNT: Final = 20
 
 
@@ -38,7 +38,7 @@ ROOT: Final = Square(0, 0, 0)
 
 
 def _spread(value: int) -> int:
-    """A number of 32 bits, with a zero bit before each."""
+    """The bits of a 32-bit number with a zero bit before each."""
     value = (value | value << 16) & 0x0000FFFF0000FFFF
     value = (value | value << 8) & 0x00FF00FF00FF00FF
     value = (value | value << 4) & 0x0F0F0F0F0F0F0F0F
@@ -70,7 +70,7 @@ class Grid:
         return max(0, min(count - 1, int((value - self.low) / (self.high - self.low) * count)))
 
     def at(self, pair: Pair, level: int) -> Square:
-        """Return the square of a level in which a pair is, or to which it is next."""
+        """Return the square of a level that contains a pair, or the nearest one."""
         return Square(level, self._step(pair[0], level), self._step(pair[1], level))
 
     def numbers(self, square: Square) -> tuple[int, int]:
@@ -86,14 +86,14 @@ class Grid:
         return self.numbers(self.at(pair, self.bits))[0]
 
     def bounds(self, square: Square) -> Box:
-        """Return the edges of a square; a little wider, as pairs are rounded."""
+        """Return the edges of a square, slightly widened because pairs are rounded."""
         width = self.high - self.low
         size, error = width / (1 << square.level), width * _ROUNDING
         x, y = self.low + square.i * size, self.low + square.j * size
         return Box((x - error, y - error), (x + size + error, y + size + error))
 
     def covering(self, box: Box) -> list[Square]:
-        """Return a few squares that together hold all of a box."""
+        """Return a few squares that together contain a box."""
         wave = [ROOT] if _meet(self.bounds(ROOT), box) else []
         while wave and wave[0].level < self.bits:
             following = [child for square in wave for child in square.children if _meet(self.bounds(child), box)]
@@ -110,7 +110,7 @@ def _meet(a: Box, b: Box) -> bool:
 
 
 class GridCells:
-    """The squares about a place, with distances on the plane, or in radians on the sphere; see `SphereCells`."""
+    """The squares around a place, with distances on the plane, or in radians on the sphere; see `SphereCells`."""
 
     __slots__ = ("_grid", "_is_sphere", "_pair", "level_max")
 
@@ -125,7 +125,7 @@ class GridCells:
         return (ROOT,)
 
     def at(self, level: int) -> Square:
-        """Return the square of a level in which the place is, or to which it is next."""
+        """Return the square of a level that contains the place, or the nearest one."""
         return self._grid.at(self._pair, level)
 
     def numbers(self, cell: Square) -> tuple[int, int]:
@@ -133,14 +133,14 @@ class GridCells:
         return self._grid.numbers(cell)
 
     def key(self, cell: Square) -> None:
-        """Return nothing: an index has no keys of squares that have parts."""
+        """Return None: only leaf squares are keys in an index."""
 
     def parent(self, cell: Square) -> Square:
-        """Return the square that a square is in."""
+        """Return the square that contains a square, one level up."""
         return Square(cell.level - 1, cell.i >> 1, cell.j >> 1)
 
     def least(self, cell: Square) -> float:
-        """Return a distance from which on the points of a square are."""
+        """Return a lower bound for the distance from the place to any point of a square."""
         x, y = self._pair
         (left, low), (right, high) = (box := self._grid.bounds(cell)).low, box.high
         if not self._is_sphere:
@@ -152,13 +152,13 @@ class GridCells:
         return max(0.0, found - 1e-12)
 
     def _meridian(self, lng: float) -> float:
-        """The least distance to a half of a meridian."""
+        """The least distance from the place to a half of a meridian."""
         away = abs((lng - self._pair[0] + 180) % 360 - 180)
         aside = radians(self._pair[1])
         return pi / 2 - abs(aside) if away >= 90 else asin(cos(aside) * sin(radians(away)))
 
     def most(self, cell: Square) -> float:
-        """Return a distance up to which the points of a square are."""
+        """Return an upper bound for the distance from the place to any point of a square."""
         if self._is_sphere:
             return inf
         x, y = self._pair
@@ -166,7 +166,8 @@ class GridCells:
         return hypot(max(abs(left - x), abs(right - x)), max(abs(low - y), abs(high - y)))
 
     def inside(self, cell: Square) -> float:
-        """Return a distance from which on all is that is not in a square in which the place is."""
+        """Return a lower bound for the distance from the place, which is in the square, to any point outside of the
+        square."""
         if self._is_sphere:
             return 0.0
         x, y = self._pair

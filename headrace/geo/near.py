@@ -1,10 +1,10 @@
-"""The argument of `$near` and `$nearSphere`: a point, and how far a value of a document is from it.
+"""The argument of `$near` and `$nearSphere`: a point, and the distance of a document's value from it.
 
     {$near: {$geometry: point, $maxDistance: 5}}      on the sphere, in metres
     {$nearSphere: [x, y], $maxDistance: 0.1}          on the sphere, in radians
     {$near: [x, y], $maxDistance: 5}                  on the plane, in units of the coordinates
 
-The distance of a document is that of its nearest geometry.
+The distance of a document is the distance of its nearest geometry.
 Source: MongoDB's documentation, and the messages of its server.
 """
 
@@ -37,7 +37,7 @@ _NAMES: Final = ("$geoNear", "$near", "$nearSphere")
 
 
 class Nearest(NamedTuple):
-    """The nearest geometry of a document: how far it is, in the unit of the query, and its value."""
+    """The nearest geometry of a document: its distance in the unit of the query, and its value."""
 
     distance: float
     value: Any
@@ -45,34 +45,34 @@ class Nearest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Near:
-    """A place, and from which distance to which documents match, in its unit."""
+    """A place and the range of distances in which documents match, in the unit of the query."""
 
     path: str
     pair: Pair
     is_sphere: bool
-    """Whether distances are those on the sphere."""
+    """Whether distances are measured on the sphere."""
     is_geojson: bool
-    """Whether the place is a GeoJSON point: only a 2dsphere index will do."""
+    """Whether the place is a GeoJSON point, for which only a 2dsphere index can be used."""
     least: float = 0.0
     most: float = inf
 
     @property
     def unit(self) -> float:
-        """The distance of two places that are one radian, or on the plane 1, from each other."""
+        """The query's unit: metres in a radian for a GeoJSON point, otherwise 1."""
         return EARTH_RADIUS if self.is_geojson else 1.0
 
     @property
     def centre(self) -> Vector:
-        """The place on the sphere."""
+        """The place as a vector on the sphere."""
         return vector(*self.pair)
 
     def finder(self) -> NearestFinder:
-        """Return what measures documents."""
+        """Return the finder that measures the distances of documents."""
         return NearestFinder(self)
 
 
 class NearestFinder:
-    """Finds the nearest geometry of a document; None for a document without one, or out of range."""
+    """Finds the nearest geometry of a document. Returns None for a document without a geometry or out of range."""
 
     __slots__ = ("_centre", "_names", "_near", "_pair", "_unit")
 
@@ -101,7 +101,7 @@ class NearestFinder:
         return found if self._near.least <= found.distance <= self._near.most else None
 
     def _distances(self, value: Any) -> Iterator[tuple[float, Any]]:
-        """The distances of a value that is a geometry, or of the geometries in an array."""
+        """The distance of a value that is a geometry, or of each geometry in an array."""
         distance = self._distance(value)
         if distance is not None:
             yield distance, value
@@ -126,15 +126,16 @@ class NearestFinder:
 
 
 def parse_near(path: str, argument: dict[str, Any]) -> Near:
-    """Return the near of `{path: argument}`, with `$near` or `$nearSphere` and perhaps distances beside it.
+    """Return the parsed near of `{path: argument}`, which has `$near` or `$nearSphere`, optionally with distances
+    beside it.
 
-    Raises 2, 16893 to 16896 and 18522 for a distance, 34413 for an operator beside it.
+    Raises 2, 16893 to 16896 and 18522 for a distance, 34413 for another operator beside it.
     """
     return _legacy(path, argument) or _with_geometry(path, argument)
 
 
 def _legacy(path: str, argument: dict[str, Any]) -> Near | None:
-    """The near of a point that is the argument itself; None for one in `$geometry`."""
+    """The near whose point is the argument itself; None if the point is in `$geometry`."""
     found: tuple[str, Pair, bool] | None = None
     least, most = 0.0, inf
     for name, value in argument.items():
@@ -167,7 +168,7 @@ def _legacy(path: str, argument: dict[str, Any]) -> Near | None:
 
 
 def _query_point(value: Any) -> tuple[Pair, bool, float | None] | None:
-    """(pair, whether it is GeoJSON, the greatest distance that is its third element) of a point; None for none."""
+    """(pair, whether it is GeoJSON, the maximum distance if the point has it as third element); None if not a point."""
     items = list(value.values()) if type(value) is dict else value
     if type(value) is dict and items and type(items[0]) not in NUMBERS:
         try:

@@ -1,8 +1,7 @@
-"""How far cells are from a place, so that a search can read them in the order of their distance.
+"""The distances of cells from a place, so that a search can read cells from near to far.
 
-A cell lies between four planes through the centre of the earth. It is at least as far from a place as the place is
-outside of each of them, and the place, if it is in the cell, is as far from what is outside of the cell as from the
-nearest of them.
+A cell lies between four planes through the centre of the earth. A place outside of one of the planes is at least that
+far from the cell. A place inside the cell is as far from everything outside of it as from the nearest plane.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from headrace.geo.cells import FACES, LEAF_LEVEL, Cell, cell_at, ends, signed
 from headrace.geo.sphere import Vector, angle
 
 _ERROR: Final = 1e-12
-"""Radians (6 µm) by which a bound may be too large: points are rounded to cells."""
+"""Radians (6 µm) by which a lower bound may be too large, because points are rounded to cells."""
 _ROUNDING: Final = 1e-15
 """The error of a cosine."""
 
 
 def _in_face(face: int, p: Vector) -> Vector:
-    """A point by the axes of a face: towards its middle, and those of u and v."""
+    """The coordinates of a point on the axes of a face: the axis through its middle, then u and v."""
     x, y, z = p
     if face == 0:
         return x, y, z
@@ -39,7 +38,7 @@ def _flat(s: float) -> float:
 
 
 class SphereCells:
-    """The cells of the sphere about a place. Distances are in the unit of the caller, `unit` to the radian."""
+    """The cells of the sphere around a place. Distances are in the caller's unit, `unit` of which make a radian."""
 
     __slots__ = ("_centre", "_faces", "_unit")
 
@@ -51,11 +50,11 @@ class SphereCells:
         self._faces = [_in_face(face, centre) for face in range(6)]
 
     def roots(self) -> tuple[Cell, ...]:
-        """Return cells that are all of the earth."""
+        """Return the cells that together cover the earth."""
         return FACES
 
     def at(self, level: int) -> Cell:
-        """Return the cell of a level in which the place is."""
+        """Return the cell of a level that contains the place."""
         return cell_at(self._centre, level)
 
     def numbers(self, cell: Cell) -> tuple[int, int]:
@@ -64,15 +63,15 @@ class SphereCells:
         return signed(first), signed(last)
 
     def key(self, cell: Cell) -> int:
-        """Return the key under which an index holds a shape that has the cell itself."""
+        """Return the key under which an index holds a shape whose covering includes this very cell."""
         return signed(cell.number)
 
     def parent(self, cell: Cell) -> Cell:
-        """Return the cell that a cell is in."""
+        """Return the cell that contains a cell, one level up."""
         return Cell(cell.face, cell.level - 1, cell.i >> 1, cell.j >> 1)
 
     def _outside(self, cell: Cell) -> tuple[float, float, float, float]:
-        """The sines of the distances by which the place is outside of the four planes."""
+        """The sines of the distances by which the place is outside of each of the four planes."""
         f, u, v = self._faces[cell.face]
         count = 1 << cell.level
         left, right = _flat(cell.i / count), _flat((cell.i + 1) / count)
@@ -83,7 +82,7 @@ class SphereCells:
         )  # fmt: skip
 
     def least(self, cell: Cell) -> float:
-        """Return a distance from which on the points of a cell are."""
+        """Return a lower bound for the distance from the place to any point of a cell."""
         found = asin(min(1.0, max(0.0, *self._outside(cell))))
         if self._faces[cell.face][0] <= 0:
             middle, radius = cell.circle
@@ -91,13 +90,13 @@ class SphereCells:
         return max(0.0, found - _ERROR) * self._unit
 
     def most(self, cell: Cell) -> float:
-        """Return a distance up to which the points of a cell are."""
+        """Return an upper bound for the distance from the place to any point of a cell."""
         middle, radius = cell.circle
         return (angle(self._centre, middle) + radius + _ERROR) * self._unit
 
     def relation(self, radius: float, slack: float) -> Callable[[Cell], bool | None]:
-        """Return the function that says of a cell that it is within a radius (True), that it may have a point that is
-        not farther than the radius and the slack (False), or none. In radians."""
+        """Return a function that classifies a cell: True if all of it is within a radius, False if a point of it may be
+        within the radius plus the slack, None if no point is. In radians."""
         if radius + slack >= pi / 4:
             return lambda cell: None if self.least(cell) > radius + slack else self.most(cell) <= radius
         far, near, faces = sin(radius + slack) + _ERROR, cos(radius) + _ROUNDING, self._faces
@@ -122,5 +121,6 @@ class SphereCells:
         return relation
 
     def inside(self, cell: Cell) -> float:
-        """Return a distance from which on all is that is not in a cell in which the place is."""
+        """Return a lower bound for the distance from the place, which is in the cell, to any point outside of the
+        cell."""
         return max(0.0, asin(min(1.0, max(0.0, -max(self._outside(cell))))) - _ERROR) * self._unit

@@ -1,7 +1,9 @@
-"""Polygons on the sphere: a point is inside by the parity of crossings between it and a fixed origin.
+"""Polygons on the sphere: the parity of crossings between a point and a fixed origin decides whether the point is
+inside.
 
-A loop is to the left of its edges. Where polygons share edges, each point of these is in exactly one of them, as on
-MongoDB. Containment of lines and polygons and intersections count the edges as part of the polygon.
+The inside of a loop is to the left of its edges. Where polygons share edges, each point on these edges is in exactly
+one polygon, as on MongoDB. Containment of lines and polygons, and intersections, count the edges as part of the
+polygon.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ _LEFT: Final = 1e-14  # radians by which a loop's turns may miss a full hemisphe
 
 
 class Loop:
-    """A closed ring of at least three vertices, and all that is to the left of it."""
+    """A closed ring of at least three vertices, and everything to the left of it."""
 
     __slots__ = ("_cap", "_edges", "_origin_inside", "vertices")
 
@@ -55,17 +57,17 @@ class Loop:
 
     @property
     def edges(self) -> Iterator[Edge]:
-        """The edges in their order."""
+        """The edges in order."""
         return ((a, b) for a, b, _, _ in self._edges)
 
     @property
     def cap(self) -> tuple[Vector, float] | None:
-        """(centre, radius in radians) of a circle about the loop; None for a loop that no small circle holds."""
+        """(centre, radius in radians) of a circle around the loop; None if no small circle contains the loop."""
         return self._cap
 
     @property
     def is_small(self) -> bool:
-        """Whether the loop has at most half of the sphere."""
+        """Whether the loop covers at most half of the sphere."""
         ring = (*self.vertices, *self.vertices[:2])
         return sum(turn(a, b, c) for a, b, c in zip(ring, ring[1:], ring[2:])) >= -_LEFT
 
@@ -74,7 +76,7 @@ class Loop:
         return Loop(self.vertices[::-1])
 
     def contains(self, p: Vector) -> bool:
-        """Return whether a point is inside; of a point on an edge, one of two neighbouring loops answers True."""
+        """Return whether a point is inside. A point on an edge is inside exactly one of the two neighbouring loops."""
         if self._cap is not None and dot(self._cap[0], p) < cos(self._cap[1]) - SIGN_ERROR:
             return False
         inside = self._origin_inside
@@ -106,7 +108,7 @@ class Loop:
 
 
 def _side(path: Vector, p: Vector, vertex: Vector) -> int:
-    """As `orientation(_ORIGIN, p, vertex)`, with the product of the first two."""
+    """Return `orientation(_ORIGIN, p, vertex)`, given `path`, the cross product of the first two."""
     value = path[0] * vertex[0] + path[1] * vertex[1] + path[2] * vertex[2]
     if value > SIGN_ERROR:
         return 1
@@ -114,7 +116,7 @@ def _side(path: Vector, p: Vector, vertex: Vector) -> int:
 
 
 class Polygon:
-    """An outer loop and its holes, each of which is a small loop; or one loop of any size."""
+    """An outer loop and its holes, each a small loop; or one loop of any size."""
 
     __slots__ = ("holes", "outer")
 
@@ -138,7 +140,7 @@ class Polygon:
         return (vertex for loop in self.loops for vertex in loop.vertices)
 
     def contains(self, p: Vector) -> bool:
-        """Return whether a point is inside, of one on an edge as `Loop.contains`."""
+        """Return whether a point is inside. Points on edges are treated as by `Loop.contains`."""
         return self.outer.contains(p) and not (self.holes and any(hole.contains(p) for hole in self.holes))
 
     def distance(self, p: Vector) -> float:
@@ -152,14 +154,14 @@ class Polygon:
         return self.distance(p) <= TOUCH
 
     def holds_line(self, line: Sequence[Vector]) -> bool:
-        """Return whether all of a line is inside or on edges."""
+        """Return whether every point of a line is inside or on an edge."""
         return self._holds_edges(list(pairwise(line)))
 
     def holds_polygon(self, other: Polygon) -> bool:
         """Return whether all of another polygon is inside."""
         if not self._holds_edges(list(other.edges)):
             return False
-        # What the other has beyond its edges is inside, too, unless an edge of this one is within the other.
+        # The interior of the other polygon is inside, too, unless an edge of this one is within the other.
         if any(other.contains(vertex) and not other.is_edge_point(vertex) for vertex in self.vertices):
             return False
         return not (_whole(other) and not _whole(self))
@@ -184,7 +186,7 @@ class Polygon:
         return edges_meet(list(pairwise(line)), list(self.edges))
 
     def meets_polygon(self, other: Polygon) -> bool:
-        """Return whether another polygon has a point in common."""
+        """Return whether another polygon has a point in common with this one."""
         if any(self.holds(loop.vertices[0]) for loop in other.loops):
             return True
         if any(other.holds(loop.vertices[0]) for loop in self.loops):
@@ -193,12 +195,12 @@ class Polygon:
 
 
 def _whole(polygon: Polygon) -> bool:
-    """Whether a polygon has more than half of the sphere."""
+    """Whether a polygon covers more than half of the sphere."""
     return not polygon.outer.is_small
 
 
 def edges_meet(some: Sequence[Edge], others: Sequence[Edge]) -> bool:
-    """Return whether an edge of the first crosses or touches one of the second."""
+    """Return whether any edge of `some` crosses or touches an edge of `others`."""
     count = len(some)
     return any(
         (first < count) != (second < count) and (crosses(*edge, *other) or _touch(*edge, *other))
@@ -214,7 +216,7 @@ def _touch(a: Vector, b: Vector, c: Vector, d: Vector) -> bool:
 
 
 def crossing_edges(vertices: Sequence[Vector]) -> tuple[int, int] | None:
-    """Return the numbers of two edges of a ring that cross; None where none do."""
+    """Return the numbers of two edges of a ring that cross; None if no edges cross."""
     edges = list(pairwise((*vertices, vertices[0])))
     for first, edge, second, other in _near_pairs(edges):
         if crosses(*edge, *other):
@@ -223,7 +225,7 @@ def crossing_edges(vertices: Sequence[Vector]) -> tuple[int, int] | None:
 
 
 def _near_pairs(edges: Sequence[Edge]) -> Iterator[tuple[int, Edge, int, Edge]]:
-    """Pairs of edges whose boxes overlap, each with its number: a sweep along the first axis."""
+    """Pairs of edges whose boxes overlap, each edge with its number, found by a sweep along the first axis."""
     boxes = []
     for number, (a, b) in enumerate(edges):
         chord = (b[0] - a[0], b[1] - a[1], b[2] - a[2])

@@ -1,4 +1,4 @@
-"""The arguments of `$geoWithin` and `$geoIntersects`: regions, and whether a stored value is in one or meets it."""
+"""The arguments of `$geoWithin` and `$geoIntersects`: regions, and whether a stored value is inside or meets one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Region:
 
     area: Geometry | Cap | FlatShape
     intersects: bool
-    """Whether it is enough to meet the area."""
+    """Whether a shape matches if it meets the area, rather than only if it is inside."""
     _cover: Cover | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -44,7 +44,7 @@ class Region:
         return not isinstance(self.area, Geometry | Cap)
 
     def cover(self) -> Cover:
-        """Return the cells of an index that the area, which is on the sphere, is in. Computed once."""
+        """Return the index cells that cover an area on the sphere. Computed once."""
         if self._cover is None:
             assert isinstance(self.area, Geometry | Cap)
             object.__setattr__(self, "_cover", query_cells(self.area))
@@ -52,13 +52,13 @@ class Region:
         return self._cover
 
     def box(self) -> Box | None:
-        """Return a box of the plane that holds all pairs that match; None where there is no small one."""
+        """Return a box of the plane that contains all matching pairs; None if no small box does."""
         if not isinstance(self.area, Geometry | Cap):
             return self.area.bounds
         return box_about(self.area) if isinstance(self.area, Cap) else None
 
     def __call__(self, value: Any) -> bool:
-        """Return whether a value of a document matches; what is no geometry does not."""
+        """Return whether a value of a document matches. A value that is not a geometry does not match."""
         if type(value) is dict:
             area = self.area
             if not self.intersects and isinstance(area, Geometry | Cap):
@@ -74,8 +74,8 @@ class Region:
         return self.matches(shape)
 
     def raw_test(self, path: str) -> Callable[[bytes], bool | None] | None:
-        """Return a test of raw documents with a geometry in a field, which answers None where that is no plain point;
-        None where the test would take long."""
+        """Return a test of raw documents with a geometry in a field; None if the test would take long. The test returns
+        None if the field is not a plain point."""
         area = self.area
         if self.intersects or not isinstance(area, Cap) or "." in path:
             return None
@@ -102,7 +102,7 @@ class Region:
 
 
 def parse_region(name: str, argument: Any) -> Region:
-    """Return the region of `{$geoWithin: argument}` or `$geoIntersects`. Raises 2."""
+    """Return the region of `{$geoWithin: argument}` or `{$geoIntersects: argument}`. Raises 2."""
     if type(argument) is not dict:
         raise CommandError(_BAD_VALUE, f"{name} must be an object, but found: {to_string(argument)}")
     fields = {key: value for key, value in argument.items() if key != "$uniqueDocs"}
@@ -179,7 +179,8 @@ def _polygon(value: Any) -> FlatPolygon:
 
 
 def box_about(circle: Cap) -> Box | None:
-    """Return the longitudes and latitudes of a circle on the sphere; None where it reaches 180 degrees or a pole."""
+    """Return the range of longitudes and latitudes of a circle on the sphere; None if it reaches 180 degrees or a
+    pole."""
     (x, y, z), radius = circle.centre, circle.radius
     lng, lat, high = degrees(atan2(y, x)), degrees(atan2(z, hypot(x, y))), degrees(radius) + _BOX_SLACK
     if radius >= pi / 2 or abs(lat) + high >= 90:
@@ -189,7 +190,7 @@ def box_about(circle: Cap) -> Box | None:
 
 
 _BOX_SLACK: Final = 1e-9
-"""Degrees by which a box is wider than its circle."""
+"""Degrees by which a box is widened beyond its circle."""
 _FLAT: Final[dict[str, Callable[[Any], Cap | FlatShape]]] = {
     "$box": _box,
     "$center": _centre,

@@ -1,4 +1,4 @@
-"""Shapes on the sphere: all that a value of a document or a geometry of a query consists of, and circles."""
+"""Shapes on the sphere: the geometry of a document's value or of a query, and circles."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from headrace.geo.sphere import TOUCH, Vector, angle, edge_distance, line_distan
 Line = tuple[Vector, ...]
 
 _SAME: Final = 1e-9
-"""Radians (6 mm) within which `$geoIntersects` takes a point for one of a shape: MongoDB compares cells."""
+"""Radians (6 mm) within which `$geoIntersects` treats a point as part of a shape: MongoDB compares cells."""
 
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """Points, lines and polygons that are one geometry. `pair`: (x, y) as stored, of a geometry that is one point."""
+    """Points, lines and polygons that form one geometry. `pair`: (x, y) as stored, if the geometry is a single
+    point."""
 
     points: tuple[Vector, ...] = ()
     lines: tuple[Line, ...] = ()
     polygons: tuple[Polygon, ...] = ()
     pair: tuple[float, float] | None = None
     is_strict: bool = False
-    """Whether it is a polygon of the strict CRS, which is what its edges have on their left, however large."""
+    """Whether this is a polygon of the strict CRS: its inside is to the left of its edges, however large."""
 
     @property
     def edges(self) -> Iterator[Edge]:
@@ -77,7 +78,7 @@ def _lines_meet(line: Sequence[Vector], other: Sequence[Vector]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Cap:
-    """All within `radius` radians of a centre."""
+    """All points within `radius` radians of a centre."""
 
     centre: Vector
     radius: float
@@ -93,7 +94,7 @@ class Cap:
         if not all(map(self.holds_point, other.points)):
             return False
         limit = self.radius + TOUCH
-        # Farthest is a vertex or, opposite to what is nearest to the opposite point, a point of an edge.
+        # The farthest point is a vertex, or the point of an edge that is nearest to the antipode of the centre.
         opposite = (-self.centre[0], -self.centre[1], -self.centre[2])
         if any(pi - edge_distance(opposite, a, b) > limit for a, b in other.edges):
             return False

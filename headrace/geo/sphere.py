@@ -1,8 +1,8 @@
 """Vectors on the unit sphere: the side of an edge on which a point is, crossings of edges, distances. Signs are exact.
 
-A sign that floating point cannot tell is computed with fractions. If it is zero, the points are moved apart in thought,
-by amounts that depend on their order alone, so that no three points are ever on one great circle and each answer agrees
-with all others. Edges are the shorter arcs of great circles.
+A sign that floating point cannot decide is computed with fractions. If it is zero, the points are moved symbolically,
+by amounts that depend only on their order. So no three points are ever on one great circle, and all answers are
+consistent. Edges are the shorter arcs of great circles.
 
 Source: the published algorithms of the S2 library (Apache 2.0) and Edelsbrunner and Mücke, "Simulation of Simplicity".
 """
@@ -18,11 +18,11 @@ from typing import Final
 Vector = tuple[float, float, float]
 
 EARTH_RADIUS: Final = 6_378_100.0
-"""Metres: the radius by which MongoDB computes distances."""
+"""The earth's radius in metres, as MongoDB uses it to compute distances."""
 TOUCH: Final = 1e-15
-"""Radians within which a point is on an edge."""
+"""Radians within which a point counts as on an edge."""
 SIGN_ERROR: Final = 4e-15
-"""A determinant of three unit vectors has the sign of its floating point value above this."""
+"""A determinant of three unit vectors whose floating point value exceeds this has the right sign."""
 
 
 def vector(lng: float, lat: float) -> Vector:
@@ -38,10 +38,11 @@ def cross(a: Vector, b: Vector) -> Vector:
 
 
 def edge_normal(a: Vector, b: Vector) -> Vector:
-    """Return a vector in the direction of the cross product of two unit vectors, precise for neighbours, too."""
+    """Return a vector in the direction of the cross product of two unit vectors, precise also if they are close
+    together."""
     s = (a[0] + b[0], a[1] + b[1], a[2] + b[2])
     d = (b[0] - a[0], b[1] - a[1], b[2] - a[2])
-    made = cross(s, d)  # twice the product
+    made = cross(s, d)  # twice the cross product
     return made[0] / 2, made[1] / 2, made[2] / 2
 
 
@@ -51,7 +52,7 @@ def dot(a: Vector, b: Vector) -> float:
 
 
 def normalized(a: Vector) -> Vector:
-    """Return the unit vector of a direction; that of nothing is the first axis."""
+    """Return the unit vector of a direction; the first axis for the zero vector."""
     size = sqrt(dot(a, a))
     return (a[0] / size, a[1] / size, a[2] / size) if size else (1.0, 0.0, 0.0)
 
@@ -63,7 +64,7 @@ def angle(a: Vector, b: Vector) -> float:
 
 
 def orientation(a: Vector, b: Vector, c: Vector) -> int:
-    """Return 1 if the points are in counter-clockwise order, -1 if clockwise, 0 only if two of them are equal."""
+    """Return 1 if the points are in counter-clockwise order, -1 if clockwise, 0 only if two points are equal."""
     value = a[0] * (b[1] * c[2] - b[2] * c[1]) + a[1] * (b[2] * c[0] - b[0] * c[2]) + a[2] * (b[0] * c[1] - b[1] * c[0])
     if value > SIGN_ERROR:
         return 1
@@ -94,13 +95,13 @@ def _exact_orientation(a: Vector, b: Vector, c: Vector) -> int:
 
 
 def is_ordered(a: Vector, b: Vector, c: Vector, centre: Vector) -> bool:
-    """Return whether the directions to a, b and c follow each other counter-clockwise about `centre`."""
+    """Return whether the directions to a, b and c are in counter-clockwise order about `centre`."""
     count = (orientation(b, centre, a) >= 0) + (orientation(c, centre, b) >= 0) + (orientation(a, centre, c) > 0)
     return count >= 2
 
 
 def reference_direction(a: Vector) -> Vector:
-    """Return a fixed direction from a point, by which it is decided whether a vertex is in a loop."""
+    """Return a fixed direction from a point. The direction decides whether a vertex is in a loop."""
     largest = max(range(3), key=lambda at: abs(a[at]))
     other = [0.012, 0.0053, 0.00457]
     other[(largest - 1) % 3] = 1.0
@@ -108,7 +109,7 @@ def reference_direction(a: Vector) -> Vector:
 
 
 def crosses(a: Vector, b: Vector, c: Vector, d: Vector) -> bool:
-    """Return whether the edges ab and cd cross at a point inside both."""
+    """Return whether the edges ab and cd cross at a point in the interior of both."""
     if a in (c, d) or b in (c, d) or a == b or c == d:
         return False
     side = orientation(a, b, d)
@@ -116,7 +117,7 @@ def crosses(a: Vector, b: Vector, c: Vector, d: Vector) -> bool:
 
 
 def crosses_at_vertex(a: Vector, b: Vector, c: Vector, d: Vector) -> bool:
-    """Return whether two edges that share a vertex count as crossing there, so that parities of crossings agree."""
+    """Return whether two edges that share a vertex count as crossing there. The choice makes parities consistent."""
     if a == b or c == d:
         return False
     if a == c:
