@@ -2,11 +2,12 @@
 
     "The Cafés' waiters"   →   cafe, waiter
 
-The order is MongoDB's: a word is a stop word in lower case with its marks; the stemmer sees the marks; then these go.
-Case is folded character by character (Unicode's common and simple foldings, the special ones in Turkish), so that no
-text becomes longer. In English, an apostrophe is part of a word: the stemmer and the stop words know "don't".
+The order is MongoDB's. Stop words are recognised in lower case with their marks. The stemmer sees the marks. Then the
+marks are removed. Case is folded character by character (Unicode's common and simple foldings, the special ones in
+Turkish), so that no text becomes longer. In English, an apostrophe is part of a word: the stemmer and the stop words
+know "don't".
 
-In an index of a version before 3 only ASCII characters are delimiters and have a lower case, and marks count.
+In an index of a version before 3, only ASCII characters are delimiters and have a lower case, and marks are kept.
 
 Source: MongoDB's documentation of text indexes.
 """
@@ -26,12 +27,12 @@ from headrace.text.languages import NONE, UNICODE_VERSION
 from headrace.text.stop_words import stop_words
 
 _FOLDED_COUNT_MAX: Final = 10_000
-"""Characters whose folding is remembered."""
+"""Characters whose folding is cached."""
 _KNOWN_COUNT_MAX: Final = 20_000
 _KNOWN_LENGTH_MAX: Final = 40
-"""Words whose terms are remembered, and the length of the longest: texts mostly have the same ones."""
+"""Words whose terms are cached, and the length of the longest: most texts share words."""
 _PIECE_LENGTH: Final = 100_000
-"""The length of a piece of a text whose words are in memory at once."""
+"""Characters of a text that are divided into words at once, to bound memory."""
 
 
 @cache
@@ -50,9 +51,9 @@ class Analyzer:
         self.folded: Callable[[str], str] = (
             _ascii_folded if is_ascii else partial(folded, turkish=True) if language == "turkish" else folded
         )
-        """The function that returns a text in lower case."""
+        """The function that folds a text to lower case."""
         self.without_marks: Callable[[str], str] = str if is_ascii else without_marks
-        """The function that returns a text without the marks that do not count."""
+        """The function that removes the marks that comparisons ignore."""
         self._stop_words = stop_words(language)
         self._stem = _stemmer(language)
         delimiter = _delimiter(with_apostrophe=language != "english", is_ascii=is_ascii)
@@ -62,7 +63,8 @@ class Analyzer:
         self._known: dict[str, str] = {"": ""}
 
     def counts(self, text: str, count_max: int = maxsize) -> Counter[str]:
-        """Return how often a text has each term; some of them only, where there are more than `count_max`."""
+        """Return the number of times that each term occurs in a text. Only some terms are counted if there are more
+        than `count_max`."""
         counted: Counter[str] = Counter()
         known = self._known
         for words in _words(text.translate(self._in_lower_case)):
@@ -77,7 +79,7 @@ class Analyzer:
         return counted
 
     def terms(self, text: str, *, with_case: bool, with_marks: bool) -> set[str]:
-        """Return the terms of a text, in its case and with its marks if they count."""
+        """Return the terms of a text, with their case (`with_case`) and their marks (`with_marks`) if requested."""
         if not with_case and not with_marks:
             return set(self.counts(text))
         made = set()
@@ -89,7 +91,7 @@ class Analyzer:
         return made - {""}
 
     def _remembered(self, word: str) -> str:
-        """The term of a word in lower case; empty for a stop word."""
+        """The cached term of a word in lower case; empty for a stop word."""
         term = "" if not word or word in self._stop_words else self.without_marks(self._stem(word))
         if len(word) <= _KNOWN_LENGTH_MAX:
             if len(self._known) >= _KNOWN_COUNT_MAX:
@@ -99,7 +101,7 @@ class Analyzer:
 
 
 def _words(text: str) -> Iterator[list[str]]:
-    """Yield the words of a text that spaces divide, perhaps empty ones, a bounded number at a time."""
+    """Yield lists of the words between spaces, a bounded number at a time. A word may be empty."""
     start = 0
     while len(text) - start > _PIECE_LENGTH:
         end = text.find(" ", start + _PIECE_LENGTH)
@@ -111,7 +113,7 @@ def _words(text: str) -> Iterator[list[str]]:
 
 
 def stemmer_version() -> str:
-    """Return the version of the stemmers, on which the terms in an index depend."""
+    """Return the version of the stemmers. The terms in an index depend on it."""
     from Stemmer import version
 
     return str(version())
@@ -152,7 +154,7 @@ def without_marks(text: str) -> str:
 
 
 class _Table(dict[int, str]):
-    """A table for `str.translate` that is filled as characters come."""
+    """A table for `str.translate` that adds characters as they occur."""
 
     __slots__ = ("_make",)
 

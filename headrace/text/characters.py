@@ -1,7 +1,7 @@
-"""Which characters end a word, and which are marks that words are compared without.
+"""The characters that end a word, and the diacritical marks that comparisons ignore.
 
 Delimiters have one of Unicode's properties Dash, Hyphen, Pattern_Syntax, Quotation_Mark, Terminal_Punctuation and
-White_Space; marks have the property Diacritic. So does MongoDB's documentation of text indexes describe version 3.
+White_Space. Marks have the property Diacritic. MongoDB's documentation of text indexes defines version 3 in this way.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The languages of text indexes, by their names and two letters; `none` has no stems and no stop words.
+"""The languages of text indexes, by name and by two-letter code; `none` has no stems and no stop words.
 
-An index of version 1 takes the names as they are written, also those of three letters: only full names have stop words,
-and an unknown language is `none`.
+An index of version 1 takes names as they are written, including three-letter codes. Only full names have stop words
+there, and an unknown language is `none`.
 
 Source: MongoDB's documentation, "Text Search Languages".
 """
@@ -26,13 +26,13 @@ _OF_VERSION_1: Final = frozenset(
 )
 VERSIONS: Final = (1, 2, 3)
 UNICODE_VERSION: Final = 3
-"""The version from which on letters beyond ASCII have a lower case, and marks do not count."""
+"""The first version that folds letters beyond ASCII to lower case and ignores marks."""
 
 
 def language_of(name: str, version: int = UNICODE_VERSION) -> str | None:
-    """Return the name of a language that is given by its name or its two letters, in any case; None: unknown.
+    """Return the full name of a language, given its name or two-letter code in any case; None if it is unknown.
 
-    In an index of version 1: the name itself.
+    In an index of version 1, return the given name.
     """
     if version == 1:
         return name if name in _OF_VERSION_1 else NONE

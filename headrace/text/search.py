@@ -2,9 +2,8 @@
 
     desk "oil lamp" -red -"two lamps"     some of desk, oil, lamp; the phrase; not red; not the other phrase
 
-A hyphen negates what follows it up to the next white space, if it stands at the beginning or after white space. A
-phrase is a piece of a text, wherever words begin in it. Terms of phrases that are not negated are searched for as
-others are.
+A hyphen at the beginning or after white space negates everything up to the next white space. A phrase matches any piece
+of a text that begins where a word begins. The terms of phrases that are not negated are searched for like other terms.
 
 Source: MongoDB's documentation of `$text`.
 """
@@ -32,7 +31,7 @@ class _Pieces:
 
 
 def _divided(search: str) -> _Pieces:
-    """Words and phrases of a search, as they are written."""
+    """The words and phrases of a search, as written."""
     words: list[str] = []
     negated_words: list[str] = []
     phrases: list[str] = []
@@ -69,7 +68,8 @@ class TextSearch:
     )  # fmt: skip
 
     def __init__(self, spec: TextSpec, search: str, language: str, *, with_case: bool, with_marks: bool) -> None:
-        """Parse a search in a language that `language_of` names; `with_case`, `with_marks`: whether these count.
+        """Parse a search in a language that `language_of` returns. `with_case`, `with_marks`: compare case, compare
+        marks.
 
         Raises 2 for a search that is too long.
         """
@@ -81,7 +81,7 @@ class TextSearch:
         self._with_marks = with_marks
         self._analyzer = analyze
         self.terms = sorted(analyze.counts(pieces.words))
-        """The terms in the index of which a match has one."""
+        """The terms to look up in the index: each match has at least one."""
         self._positive = analyze.terms(pieces.words, with_case=with_case, with_marks=with_marks)
         self._negated = analyze.terms(pieces.negated_words, with_case=with_case, with_marks=with_marks)
         self.negated_terms = sorted(self._negated)
@@ -99,12 +99,12 @@ class TextSearch:
 
     @property
     def is_plain(self) -> bool:
-        """Whether a document matches that has one of the terms."""
+        """Whether a document matches as soon as it has one of the terms."""
         is_sensitive = self._with_case or self._with_marks
         return not (is_sensitive or self._negated or self.phrases or self.negated_phrases)
 
     def score(self, document: dict[str, Any]) -> float | None:
-        """Return the score of a document; None for one that does not match. Raises 17261 and 17262."""
+        """Return the score of a document; None if the document does not match. Raises 17261 and 17262."""
         if self._last is None or self._last[0] is not document:
             self._last = document, self._scored(document)
         return self._last[1]
@@ -117,7 +117,7 @@ class TextSearch:
         return sum(found)
 
     def _is_accepted(self, document: dict[str, Any]) -> bool:
-        """Whether a document that has a term fulfils the rest."""
+        """Whether a document that has a term meets the other conditions."""
         is_sensitive = self._with_case or self._with_marks
         if is_sensitive and not self._has_one(document, self._positive):
             return False
@@ -137,7 +137,7 @@ class TextSearch:
         )
 
     def _shown(self, text: str) -> str:
-        """A text as phrases are compared."""
+        """A text in the form in which phrases are compared."""
         if not self._with_case:
             text = self._analyzer.folded(text)
         return text if self._with_marks else self._analyzer.without_marks(text)

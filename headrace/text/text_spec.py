@@ -1,14 +1,15 @@
-"""The texts of a document that a text index has, in which language they are, and the scores of their terms.
+"""The texts of a document that a text index covers, their languages, and the scores of their terms.
 
     the score of a term in one text   weight * (1 + 1/2 + 1/4 ... , one for each time) * (1/2 + 1/2 * share of terms)
                                       and a tenth more where the text is nothing but the term
     in a document                     the sum of all its texts'
 
-An array stands for its elements. A document, also one within another, may name the language of its texts in the field
-`language_override`; it is that of the document around it otherwise. A wildcard index has all texts but these names.
+An array stands for its elements. A document may name the language of its texts in the field `language_override`. A
+subdocument without this field has the language of the document around it. A wildcard index covers all texts except
+these language names.
 
-In an index of version 1 a document has one language, paths enter one array at most, and the weights of a wildcard index
-are by names of fields.
+In an index of version 1 a document has one language, a path enters at most one array, and a wildcard index has weights
+by field name.
 Source: MongoDB's documentation of text indexes, and the scores that its server answers.
 """
 
@@ -26,7 +27,7 @@ from headrace.text.languages import NONE, UNICODE_VERSION, language_of
 
 WILDCARD: Final = "$**"
 _HALVINGS_MAX: Final = 54
-"""Times from which on another one changes no score."""
+"""After this many occurrences of a term, another one does not change the score."""
 
 
 class IndexedText(NamedTuple):
@@ -39,7 +40,7 @@ class IndexedText(NamedTuple):
 
 @dataclass(frozen=True)
 class TextSpec:
-    """A text index. `default_language` is a name that `language_of` knows."""
+    """A text index. `default_language` is a name that `language_of` returns."""
 
     weights: Mapping[str, float]
     default_language: str
@@ -48,7 +49,7 @@ class TextSpec:
 
     @classmethod
     def of(cls, spec: Mapping[str, Any]) -> TextSpec:
-        """Return that of an index specification as it is stored."""
+        """Return the text spec of a stored index specification."""
         weights = {path: float(weight) for path, weight in spec["weights"].items()}
         version = int(spec.get("textIndexVersion", UNICODE_VERSION))
         language = language_of(spec["default_language"], version) or NONE
@@ -56,12 +57,12 @@ class TextSpec:
 
     @cached_property
     def _inner(self) -> frozenset[str]:
-        """The paths of documents that have fields in the index."""
+        """The paths of subdocuments that have fields in the index."""
         pieces = [path.split(".") for path in self.weights]
         return frozenset(".".join(names[:count]) for names in pieces for count in range(1, len(names)))
 
     def texts(self, document: dict[str, Any]) -> Iterator[IndexedText]:
-        """Yield the texts of a document. Raises 17261 and 17262 for a language that is none."""
+        """Yield the texts of a document. Raises 17261 and 17262 for an invalid language."""
         if self.version == 1:
             return self._of_version_1(document)
         return self._of_document(document, "", self.default_language)
@@ -69,8 +70,8 @@ class TextSpec:
     def scores(
         self, document: dict[str, Any], wanted: Collection[str] | None = None, count_max: int = maxsize
     ) -> dict[str, float]:
-        """Return the score of each term of a document, or of those that are wanted; of some of them only, where there
-        are more than `count_max`. Raises as `texts`."""
+        """Return the scores of a document's terms, or of the `wanted` terms. Only some are returned if there are more
+        than `count_max`. Raises as `texts`."""
         scores: dict[str, float] = {}
         for text, weight, analyze in self.texts(document):
             if len(scores) > count_max:
@@ -140,7 +141,8 @@ class TextSpec:
 
 
 def _up_to_array(value: Any, path: str) -> tuple[Any, str]:
-    """The value at a path, or the first array on the way with the rest of the path; None where there is nothing."""
+    """(value, rest of the path) at a path: the first array on the way, otherwise the value at its end, None if
+    missing."""
     while path and type(value) is dict:
         name, _, path = path.partition(".")
         value = value.get(name)
@@ -151,5 +153,5 @@ _KINDS: Final = frozenset({dict, list, str})
 
 
 def _is_equal(term: str, text: str) -> bool:
-    """Whether a text is the term, whatever the case of its ASCII letters."""
+    """Whether a text equals the term, ignoring the case of ASCII letters."""
     return term.encode().lower() == text.encode().lower()
