@@ -6,11 +6,11 @@
     size     the bytes that the measurements had as BSON, which says when a bucket is full
     meta     the value of the meta field, missing where the measurements have none
     data     the columns (`columns.py`) of the first measurements
-    rows     the others, as they came, without meta
+    rows     the later measurements, uncompressed, without meta
 
-A measurement that comes alone becomes a row. As soon as there are half as many rows as there are measurements in
-columns, all become columns: so a bucket is compressed but for a third of it, and each measurement is compressed a few
-times, whatever the size of the inserts.
+A measurement that is inserted alone becomes a row. When there are half as many rows as there are measurements in
+columns, all rows become columns. So at most a third of a bucket is uncompressed, and each measurement is compressed
+only a few times, whatever the size of the inserts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from headrace.timeseries.series import Series
 from headrace.values.bson import decode, encode_in_order, find_element, iter_elements
 
 VERSION: Final = 100
-"""The version of a bucket's format; MongoDB's own are 1, 2 and 3."""
+"""The version of a bucket's format. MongoDB's own versions are 1, 2 and 3."""
 _ROWS_LEAST: Final = 16
 _DATE: Final = 0x09
 _DOCUMENT: Final = 0x03
@@ -42,32 +42,32 @@ _INT32: Final = Struct("<i").pack
 _INT64: Final = Struct("<q")
 
 Fields: TypeAlias = dict[bytes, Element]
-"""The fields of a measurement but its meta, the time first."""
+"""All fields of a measurement except its meta field, the time first."""
 
 
 class Measurement(NamedTuple):
-    """A measurement taken apart."""
+    """A measurement, split into time, meta and other fields."""
 
     time_ms: int
     meta: bytes
-    """The meta value as its type and bytes; empty where there is none."""
+    """The meta value as its type and bytes; empty if there is none."""
     fields: Fields
     size: int
-    """Its bytes as BSON."""
+    """The bytes of the measurement as BSON."""
 
 
 class BucketHead(NamedTuple):
-    """The parts of a bucket that say whether it takes another measurement."""
+    """The parts of a bucket that decide whether it takes another measurement."""
 
     start_ms: int
     last_ms: int
     length: int
-    """Its measurements."""
+    """The number of measurements."""
     size: int
     meta: bytes
 
     def takes(self, series: Series, measurement: Measurement) -> bool:
-        """Whether the measurement belongs into this bucket, and there is room."""
+        """Whether the measurement belongs into this bucket and the bucket has room."""
         return (
             self.meta == measurement.meta
             and series.holds(self.start_ms, measurement.time_ms)
@@ -77,7 +77,7 @@ class BucketHead(NamedTuple):
 
 
 def taken_apart(series: Series, raw: bytes) -> Measurement:
-    """The parts of a raw measurement. Raises 2 where the time is missing or no date, 10334 for a long one."""
+    """The parts of a raw measurement. Raises 2 if the time is missing or not a date, 10334 for a long measurement."""
     if len(raw) > limits.MEASUREMENT_BYTES_MAX:
         raise CommandError(
             10334, f"a measurement of a time-series collection has {limits.MEASUREMENT_BYTES_MAX} bytes at most"
@@ -97,7 +97,7 @@ def taken_apart(series: Series, raw: bytes) -> Measurement:
 
 
 def head_of(series: Series, raw: bytes) -> BucketHead:
-    """The head of a raw bucket. Raises 9 for a document that is none."""
+    """The head of a raw bucket. Raises 9 for a document that is not a bucket."""
     element = find_element(raw, b"control")
     try:
         if element is None or element[0] != _DOCUMENT:
@@ -112,13 +112,13 @@ def head_of(series: Series, raw: bytes) -> BucketHead:
 
 
 def meta_of(raw: bytes) -> bytes:
-    """The meta value of a raw bucket as its type and bytes; empty where there is none."""
+    """The meta value of a raw bucket as its type and bytes; empty if there is none."""
     element = find_element(raw, b"meta")
     return b"" if element is None else bytes((element[0],)) + raw[element[1] : element[2]]
 
 
 def new_bucket(series: Series, bucket_id: ObjectId, start_ms: int, measurements: Sequence[Measurement]) -> bytes:
-    """A raw bucket of these measurements, of which there is one at least; all have the same meta."""
+    """A raw bucket of these measurements, at least one; all have the same meta."""
     head = BucketHead(
         start_ms, max(item.time_ms for item in measurements), len(measurements),
         sum(item.size for item in measurements), measurements[0].meta,
@@ -130,7 +130,8 @@ def new_bucket(series: Series, bucket_id: ObjectId, start_ms: int, measurements:
 
 
 def extended(series: Series, raw: bytes, measurements: Sequence[Measurement]) -> tuple[bytes, bytes]:
-    """A raw bucket with more measurements that it takes, and what the oplog says: a `$v: 2` diff, or the new bucket."""
+    """(new bucket, oplog entry) of a raw bucket to which measurements are added. The entry is a `$v: 2` diff or the
+    bucket."""
     before = head_of(series, raw)
     last = max(before.last_ms, *(item.time_ms for item in measurements))
     count, size = before.length + len(measurements), before.size + sum(item.size for item in measurements)
@@ -159,7 +160,7 @@ def extended(series: Series, raw: bytes, measurements: Sequence[Measurement]) ->
 
 
 def measurements_of(series: Series, raw: bytes) -> Iterator[bytes]:
-    """The measurements of a raw bucket as raw documents: time, meta, and the rest. Raises 9 for what is no bucket."""
+    """The measurements of a raw bucket as raw documents: time, meta, other fields. Raises 9 if it is not a bucket."""
     head = head_of(series, raw)
     meta = b""
     if head.meta and series.meta_field is not None:
@@ -179,7 +180,7 @@ def measurements_of(series: Series, raw: bytes) -> Iterator[bytes]:
 
 
 def _parts(raw: bytes) -> tuple[bytes, list[bytes]]:
-    """The document of columns and the rows of a raw bucket."""
+    """The document of columns and the list of rows of a raw bucket."""
     data, rows = find_element(raw, b"data"), find_element(raw, b"rows")
     if data is None or rows is None or data[0] != _DOCUMENT or rows[0] != _DOCUMENT:
         raise _broken()
@@ -187,7 +188,7 @@ def _parts(raw: bytes) -> tuple[bytes, list[bytes]]:
 
 
 def _bodies(data: bytes, count: int) -> Iterator[tuple[bytes, bytes]]:
-    """The time and the other fields of the measurements in columns, as elements of BSON."""
+    """The time and the other fields of each measurement in columns, as BSON elements."""
     columns = [
         decode_column(data[start + 5 : end], name, count) for _, name, start, end in iter_elements(data) if count
     ]
@@ -196,7 +197,7 @@ def _bodies(data: bytes, count: int) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _fields(body: bytes) -> Fields:
-    """The fields of elements of BSON."""
+    """The fields in concatenated BSON elements."""
     wrapped = bytes(4) + body + b"\0"
     return {name: (bson_type, wrapped[start:end]) for bson_type, name, start, end in iter_elements(wrapped)}
 
@@ -207,7 +208,7 @@ def _row(fields: Fields) -> bytes:
 
 
 def _packed(rows: Sequence[Fields]) -> bytes:
-    """The columns of measurements as elements of BSON."""
+    """The columns of these measurements, as BSON elements."""
     names = dict.fromkeys(name for row in rows for name in row)
     elements = []
     for name in names:

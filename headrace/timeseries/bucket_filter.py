@@ -1,11 +1,12 @@
-"""The buckets that may hold what a filter on measurements asks for, as a filter on buckets.
+"""Translates a filter on measurements to a filter on the buckets that may hold matches.
 
     {time: {$gte: a, $lt: b}}   →  _id between the first and the last that fit, control.max.time: {$gte: a},
                                    control.min.time: {$lte: b}
     {sensor: x, "sensor.y": z}  →  {meta: x, "meta.y": z}
 
-Rule: it may let through buckets without a match, and never leaves out one that has a match: conditions that say nothing
-of buckets are left out, in an `$or` the complete `$or`. The filter itself is then applied to the measurements.
+Rule: the result may include buckets without a match, and never excludes a bucket that has one. Conditions that cannot
+be decided by bucket are dropped; in an `$or` they drop the complete `$or`. The filter itself is then applied to the
+measurements.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _UPPER: Final = frozenset({"$eq", "$lt", "$lte"})
 
 
 def bucket_filter(series: Series, spec: dict[str, Any]) -> dict[str, Any]:
-    """The filter on buckets; empty where all of them may have a match."""
+    """The filter on buckets; empty if every bucket may have a match."""
     conditions: list[dict[str, Any]] = []
     for name, value in spec.items():
         if name == "$and" and type(value) is list:
@@ -38,7 +39,7 @@ def bucket_filter(series: Series, spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def meta_path(series: Series, path: str) -> str | None:
-    """The path in a bucket of what is the meta field, or in it; None for another path."""
+    """The path in a bucket for the meta field or a path inside it; None for another path."""
     meta = series.meta_field
     if meta is None or not (path == meta or path.startswith(meta + ".")):
         return None

@@ -6,11 +6,12 @@
     block     length of the rest (4 bytes) | raw deflate
     numbers   first (9 bytes) | least step (9 bytes) | width of a step (0, 1, 2, 4, 8) | block of steps, byte by byte
 
-Integers, dates and object ids change little from one measurement to the next: what is stored is each step less the
-least one, in as few bytes as hold them all, and the first bytes of all steps before the second ones. Doubles with few
-decimal places are integers times a power of ten. Everything else is compressed as it is. All numbers little-endian.
+Integers, dates and object ids change little from one measurement to the next. A column stores each step minus the least
+step, in the fewest bytes that hold every step: the first bytes of all steps, then the second bytes. Doubles with few
+decimal places are stored as integers times a power of ten. Other values are compressed as they are. All numbers are
+little-endian.
 
-Rule: what is read is byte for byte what was written, also `-0.0`, NaN and the type of a number.
+Rule: a column gives back exactly the bytes that were written, including `-0.0`, NaN and the type of a number.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Final, TypeAlias
 from headrace.values.bson import value_size
 
 Element: TypeAlias = tuple[int, bytes]
-"""A BSON type and the bytes of a value; type 0: the measurement has no such field."""
+"""A BSON type and the bytes of a value; type 0 if the measurement lacks the field."""
 
 _GENERIC, _SAME_TYPE, _INTEGERS, _DOUBLES, _DECIMALS, _OBJECT_IDS = range(6)
 _SPARSE: Final = 0x80
@@ -38,7 +39,7 @@ _COMPRESSION_LEVEL: Final = 6
 
 
 def encode_column(elements: Sequence[Element]) -> bytes:
-    """Return the column of these values, at least one of which is there."""
+    """Return the column of these values. At least one value must be present."""
     present = [element for element in elements if element[0]]
     head, layout = b"", 0
     if len(present) < len(elements):
@@ -50,7 +51,7 @@ def encode_column(elements: Sequence[Element]) -> bytes:
 
 
 def _encode(bson_type: int, present: list[Element], values: list[bytes]) -> tuple[int, bytes]:
-    """The layout and the values; `bson_type` is 0 where they differ in type."""
+    """(layout, values); `bson_type` is 0 if the values differ in type."""
     if not bson_type:
         return _GENERIC, _block(b"".join(bytes((kind,)) + value for kind, value in present))
     head = bytes((bson_type,))
@@ -69,9 +70,9 @@ def _encode(bson_type: int, present: list[Element], values: list[bytes]) -> tupl
 
 
 def _scaled(doubles: tuple[float, ...], scale: int, joined: bytes) -> tuple[int, ...] | None:
-    """The doubles times `scale`, where these are integers and give back the same doubles."""
+    """The doubles times `scale`, if the products are integers that convert back to the same doubles; otherwise None."""
     first = doubles[0] * scale
-    if not -_EXACT < first < _EXACT or round(first) / scale != doubles[0]:  # most often this says it
+    if not -_EXACT < first < _EXACT or round(first) / scale != doubles[0]:  # the first value decides most cases
         return None
     if not all(-_EXACT < value * scale < _EXACT for value in doubles):
         return None
@@ -93,7 +94,7 @@ def _numbers(integers: Sequence[int]) -> bytes:
     if not most:
         return head + b"\0"
     width = next((width for width in _STEP_CODES if most < 1 << 8 * width), 0)
-    if not width:  # steps of more than 64 bits: they are taken modulo 2**64, as is the sum
+    if not width:  # steps wider than 64 bits are computed modulo 2**64, like the sum
         width, steps = 8, [(step - least) % (1 << 64) for step in steps]
     else:
         steps = [step - least for step in steps]
@@ -102,7 +103,7 @@ def _numbers(integers: Sequence[int]) -> bytes:
 
 
 def _planes(joined: bytes, width: int) -> bytes:
-    """The first bytes of all items, then the second ones."""
+    """The first bytes of all items, then the second bytes, and so on."""
     return b"".join(joined[place::width] for place in range(width))
 
 
@@ -122,7 +123,7 @@ def _block(data: bytes) -> bytes:
 
 
 class _ColumnReader:
-    """Reads the parts of a column in their order."""
+    """Reads the parts of a column in order."""
 
     __slots__ = ("_at", "_data")
 
@@ -141,7 +142,7 @@ class _ColumnReader:
         return int.from_bytes(self._data[self._at - 9 : self._at], "little", signed=True)
 
     def block(self) -> bytes:
-        """The next block, as it was before its compression."""
+        """The next block, decompressed."""
         start = self._at + _LENGTH.size
         self._at = start + int(_LENGTH.unpack_from(self._data, self._at)[0])
         return zlib.decompress(self._data[start : self._at], -15)
@@ -156,9 +157,9 @@ class _ColumnReader:
 
 
 def decode_column(data: bytes, name: bytes, count: int) -> list[bytes]:
-    """The field in each of `count` measurements as an element of BSON, empty where it is missing.
+    """The field of each of `count` measurements as a BSON element; empty if the field is missing.
 
-    Raises `ValueError`, `IndexError`, `struct.error` or `zlib.error` for what is no column.
+    Raises `ValueError`, `IndexError`, `struct.error` or `zlib.error` if the data is not a column.
     """
     reader = _ColumnReader(data)
     present = reader.block() if data[0] & _SPARSE else None

@@ -1,10 +1,10 @@
-"""Indexes of a time series as indexes of its buckets, and back.
+"""Translates indexes of a time series to indexes of its buckets, and back.
 
     {sensor: 1, "sensor.x": 1}   {meta: 1, "meta.x": 1}
     {time: 1}                    {"control.min.time": 1, "control.max.time": 1}
     {time: -1}                   {"control.max.time": -1, "control.min.time": -1}
 
-Other fields are translated as the time is. Source: the indexes that MongoDB lists for a time series and its buckets.
+Other fields are translated like the time. Source: the indexes that MongoDB lists for a time series and its buckets.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ _MAX: Final = "control.max."
 
 
 def to_buckets(series: Series, key: dict[str, Any]) -> dict[str, Any]:
-    """The key of the buckets' index. Raises `ValueError` for a field but meta that has no direction."""
+    """The key of the buckets' index. Raises `ValueError` for a field without a direction, unless it is the meta
+    field."""
     made: dict[str, Any] = {}
     for path, kind in key.items():
         renamed = meta_path(series, path)
@@ -34,7 +35,7 @@ def to_buckets(series: Series, key: dict[str, Any]) -> dict[str, Any]:
 
 
 def from_buckets(series: Series, key: dict[str, Any]) -> dict[str, Any] | None:
-    """The key of the time series' index; None where an index of the buckets is none of the time series'."""
+    """The key of the time series' index; None if no index of the time series has this key in its buckets."""
     made: dict[str, Any] = {}
     for path, kind in key.items():
         if path == "meta" or path.startswith("meta."):

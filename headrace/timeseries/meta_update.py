@@ -1,6 +1,7 @@
-"""The one update that a time series takes, of the meta field, as an update of its buckets.
+"""Translates an update of a time series' meta field, the only update allowed, to an update of its buckets.
 
-Rule: it changes all measurements of a source at once, so that neither the filter nor the update may name another field.
+Rule: the update changes all measurements of a source at once, so neither the filter nor the update may name another
+field.
 Source: MongoDB's limitations of updates of time series collections; its error 72.
 """
 
@@ -17,7 +18,7 @@ _ON: Final = "on a time-series collection"
 
 
 def check_update(series: Series, *, multi: bool, upsert: bool) -> None:
-    """Raise 72 for an update of one measurement, an upsert, and where there is no meta field."""
+    """Raise 72 for an update without `multi`, for an upsert, and if the series has no meta field."""
     if not multi:
         raise _refused(f"Cannot perform a non-multi update {_ON}")
     if upsert:
@@ -27,7 +28,7 @@ def check_update(series: Series, *, multi: bool, upsert: bool) -> None:
 
 
 def filter_of_meta(series: Series, spec: dict[str, Any]) -> dict[str, Any]:
-    """A filter on the meta field as one on buckets. Raises 72 for one that names another field."""
+    """A filter on the meta field as a filter on buckets. Raises 72 if it names another field."""
     made: dict[str, Any] = {}
     for name, value in spec.items():
         if name in _OF_SEVERAL and type(value) is list:
@@ -42,7 +43,7 @@ def filter_of_meta(series: Series, spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def update_of_meta(series: Series, update: Any) -> dict[str, Any]:
-    """An update of the meta field as one of buckets. Raises 72 for any other."""
+    """An update of the meta field as an update of buckets. Raises 72 for any other update."""
     if type(update) is list:
         raise _refused(f"Cannot perform an update {_ON} using a pipeline update")
     if not all(name.startswith("$") for name in update) or not update:
@@ -50,7 +51,7 @@ def update_of_meta(series: Series, update: Any) -> dict[str, Any]:
     made: dict[str, Any] = {}
     for operator, changes in update.items():
         if type(changes) is not dict:
-            made[operator] = changes  # which the parser refuses
+            made[operator] = changes  # the parser refuses this
             continue
         renamed: dict[str, Any] = {}
         for path, value in changes.items():
@@ -81,7 +82,7 @@ def _changed_path(series: Series, path: str) -> str:
 
 
 def _expression(series: Series, value: Any) -> Any:
-    """An expression with the meta field under its name in buckets."""
+    """An expression in which the meta field has its name in buckets."""
     if type(value) is dict:
         return value if "$literal" in value else {name: _expression(series, item) for name, item in value.items()}
     if type(value) is list:
