@@ -1,9 +1,10 @@
 """ICU's collators: sort keys of strings, by the tables of a language.
 
-    Collator("sv", {"strength": 2}).sort_key("å")  → bytes that sort as the language does, equal for what it calls equal
+    Collator("sv", {"strength": 2}).sort_key("å")  → bytes that sort as the language does, equal for equal strings
 
-The package icu4py brings ICU's libraries; its own Python interface has no collation, so that they are called through
-ctypes. Keys depend on ICU's version: code that stores them stores `version()`, too, and remakes them when it changes.
+The package icu4py brings ICU's libraries. Its own Python interface has no collation, so the libraries are called
+through ctypes. Keys depend on ICU's version: code that stores keys also stores `version()`, and remakes the keys when
+it changes.
 
 Rule: a collator does not change once it is made, so that any thread may use it.
 Source: ICU's ucol.h; MongoDB's collation options, which are ICU's attributes.
@@ -33,10 +34,10 @@ _ATTRIBUTES: Final[dict[str, tuple[int, dict[int, Any]]]] = {
     "numericOrdering": (7, _FLAGS),
     "strength": (5, {0: 1, 1: 2, 2: 3, 3: 4, 15: 5}),
 }
-"""By MongoDB's option: ICU's attribute and its values."""
+"""ICU's attribute and its values, by MongoDB's option."""
 _MAX_VARIABLE: Final = {0x1000: "space", 0x1001: "punct"}
 _VALID_LOCALE: Final = 1  # the locale that ICU has data for
-_USING_DEFAULT: Final = -127  # the warning that it has none for the one asked for
+_USING_DEFAULT: Final = -127  # the warning that ICU has no data for the requested locale
 
 _SMALL_LENGTH: Final = 64
 _SMALL_BYTES: Final = 512
@@ -66,7 +67,7 @@ class _Icu:
 
 
 def _libraries(name: str) -> list[Path]:
-    """The files of a library of the package, whose name begins so; none without it."""
+    """The paths of a library of the package icu4py, given how its name begins; none if the package is not installed."""
     spec = find_spec("icu4py")
     if spec is None or spec.origin is None:
         return []
@@ -77,8 +78,8 @@ def _libraries(name: str) -> list[Path]:
 
 
 def read_ahead() -> None:
-    """Announce to the system that the libraries will be needed: they have 40 MB, and the first user would wait for a
-    quarter of a second if they had to come from the disk. Returns at once."""
+    """Ask the system to read the libraries from disk (40 MB). Otherwise the first user may wait for a quarter of a
+    second. Returns at once."""
     if sys.platform == "linux":
         for path in _libraries("libicu*"):
             with contextlib.suppress(OSError), open(path, "rb") as file:
@@ -87,17 +88,17 @@ def read_ahead() -> None:
 
 @cache
 def _icu() -> _Icu:
-    """The library. Raises 115 where the package is missing or has none."""
+    """Load the library. Raises 115 if the package or its library is missing."""
     for path in _libraries("libicui18n"):
         version = path.name.split(".dylib")[0].split(".", 1)[1].removeprefix("so.").split(".")[0]
-        # It holds the interpreter's lock: a sort key takes less time than to take the lock again.
+        # Calls keep the interpreter's lock: a sort key takes less time than releasing and acquiring it.
         return _Icu(ctypes.PyDLL(str(path)), version)
     raise CommandError(115, "Collations need ICU's library, which the package icu4py has: it is not installed")
 
 
 @cache
 def version() -> str:
-    """The version of the tables: keys of another one must not be compared with those of this one."""
+    """The version of the tables. Keys of different versions must not be compared."""
     collator, number = Collator("en", {}), (ctypes.c_uint8 * 4)()
     _icu().version(collator.handle, ctypes.byref(number))
     return ".".join(map(str, number))
@@ -109,7 +110,7 @@ class Collator:
     __slots__ = ("_sort_key", "handle")
 
     def __init__(self, locale: str, options: dict[str, Any]) -> None:
-        """`options`: those that differ from the locale's. Raises `UnknownLocale`; 115 without ICU."""
+        """Open a locale's collator. `options` override the locale's. Raises `UnknownLocale`; 115 without ICU."""
         icu, status = _icu(), ctypes.c_int(0)
         self._sort_key = icu.sort_key
         self.handle = icu.open(locale.encode(), ctypes.byref(status))
@@ -135,7 +136,7 @@ class Collator:
             _icu().close(handle)
 
     def options(self) -> dict[str, Any]:
-        """Every option, those of the locale included."""
+        """Every option, including the locale's defaults."""
         icu, status = _icu(), ctypes.c_int(0)
         made = {
             name: values[icu.get(self.handle, attribute, ctypes.byref(status))]
@@ -144,7 +145,7 @@ class Collator:
         return {**made, "maxVariable": _MAX_VARIABLE.get(icu.get_max_variable(self.handle), "punct")}
 
     def sort_key(self, text: str) -> bytes:
-        """The key of a text, without a zero byte in it. Takes some 30 ns for each character."""
+        """The sort key of a text, without zero bytes. Takes about 30 ns for each character."""
         raw = text.encode("utf-16-le", "surrogatepass")
         length = len(raw) >> 1
         if length <= _SMALL_LENGTH:

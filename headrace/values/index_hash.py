@@ -1,4 +1,4 @@
-"""The hash under which a hashed index has a value: MongoDB's, so that `$toHashedIndexKey` agrees.
+"""The hash under which a hashed index stores a value. It is MongoDB's, so that `$toHashedIndexKey` agrees.
 
     the first 8 bytes, as a signed little-endian number, of the MD5 of: 4 zero bytes (the seed), then the value
     value    its type's rank in the order of types (4 bytes, little-endian), then
@@ -6,8 +6,8 @@
              code with scope: its text, then its scope's elements · others: their bytes as in BSON
     element  its rank, its name with a closing zero byte, then as a value
 
-Rule: values that are equal have the same hash, whatever their types; others may share one (1 and 1.5 do).
-Source: MongoDB's documentation of hashed indexes and `$toHashedIndexKey`, and what its servers answer.
+Rule: equal values have the same hash, whatever their types. Different values may share a hash (1 and 1.5 do).
+Source: MongoDB's documentation of hashed indexes and `$toHashedIndexKey`, and the answers of its servers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _RANKS: Final = {
     0x01: 10, 0x02: 15, 0x03: 20, 0x04: 25, 0x05: 30, 0x06: 0, 0x07: 35, 0x08: 40, 0x09: 45, 0x0A: 5, 0x0B: 50,
     0x0C: 55, 0x0D: 60, 0x0E: 15, 0x0F: 65, 0x10: 10, 0x11: 47, 0x12: 10, 0x13: 10, 0x7F: 127, 0xFF: -1,
 }  # fmt: skip
-"""By BSON's type."""
+"""The rank of a type, by BSON type."""
 _LEAST, _GREATEST = -(1 << 63), (1 << 63) - 1
 _rank: Final = Struct("<i").pack
 _long: Final = Struct("<q").pack
@@ -57,7 +57,7 @@ def _hashed(data: bytes) -> int:
 _TEXT: Final = b"\0\0\0\0" + _rank(_RANKS[0x02])
 _OBJECT_ID: Final = b"\0\0\0\0" + _rank(_RANKS[0x07])
 NULL_HASH: Final = int.from_bytes(bytes.fromhex("f7b8810a025e7520"), "little", signed=True)
-"""The hash of null, and of a missing value."""
+"""The hash of null and of a missing value."""
 
 
 def _add(pieces: list[bytes], kind: int, name: bytes | None, value: bytes) -> None:
@@ -82,7 +82,7 @@ def _add_elements(pieces: list[bytes], document: bytes) -> None:
 
 
 def _number(kind: int, value: bytes) -> int | None:
-    """A number cut to an integer of 64 bits, NaN to 0; None for what is no number."""
+    """A number truncated to a 64-bit integer, NaN to 0; None if the element is not a number."""
     if kind in (0x10, 0x12):
         return int.from_bytes(value, "little", signed=True)
     if kind == 0x01:

@@ -1,16 +1,15 @@
 """MongoDB's total order over all values: comparing, equality, sort keys and hash keys.
 
-Rule: types come in this order, and numbers of all types are one type, compared exactly:
+Rule: types come in this order. Numbers of all types are one type and are compared exactly:
 
     minKey < missing < null < numbers (NaN first) < string < object < array < binData < objectId
-           < bool < date < timestamp < regex < javascript < javascript with scope < maxKey
+    < bool < date < timestamp < regex < javascript < javascript with scope < maxKey
 
-Objects compare field by field in their own order: type of the value, then name, then value; a
-prefix is less. Arrays likewise without names. Binary compares by length, subtype, bytes.
+Objects are compared field by field in their own order: type of the value, then name, then value. A prefix is less.
+Arrays are compared in the same way, without names. Binary data is compared by length, subtype, bytes.
 
-Missing is less than null here, as in expressions. That sorting treats a missing field as null is implemented in
-`query/sort.py`; the type bracketing of filters (a number is neither less nor greater than a string) in
-`query/match/value_tests.py`.
+Missing is less than null here, as in expressions. `query/sort.py` treats a missing field as null for sorting.
+`query/match/value_tests.py` has the type bracketing of filters (a number is neither less nor greater than a string).
 
 Source: MongoDB's documentation, "Comparison/Sort Order".
 """
@@ -27,7 +26,7 @@ from headrace.values.bson import Missing
 
 RANK_NUMBER: Final = 10
 RANK_STRING: Final = 15
-_LONG: Final = 64  # values of arrays and objects that are compared without making keys of all of them
+_LONG: Final = 64  # arrays and objects longer than this are compared without making all their keys
 
 RANKS: Final[dict[type, int]] = {
     MinKey: -1, Missing: 0, type(None): 5, float: 10, int: 10, Int64: 10, Decimal128: 10, str: 15, dict: 20, list: 25,
@@ -43,7 +42,7 @@ class StringOrder(Protocol):
 
 
 class _LeastNumber:
-    """NaN in keys: equal to itself, less than every number."""
+    """NaN in keys: equal to itself and less than every number."""
 
     __slots__ = ()
 
@@ -69,7 +68,7 @@ Key = tuple[int, Any]
 
 
 def rank(value: Any) -> int:
-    """The rank of the value's type in the order; equal for types that are compared by value."""
+    """The rank of the value's type in the order. Types that are compared by value have equal ranks."""
     if type(value) is Code and value.scope is not None:
         return 65
     return RANKS[type(value)]
@@ -93,7 +92,7 @@ _REGEX_LETTERS: Final = (("i", 2), ("l", 4), ("m", 8), ("s", 16), ("u", 32), ("x
 
 
 def sort_key(value: Any, collation: StringOrder | None = None) -> Key:
-    """A key that compares with other keys of this function as the values compare, and is hashable."""
+    """A hashable key. Two keys of this function compare like their values."""
     if collation is None:
         return _PLAIN_KEYS[type(value)](value)
     kind = type(value)
@@ -152,9 +151,9 @@ _SELF_COMPARED: Final = frozenset({bool, int, Int64, DatetimeMS, ObjectId, Times
 
 
 def hash_key(value: Any, collation: StringOrder | None = None) -> Hashable:
-    """A hashable that is equal for equal values (1, 1.0, Decimal128("1")) and different for others.
+    """A hashable key: equal for equal values (1, 1.0, Decimal128("1")), different for different values.
 
-    Not a sort key: keys of different types need not compare.
+    It is not a sort key: keys of different types may not be comparable.
     """
     kind = type(value)
     if kind is int or (kind is str and collation is None):
@@ -168,7 +167,7 @@ def hash_key(value: Any, collation: StringOrder | None = None) -> Hashable:
 
 
 def compare(left: Any, right: Any, collation: StringOrder | None = None) -> int:
-    """-1, 0 or 1 as `left` is before, equal to or after `right`; see the header for the order."""
+    """-1, 0 or 1 if `left` is before, equal to or after `right`, in the order of the module's docstring."""
     kind = type(left)
     if kind is type(right) and (kind in _SELF_COMPARED or (kind is str and collation is None)):
         return -1 if left < right else int(left > right)
@@ -181,8 +180,7 @@ def compare(left: Any, right: Any, collation: StringOrder | None = None) -> int:
 
 
 def _compare_long(left: Any, right: Any, collation: StringOrder | None) -> int:
-    """As `compare`, of two arrays or two objects of many values: without making keys of those after the first two
-    that differ, which would be freed at once."""
+    """As `compare`, for two long arrays or objects. No keys are made for the values after the first difference."""
     if type(left) is list:
         pairs: Iterator[tuple[Any, Any]] = zip(left, right)
     else:

@@ -1,12 +1,12 @@
 """Dotted paths in documents and arrays, by MongoDB's rules for filters and for expressions.
 
-Filters (`any_value`, `located_values`): an array on the path is entered; the rest of the path applies to each of its
+Filters (`any_value`, `located_values`): an array on the path is entered. The rest of the path applies to each of its
 objects, and a numeric component is also an index. An array at the end of the path yields its elements and then itself,
-unless a numeric component led to it: then only itself. Scalars in an array on the path yield nothing; a scalar
+unless a numeric component led to it: then only itself. Scalars in an array on the path yield nothing. A scalar
 elsewhere on the path yields MISSING.
 
 Expressions (`field_getter`): `$a.b` on an array yields the array of the values of its objects. No component is an
-index; arrays directly in arrays are ignored.
+index. Arrays directly in arrays are ignored.
 
 Sorting has its own rule, in `query/sort.py`.
 """
@@ -26,8 +26,8 @@ _SPLIT_COUNT_MAX: Final = limits.PATH_COMPONENT_COUNT_MAX + 1
 def split_path(dotted: str) -> tuple[str, ...]:
     """The components of a dotted path, including empty ones.
 
-    What a longer path has beyond `PATH_COMPONENT_COUNT_MAX` and one is cut off: no document is as deep, so that all of
-    them lead nowhere.
+    A longer path is cut to `PATH_COMPONENT_COUNT_MAX` + 1 components. No document is that deep, so the path leads
+    nowhere either way.
     """
     return tuple(dotted.split(".", _SPLIT_COUNT_MAX)[:_SPLIT_COUNT_MAX])
 
@@ -46,16 +46,16 @@ def array_index(component: str) -> int | None:
 
 
 def any_value(path: tuple[str, ...], test: ValueTest, *, enter_last: bool = True) -> Callable[[dict[str, Any]], bool]:
-    """A function that returns whether `test` holds for any value of the path in a document.
+    """Return a function that tells whether `test` holds for any value of the path in a document.
 
     `test` is called with MISSING if there is no value. If `enter_last` is False, an array at the end of the path is
-    only tested itself.
+    tested as a whole only.
     """
     in_object = _any_top_level(path[-1], test) if enter_last else _top_level(path[-1], test)
     at_index: ValueTest = test
     for start in range(
         len(path) - 1, 0, -1
-    ):  # from the end, since each array's walk shares those of the paths after it
+    ):  # from the end, since each array's walk shares the walks of the paths after it
         in_array = _any_in_array(path[start], in_object, at_index)
         at_index = _inside(in_object, in_array)
         in_object = _any_below(path[start - 1], test, in_object, in_array)
@@ -94,9 +94,9 @@ def _any_top_level(name: str, test: ValueTest) -> Callable[[dict[str, Any]], boo
 def _any_in_array(
     component: str, in_object: Callable[[dict[str, Any]], bool], at_index: ValueTest
 ) -> Callable[[list[Any]], bool]:
-    """Walks an array with the rest of the path, which begins with `component`.
+    """Return a function that walks an array with the rest of the path, which begins with `component`.
 
-    `in_object` walks an object with the same rest; `at_index` tests the element that `component` is the index of.
+    `in_object` walks an object with the same rest. `at_index` tests the element whose index is `component`.
     """
     index = array_index(component)
     if index is None:
@@ -115,7 +115,7 @@ def _any_in_array(
 
 
 def _inside(in_object: Callable[[dict[str, Any]], bool], in_array: Callable[[list[Any]], bool]) -> ValueTest:
-    """Walks on from an array's element named by its index; a scalar there yields nothing."""
+    """Return a walk that continues from an array element found by its index. A scalar there yields nothing."""
 
     def walk(item: Any) -> bool:
         kind = type(item)
@@ -129,8 +129,7 @@ def located_values(
 ) -> Iterator[tuple[Any, str | None]]:
     """The values that `any_value` tests, in MongoDB's order, each with the index in the outermost array.
 
-    The index is what the positional operator `$` stands for if this value is the one that matches; None if no array was
-    entered.
+    If the value matches, the positional operator `$` stands for this index. The index is None if no array was entered.
     """
     if type(container) is list:
         yield from _located_in_array(container, path, enter_last)
@@ -165,7 +164,7 @@ def _located_in_array(array: list[Any], path: tuple[str, ...], enter_last: bool)
 
 
 def spread_values(value: Any, path: Sequence[str]) -> Iterator[Any]:
-    """The values that `distinct` has of a path: arrays on the way and at the end are spread one level."""
+    """The values that `distinct` returns for a path. Arrays on the way and at the end are spread one level."""
     if not path:
         yield from value if type(value) is list else (value,)
     elif type(value) is dict:
@@ -183,7 +182,7 @@ def spread_values(value: Any, path: Sequence[str]) -> Iterator[Any]:
 
 
 def field_getter(path: tuple[str, ...]) -> Callable[[dict[str, Any]], Any]:
-    """A function that returns the value of `$a.b` for a document: a value, an array of values, or MISSING."""
+    """Return a function that computes `$a.b` of a document: a value, an array of values, or MISSING."""
     name = path[0]
     if len(path) == 1:
         return lambda document: document.get(name, MISSING)
@@ -203,5 +202,5 @@ def field_getter(path: tuple[str, ...]) -> Callable[[dict[str, Any]], Any]:
 
 
 def get_path(document: dict[str, Any], path: tuple[str, ...]) -> Any:
-    """`field_getter` used once."""
+    """The value of a path in a document, by the rules of `field_getter`."""
     return field_getter(path)(document)

@@ -42,17 +42,17 @@ def shell_text(at: Position) -> str:
 
 
 def seconds(at: Position) -> int:
-    """Whole seconds since the Unix epoch: the upper half."""
+    """The seconds since the Unix epoch: the upper half."""
     return at >> 32
 
 
 def increment(at: Position) -> int:
-    """Which commit of its second: the lower half."""
+    """The number of the commit within its second: the lower half."""
     return at & _INCREMENT_MASK
 
 
 def to_key(at: Position) -> bytes:
-    """8 bytes big-endian, which sort as positions do."""
+    """The 8 bytes of the position, big-endian. They sort like positions."""
     return at.to_bytes(8, "big")
 
 

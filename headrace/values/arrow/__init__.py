@@ -1,7 +1,8 @@
 """Change events as the columns of a table.
 
-`event_columns.py` names the columns and fills them from an event, `row_columns.py` fills them without one.
-`batches.py` makes Arrow batches of them. It alone imports pyarrow, so it is imported where a client asks for Arrow.
+`event_columns.py` names the columns and fills them from an event. `row_columns.py` fills them without an event.
+`batches.py` makes Arrow batches of the columns. It alone imports pyarrow, so it is imported only when a client requests
+Arrow.
 """
 
 from headrace.values.arrow.event_columns import (

@@ -1,7 +1,7 @@
 """Change events as Arrow record batches: the columns of `event_columns.py`, documents as binary.
 
-The only module outside `spark/` and `demo/` that imports pyarrow; its importers must work without it where it is not
-installed.
+This is the only module outside `spark/` and `demo/` that imports pyarrow. A module that imports it must also work where
+pyarrow is not installed.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ _KIND_COLUMNS: Final = {
     "other": "other",
 }
 """The columns that a `RowKind` defines."""
-_FRAME_BYTES: Final = 1024  # more than what an IPC stream has besides its schema and its batch
+_FRAME_BYTES: Final = 1024  # more than the bytes of an IPC stream besides its schema and its batch
 
 
 def events_batch(events: Sequence[bytes], columns: Sequence[str] = COLUMNS) -> pa.RecordBatch:
-    """The events (BSON) as one batch of these columns, in this order; `SIZE` may be among them."""
+    """The events (BSON) as one batch of these columns, in this order. The columns may include `SIZE`."""
     schema = _schema(columns)
     arrays = [pa.array(values, type=field.type) for values, field in zip(_values(events, columns), schema)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def columns_batch(rows: RowColumns, columns: Sequence[str]) -> pa.RecordBatch:
-    """The rows as one batch of these columns, as `events_batch` would make it of their events."""
+    """The rows as one batch of these columns, equal to the `events_batch` of their events."""
     schema = _schema(columns)
     if not rows.events:
         arrays = [_plain_array(rows, field) for field in schema]
@@ -56,7 +56,7 @@ def columns_batch(rows: RowColumns, columns: Sequence[str]) -> pa.RecordBatch:
 
 
 def _plain_array(rows: RowColumns, field: pa.Field) -> pa.Array:
-    """One column of rows without an event among them."""
+    """One column of rows that have no complete events between them."""
     name, kinds = field.name, rows.kinds
     if name in ("lsid", "txnNumber", "fullDocumentBeforeChange"):
         return pa.nulls(len(kinds), field.type)
@@ -92,7 +92,7 @@ def _plain_values(rows: RowColumns, name: str) -> Sequence[Any]:
 
 
 def _details(rows: RowColumns, shown: set[RowKind]) -> Sequence[bytes | None]:
-    """The details of rows of these kinds."""
+    """The details of the rows whose kind is in `shown`; None for other rows."""
     if len(shown) == len(set(rows.kinds)):
         return rows.details
     return [detail if kind in shown else None for kind, detail in zip(rows.kinds, rows.details)]
@@ -115,7 +115,7 @@ def _values(events: Sequence[bytes], columns: Sequence[str]) -> Iterator[Sequenc
 
 
 def ipc_buffer(batch: pa.RecordBatch) -> pa.Buffer:
-    """The batch as a whole Arrow IPC stream."""
+    """The batch as a complete Arrow IPC stream."""
     room = pa.allocate_buffer(batch.schema.serialize().size + pa.ipc.get_record_batch_size(batch) + _FRAME_BYTES)
     with pa.FixedSizeBufferWriter(room) as sink:
         with pa.ipc.new_stream(sink, batch.schema) as writer:
@@ -124,6 +124,6 @@ def ipc_buffer(batch: pa.RecordBatch) -> pa.Buffer:
 
 
 def batches_of(stream: bytes) -> list[pa.RecordBatch]:
-    """The batches of an Arrow IPC stream; they share its memory."""
+    """The batches of an Arrow IPC stream. They share the stream's memory."""
     with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
         return list(reader)

@@ -1,16 +1,17 @@
 """Takes a change event apart into columns without decoding it: the rows that the Spark source reads.
 
-Rule: nothing of an event is dropped. Each field has its column, documents as their BSON bytes. A field without a
-column, or with a value that its column cannot hold (a pipeline may reshape events), is in `other`, a BSON document,
-under its name.
+Rule: no part of an event is dropped. Each field has its column, documents as their BSON bytes. The column `other` is a
+BSON document of the remaining fields: those without a column, and those with a value that their column cannot hold (a
+pipeline may reshape events).
 
     token, clusterTime, clusterTimeIncrement, operationType, database, collection, documentKey, fullDocument,
     fullDocumentBeforeChange, updateDescription, lsid, txnNumber, wallTime, other
 
-Fields in `other` are in the event's order; for an event of more than 8 MB sorted by name, since an event that is sent
-in fragments does not retain the order.
+Fields in `other` are in the event's order. In an event of more than 8 MB they are sorted by name, because an event that
+is sent in fragments does not retain the order.
 
-The server uses this for clients that request Arrow, the Spark source for servers without it; so both give equal rows.
+The server uses this module for clients that request Arrow, and the Spark source uses it for servers without Arrow. So
+both give equal rows.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ DOCUMENTS: Final = (
 """The columns that hold BSON documents."""
 
 SIZE: Final = "bytes"
-"""One more column that may be asked for: the size of the event as BSON."""
+"""An additional column on request: the size of the event as BSON."""
 
 EventRow = list[Any]
-"""One event in the order of `COLUMNS`; times in microseconds since the epoch, documents as BSON."""
+"""One event in the order of `COLUMNS`: times in microseconds since the epoch, documents as BSON."""
 
 _TOKEN, _TIME, _INCREMENT, _KIND, _DATABASE, _COLLECTION = range(6)
 _TRANSACTION, _WALL, _OTHER = range(11, 14)
@@ -50,7 +51,7 @@ _INT64 = Struct("<q").unpack_from
 _TIMESTAMP = Struct("<II").unpack_from
 _PACK = Struct("<i").pack
 
-# Type and name of a field, and what is done with it. A raw description comes instead of the other one.
+# The column of a field, by the field's type and name. A raw description replaces the decoded one.
 _DOCUMENT_FIELDS: Final = {
     b"\x03documentKey": 6,
     b"\x03fullDocument": 7,
@@ -61,9 +62,9 @@ _DOCUMENT_FIELDS: Final = {
 }
 _KINDS: Final = {
     f"{kind}\0\x11clusterTime\0".encode(): kind for kind in ("delete", "insert", "replace", "update")
-}  # what stands between the length of `operationType` and the time
+}  # the bytes between the length of `operationType` and the time
 _NAMESPACES: dict[bytes, tuple[str | None, str | None] | None] = {}
-"""Memo of all servers of the process, by the raw `ns`. Bounded by `NAMESPACE_MEMO_COUNT_MAX`."""
+"""The names in a raw `ns`, cached for all servers of the process. Bounded by `NAMESPACE_MEMO_COUNT_MAX`."""
 
 
 def row_of(event: bytes) -> EventRow:
@@ -80,11 +81,11 @@ def _by_name(event: bytes) -> bytes:
 
 
 def _plain_row(event: bytes) -> EventRow | None:
-    """The row of an event as servers send most of them, found without a look at what names its fields have.
+    """The row of an event in the usual layout, read without comparing field names:
 
         _id {_data}, operationType, clusterTime, wallTime, [fullDocument,] ns, documentKey, [updateDescription]
 
-    None for any other.
+    None for an event in another layout.
     """
     if event[4:9] != b"\x03_id\0" or event[13:20] != b"\x02_data\0":
         return None
@@ -146,7 +147,7 @@ def _any_row(event: bytes) -> EventRow:
 
 
 def _take(row: EventRow, field: bytes, value: bytes) -> bool:
-    """Whether the field has gone into its columns."""
+    """Put a field into its columns. Return False if it has none, or if its value does not fit."""
     column = _DOCUMENT_FIELDS.get(field)
     if column is not None and row[column] is None:
         row[column] = value
@@ -180,7 +181,7 @@ def _take(row: EventRow, field: bytes, value: bytes) -> bool:
 
 
 def _cache_namespace(namespace: bytes) -> tuple[str | None, str | None] | None:
-    """The names of an `ns` document, if it is nothing but names."""
+    """The names in an `ns` document; None if it has other fields or types. Adds them to the cache."""
     if len(_NAMESPACES) >= limits.NAMESPACE_MEMO_COUNT_MAX:
         _NAMESPACES.clear()
     names: dict[bytes, str] = {}
@@ -193,7 +194,7 @@ def _cache_namespace(namespace: bytes) -> tuple[str | None, str | None] | None:
 
 
 def token_document(event: bytes) -> bytes:
-    """The resume token of an event: the BSON document that is its `_id`."""
+    """The resume token of an event: the BSON document in `_id`."""
     element = find_element(event, b"_id")
     if element is None:
         raise ValueError("a change event without _id")
@@ -201,7 +202,7 @@ def token_document(event: bytes) -> bytes:
 
 
 def token_text(event: bytes) -> str:
-    """The resume token of an event as text, which sorts in the order of events."""
+    """The resume token of an event as text. Tokens sort in the order of events."""
     return _text_of(token_document(event))
 
 
@@ -213,7 +214,7 @@ def _text_of(token: bytes) -> str:
 
 
 def slice_of(event: bytes, slices: int) -> int:
-    """The number of the event's slice, by the `_id` of its document; 0 if it is of no document.
+    """The number of the event's slice, by the `_id` of its document; 0 for an event without a document.
 
     Equal keys (1 and 1.0) are in one slice, so the events of a document stay together and in order.
     """
@@ -225,5 +226,5 @@ def slice_of(event: bytes, slices: int) -> int:
 
 
 def in_slice(events: Iterable[bytes], slice_: int, slices: int) -> list[bytes]:
-    """The events of one slice, in order; all if there is but one."""
+    """The events of one slice, in order; all events if there is only one slice."""
     return list(events) if slices == 1 else [event for event in events if slice_of(event, slices) == slice_]

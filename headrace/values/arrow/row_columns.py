@@ -1,6 +1,6 @@
-"""Rows of plain changes collected as columns, without making their events; and complete events between them.
+"""Rows of plain changes collected as columns without building their events, and the complete events between them.
 
-Rule: a row equals the one that `event_columns.row_of` would give for the event, and its size is that event's.
+Rule: a row equals the result of `event_columns.row_of` for the event, and its size is the size of the event.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any, Final
 from headrace.values.arrow.event_columns import EventRow, row_of
 from headrace.values.position import increment, seconds
 
-_TOKEN_BYTES: Final = 17  # of a token's document, besides its text
-_BITS_BYTES: Final = 16  # of its type bits, besides themselves
+_TOKEN_BYTES: Final = 17  # the other bytes of a token's document
+_BITS_BYTES: Final = 16  # the other bytes of its type bits
 
 
 class RowKind:
@@ -27,13 +27,13 @@ class RowKind:
         self.other = other
         """BSON, or None."""
         self.event_bytes = event_bytes
-        """The size of its events without token, documentKey and detail."""
+        """The size of an event of this kind without token, documentKey and detail."""
         self.shows_document = operation in ("insert", "replace")
         self.shows_update = operation == "update"
 
 
 class RowColumns:
-    """Rows in order, as one list per column; `events` has the other events, each with the number of rows before it."""
+    """Rows in order, as one list per column. `events` has all other events, each with the number of rows before it."""
 
     __slots__ = ("bits", "counted", "details", "events", "keys", "kinds", "positions", "tokens", "walls")
 
@@ -42,15 +42,15 @@ class RowColumns:
         self.tokens: list[str] = []
         self.positions: list[int] = []
         self.walls: list[bytes] = []
-        """Value bytes of the wallTime; the last two are zero, as they are from 1970 on for some thousand years."""
+        """The BSON value of each wallTime. Its last two bytes are zero from 1970 on for some thousand years."""
         self.keys: list[bytes] = []
         self.details: list[bytes | None] = []
-        """The document, or the description of the update."""
+        """The document or the description of the update, by row."""
         self.bits: dict[int, int] = {}
-        """The number of type bits' bytes of the tokens that have some, by place."""
+        """The size of a token's type bits, by the row's index. Tokens without type bits are left out."""
         self.events: list[tuple[int, bytes]] = []
         self.counted = 0
-        """Rows that were counted and not collected."""
+        """The number of rows that were counted but not collected."""
 
     def __len__(self) -> int:
         return self.counted + len(self.tokens) + len(self.events)
@@ -76,7 +76,7 @@ class RowColumns:
         return [len(item) if isinstance(item, bytes) else sizes[item] for item in self._in_order()]
 
     def _in_order(self) -> Iterator[int | bytes]:
-        """The events, and the places of the rows."""
+        """The events and the indexes of the rows, in order."""
         at = 0
         for before, event in self.events:
             yield from range(at, before)

@@ -1,4 +1,4 @@
-"""BSON: documents to Python values and back, raw documents walked in place, values as text in error messages."""
+"""BSON: documents to Python values and back, raw documents read without decoding, values as text in error messages."""
 
 from headrace.values.bson.codec import (
     OPTIONS,

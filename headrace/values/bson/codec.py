@@ -37,7 +37,7 @@ _to_dict: Final = bson._bson_to_dict  # type: ignore[attr-defined]  # the C deco
 
 
 def decode(data: bytes | memoryview) -> dict[str, Any]:
-    """One BSON document as a dict of the types named above; raises `bson.InvalidBSON` if malformed."""
+    """One BSON document as a dict of the types named above. Raises `bson.InvalidBSON` if it is malformed."""
     document = _to_dict(data, OPTIONS)
     if type(data) is not bytes:
         data = bytes(data)
@@ -51,9 +51,10 @@ def value_of(bson_type: int, data: bytes, start: int, end: int) -> Any:
 
 
 def check_all(documents: Sequence[bytes]) -> None:
-    """Check that each document decodes, at every level. Raises `bson.InvalidBSON`, or 15 for one that nests too deeply.
+    """Check that each document decodes, at every level. Raises `bson.InvalidBSON`, or 15 for a document nested too
+    deeply.
 
-    Several are decoded at a time: that takes a third of the time of decoding one by one, and bounded memory.
+    The documents are decoded in batches. A batch takes a third of the time of one by one, and bounded memory.
     """
     if len(documents) == 1 and len(documents[0]) < _DEEP_BYTES:
         _to_dict(documents[0], OPTIONS)
@@ -93,22 +94,22 @@ def _nests_deeper(document: Mapping[str, Any], levels: int) -> bool:
 
 
 _CHECKED_BYTES: Final = 256 * 1024
-# A level takes 7 bytes at least: type, the end of its name, length, end.
+# A level takes at least 7 bytes: type, the end of its name, length, end.
 _DEEP_BYTES: Final = 7 * limits.NESTING_MAX
 
 
 def encode(document: Mapping[str, Any]) -> bytes:
-    """The document as BSON bytes, with `_id` first. A `MISSING` in it is a bug and raises `bson.InvalidDocument`."""
+    """The document as BSON bytes, with `_id` first. A `MISSING` in the document is a bug: `bson.InvalidDocument`."""
     return bson._dict_to_bson(document, False, OPTIONS)  # type: ignore[attr-defined]  # the C encoder, less two calls
 
 
 def encode_in_order(document: Mapping[str, Any]) -> bytes:
-    """As `encode`, with all fields in their order: `encode` puts `_id` first, as in stored documents."""
+    """The document as BSON bytes, with all fields in their order: `encode` moves `_id` to the front."""
     return bson._dict_to_bson(document, False, OPTIONS, False)  # type: ignore[attr-defined]
 
 
 def _without_dbrefs(value: Any) -> Any:
-    """The codec turns {$ref, $id} documents into DBRef objects; inside Headrace they are documents."""
+    """Turn DBRefs back into documents: the codec makes DBRef objects of {$ref, $id} documents."""
     if isinstance(value, DBRef):
         return {key: _without_dbrefs(item) for key, item in value.as_doc().items()}
     if isinstance(value, dict):

@@ -1,13 +1,13 @@
 """Reads a few fields of many raw documents at once, as columns.
 
-    Columns(("city", "age")).values(documents)   → by name, the list of their values: MISSING where there is none
+    Columns(("city", "age")).values(documents)   → a list of values by name: MISSING where a document lacks the field
 
-Rule: a value is exactly what `decode` makes of it, as the codec makes it: only the documents around it are not decoded.
-A pattern matches whole documents, in C: the fields that some documents had, in their order, each at most once, with the
-types and about the sizes that they had. A document that it does not match is decoded as a whole: one with a field twice
-or of another type, with a long text, or with its fields in another order.
+Rule: a value is exactly the value that `decode` returns, because the codec makes it. The rest of the document is not
+decoded. A pattern matches complete documents, in C. The pattern is made from some documents: it has their fields, in
+order, each at most once, with about the same types and sizes. A document that does not match is decoded completely: for
+example one with a repeated field, another type, a long text or another order of fields.
 
-Making a pattern takes some milliseconds, so the first documents are decoded as a whole.
+Making a pattern takes some milliseconds, so the first documents are decoded completely.
 """
 
 from __future__ import annotations
@@ -22,25 +22,26 @@ from headrace.values.bson.elements import COUNTED, FIXED, find_element, iter_ele
 from headrace.values.bson.value_types import MISSING
 
 FIELD_COUNT_MAX: Final = 4
-"""Fields that are read; with more, it is quicker to decode the documents."""
+"""Fields to read. Decoding the documents is quicker for more fields."""
 BATCH_COUNT: Final = 256
-"""Documents whose columns are read at once: half a millisecond."""
+"""Documents whose columns are read at once. A batch takes half a millisecond."""
 _SAMPLE_COUNT: Final = 32
-"""Documents of which a pattern is made."""
+"""Documents from which a pattern is made."""
 _PATTERN_COUNT_MAX: Final = 4
-"""Patterns that are made for a scan, each from documents of which the last one did not match half."""
+"""Patterns made for one scan. A new one is made when the last one did not match half of the documents."""
 _NAME_COUNT_MAX: Final = 64
 _SIZE_COUNT_MAX: Final = 256
-"""Sizes that a pattern tries: it takes 20 µs to make for each."""
+"""Sizes that a pattern tries. Each adds 20 µs to the time to make the pattern."""
 _BYTES_MAX: Final = 0xFFFF
-"""Bytes of a value that a pattern knows."""
+"""The longest value, in bytes, that a pattern can match."""
 
 Sizes = dict[int, list[int]]
-"""The least and the greatest size of a field's values by their types."""
+"""The least and the greatest size of a field's values, by type."""
 
 
 def _sized(least: int, greatest: int, uncounted: int) -> bytes:
-    """A pattern for values that begin with their size, in sixteens, so that few alternatives are tried."""
+    """A pattern for values that begin with their size. Sizes are grouped by sixteen so that few alternatives are
+    tried."""
     groups = []
     for first in range((least - uncounted) // 16 * 16, greatest - uncounted + 1, 16):
         those = range(max(first, 4 - uncounted), first + 16)
@@ -51,8 +52,8 @@ def _sized(least: int, greatest: int, uncounted: int) -> bytes:
 
 
 def _pattern(documents: Sequence[bytes], names: Sequence[str]) -> tuple[bytes, list[str]] | None:
-    """A pattern of such documents with a group for each field of `names`, and these in their order; None where it would
-    be long."""
+    """(pattern, names) for documents like these: the names of `names` in the order of the pattern's groups. None if the
+    pattern would be long."""
     order: list[bytes] = []
     found: dict[bytes, Sizes] = {}
     counts: dict[bytes, int] = {}
@@ -89,7 +90,7 @@ def _pattern(documents: Sequence[bytes], names: Sequence[str]) -> tuple[bytes, l
 
 
 class _NoMatch:
-    """In place of the match of a document that the pattern does not know."""
+    """Stands for the match of a document that does not match the pattern."""
 
     __slots__ = ("_groups",)
 
@@ -107,17 +108,17 @@ class _NoMatch:
 
 
 class RawColumn(NamedTuple):
-    """The raw elements of one field in some documents."""
+    """The raw elements of one field, by document."""
 
     elements: list[bytes | None]
-    """None: the document has no such field."""
+    """The raw element; None if the document lacks the field."""
     ends: list[int]
-    """Where the elements end in the documents."""
+    """The offset in the document where the element ends."""
     twice: list[int]
     """The numbers of the documents that have the field more than once."""
 
     def look_at(self, number: int, document: bytes, name: bytes) -> None:
-        """Find the field of a document that no pattern knows."""
+        """Find the field in a document that does not match the pattern."""
         found = find_element(document, name)
         if found is not None:
             _, start, end = found
@@ -127,7 +128,7 @@ class RawColumn(NamedTuple):
 
 
 def decode_elements(elements: Sequence[bytes | None]) -> list[Any]:
-    """The values of raw elements, whose names do not matter; MISSING for None."""
+    """The values of raw elements, whatever their names; MISSING for None."""
     is_whole = None not in elements
     body = b"".join(elements if is_whole else filter(None, elements))  # type: ignore[arg-type]
     head = (len(body) + 12).to_bytes(4, "little") + b"\x04\0" + (len(body) + 5).to_bytes(4, "little")
@@ -148,12 +149,12 @@ class Columns:
         self._decoded = 0
         self._match: Callable[[bytes], Any] | None = None
         self._order: list[str] = []
-        """The fields that the pattern has, one for each of its groups."""
+        """The field of each group of the pattern."""
         self._no_match = _NoMatch(0)
         self._pattern_count = 0
 
     def values(self, documents: Sequence[bytes]) -> dict[str, list[Any]]:
-        """The values of the documents by name. Raises `bson.InvalidBSON`, if it is noticed."""
+        """The values of the documents by name. Raises `bson.InvalidBSON` for malformed documents, but not for all."""
         if not self.names:
             return {}
         matches, others = self._matches(documents)
@@ -173,7 +174,8 @@ class Columns:
         return columns
 
     def raw(self, documents: Sequence[bytes]) -> dict[str, RawColumn]:
-        """The raw elements of the documents by name. Raises `bson.InvalidBSON`, if it is noticed."""
+        """The raw elements of the documents by name. Raises `bson.InvalidBSON` for malformed documents, but not for
+        all."""
         matches, others = self._matches(documents)
         columns = {name: RawColumn([None] * len(documents), [-1] * len(documents), []) for name in self.names}
         for group, name in enumerate(self._order if matches else (), 1):
@@ -185,7 +187,7 @@ class Columns:
         return columns
 
     def cut(self, documents: Sequence[bytes]) -> list[bytes | None]:
-        """Each document with these fields alone, in its order; None for one that the pattern does not know."""
+        """Each document reduced to these fields, in its order; None for a document that does not match the pattern."""
         matches, others = self._matches(documents)
         bodies = [b"".join(filter(None, match.groups())) for match in matches]
         made: list[bytes | None] = [(len(body) + 5).to_bytes(4, "little") + body + b"\0" for body in bodies]
@@ -196,7 +198,8 @@ class Columns:
         return made
 
     def _matches(self, documents: Sequence[bytes]) -> tuple[list[Any], Sequence[int]]:
-        """The matches of the documents, and the numbers of those that do not match; no matches where none does."""
+        """(match of each document, the numbers of the documents that do not match). No matches if no document
+        matches."""
         if self._match is None:
             self._decoded += len(documents)
             if self._decoded < limits.DECODED_COUNT or self._pattern_count >= _PATTERN_COUNT_MAX or not documents:
@@ -213,7 +216,7 @@ class Columns:
         return [match or self._no_match for match in matches], others
 
     def _make(self, documents: Sequence[bytes]) -> None:
-        """Make a pattern."""
+        """Make a pattern from some of the documents."""
         self._pattern_count += 1
         made = _pattern(documents[:: max(1, len(documents) // _SAMPLE_COUNT)], self.names)
         if made is not None:
@@ -223,8 +226,8 @@ class Columns:
 
 
 def small_batches(documents: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    """The documents in pieces of few bytes, so that what is done with a piece takes a millisecond or two, unless one
-    document is large."""
+    """The documents in batches of few bytes, so that work on a batch takes a millisecond or two. A large document is
+    alone in its batch."""
     if sum(map(len, documents)) <= limits.COLUMN_BYTES:
         yield documents
         return
@@ -238,14 +241,14 @@ def small_batches(documents: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
 
 
 class Chunked(Protocol):
-    """An iterator of documents that has read some at once."""
+    """An iterator that reads documents in chunks."""
 
     def chunks(self) -> Iterator[list[bytes]]:
-        """All documents that are left, as they are read."""
+        """All remaining documents, in the chunks in which they are read."""
 
 
 def batches(documents: Iterator[bytes]) -> Iterator[Sequence[bytes]]:
-    """All documents in batches of few bytes, unless one document is large."""
+    """All documents in batches of few bytes. A large document may exceed this."""
     if not hasattr(documents, "chunks"):
         yield from growing_batches(documents, BATCH_COUNT)
         return
@@ -260,8 +263,8 @@ def batches(documents: Iterator[bytes]) -> Iterator[Sequence[bytes]]:
 
 
 def growing_batches(documents: Iterator[bytes], count: int = 1) -> Iterator[Sequence[bytes]]:
-    """As `batches`; the first has `count` documents at most, each next one twice as many, so that few are read that are
-    perhaps not asked for."""
+    """Like `batches`, but the first has at most `count` documents and each next one twice as many. So few documents are
+    read if the caller stops early."""
     batch: list[bytes] = []
     size = 0
     for document in documents:
@@ -278,8 +281,8 @@ def growing_batches(documents: Iterator[bytes], count: int = 1) -> Iterator[Sequ
 def cut_documents(
     documents: Iterator[bytes], names: Iterable[str], otherwise: Callable[[bytes], bytes]
 ) -> Iterator[bytes]:  # fmt: skip
-    """The documents with these top-level fields alone, in their order; `otherwise` cuts those that are not read by
-    columns."""
+    """The documents reduced to these top-level fields, in their order. `otherwise` reduces the documents that columns
+    cannot."""
     columns = Columns(names)
     if len(columns.names) > FIELD_COUNT_MAX:
         yield from map(otherwise, documents)

@@ -1,13 +1,13 @@
 """Walks raw BSON without decoding it: the type, name and range of each element of a document.
 
-Rule: documents stay bytes where only the range of a field is needed; nothing is copied but names.
+Rule: documents stay bytes where only the range of a field is needed. Only names are copied.
 
     document   int32 total | element* | 00
     element    type (1 byte) | name 00 | value
 
 An element is `(type, name, start, end)`: the type byte (255 is minKey), the name as bytes and the half-open range of
-its value in `data`. The input was validated by the codec or written by Headrace; a malformed document raises
-`bson.InvalidBSON`, but not every malformed one is detected.
+its value in `data`. The input was validated by the codec or written by Headrace. A malformed document raises
+`bson.InvalidBSON`, but not every malformed document is detected.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bson import InvalidBSON
 
 RawElement: TypeAlias = tuple[int, bytes, int, int]
 
-# Size of a value: (bytes always there, whether an int32 at its start adds to them).
+# The size of a value: (fixed bytes, whether an int32 at its start adds to them).
 _SIZES: Final[dict[int, tuple[int, bool]]] = {
     0x01: (8, False), 0x02: (4, True), 0x03: (0, True), 0x04: (0, True), 0x05: (5, True), 0x06: (0, False),
     0x07: (12, False), 0x08: (1, False), 0x09: (8, False), 0x0A: (0, False), 0x0C: (16, True), 0x0D: (4, True),
@@ -29,9 +29,9 @@ _SIZES: Final[dict[int, tuple[int, bool]]] = {
     0x7F: (0, False), 0xFF: (0, False),
 }  # fmt: skip
 FIXED: Final = [-1] * 256
-"""The size of a value of each type that has always the same; -1 for others."""
+"""The size of a value, for each type with a fixed size; -1 for other types."""
 COUNTED: Final = [-1] * 256
-"""The bytes of a value that the int32 at its beginning does not count; -1 for types without one."""
+"""The bytes of a value that the int32 at its start does not include; -1 for types without that int32."""
 for _type, (_base, _counted) in _SIZES.items():
     (COUNTED if _counted else FIXED)[_type] = _base
 
@@ -40,7 +40,7 @@ _int32_at: Final = Struct("<i").unpack_from
 
 
 def _sized(sizes: range, counted: int) -> bytes:
-    """A pattern for values that begin with their size, as an int32, of which `counted` bytes are counted in it."""
+    """A pattern for values that begin with their size, an int32 that includes `counted` of its own bytes."""
     return b"|".join(b"\\x%02x\\0\\0\\0.{%d}" % (size, size - counted) for size in sizes)
 
 
@@ -50,7 +50,7 @@ SHORT_RUN: Final = re.compile(
     % (_sized(range(1, 64), 0), _sized(range(5, 128), 4)),
     re.DOTALL,
 ).match
-"""The commonest elements that are short: they are walked several times as quickly by a pattern."""
+"""A pattern for runs of common short elements: several times as quick as walking them one by one."""
 _LONG_BYTES: Final = 256 * 1024
 
 
@@ -112,7 +112,8 @@ def find_element(data: bytes, name: bytes, start: int = 0) -> tuple[int, int, in
 
 
 def _find_in_long(data: bytes, name: bytes, start: int) -> tuple[int, int, int] | None:
-    """As `find_element`: what comes before the next occurrence of the name is passed many elements at a time."""
+    """As `find_element`, for long documents: a pattern skips many elements at a time up to the next occurrence of
+    `name`."""
     at = start + 4
     wanted = name + b"\0"
     next_at = -1
@@ -156,7 +157,7 @@ def _type_at(data: bytes, at: int) -> int:
 
 
 def _end_of_name(data: bytes, at: int) -> int:
-    """Just past the 00 that ends the name (or any C string) starting at `at`."""
+    """The offset after the 00 that ends the name (or any C string) starting at `at`."""
     end = data.find(b"\0", at)
     if end < 0:
         raise InvalidBSON("a C string does not end")

@@ -1,7 +1,7 @@
 """Values as text in MongoDB's error messages.
 
-There are two notations: `to_string` is that of BSON documents (`BSONObj`), `{ _id: { a: 1 } }`; `to_compact_string`
-that of the values of pipelines (`Document`), `{_id: {a: 1}}`.
+There are two notations. `to_string` writes a BSON document (`BSONObj`): `{ _id: { a: 1 } }`. `to_compact_string` writes
+a value of a pipeline (`Document`): `{_id: {a: 1}}`.
 """
 
 from __future__ import annotations

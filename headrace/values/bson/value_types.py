@@ -1,4 +1,4 @@
-"""The BSON type of a Python value: its name and number; and `MISSING`, the value of an absent field."""
+"""The BSON type of a Python value, by name and number, and `MISSING`, the value of an absent field."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _TYPES: Final[dict[type, tuple[int, str]]] = {
 
 
 def types_named(*names: str) -> frozenset[type]:
-    """The Python types of BSON values of these types, by the names that `type_name` gives them."""
+    """The Python types of the BSON types with these names, as `type_name` returns them."""
     return frozenset(kind for kind, (_, name) in _TYPES.items() if name in names)
 
 

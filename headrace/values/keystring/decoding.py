@@ -1,10 +1,10 @@
 """Decodes keystrings to raw BSON: the inverse of `encoding.py`, given the type bits.
 
-Rule: with its type bits a keystring decodes to exactly the bytes it was made of (but NaNs become the canonical NaN,
-non-canonical decimals zero). Without them, integral numbers decode to int or long, others to double, or to decimal if
-no double is equal; symbols decode to strings.
+Rule: with its type bits a keystring decodes to exactly the bytes from which it was made. Two values are exceptions: a
+NaN becomes the canonical NaN, and a non-canonical decimal becomes zero. Without type bits, integral numbers decode to
+int or long, other numbers to double, or to decimal if no double is equal; symbols decode to strings.
 
-Errors that a client can cause: 50811 for an unknown type byte, 15 for a truncated key or one nested too deeply.
+Errors that a client can cause: 50811 for an unknown type byte, 15 for a truncated key or a key nested too deeply.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def decode_value(key: bytes, type_bits: bytes | None = None) -> TypedValue:
 
 
 def value_end(key: bytes, at: int) -> int:
-    """Where the value ends that begins at `at`. Raises 15 and 50811."""
+    """The offset after the value that begins at `at`. Raises 15 and 50811."""
     cursor = KeyCursor(key, None, at)
     _value(cursor, cursor.byte(), 0)
     return cursor.at
@@ -59,7 +59,7 @@ def _value(cursor: KeyCursor, type_byte: int, depth: int) -> TypedValue:
 
 
 def _string_like(cursor: KeyCursor) -> bytes:
-    """Escaped text as BSON has it: int32 size, text, 00."""
+    """Escaped text in the form of BSON: int32 size, text, 00."""
     text = cursor.escaped()
     return (len(text) + 1).to_bytes(4, "little") + text + b"\0"
 

@@ -1,9 +1,9 @@
 """Keystrings: any BSON value as bytes that sort in MongoDB's order of values (KeyString V1, ascending).
 
-Rule: comparing two keystrings as bytes is equivalent to comparing the values, for all types and any nesting. Numbers
-that are equal have equal keystrings whatever their types (1, 1.0, NumberLong(1), NumberDecimal("1.00")). What a
-keystring does not contain (the type of a number, symbol or string, the trailing zeros of a decimal) is in the type
-bits, which are stored separately: see `typebits.py`.
+Rule: comparing two keystrings as bytes is equivalent to comparing the values, for all types and any nesting. Equal
+numbers have equal keystrings whatever their types (1, 1.0, NumberLong(1), NumberDecimal("1.00")). Type bits hold the
+information that a keystring lacks: the type of a number, symbol or string, and the trailing zeros of a decimal. They
+are stored separately: see `typebits.py`.
 
     value      type byte | payload              a prefix of another's only where a string has a 00: "x", "x\\0y"
     string     3C | UTF-8, each 00 written 00 FF | 00
@@ -12,8 +12,8 @@ bits, which are stored separately: see `typebits.py`.
     binData    5A | length byte, or FF and 4 bytes when 255 or more | subtype | data
     numbers    see `number_encoding.py`
 
-A key of several values is their concatenated keystrings. The end byte 04 closes a resume token; keys in the store have
-none. Source: the KeyString description in the project's reference, section 2.6.
+A key of several values is their concatenated keystrings. The end byte 04 closes a resume token. Keys in the store have
+no end byte. Source: the KeyString description in the project's reference, section 2.6.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def encode_values(values: Iterable[Any]) -> bytes:
 
 
 def encode_value(value: Any) -> bytes:
-    """The keystring of one Python value. The commonest types take a direct way, which gives the same bytes."""
+    """The keystring of one Python value. Common types have faster encoders, which give the same bytes."""
     encoder = DIRECT_ENCODERS.get(type(value))
     return encode_values((value,)) if encoder is None else encoder(value)
 
@@ -150,4 +150,4 @@ DIRECT_ENCODERS: Final[dict[type, Callable[[Any], bytes]]] = {
     ObjectId: lambda value: b"d" + value.binary,
     str: _text,
 }
-"""The encoders of values of the commonest types."""
+"""The fast encoders of the most common types."""

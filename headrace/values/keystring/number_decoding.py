@@ -1,4 +1,4 @@
-"""Decodes numbers of keystrings, and the cursor over a key: the inverse of `number_encoding.py`.
+"""Decodes the numbers in keystrings (the inverse of `number_encoding.py`), and the cursor over a key.
 
 Rule: with the type bits a number decodes to its type and, for decimals, its exponent. Type bits that do not fit the
 number (a client may send any) are corrected rather than refused.
@@ -59,11 +59,11 @@ class KeyCursor:
 
     @property
     def at(self) -> int:
-        """How many bytes of the key follow it."""
+        """The offset in the key of the next byte to read."""
         return self._at
 
     def at_end(self) -> bool:
-        """Whether all bytes are read."""
+        """Whether the key is read to its end."""
         return self._at >= len(self._key)
 
     def byte(self) -> int:
@@ -137,7 +137,7 @@ def _zero(cursor: KeyCursor, kind: int) -> TypedValue:
 
 
 def _middle(cursor: KeyCursor, kind: int, negative: bool, size: int) -> TypedValue:
-    """1 <= magnitude < 2^63, whose doubled integer part has `size` bytes."""
+    """A number with 1 <= magnitude < 2^63 whose doubled integer part has `size` bytes."""
     head = int.from_bytes(cursor.take(size), "big")
     if negative:
         head = (1 << 8 * size) - 1 - head
@@ -166,7 +166,7 @@ def _integer(cursor: KeyCursor, kind: int, number: int) -> TypedValue:
 
 
 def _large(cursor: KeyCursor, kind: int, negative: bool) -> TypedValue:
-    """From 2^63, infinity, and decimals beyond the doubles."""
+    """A number with magnitude >= 2^63, infinity, or a decimal beyond the doubles."""
     word = cursor.word(negative)
     if word == _ALL_ONES:
         infinity = _pack_double(float("-inf" if negative else "inf"))
@@ -180,7 +180,7 @@ def _large(cursor: KeyCursor, kind: int, negative: bool) -> TypedValue:
 
 
 def _small(cursor: KeyCursor, kind: int, negative: bool) -> TypedValue:
-    """0 < magnitude < 1."""
+    """A number with 0 < magnitude < 1."""
     word = cursor.word(negative)
     prefix = word >> 62
     if prefix == 3:
@@ -194,7 +194,7 @@ def _small(cursor: KeyCursor, kind: int, negative: bool) -> TypedValue:
 
 
 def _double_or_adjacent(cursor: KeyCursor, kind: int, negative: bool, double: float, mark: int) -> TypedValue:
-    """The double, or the decimal that equals it or lies just beyond it."""
+    """The double, or the decimal that equals the double or lies just beyond it."""
     if mark == MARK_EQUAL or not math.isfinite(double):  # Only an invalid key holds a NaN here.
         if kind == DECIMAL and math.isfinite(double):
             return _decimal(cursor, kind, negative, Decimal(double))
@@ -219,7 +219,7 @@ def _from_bits(bits: int) -> float:
 
 
 def _decimal(cursor: KeyCursor, kind: int, negative: bool, magnitude: Decimal) -> TypedValue:
-    """The decimal of this value whose exponent ends in the 6 stored bits; without those, the shortest."""
+    """The decimal of this value whose exponent ends in the 6 stored bits; without stored bits, the shortest decimal."""
     least = max(magnitude.adjusted() - 33, -EXPONENT_BIAS) + EXPONENT_BIAS
     if kind == DECIMAL:
         stored = cursor.bits.read(STORED_EXPONENT_BITS)

@@ -72,7 +72,8 @@ def integer_key(number: int) -> bytes:
 
 
 def double_key(number: float, mark: int = MARK_EQUAL) -> bytes:
-    """The keystring of a double; with another `mark`, of a decimal next to it, without its continuation."""
+    """The keystring of a double. With another `mark`, the keystring of a decimal next to it, without its
+    continuation."""
     magnitude = abs(number)
     negative = number < 0
     if magnitude >= TWO_63:
@@ -88,7 +89,7 @@ def double_key(number: float, mark: int = MARK_EQUAL) -> bytes:
 
 
 def _eight(word: int, negative: bool) -> bytes:
-    """8 bytes big-endian, inverted below zero so that greater magnitudes sort first."""
+    """8 bytes big-endian, inverted for negative numbers so that greater magnitudes sort first."""
     return (_ALL_ONES - word if negative else word).to_bytes(8, "big")
 
 
@@ -97,7 +98,7 @@ def _bits(number: float) -> int:
 
 
 def _large(magnitude: float, negative: bool, mark: int) -> bytes:
-    """From 2^63: the top exponent bit, always set, makes room for a mark of one bit; infinity is all ones."""
+    """A key for 2^63 and above: the top exponent bit is always set, so its bit holds the mark. Infinity is all ones."""
     if math.isinf(magnitude):
         word = _ALL_ONES
     else:
@@ -106,7 +107,7 @@ def _large(magnitude: float, negative: bool, mark: int) -> bytes:
 
 
 def _with_fraction(magnitude: float, integer: int, negative: bool, mark: int) -> bytes:
-    """From 1 below 2^53: integer part and fraction in 8 bytes, split where the integer part's bytes end."""
+    """A key from 1 up to 2^53: integer part and fraction in 8 bytes, the fraction after the integer part's bytes."""
     size = ((integer << 1).bit_length() + 7) >> 3
     spare = 8 - size
     word = int(magnitude * _FRACTION_SCALES[spare]) + ((integer + 1) << 8 * spare) | mark
@@ -114,7 +115,7 @@ def _with_fraction(magnitude: float, integer: int, negative: bool, mark: int) ->
 
 
 def _small(magnitude: float, negative: bool, mark: int) -> bytes:
-    """Below 1: the double's bits, moved up by two where the exponent's top bits allow, otherwise by one."""
+    """A key below 1: the double's bits, moved up by two if the exponent's top bits allow, otherwise by one."""
     if magnitude >= TWO_MARK_BITS_MIN:
         word = _bits(magnitude) << 2 | mark
     else:
@@ -190,13 +191,13 @@ def _decimal_near_double(magnitude: Decimal, below: float, negative: bool) -> by
 
 
 def _continuation(magnitude: Decimal, start: Decimal, negative: bool) -> bytes:
-    """How far the decimal lies beyond `start`, in units of the 34th digit of `start`: 8 bytes."""
+    """The distance of the decimal from `start`, in units of the 34th digit of `start`: 8 bytes."""
     coefficient, exponent = cut_to_34_digits(start)
     return _eight(int(magnitude.scaleb(-exponent, _EXACT)) - coefficient, negative)
 
 
 def _long_decimal(magnitude: Decimal, negative: bool) -> bytes:
-    """From 2^53 below 2^63, where doubles have gaps: the integer part exactly, then the rest."""
+    """A key from 2^53 up to 2^63, where doubles have gaps: the exact integer part, then the fraction."""
     integer = int(magnitude)
     if integer == magnitude:
         return integer_key(-integer if negative else integer)
@@ -209,7 +210,7 @@ def _long_decimal(magnitude: Decimal, negative: bool) -> bytes:
 
 
 def _tiny_decimal(below: float, exponent: int, coefficient: int, negative: bool) -> bytes:
-    """Below the normal doubles: the double, if there is one, then the decimal itself."""
+    """A key below the normal doubles: the double, if it is not zero, then the decimal itself."""
     high, low = _scaled_words(exponent, coefficient)
     itself = _eight(high, negative) + _eight(low, negative)
     if not below:
@@ -218,7 +219,7 @@ def _tiny_decimal(below: float, exponent: int, coefficient: int, negative: bool)
 
 
 def _scaled_words(exponent: int, coefficient: int) -> tuple[int, int]:
-    """The decimal, without its sign, scaled to as many of 34 digits as it can have: high and low word."""
+    """(high, low) words of the decimal without its sign, padded with zeros to 34 digits or as many as it can have."""
     shift = min(34 - len(str(coefficient)), exponent)
     coefficient *= 10**shift
     return (exponent - shift) << 49 | coefficient >> 64, coefficient & _ALL_ONES

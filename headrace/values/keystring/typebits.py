@@ -1,11 +1,11 @@
-"""Type bits: what a keystring does not contain about the types of its values, as a bit stream stored separately.
+"""Type bits: the types that a keystring does not contain, as a bit stream stored separately.
 
     string 0 · symbol 1 · int 00 · long 01 · double 10 · decimal 11, then the lowest 6 bits of the exponent
     decimal NaN and infinities 11 · -0.0 (double) 11000
     decimal zero 11, then 1 + (e >> 12) in 3 bits, then 12 bits of e, the exponent (+ 12288 if negative)
 
-Bits are in the order of the values (including those in objects and arrays), the highest bit of a group first; each byte
-is filled from its lowest bit. Other types have none. Stored form, if any bit is 1:
+Bits are in the order of the values (including values in objects and arrays), the highest bit of a group first. Each
+byte is filled from its lowest bit. Other types have no type bits. Stored form, if any bit is 1:
 
     1 byte below 80: itself | up to 127 bytes: (80 | size) bytes | more: 80, size as uint32 little-endian, bytes
 """
@@ -31,7 +31,7 @@ _NEGATIVE_ZERO_VALUE: Final = Struct("<d").pack(-0.0)
 
 
 class TypeBits:
-    """A bit stream being written: its first bit is the lowest of `word`."""
+    """A bit stream that is being written. Its first bit is the lowest of `word`."""
 
     __slots__ = ("count", "word")
 
@@ -52,7 +52,7 @@ class TypeBits:
             collect(self, value)
 
     def stored(self) -> bytes | None:
-        """The stored form; None if no bit is 1 (then nothing is stored)."""
+        """The stored form; None if no bit is 1, because then nothing is stored."""
         if not self.word:
             return None
         data = self.word.to_bytes((self.count + 7) >> 3, "little")
@@ -64,7 +64,7 @@ class TypeBits:
 
 
 class TypeBitsReader:
-    """A bit stream being read; past its end every bit is 0, as without type bits."""
+    """A bit stream that is being read. Every bit past its end is 0, as without type bits."""
 
     __slots__ = ("_at", "_word")
 
@@ -81,7 +81,7 @@ class TypeBitsReader:
         return bits
 
     def read_number(self) -> int:
-        """INT, LONG, DOUBLE or DECIMAL; the exponent or kind of zero of a DECIMAL is still to be read."""
+        """INT, LONG, DOUBLE or DECIMAL. For DECIMAL the exponent or the kind of zero is not read yet."""
         return self.read(2)
 
 
@@ -93,7 +93,7 @@ def type_bits(document: bytes) -> bytes | None:
 
 
 def _unwrapped(stored: bytes) -> bytes:
-    """The bits' own bytes; CommandError 15 when fewer are there than announced."""
+    """The bytes of the bits, without their size. Raises 15 if there are fewer bytes than the size says."""
     first = stored[0]
     if first < 0x80:
         return stored[:1]

@@ -1,4 +1,4 @@
-"""Resume tokens of change streams: decoded, and made byte for byte as MongoDB makes them."""
+"""Resume tokens of change streams: decoding them, and making them byte for byte like MongoDB."""
 
 from headrace.values.token.make_token import (
     EVENT,

@@ -28,13 +28,13 @@ EVENT: Final = 128
 _STRING, _OBJECT, _OBJECT_ID, _INT = 0x02, 0x03, 0x07, 0x10
 _FALSE, _TRUE, _NULL, _UUID = b"\x6e", b"\x6f", b"\x14", b"\x5a\x10\x04"
 
-# Events that version 1 identifies by their documentKey alone; all others by version 2's identifier.
+# Version 1 identifies the events of these operations by their documentKey alone, all others as version 2 does.
 CLASSIC_OPERATIONS: Final = frozenset(
     "delete drop dropDatabase insert invalidate migrateChunkToNewShard rename replace reshardBegin "
     "reshardBlockingWrites reshardDoneCatchUp update".split()
 )
 _ID_FIELDS: Final = {bson_type: general + b"_id\0" for bson_type, general in GENERAL_TYPES.items()}
-# Types of `_id` whose type bits are not all zero, or may not be: doubles, nested ones, symbols, longs, decimals.
+# Types of `_id` whose type bits may not all be zero: doubles, nested types, symbols, longs, decimals.
 _TYPED: Final = frozenset((0x01, 0x03, 0x04, 0x0E, 0x0F, 0x12, 0x13))
 
 
@@ -51,8 +51,8 @@ def make_event_token(
 ) -> tuple[str, bytes | None]:
     """`(token, type bits or None)` of one event.
 
-    `document_key` and `operation_description` are raw BSON documents; the latter is left out of the token when
-    there is a key. An invalidate has the token of the event before it, with `from_invalidate`.
+    `document_key` and `operation_description` are raw BSON documents. A token with a key has no description. An
+    invalidate has the token of the event before it, with `from_invalidate`.
     """
     identifier = event_identifier(operation_type, document_key, operation_description, version)
     text = assemble(cluster_time, EVENT, txn_op_index, from_invalidate, uuid, identifier, fragment, version)
@@ -70,7 +70,7 @@ def event_bits(identifier: bytes | None, fragment: int | None, version: int) -> 
 
 
 def high_water_mark(cluster_time: int, version: int = VERSION_LATEST) -> str:
-    """The token of a position: all events before it were seen, none at it."""
+    """The token of a position: all events before the position were seen, and none at it."""
     return assemble(cluster_time, HIGH_WATER_MARK, 0, False, None, None, None, version)
 
 
@@ -84,7 +84,7 @@ def assemble(
     fragment: int | None,
     version: int,
 ) -> str:
-    """The token of these fields; `identifier` is a raw BSON object, or None."""
+    """Make the token of these fields. `identifier` is a raw BSON object, or None."""
     segments = [
         b"\x82",
         cluster_time.to_bytes(8, "big"),
@@ -118,7 +118,7 @@ def event_identifier(
 class TokenMaker:
     """Makes the tokens of one collection's inserts (or updates, ...) whose documentKey is the `_id` alone.
 
-    All but time, index and `_id` is prepared in advance, since a token is made for every changed document.
+    Everything except time, index and `_id` is prepared in advance, because every changed document gets a token.
     """
 
     __slots__ = ("_before_id", "_before_object_id", "_end", "_head", "_head_of_first", "_long_bits", "_version")
@@ -140,7 +140,7 @@ class TokenMaker:
     def crud(self, cluster_time: int, id_type: int, id_value: bytes, txn_op_index: int = 0) -> tuple[str, bytes | None]:
         """(token, type bits or None) of the event of the document with this raw `_id`."""
         if id_type == _OBJECT_ID and not txn_op_index:
-            # Hexadecimal by way of bytes takes half the time of formatting the number.
+            # Hexadecimal from bytes takes half the time of formatting the number.
             time = cluster_time.to_bytes(8, "big").hex().upper()
             return f"82{time}{self._before_object_id}{id_value.hex().upper()}{self._end}", None
         if txn_op_index:
@@ -168,12 +168,13 @@ def _hex(data: bytes) -> str:
 
 
 def _head(version: int, token_type: int) -> bytes:
-    """Version and, from version 1, token type."""
+    """The keystrings of the version and, from version 1, of the token type."""
     return integer_key(version) + (integer_key(token_type) if version else b"")
 
 
 def _after_index(version: int, from_invalidate: bool, uuid: bytes | None) -> bytes:
-    """fromInvalidate, from version 1, and uuid: null when absent in version 2, nothing before."""
+    """The keystrings of fromInvalidate (from version 1) and of the uuid: if absent, null in version 2, otherwise
+    nothing."""
     marked = (_TRUE if from_invalidate else _FALSE) if version else b""
     if uuid is None:
         return marked + (_NULL if version >= VERSION_LATEST else b"")
@@ -181,7 +182,7 @@ def _after_index(version: int, from_invalidate: bool, uuid: bytes | None) -> byt
 
 
 def _leading_bits(version: int) -> TypeBits:
-    """The bits of version, token type and index: all three (two in version 0) are int32."""
+    """The type bits of version, token type and index (version 0: version and index), which are int32."""
     bits = TypeBits()
     bits.count = 6 if version else 4
     return bits

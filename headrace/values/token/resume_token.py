@@ -3,8 +3,8 @@
 Rule: any token that a MongoDB client may have is accepted: lower-case digits, a missing end byte, bytes after the end,
 more fields than `_data`, missing type bits, versions 0 to 2. `make_token.py` makes tokens.
 
-Whether the event exists is not checked here: it is known only while the stream is read (`changes/resume.py`). Numbers
-6189500 to 6189505 are MongoDB's for invalid identifiers; which means what is our guess.
+This module does not check whether the event exists: reading the stream shows it (`changes/resume.py`). Numbers 6189500
+to 6189505 are MongoDB's for invalid identifiers. The meaning of each number is our guess.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _UUID_HEAD: Final = b"\x10\0\0\0\x04"
 
 @dataclass(frozen=True, slots=True)
 class ResumeToken:
-    """A decoded token. `event_identifier` is raw BSON; None only in high-water marks and old drops."""
+    """A decoded token. `event_identifier` is raw BSON. It is None only in high-water marks and old drops."""
 
     cluster_time: int
     version: int
@@ -47,7 +47,7 @@ class ResumeToken:
 
     @property
     def is_high_water_mark(self) -> bool:
-        """Whether it is a position between events instead of an event's token."""
+        """Whether the token is a position between events instead of an event's token."""
         return self.token_type == HIGH_WATER_MARK
 
     @property
@@ -72,9 +72,9 @@ class ResumeToken:
         return _object_in(self.event_identifier, b"operationDescription")
 
     def text(self, *, fragment: bool = True, version: int | None = None) -> str:
-        """The token in canonical form, as Headrace makes it; without `fragment`, that of the unsplit event.
+        """The token in canonical form, as Headrace makes it. Without `fragment`, the token of the unsplit event.
 
-        `version` 1 for a token of version 0 gives the text that a stream answering with version 1 compares with.
+        For a token of version 0, `version` 1 gives the text for comparisons in a stream that answers with version 1.
         """
         return assemble(
             self.cluster_time,
@@ -88,12 +88,12 @@ class ResumeToken:
         )
 
     def unsplit_event(self) -> dict[str, Any]:
-        """The token document, in canonical form, of the unsplit event if this is a fragment's."""
+        """The canonical token document of the unsplit event, if this is the token of a fragment."""
         bits = event_bits(self.event_identifier, None, self.version)
         return {"_data": self.text(fragment=False)} | ({} if bits is None else {"_typeBits": bits})
 
     def document(self) -> dict[str, Any]:
-        """The token document as the client sent it, without fields that are no part of a token."""
+        """The token document as the client sent it, without fields that do not belong to a token."""
         return {"_data": self.given} | ({} if self.type_bits is None else {"_typeBits": self.type_bits})
 
 
@@ -119,7 +119,7 @@ def decode_token(document: Mapping[str, Any]) -> ResumeToken:
 
 
 class _TokenReader:
-    """Reads the values of a token one by one, with the codes for missing and invalid ones."""
+    """Reads the values of a token one by one. Raises the codes for missing and invalid values."""
 
     def __init__(self, values: list[tuple[int, bytes]]) -> None:
         self._values = values
@@ -141,7 +141,7 @@ class _TokenReader:
         if self._more():
             raise CommandError(40646, "invalid oversized resume token")
         if not version and uuid is None:
-            token_type = HIGH_WATER_MARK  # Version 0 has no token types: a bare time is what it had for these.
+            token_type = HIGH_WATER_MARK  # Version 0 has no token types: its high-water marks are a bare time.
         return ResumeToken(
             cluster_time,
             version,
@@ -165,7 +165,7 @@ class _TokenReader:
         return self._values[self._at - 1]
 
     def _cluster_time(self) -> int:
-        """As MongoDB reads it: a timestamp, or a date's 64 bits; any other value stands for the time 0."""
+        """The cluster time as MongoDB reads it: a timestamp, or a date's 64 bits. Any other value counts as time 0."""
         kind, value = self._next("clusterTime", 40649)
         return int.from_bytes(value, "little") if kind in (_TIMESTAMP, _DATE) else 0
 
@@ -222,7 +222,7 @@ class _TokenReader:
 
 
 def _is_named(identifier: bytes | None, version: int) -> bool:
-    """Whether the identifier begins with an operationType, rather than being the documentKey itself."""
+    """Whether the identifier begins with an operationType. Otherwise it is the documentKey itself."""
     if identifier is None:
         return False
     first = first_element(identifier)
