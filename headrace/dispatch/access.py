@@ -1,7 +1,7 @@
 """Access control of a server: its stored users and roles, and the user of each connection.
 
-A change of `admin.system.users` or `admin.system.roles` takes effect with its commit, however it was written: each
-commit there begins a new *generation*, and a connection looks its user up again at its next check.
+A change of `admin.system.users` or `admin.system.roles` takes effect with its commit, whichever command wrote it. Each
+such commit begins a new *generation*, and a connection looks up its user again at its next check.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ ROLES: Final = "admin.system.roles"
 ACCOUNTS: Final = frozenset({USERS, ROLES})
 """The collections that have credentials and privileges. No view reads them, and no rename moves them."""
 SECRET_KEY: Final = b"login-secret"
-"""In the table `meta`: what the salts of users that do not exist are made from."""
+"""The key, in the table `meta`, of the secret from which the salts of users that do not exist are made."""
 _TOPICS: Final = frozenset({USERS, ROLES, "admin.$cmd"})
 
 AccessEvent = tuple[str, ClientInfo, dict[str, Any], int]
-"""The event, its client, its details, and the code of its error, 0 for none. See `Access.listeners`."""
+"""(event, client, details, error code or 0), for `Access.listeners`."""
 
 
-_MEMO_COUNT_MAX: Final = 4096  # of what was granted to a connection: collections times actions
-_RESOLVED_COUNT_MAX: Final = 256  # lists of roles whose privileges connections share: 16 KiB for those of root
+_MEMO_COUNT_MAX: Final = 4096  # remembered grants of a connection: collections times actions
+_RESOLVED_COUNT_MAX: Final = 256  # lists of roles whose privileges connections share; root's take 16 KiB
 
 
 class Grants:
-    """The privileges of a connection: those of its user's roles in one generation."""
+    """The privileges that a connection has through its user's roles, in one generation."""
 
     __slots__ = ("allowed", "document", "generation", "known", "name", "resolved")
 
@@ -55,9 +55,9 @@ class Grants:
         self.resolved = resolved
         self.generation = generation
         self.allowed: set[tuple[str, frozenset[str]]] = set()
-        """The privileges that were checked and granted already."""
+        """The privileges that were already checked and granted."""
         self.known: dict[tuple[Needs, str, str, Hashable], tuple[Privilege, ...]] = {}
-        """The same by requirement, database, collection and variant, for requirements that depend on nothing more."""
+        """Granted privileges by requirement, database, collection and variant, if these determine the privileges."""
 
     @property
     def privileges(self) -> Privileges:
@@ -82,11 +82,11 @@ class CursorOwner(NamedTuple):
     name: UserName
     required: frozenset[Privilege]
     lsid: dict[str, Any] | None
-    """The `lsid` of the session that opened it."""
+    """The `lsid` of the session that opened the cursor."""
 
 
 PROGRAM: Final = UserName("__system", "local")
-"""The owner of the cursors of a program that has the store open: MongoDB's internal user, which cannot log in."""
+"""The owner of the cursors of a program that embeds the store: MongoDB's internal user, which cannot log in."""
 _NOBODY: Final = UserName("", "")
 _OF_PROGRAM: Final = CursorOwner(PROGRAM, frozenset(), None)
 _LOCALHOST: Final = merged((
@@ -94,15 +94,14 @@ _LOCALHOST: Final = merged((
     ("$external.", frozenset({"createUser"})),
     (CLUSTER, frozenset({"replSetConfigure", "replSetGetStatus"})),
 ))  # fmt: skip
-"""The privileges of a client on this machine while there are no users: create the first. MongoDB's localhost
-exception."""
+"""MongoDB's localhost exception: while there are no users, a client on this machine may create the first one."""
 
 
 class Access:
     """The users and roles of one store."""
 
     def __init__(self, store: Store, *, authorizes: bool = False, localhost_exception: bool = True) -> None:
-        """`authorizes`: commands are for users; then a session belongs to its user.
+        """`authorizes`: commands require a user with privileges, and a session belongs to its user.
 
         `localhost_exception`: a client on this machine may create the first user."""
         self._localhost_exception = localhost_exception
@@ -110,16 +109,16 @@ class Access:
         self.authorizes = authorizes
         self.generation = 0
         self.listeners: list[Callable[[AccessEvent], None]] = []
-        """Called for each login, successful or not, each logout, and each change of users and roles."""
+        """Functions called for each login, successful or not, each logout, and each change of users and roles."""
         self.changed: Callable[[], None] = lambda: None
-        """Called when users or roles may have changed."""
+        """The function called when users or roles may have changed."""
         self._has_users: bool | None = None
         self._secret: bytes | None = None
         self._resolved: dict[tuple[RoleName, ...], Resolved] = {}
-        """Resolved roles of this generation, for all connections of the users that have them."""
+        """Resolved roles of this generation, shared by all connections whose users have these roles."""
         self._count = {"received": 0, "successful": 0}
         self.counts: dict[str, dict[str, dict[str, int]]] = {}
-        """By mechanism, then `authenticate` or `speculativeAuthenticate`: logins `received` and `successful`."""
+        """Logins `received` and `successful`, by mechanism, then `authenticate` or `speculativeAuthenticate`."""
         store.listeners.append(self._committed)
         store.admin_listeners.append(self.invalidate)
 
@@ -130,7 +129,7 @@ class Access:
                 return
 
     def invalidate(self) -> None:
-        """Users or roles may have changed: look each up again."""
+        """Begin a new generation, because users or roles may have changed."""
         self.generation += 1
         self._has_users = None
         self._resolved.clear()
@@ -142,13 +141,13 @@ class Access:
             listener((what, client, details, code))
 
     def count(self, mechanism: str, kind: str, what: str) -> None:
-        """Count a login, as `serverStatus` shows it."""
+        """Count a login for `serverStatus`."""
         kinds = self.counts.setdefault(
             mechanism, {name: dict(self._count) for name in ("authenticate", "speculativeAuthenticate")}
         )
         kinds[kind][what] += 1
 
-    # What is stored.
+    # Stored users and roles.
 
     def user(self, name: UserName) -> dict[str, Any] | None:
         """The stored document of a user."""
@@ -164,7 +163,7 @@ class Access:
 
     @property
     def has_users(self) -> bool:
-        """Whether there is any user."""
+        """Whether the store has any user."""
         if self._has_users is None:
             with self._store.reading() as view:
                 collection = view.collection(USERS)
@@ -173,7 +172,7 @@ class Access:
 
     @property
     def secret(self) -> bytes:
-        """The secret from which the salts of users that do not exist are made; stored with the first user."""
+        """The secret for the salts of users that do not exist. It is stored with the first user."""
         if self._secret is None:
             with self._store.reading() as view:
                 self._secret = view.kv.get(SECRET_KEY, db=view.tables["meta"]) or os.urandom(32)
@@ -182,7 +181,7 @@ class Access:
     # The user of a connection.
 
     def grants(self, client: ClientInfo) -> Grants | None:
-        """The privileges of the connection's user; None if no user is logged in. A dropped user is logged out here."""
+        """Return the privileges of the connection's user; None if no user is logged in. Log out a dropped user."""
         grants: Grants | None = client.grants
         if grants is None or grants.generation == self.generation:
             return grants
@@ -196,7 +195,7 @@ class Access:
         return grants
 
     def shown_roles(self, client: ClientInfo) -> list[dict[str, Any]]:
-        """The roles of the connection's user, with those they inherit, as `$$USER_ROLES` has them."""
+        """Return the roles of the connection's user, inherited ones included, as `$$USER_ROLES` shows them."""
         if client.shown_roles is not None:
             return client.shown_roles
         grants = self.grants(client)
@@ -209,8 +208,9 @@ class Access:
         client.uid = user_digest(grants.name) if self.authorizes and grants is not None else None
 
     def log_in(self, client: ClientInfo, name: UserName) -> None:
-        """The connection is this user from here on. Raises 18 where restrictions do not permit it, 5626701 and 5626702
-        where it is another already."""
+        """Log this user in on the connection.
+
+        Raise 18 if authentication restrictions forbid it, 5626701 or 5626702 if another user is already logged in."""
         before = self.grants(client)
         if before is not None and before.name != name:
             if before.name.db == name.db:
@@ -250,7 +250,7 @@ class Access:
         users = [{"user": name.user, "db": name.db}]
         self.note("logout", client, {"reason": reason, "initialUsers": users, "updatedUsers": []})
 
-    # What it may do: asked by the engine before each command, on a server with authorization.
+    # The user's privileges: on a server with authorization the engine checks them before each command.
 
     def require_login(self, command: Command, request: Request) -> None:
         """Raise 13 if the command requires a login and no user is logged in."""
@@ -264,7 +264,7 @@ class Access:
             raise CommandError(13, f"Command {command.name} requires authentication")
 
     def require_privileges(self, engine: Engine, command: Command, request: Request) -> None:
-        """Raise 13 where the user has not got what the command requires. What that is stays with the request."""
+        """Raise 13 if the user lacks a privilege that the command requires. Set `request.required`."""
         requirement = command.requires
         needs = requirement.needs
         if needs is None:
@@ -299,12 +299,12 @@ class Access:
             grants.known[shape] = required
 
     def require_again(self, engine: Engine, command: Command, request: Request) -> None:
-        """Raise 13 where a command that has waited may no longer be run by its user."""
+        """Raise 13 if the user may no longer run a command that has waited."""
         self.require_login(command, request)
         self.require_privileges(engine, command, request)
 
     def owner(self, request: Request) -> CursorOwner | None:
-        """The owner of the cursor that a request opens; None if no user is logged in."""
+        """Return the owner of the cursor that a request opens; None if no user is logged in."""
         grants: Grants | None = request.client.grants
         if request.client.is_program:
             return _OF_PROGRAM
@@ -314,15 +314,16 @@ class Access:
         return CursorOwner(grants.name, frozenset(request.required), lsid)
 
     def still_owns(self, client: ClientInfo, owner: CursorOwner | None) -> bool:
-        """Whether a client may go on reading a cursor, as far as can be said without a look at its user."""
+        """Whether a client may go on reading a cursor, judged without looking up its user; False if unknown."""
         grants: Grants | None = client.grants
         if grants is None or owner is None or grants.generation != self.generation:
             return False
         return grants.name == owner.name and owner.required <= grants.allowed
 
     def may_still(self, owner: CursorOwner, users: dict[UserName, Privileges | None]) -> bool:
-        """Whether the user of a cursor is there and might open it now. `users`: their privileges, None of one that is
-        gone, which this adds to."""
+        """Whether a cursor's user exists and may open the cursor now.
+
+        `users` caches the privileges by user, None for a dropped one; this method adds to it."""
         if owner.name == PROGRAM:
             users[PROGRAM] = {}
             return True
@@ -341,7 +342,7 @@ class Access:
 
 
 def _checked(command: Command, request: Request) -> dict[str, Any]:
-    """The details of a refusal, as MongoDB's audit log has them; only the names of the command."""
+    """Return the details of a refusal as MongoDB's audit log has them: only the command's names, not its values."""
     name = request.body.get("collection" if request.name == "getMore" else request.name)
     db = shortened(request.db)
     is_of_user = "User" in command.name or "Role" in command.name
@@ -354,25 +355,25 @@ def _checked(command: Command, request: Request) -> dict[str, Any]:
 
 
 def shortened(name: str) -> str:
-    """A name that a stranger has sent, for logs: no longer than names are."""
+    """Cut a name from an unauthenticated client to the length that logs allow."""
     return name[: limits.LOG_TEXT_LENGTH_MAX]
 
 
 def addresses(client: ClientInfo) -> tuple[str, str]:
-    """The numeric addresses of both ends of a connection; of a Unix socket none."""
+    """Return the numeric addresses of the client and the server; empty strings for a Unix socket."""
     if isinstance(client.local_address, str):
         return "", ""
     return client.address.rpartition(":")[0].strip("[]"), client.local_address[0]
 
 
 def stored(view: View, namespace: str, identity: str) -> dict[str, Any] | None:
-    """The document of this `_id`, or None."""
+    """Return the document with this `_id`, or None."""
     held = located(view, namespace, identity)
     return None if held is None else decode(held[1])
 
 
 def located(view: View, namespace: str, identity: str) -> tuple[bytes, bytes] | None:
-    """(record, raw document) of this `_id`, or None."""
+    """Return (record, raw document) for this `_id`, or None."""
     collection = view.collection(namespace)
     if collection is None or collection.is_view:
         return None

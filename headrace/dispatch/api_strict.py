@@ -1,6 +1,6 @@
 """The parts of commands that a client of the strict stable API may not use: fields, stages, kinds of indexes.
 
-Rule: such a part is error 323 wherever it is present, except where its value is null.
+Rule: such a part is error 323 wherever it is present, unless its value is null.
 Source: MongoDB's manual, the sections "Stable API" of its commands, and its list of the stages in version 1.
 """
 
@@ -54,7 +54,7 @@ FIELDS: Final[dict[str, frozenset[str]]] = {
     "update": _WRITING,
     "update.updates": frozenset({"sampleId", "sort"}),
 }  # fmt: skip
-"""The fields outside version 1, by command, and by the field with a command's statements."""
+"""The fields outside version 1, by command, or by `command.field` for the elements of that field."""
 STAGES: Final = frozenset({
     "$changeStreamSplitLargeEvent", "$currentOp", "$indexStats", "$listLocalSessions", "$listSampledQueries",
     "$listClusterCatalog", "$listSearchIndexes", "$listSessions", "$planCacheStats", "$querySettings", "$queryStats",
@@ -66,7 +66,7 @@ _NOTHING: Final[frozenset[str]] = frozenset()
 
 
 def check(command: str, request: Request) -> None:
-    """Raise 323 for parts of a command that are not in version 1. `command`: its name, no alias."""
+    """Raise 323 for parts of a command that are not in version 1. `command`: its name, never an alias."""
     body = request.body
     _check_names(command, body)
     for path in _STATEMENTS.get(command, ()):
@@ -83,7 +83,7 @@ def check(command: str, request: Request) -> None:
 
 
 def strictly(run: Callable[[CommandContext, Request], R]) -> Callable[[CommandContext, Request], R]:
-    """Have a command run under the strict stable API: the planner uses no sparse index."""
+    """Make a command run under the strict stable API: the planner uses no sparse index."""
 
     def run_strictly(context: CommandContext, request: Request) -> R:
         command = running_command()
@@ -99,7 +99,7 @@ def strictly(run: Callable[[CommandContext, Request], R]) -> Callable[[CommandCo
 
 
 def check_stages(pipeline: Any) -> None:
-    """Raise 323 for a stage outside version 1, also inside other stages. What is no pipeline is not looked at."""
+    """Raise 323 for a stage outside version 1, also inside other stages. Ignore a value that is no pipeline."""
     for stage in pipeline if type(pipeline) is list else ():
         for name, spec in stage.items() if type(stage) is dict else ():
             if name in STAGES:
@@ -118,7 +118,7 @@ _STATEMENTS: Final = {
 
 
 def _statements(request: Request, field: str) -> Iterator[dict[str, Any]]:
-    """Yield the documents in a field: one, those of its array, or those that were sent beside the body."""
+    """Yield a field's documents: a single one, the elements of an array, and those of a kind-1 section."""
     value = request.body.get(field)
     for item in value if type(value) is list else [value]:
         if type(item) is dict:

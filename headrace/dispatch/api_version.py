@@ -1,6 +1,6 @@
-"""The stable API: what a client asks for with `apiVersion`, `apiStrict` and `apiDeprecationErrors`.
+"""The stable API: the fields `apiVersion`, `apiStrict` and `apiDeprecationErrors` of a command.
 
-There is one version, "1", and nothing in it is deprecated, so that `apiDeprecationErrors` changes nothing.
+The only version is "1". Nothing in it is deprecated, so `apiDeprecationErrors` changes nothing.
 Source: MongoDB's manual on the stable API and its list of commands.
 """
 
@@ -22,14 +22,14 @@ IN_VERSION_1: Final = frozenset({
 
 
 def is_strict(body: dict[str, Any]) -> bool:
-    """Whether the client has asked for the stable API and nothing else."""
+    """Whether the client allows only the stable API."""
     return body.get("apiStrict") is True
 
 
 def check(command: str, request: Request) -> None:
-    """Raise 322 for another version, 323 for parts of a command that a strict one does not allow.
+    """Raise 322 for a version other than 1, 323 for parts of a command that `apiStrict` forbids.
 
-    `command`: the name of the command that the request names, perhaps by an alias.
+    `command`: the command's name, also if the request uses an alias.
     """
     body = request.body
     version = body.get("apiVersion")
@@ -44,7 +44,7 @@ def check(command: str, request: Request) -> None:
 
 
 def check_name(request: Request) -> None:
-    """Raise 323 for a command outside of the strict version 1, whatever its fields are."""
+    """Raise 323 for a command that is not in the strict version 1, whatever its fields are."""
     if request.body.get("apiVersion") == "1" and request.name not in IN_VERSION_1:
         raise CommandError(
             323,

@@ -1,4 +1,4 @@
-"""The fields of commands: each is declared once, beside its command, and one parser reads the declarations.
+"""The fields of commands. Each is declared once, beside its command, and one parser reads the declarations.
 
     LIMIT: Final = number("limit", least=0)
     FIELDS: Final = Fields(document("filter"), LIMIT, ...)
@@ -6,12 +6,14 @@
 
 `Command.arguments.check` runs before the command. It goes through the request's fields in their order and raises for
 the first that is not declared (40415), of a wrong type (14, or the declaration's own error) or out of range; then for a
-required field that is missing (40414). Afterwards `LIMIT.of(body)` is the value, converted to what the command works
-with, or the declared default.
+required field that is missing (40414). Afterwards `LIMIT.of(body)` returns the converted value, or the declared
+default.
 
-Rules, those of MongoDB's IDL parser: null is the same as absent, save where a field has an error of its own; what
-begins with a dollar sign belongs to the drivers; a nested document's fields are declared and checked in the same way.
-Messages are MongoDB's.
+The rules are those of MongoDB's IDL parser:
+- Null is the same as absent, unless a field has an error of its own.
+- Fields that begin with a dollar sign belong to the drivers.
+- The fields of a nested document are declared and checked in the same way.
+The messages are MongoDB's.
 """
 
 from __future__ import annotations
@@ -28,14 +30,14 @@ from headrace.values.bson import find_element, iter_elements, type_name, types_n
 
 T = TypeVar("T")
 Check = Callable[[str, Any], None]
-"""Called with a field's path and its value, which has the right type; raises `CommandError`."""
+"""A function of a field's path and value that raises `CommandError`. The value has the right type."""
 Error = tuple[int, str]
-"""Code and message of the error for a wrong type, where MongoDB has one of its own."""
+"""Code and message of the error for a wrong type, if it is not error 14."""
 
 
 @dataclass(frozen=True, slots=True)
 class FieldType:
-    """The BSON types a field may have, under MongoDB's names and in its order; `convert` reads a value of them."""
+    """The BSON types that a field accepts, with MongoDB's names and in its order. `convert` converts their values."""
 
     names: tuple[str, ...]
     convert: Callable[[Any], Any] | None = None
@@ -48,7 +50,7 @@ class FieldType:
         return types_named(*self.names)
 
     def error(self, path: str, value: Any) -> CommandError:
-        """The error for a value of any other type."""
+        """Return the error for a value of any other type."""
         expected = f"type '{self.names[0]}'" if len(self.names) == 1 else f"types '[{', '.join(self.names)}]'"
         return CommandError(14, f"BSON field '{path}' is the wrong type '{type_name(value)}', expected {expected}")
 
@@ -59,7 +61,7 @@ _ANY: Final = (
 )  # fmt: skip
 TYPES: Final = {
     "any": FieldType(_ANY),
-    "anyBool": FieldType(_ANY, truthy, bool),  # of commands without an IDL: what is no number and not false is true
+    "anyBool": FieldType(_ANY, truthy, bool),  # for commands without an IDL: false, null and 0 are false, others true
     "array": FieldType(("array",)),
     "binData": FieldType(("binData",)),
     "bool": FieldType(("bool", "long", "int", "decimal", "double"), truthy, bool),  # MongoDB's safeBool
@@ -72,15 +74,15 @@ TYPES: Final = {
     "string": FieldType(("string",)),
     "timestamp": FieldType(("timestamp",)),
 }  # fmt: skip
-"""The types of fields, by the names that declarations give them."""
+"""The types of fields, by their names in declarations."""
 
 
 class Field(Generic[T]):
     """One declared field; `T` is the Python type that `of` returns.
 
-    `kind` is a type of `TYPES`, by its name, or one of several types. `fields` declares those of a document, `items`
-    the type of an array's elements. `check` is called for rules that the type does not express; with a `least`, only
-    for a number below it. `error` and `items_error` replace error 14 where MongoDB has another.
+    `kind` is a name in `TYPES` or a `FieldType`. `fields` declares the fields of a document, `items` the type of an
+    array's elements. `check` is called for rules that the type does not express; with `least`, only for a smaller
+    number. `error` and `items_error` replace error 14 where MongoDB has another.
     """
 
     __slots__ = (
@@ -108,7 +110,7 @@ class Field(Generic[T]):
         self._native = self.kind.native
 
     def of(self, body: dict[str, Any]) -> T:
-        """The field's value in a document that was checked; the default where it is absent or null."""
+        """Return the field's value in a checked document; the default if the field is absent or null."""
         value = body.get(self.name)
         if value is None:
             return self.default
@@ -118,14 +120,14 @@ class Field(Generic[T]):
 
     @property
     def accepted(self) -> frozenset[type]:
-        """The types of values that need no further look."""
+        """The Python types whose values need no further check."""
         absent = frozenset({type(None)} if self.error is None else ())
         if self.check is not None or self.fields is not None or self.items is not None:
             return absent
         return self._types | absent
 
     def examine(self, path: str, value: Any) -> None:
-        """Raise what is wrong with a value."""
+        """Raise the error for a wrong value."""
         if value is None and self.error is None:
             return
         if type(value) not in self._types:
@@ -145,8 +147,8 @@ class Field(Generic[T]):
 class Fields:
     """The declared fields of one document. `strict=False`: any other field is accepted and ignored.
 
-    `path` is what error messages call the document, where that is not its path in the command. `unknown` makes the
-    error for a field that is not declared, from the path of the document and the field's name, where it is not 40415.
+    `path` names the document in error messages, if not its path in the command. `unknown` makes the error for an
+    undeclared field from the document's path and the field's name, if the error is not 40415.
     """
 
     __slots__ = ("_accepted", "_required", "_unknown", "by_name", "path", "strict")
@@ -165,13 +167,13 @@ class Fields:
         self._required = tuple(field.name for field in fields if field.required)
 
     def check(self, path: str, document: dict[str, Any]) -> None:
-        """Raise for the first field that is not declared, or not as declared; then for one that is missing."""
+        """Raise for the first field that is undeclared or not as declared; then for a missing field."""
         accepted = self._accepted
         try:
             for name, value in document.items():
                 if type(value) not in accepted[name]:
                     self._examine(path, name, value)
-        except KeyError:  # a field that is not declared: once more, slowly
+        except KeyError:  # an undeclared field: examine each field for the exact error
             for name, value in document.items():
                 self._examine(path, name, value)
         for name in self._required:
@@ -192,12 +194,12 @@ def _unknown(path: str, name: str) -> CommandError:
 
 
 def missing(path: str) -> CommandError:
-    """The error for a required field that is absent."""
+    """Return the error for a required field that is absent."""
     return CommandError(40414, f"BSON field '{path}' is missing but a required field")
 
 
 class Arguments(Fields):
-    """The fields of a command: its own, the one that has its name, under every spelling, and the generic ones."""
+    """The fields of a command: its own, the generic ones, and the one with the command's name under every alias."""
 
     __slots__ = ()
 
@@ -219,7 +221,7 @@ class Arguments(Fields):
 
 
 def any_type(name: str, *, required: bool = False) -> Field[Any]:
-    """A field of any type, which the command looks at itself."""
+    """Declare a field of any type, which the command checks itself."""
     return Field(name, "any", None, required=required)
 
 
@@ -227,12 +229,12 @@ def array(
     name: str, items: str | None = None, *, required: bool = False, error: Error | None = None,
     items_error: Error | None = None, check: Check | None = None,
 ) -> Field[list[Any]]:  # fmt: skip
-    """An array; absent, it is empty."""
+    """Declare an array; the default is empty."""
     return Field(name, "array", [], items=items, required=required, error=error, items_error=items_error, check=check)
 
 
 def documents(name: str, fields: Fields, *, required: bool = False) -> Field[list[Any]]:
-    """An array of documents, each with declared fields; absent, it is empty."""
+    """Declare an array of documents, each with declared fields; the default is empty."""
 
     def check(path: str, value: list[Any]) -> None:
         for index, item in enumerate(value):
@@ -242,12 +244,12 @@ def documents(name: str, fields: Fields, *, required: bool = False) -> Field[lis
 
 
 def any_boolean(name: str) -> Field[bool]:
-    """A boolean of a command without an IDL in MongoDB: a value of any type counts as one."""
+    """Declare a boolean for a command without an IDL in MongoDB: a value of any type is accepted."""
     return Field(name, "anyBool", False)
 
 
 def boolean(name: str, default: bool = False, *, strict: bool = False, required: bool = False) -> Field[bool]:
-    """A boolean; a number counts as one, unless `strict`."""
+    """Declare a boolean; a number is accepted unless `strict`."""
     return Field(name, "strictBool" if strict else "bool", default, required=required)
 
 
@@ -255,7 +257,7 @@ def document(
     name: str, fields: Fields | None = None, *, required: bool = False, error: Error | None = None,
     check: Check | None = None,
 ) -> Field[dict[str, Any]]:  # fmt: skip
-    """A document, with declared `fields` or any; absent, it is empty."""
+    """Declare a document, with declared `fields` or any; the default is empty."""
     return Field(name, "object", {}, fields=fields, required=required, error=error, check=check)
 
 
@@ -270,7 +272,7 @@ def number(
 def number(
     name: str, default: Any = None, *, least: int | None = None, required: bool = False, check: Check | None = None
 ) -> Field[Any]:
-    """A number, read as an integer of 64 bits. Below `least` it is error 51024, or what `check` raises."""
+    """Declare a number, converted to a 64-bit integer. Below `least`: error 51024, or the error of `check`."""
     if least is not None and check is None:
         check = _below(name, least)
     return Field(name, "number", default, required=required, check=check, least=least)
@@ -284,7 +286,7 @@ def _below(name: str, least: int) -> Check:
 
 
 def string(name: str, *, choices: Iterable[str] = (), default: str = "", required: bool = False) -> Field[str]:
-    """A string; absent, it is empty. Any but one of `choices`, if there are some, is error 2."""
+    """Declare a string; the default is empty. If `choices` are given, any other value is error 2."""
     return Field(name, "string", default, required=required, check=_one_of(frozenset(choices)) if choices else None)
 
 
@@ -297,7 +299,7 @@ def _one_of(choices: frozenset[str]) -> Check:
 
 
 def unsupported(name: str, error: Error, kind: str = "any") -> Field[Any]:
-    """A field of MongoDB's that is refused unless its value counts as false."""
+    """Declare a MongoDB field that is refused unless its value counts as false."""
 
     def check(path: str, value: Any) -> None:
         if truthy(value) and value != {}:
@@ -307,16 +309,16 @@ def unsupported(name: str, error: Error, kind: str = "any") -> Field[Any]:
 
 
 def without_effect(kind: str, *names: str) -> list[Field[Any]]:
-    """Fields of MongoDB's that change nothing here; their types are checked."""
+    """Declare MongoDB fields that have no effect here; only their types are checked."""
     return [Field(name, kind, None) for name in names]
 
 
 def raw_documents(request: Request, field: str) -> list[bytes]:
-    """The documents of a write, raw: a kind-1 section's, or those of the body. Raises 14, 16, 40414, 72."""
+    """Return the raw documents of a write, from a kind-1 section or the body. Raise 14, 16, 40414 or 72."""
     documents = request.sequences.get(field)
     if documents is None:
         element = find_element(request.raw, field.encode())
-        if element is None or element[0] != 0x04:  # null: other types were refused before
+        if element is None or element[0] != 0x04:  # null; the check of the fields has refused other types
             raise missing(f"{request.name}.{field}")
         documents = []
         for kind, index, low, high in iter_elements(request.raw, element[1]):
@@ -335,7 +337,7 @@ def raw_documents(request: Request, field: str) -> list[bytes]:
 
 
 def _check_statement_ids(body: dict[str, Any], count: int) -> None:
-    """Raise 16 unless each of the statements has an ID, 72 where `stmtId` gives them one, too."""
+    """Raise 16 unless `stmtIds` has one ID per statement, 72 if `stmtId` is present as well."""
     ids = len(body["stmtIds"])
     if ids != count:
         raise CommandError(

@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 
 def check_uuid(path: str, value: Any) -> None:
-    """Raise 14 for what is no UUID."""
+    """Raise 14 for a value that is no UUID."""
     if type(value) is not Binary or value.subtype != 4 or len(value) != 16:
         raise CommandError(14, f"BSON field '{path}' is the wrong type '{type_name(value)}', expected type 'UUID'")
 
@@ -29,7 +29,7 @@ COLLECTION_UUID: Final[Field[Any]] = Field("collectionUUID", FieldType(("binData
 
 
 def with_expected_uuid(run: Callable[[CommandContext, Request], R]) -> Callable[[CommandContext, Request], R]:
-    """Have a command begin with the check of its `collectionUUID`."""
+    """Make a command check its `collectionUUID` first."""
 
     def checked(context: CommandContext, request: Request) -> R:
         check_collection_uuid(context, _namespace(request), request.body["collectionUUID"])
@@ -46,13 +46,13 @@ def _namespace(request: Request) -> str:
 
 
 def check_collection_uuid(context: CommandContext, namespace: str, uuid: bytes | None) -> None:
-    """Raise 361 unless the namespace is a collection with this UUID; None: any will do.
+    """Raise 361 unless the namespace is a collection with this UUID. None: accept any.
 
-    `actualCollection` is the collection of the same database that has the UUID, null if there is none.
+    The error's `actualCollection` is the collection of the same database that has the UUID, or null.
     """
     if uuid is None:
         return
-    uuid = bytes(uuid)  # a Binary is equal to no bytes
+    uuid = bytes(uuid)  # a Binary never equals bytes
     collection = context.view.collection(namespace)
     if collection is not None and collection.uuid == uuid:
         return

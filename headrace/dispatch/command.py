@@ -1,8 +1,8 @@
-"""A row of the table of commands: the function that answers it, and what the shell must know before it runs.
+"""A row of the table of commands: the command's function, and what the shell must know before it runs.
 
-A command is a plain function `run(context, request)`. It returns a dict or BSON bytes (the reply, to which
-the shell adds `ok`, `$clusterTime` and `operationTime`), or a `Wait` (call me again later), or raises
-`CommandError`. It never awaits, and holds no reference to the request after its return.
+A command is a plain function `run(context, request)`. It returns the reply as a dict or BSON bytes (the shell adds
+`ok`, `$clusterTime` and `operationTime`), or a `Wait` (call me again later), or raises `CommandError`. It never
+awaits, and keeps no reference to the request after its return.
 """
 
 from __future__ import annotations
@@ -31,39 +31,39 @@ Run = Callable[[CommandContext, Request], Reply]
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command; `name` is how MongoDB spells it (names are case sensitive), `aliases` its other spellings."""
+    """One command. `name` is MongoDB's spelling (names are case-sensitive), `aliases` are its other spellings."""
 
     name: str
     run: Run
     fields: Fields
     """The command's own fields; the generic ones are added."""
     requires: Requirement = field(kw_only=True)
-    """The privileges that its user must have."""
+    """The privileges that the command requires of its user."""
     writes: bool | Callable[[Request], bool] = False
-    """Changes data: the shell runs it in the group commit and answers when that is on disk. A function
-    decides where that depends on the request."""
+    """Whether the command changes data. The shell then runs it in the group commit and replies when the commit is on
+    disk. A function decides by the request."""
     pauses: bool | Callable[[Engine, Request], bool] = False
-    """May take long: the shell runs it in turns with others, which costs a few microseconds. A function
-    decides where that depends on the request."""
+    """Whether the command may take long. The shell then runs it in turns with others, which costs a few microseconds.
+    A function decides by the request."""
     admin_only: bool = False
-    """Error 13 when sent to another database than admin."""
+    """Whether the command is error 13 on a database other than admin."""
     aliases: tuple[str, ...] = ()
     needs_oplog: bool = False
-    """Error 76 (NoReplicationEnabled) on a server without an oplog."""
+    """Whether the command is error 76 (NoReplicationEnabled) on a server without an oplog."""
     again: Callable[[Engine, Request, WriteTransaction | None], bytes | None] | None = None
-    """Answers a request whose body is known (`RepeatedCommand`), without a context: with the bytes of the reply that
-    `run` leads to, after the same changes, or None where it has changed nothing and `run` is needed."""
+    """A shortcut for a request whose body is known (`RepeatedCommand`), without a context. It makes the same changes
+    as `run` and returns the bytes of the same reply. If it returns None, it has changed nothing and `run` is needed."""
     prepare: Callable[[Request], Callable[[], Any] | None] | None = None
-    """Returns a slow calculation that does not read the store, such as the derivation of a password's credentials. The
-    shell runs it in a thread before the command, and puts the result into `request.prepared`."""
+    """A function that returns a slow calculation without access to the store, such as deriving credentials from a
+    password. The shell runs the calculation in a thread before the command, and sets `request.prepared`."""
     arguments: Arguments = field(init=False)
-    """The parser of its fields."""
+    """The parser of the command's fields."""
     total: str = field(init=False)
-    """The metric that counts how often it was answered."""
+    """The metric that counts the command's replies."""
     failed: str = field(init=False)
-    """The metric that counts how often it was answered with an error."""
+    """The metric that counts the command's error replies."""
     usage: int = field(init=False)
-    """The kind under which `top` counts it; 0: not counted, because it is not about one collection."""
+    """The kind under which `top` counts the command; 0: not counted, because it is not about one collection."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "arguments", _arguments(self.name, self.aliases, self.fields))

@@ -1,4 +1,4 @@
-"""The context of one run of a command: what it reads and writes, its transaction and its deadline."""
+"""The context of one run of a command: its view, its transaction and its deadline."""
 
 from __future__ import annotations
 
@@ -27,32 +27,32 @@ if TYPE_CHECKING:
 class CommandContext:
     """The context of one run of a command. The engine makes it, and closes it after the run.
 
-    An open cursor reads its documents through the context of the command that opened it; each getMore lends that
-    context its own view, from `resume` to `pause`.
+    An open cursor reads its documents through the context of the command that opened it. Each getMore lends its own
+    view to that context, from `resume` to `pause`.
     """
 
-    # The defaults are the class's, without slots: a context is made for every command, and few set more than three.
+    # Defaults are class attributes, without slots: every command makes a context, and few set more than three.
 
     transaction: ClientTransaction | None = None
     """The client's transaction, if the command is a statement of one."""
     snapshot: HeldSnapshot | None = None
     """The snapshot that a command with read concern `snapshot` reads."""
     session: bytes | None = None
-    """The session that the command has checked out: while it is paused, no other of that session may run."""
+    """The session that the command has checked out: while the command is paused, no other of that session may run."""
     pause_count = 0
-    """How often it has paused. What was read before the last time may have changed since."""
+    """How often the command has paused. Data read before the last pause may have changed since."""
     progress: dict[str, Any] | None = None
-    """The progress of a command of many statements: `next`, the number of the next one, and the reply so far."""
+    """The progress of a command of many statements: `next`, the number of the next statement, and the reply so far."""
     save_progress: Callable[[], None] | None = None
-    """Called before each pause while the write transaction is there: notes what the pause will commit."""
+    """Called before each pause, while the write transaction still exists, to note what the pause will commit."""
     keeps_empty_timestamps = False
-    """Whether top-level timestamps of 0 are stored as they are, and not replaced by the time of the write."""
+    """Whether top-level timestamps of 0 are stored unchanged, and not replaced by the time of the write."""
     memory: OperationMemory | None = None
-    """The memory that its stages may use; see `execution/command_memory.py`."""
+    """The memory that the command's stages may use; see `execution/command_memory.py`."""
     outlives_command = False
-    """Whether a cursor continues to read through this context, and gives back its memory."""
+    """Whether a cursor continues to read through this context, and will release its memory."""
     _wrap: Callable[[View], View] | None = None
-    _left_txn: WriteTransaction | None = None  # a write's, while it reads one state
+    _left_txn: WriteTransaction | None = None  # of a write, while it reads one state
     _began: View | None = None
     _first_pause: tuple[float, int] | None = None  # monotonic ms, and the bytes in use then
     _lender: CommandContext | None = None
@@ -64,7 +64,7 @@ class CommandContext:
         self.metrics: dict[str, int] = engine.metrics
         """The counters of `serverStatus`, by their dotted names."""
         self.deadline_ms = deadline_ms
-        """When the time of the command is over, on the monotonic clock; None: no limit."""
+        """The end of the command's time on the monotonic clock; None: no limit."""
         self._view: View | None = txn
 
     @property
@@ -72,8 +72,8 @@ class CommandContext:
         """The view that the command reads: of the last commit, a write transaction, the client's transaction, or a
         snapshot.
 
-        A command that reads holds one state from its first look to its end. A write has another view after each pause,
-        and asks for it every few documents. Raises 50 when the deadline is over.
+        A read keeps one state from its first access to its end. A write has another view after each pause, and
+        fetches it again every few documents. Raises 50 after the deadline.
         """
         self._check_deadline()
         if self._view is not None:
@@ -83,8 +83,9 @@ class CommandContext:
 
     @property
     def newest_view(self) -> View:
-        """A view of the published state, which a change stream reads to its end: that moves while it reads. It does not
-        pause: streams share what they read with each other. Raises 50 when the deadline is over."""
+        """A view of the newest published state, for a change stream, which follows new commits while it reads.
+
+        This never pauses the command, because streams share what they read. Raises 50 after the deadline."""
         self._check_deadline()
         if self._began is not None and self._began.state is not self.store.state:
             self._began.kv.abort()
@@ -97,7 +98,7 @@ class CommandContext:
 
     @property
     def txn(self) -> WriteTransaction:
-        """The write transaction of a command that writes; another one after each pause."""
+        """The write transaction of a write; another one after each pause."""
         view = self._view
         if view is None:
             view = self._begin()
@@ -105,9 +106,9 @@ class CommandContext:
 
     @contextmanager
     def one_state(self) -> Iterator[None]:
-        """During the `with` a command that writes reads one published state, as a read does, also after a pause."""
+        """Make a write read one published state inside the `with`, as a read does, also after a pause."""
         if not isinstance(self._view, WriteTransaction):
-            yield  # of a client's transaction
+            yield  # a write in a client's transaction
             return
         self._left_txn = self._view
         self._view = self._began = View(self.store, self.store.begin_read())
@@ -120,13 +121,13 @@ class CommandContext:
 
     @property
     def has_locks(self) -> bool:
-        """Whether a write must look for the locks of clients' transactions before each change: `lock_waits`."""
+        """Whether a write must check for locks of clients' transactions before each change (`lock_waits.py`)."""
         return bool(self.engine.store.transactions.locks) and self.transaction is None and running_command() is not None
 
     tick = staticmethod(tick)
-    """Called between documents: pauses the command if its turn is over."""
+    """Pause the command if its turn is over. Called between documents."""
     paced = staticmethod(paced)
-    """The documents of an iterable, with a tick before each."""
+    """Yield the documents of an iterable, with a tick before each."""
 
     @property
     def store(self) -> Store:
@@ -144,23 +145,23 @@ class CommandContext:
         return self.engine.cursors
 
     def enter(self, view: View, transaction: ClientTransaction | None = None) -> None:
-        """From here on the command reads `view`, and writes to it."""
+        """Make the command read from and write to `view` from here on."""
         self._view = view
         self.transaction = transaction
 
     def wrap(self, wrap: Callable[[View], View]) -> None:
-        """From here on the command reads through `wrap` of its view, after a pause too."""
+        """Make the command read through `wrap(view)` from here on, also after a pause."""
         self._view = wrap(self.view)
         self._wrap = wrap
 
     def enter_snapshot(self, snapshot: HeldSnapshot) -> None:
-        """From here on the command reads at a snapshot, and so does the cursor that it may open."""
+        """Make the command, and a cursor that it opens, read at a snapshot from here on."""
         self.snapshot = snapshot
         self._view = snapshot.view(self.store)
 
     def _begin(self) -> View:
-        """Return the view at the first look: that of the client's transaction, of the snapshot or of the lender, or one
-        of the last commit."""
+        """Return the view for the first access: of the client's transaction, the snapshot, the lender or the last
+        commit."""
         view: View
         if self._closed and self._lender is None:
             raise RuntimeError("the command that this context belongs to has returned")
@@ -182,13 +183,13 @@ class CommandContext:
             raise Interrupted(251, f"Transaction {self.transaction.number} has been aborted.")
 
     def _keep_snapshot(self, snapshot: HeldSnapshot) -> None:
-        """Keep the snapshot for longer, because it is being read. Raises 246 where it is gone."""
+        """Keep the snapshot for longer, because it is being read. Raise 246 if it is gone."""
         if snapshot.has_ended:
             raise Interrupted(246, "the snapshot that the cursor reads is not kept any longer")
         snapshot.read_ms = self.engine.clock.monotonic_ms()
 
     def _check_snapshot(self) -> None:
-        """Raise 239 where the read has held its state for too long: commits cannot use the pages that it can read."""
+        """Raise 239 if the read has held its state too long: commits cannot reuse pages that the read may need."""
         now_ms, used = self.engine.clock.monotonic_ms(), self.store.environment.used_bytes
         if self._first_pause is None:
             self._first_pause = now_ms, used
@@ -205,7 +206,7 @@ class CommandContext:
             raise Interrupted(50, "operation exceeded time limit")
 
     def before_pause(self) -> None:
-        """End the turn: release the transaction. Raises 50 when the deadline is over."""
+        """End the turn: release the transaction. Raise 50 after the deadline."""
         self._check_deadline()
         if self._borrower is not None:
             self._borrower._check_deadline()
@@ -217,10 +218,10 @@ class CommandContext:
         if self._began is not None:
             self._check_snapshot()
         elif self.transaction is None and self.snapshot is None and self._lender is None:
-            self._view = None  # a write's, or there is none
+            self._view = None  # the view of a write, or none
 
     def after_pause(self, txn: WriteTransaction | None) -> None:
-        """Resume the command: a write in `txn`."""
+        """Resume the command. A write continues in `txn`."""
         if txn is not None and self._left_txn is not None:
             self._left_txn = txn
         elif txn is not None:
@@ -232,7 +233,7 @@ class CommandContext:
                     context._keep_snapshot(context.snapshot)
 
     def wait_for(self, holder: ClientTransaction) -> None:
-        """Pause until the holder of a lock that is in the way has ended. Raises 50 when the time is up."""
+        """Pause until the transaction that holds a lock has ended. Raise 50 after the deadline."""
         command = running_command()
         assert command is not None
         command.pause(holder)
@@ -241,7 +242,7 @@ class CommandContext:
     # After the command.
 
     def close(self) -> None:
-        """The command has returned: end its read transaction."""
+        """End the read transaction, after the command has returned."""
         self._view = None
         self._closed = True
         if self.save_progress is not None:
@@ -255,7 +256,7 @@ class CommandContext:
             self._began = None
 
     def resume(self, lender: CommandContext, deadline_ms: float | None) -> None:
-        """Read through the context of a getMore. Raises 246 where the snapshot is gone."""
+        """Read through the context of a getMore from now on. Raise 246 if the snapshot is gone."""
         if self.snapshot is not None:
             self._keep_snapshot(self.snapshot)
         self._lender = lender
@@ -263,14 +264,14 @@ class CommandContext:
         self.deadline_ms = deadline_ms
 
     def pause(self) -> None:
-        """The getMore has its batch."""
+        """Return the view to the getMore, which has its batch."""
         if self._lender is not None:
             self._lender._borrower = None
         self._lender = self._view = None
 
 
 class TrialContext(CommandContext):
-    """The context of a write that is run for nothing: what it counts is not counted."""
+    """The context of a write that is run as a trial: its metrics are not added to the engine's."""
 
     def __init__(self, engine: Engine, deadline_ms: float | None, txn: WriteTransaction) -> None:
         super().__init__(engine, deadline_ms, txn)

@@ -1,10 +1,10 @@
-"""The engine: the state that commands share, and how one is run, without sockets or an event loop.
+"""The engine: the state that commands share, and the code that runs a command, without sockets or an event loop.
 
     engine.run(command, request)        → reply bytes, or a Wait
-    engine.run(command, request, txn)   → the same of a write, valid once `txn` is committed
+    engine.run(command, request, txn)   → the same for a write, valid once `txn` is committed
 
-A read sees the last commit. Writes of several clients share one KV transaction: a command that fails with a
-`CommandError` has changed nothing; after any other exception the shell abandons the transaction and runs the other
+A read sees the last commit. Writes of several clients share one KV transaction. A command that fails with a
+`CommandError` has changed nothing. After any other exception the shell abandons the transaction and runs the other
 commands again.
 """
 
@@ -69,15 +69,15 @@ if TYPE_CHECKING:
 
 
 class Engine:
-    """Everything that commands share. One thread drives it."""
+    """The state that all commands of a server share. One thread uses it."""
 
     def __init__(
         self, store: Store, options: ServerOptions, commands: Mapping[str, Command], parameters: dict[str, Any],
         shell: Shell | None = None, clock: Clock | None = None,
     ) -> None:  # fmt: skip
-        """`commands`: by every spelling. `parameters`: the first values, which setParameter then changes in place.
+        """`commands`: by every spelling. `parameters`: the initial values, which setParameter changes in place.
 
-        `shell`: what is around the engine; None where nothing is.
+        `shell`: the server around the engine, if any.
         """
         sys.setrecursionlimit(max(sys.getrecursionlimit(), limits.RECURSION_DEPTH_MAX))
         self.store = store
@@ -91,10 +91,10 @@ class Engine:
         self.shell = shell or NoShell()
         self.cursors = Cursors(self.clock, self.shell.cursor_killed, store.memory)
         self.parameters = parameters
-        self.oplog_bytes_max: int | None = None  # in force; the server sets it, from the disk if no parameter does
+        self.oplog_bytes_max: int | None = None  # set by the server, from a parameter or the size of the disk
         self.access = Access(store, authorizes=options.auth, localhost_exception=options.localhost_exception)
         self.authorizes = options.auth
-        """Whether commands are for users with the privileges that they require. See `restricts`."""
+        """Whether commands require a user with privileges. See `restricts`."""
         self.access.changed = self._end_cursors
         self.memory = store.memory
         self.memory.bytes_max = options.memory_bytes_max or default_bytes_max()
@@ -106,9 +106,9 @@ class Engine:
         self.statements: dict[str, Command] = {}
         """Commands as they run in a client's transaction, by name; see `transactions.in_transaction`."""
         self.checked_out: set[bytes] = set()
-        """The sessions whose command has paused: another one of the same session waits for it."""
+        """The sessions whose command has paused. Another command of the same session waits until it ends."""
         self.builds_of_commands: set[bytes] = set()
-        """The index builds, by UUID, that a command is at; the others are the server's own."""
+        """The UUIDs of the index builds that a command runs. The server runs the other builds itself."""
         self.temporary: set[str] = set()
         """The collections that an `$out` is filling."""
         first_metrics = (split.EVENTS_FAILED, split.EVENTS_SPLIT, "network.bytesIn", "network.bytesOut")
@@ -123,17 +123,17 @@ class Engine:
         store.transactions.wake_listeners.append(self.shell.wake)
 
     def set_authorization(self, authorizes: bool) -> None:
-        """From now on commands are for users, or not, as `--auth` says at a server's start. No client is connected."""
+        """Require users from now on, or not, as `--auth` does at a server's start. No client may be connected."""
         self.authorizes = self.access.authorizes = authorizes
 
     # For commands.
 
     def restricts(self, client: ClientInfo) -> bool:
-        """Whether a client is limited to its user's privileges; otherwise it may do everything."""
+        """Whether a client is limited to its user's privileges; otherwise the client may do everything."""
         return self.authorizes and not client.is_program
 
     def end_sessions(self, sessions: list[bytes] | None) -> None:
-        """Abort the transactions and close the cursors of sessions that ended (`lsid.id` of each); None: of all."""
+        """Abort the transactions and close the cursors of ended sessions, given by `lsid.id`; None: of all sessions."""
         transactions.abort_of_sessions(self, sessions)
         self.cursors.remove_of_sessions(self.cursors.sessions() if sessions is None else sessions)
 
@@ -142,7 +142,7 @@ class Engine:
             self.cursors.remove(cursor_id)
 
     def _end_cursors(self) -> None:
-        """Interrupt the waiting cursors that may not be opened any longer: users or roles have changed."""
+        """Interrupt waiting cursors that their users may no longer open, because users or roles have changed."""
         users: dict[Any, Any] = {}
         for cursor_id, owner in list(self.cursors.owners.items()):
             cursor = self.cursors.peek(cursor_id)
@@ -159,7 +159,7 @@ class Engine:
         self.shell.wake(checked_out_key(session))
 
     def last_write(self) -> tuple[Timestamp, int]:
-        """(cluster time, wall-clock ms) of the newest committed entry."""
+        """Return (cluster time, wall-clock ms) of the newest committed entry."""
         position = self.store.last_position
         return to_timestamp(position), self.store.last_wall_ms
 
@@ -170,10 +170,10 @@ class Engine:
     # Running.
 
     def command(self, request: Request) -> Command:
-        """The command that a request names, as it runs for this request.
+        """Return the command that a request names, as it runs for this request.
 
-        Raises 59 for an unknown one, 13 outside of `admin` where it belongs there, 76 where it needs an oplog that
-        this server has not, and what the declarations of its fields raise.
+        Raise 59 for an unknown command, 13 for an admin-only command on another database, 76 if it needs an oplog and
+        the server has none, and the errors of the declared fields.
         """
         repeated, profiler = request.repeated, self.profiler
         if (
@@ -193,7 +193,7 @@ class Engine:
             raise CommandError(13, f"{command.name} may only be run against the admin database.")
         if command.needs_oplog and not self.store.oplog_enabled:
             raise CommandError(76, "not running with --replSet")
-        body = request.body if repeated is None else repeated.body  # whose fields are the same, but for what varies
+        body = request.body if repeated is None else repeated.body  # has the same fields, except for those that vary
         if body.get("apiStrict") is True:
             api_version.check_name(request)
         if repeated is None:
@@ -204,7 +204,7 @@ class Engine:
             self.access.require_privileges(self, command, request)
         if self.primacy.ends_ms is not None:
             primacy.require_primary(self, command, request)
-        if self.store.state.cluster_parameters:  # which mostly has none
+        if self.store.state.cluster_parameters:  # usually empty
             request.is_special = True
             command = write_blocks.unless_blocked(self, command, request)
             apply_default(self, command, request)
@@ -222,16 +222,16 @@ class Engine:
         return command
 
     def run_again(self, command: Command, request: Request, txn: WriteTransaction | None = None) -> bytes | None:
-        """Answer a request whose body is known, if that takes no more than `Command.again`; it never pauses.
+        """Answer a request whose body is known with `Command.again`, which never pauses.
 
-        None: nothing is done, and the command must be run.
+        None: nothing was done, and the command must be run.
         """
         if command.again is None or request.repeated is None or request.is_special or self.write_lock.count:
             return None
         return command.again(self, request, txn)
 
     def _unsatisfied(self, request: Request) -> bytes:
-        """The raw `writeConcernError` of a write that was done, where its write concern, or the default, has one."""
+        """Return the raw `writeConcernError` of a finished write if its write concern or the default is not met."""
         if concern := request.body.get("writeConcern"):
             return write_concern.unsatisfied(concern)
         if (defaults := self.store.cluster_parameters.get(write_concern.DEFAULTS)) is None:
@@ -240,7 +240,7 @@ class Engine:
         return b"" if concern is None else write_concern.unsatisfied(concern, "customDefault")
 
     def _as_asked(self, command: Command, request: Request, body: dict[str, Any]) -> Command:
-        """The command as it runs for a request with generic fields."""
+        """Return the command as it runs for a request with generic fields."""
         api_version.check(command.name, request)
         if body.get("apiStrict"):
             command = replace(command, run=api_strict.strictly(command.run))
@@ -255,10 +255,10 @@ class Engine:
         return command
 
     def run(self, command: Command, request: Request, txn: WriteTransaction | None = None) -> bytes | Wait:
-        """Run a command, inside `txn` if it writes: then its reply counts once that is committed.
+        """Run a command. A write runs inside `txn`, and its reply is valid once `txn` is committed.
 
-        Every `AnsweredError` becomes a reply. In a turn the command may pause; a write continues in another
-        transaction, and its finished part is committed.
+        Every `AnsweredError` becomes a reply. In a turn the command may pause. The finished part of a paused write is
+        committed, and the write continues in another transaction.
         """
         began = monotonic() if command.usage else 0.0
         context = CommandContext(self, request.deadline_ms, txn)
@@ -292,11 +292,11 @@ class Engine:
                 turn.answer = answer
             if txn is None:
                 return self.closed(answer, self.store.state.last_position)
-            defaults = self.store.state.cluster_parameters  # which mostly has none
+            defaults = self.store.state.cluster_parameters  # usually empty
             if ("writeConcern" in request.body or defaults) and (error := self._unsatisfied(request)):
                 answer = (answer if isinstance(answer, bytes) else encode(answer)[4:-1]) + error
             if context.pause_count:
-                txn = context.txn  # another one
+                txn = context.txn  # another transaction
             return self.closed(answer, max(txn.clock_position, self.store.state.last_position))
         except AnsweredError as error:
             if began:
@@ -316,7 +316,7 @@ class Engine:
                 self.shell.has_paused(request, turn)
 
     def _handed_over(self, call: Any, context: CommandContext, command: Command, request: Request) -> bytes:
-        """The reply to a command that has left this process, from the one that runs it."""
+        """Return the reply to a command that another process runs."""
         began = monotonic()
         context.close()
         try:
@@ -332,10 +332,10 @@ class Engine:
         return answer
 
     run_read = run_write = run
-    """The same, for callers that know which it is."""
+    """`run`, for callers that know whether the command writes."""
 
     def run_stream(self, command: Command, request: Request) -> bytes | Wait:
-        """As `run_read`, of a getMore that is known to be a change stream's, and with a shortcut for most of them."""
+        """Run the getMore of a change stream. Most are answered from the feed, without running the command."""
         began = monotonic()
         answer = repeated_getmore.from_feed(self, request)
         if type(answer) is bytes:
@@ -345,7 +345,7 @@ class Engine:
         return self.run_read(command, request) if answer is None else answer
 
     def closed(self, answer: dict[str, Any] | bytes, position: int) -> bytes:
-        """The reply of a command that worked, whose operation time is `position`."""
+        """Return the reply of a successful command, with `position` as its operation time."""
         if type(answer) is bytes and self.store.oplog_enabled:
             return reply.answered(answer, position)
         end = reply.closing(position if self.store.oplog_enabled else None)
@@ -357,9 +357,9 @@ class Engine:
     def failure(
         self, error: AnsweredError, request: Request, labels: Sequence[str] | None = None, *, concern: bool = False
     ) -> bytes:  # fmt: skip
-        """The reply to a failed command, with the labels that drivers act on, or with those given.
+        """Return the reply to a failed command, with the error labels that drivers act on, or with `labels`.
 
-        `concern`: the command has run, and its `writeConcern` has an error, too, if it cannot be met.
+        `concern`: the command has run, so the reply also has a `writeConcernError` if its write concern cannot be met.
         """
         command = self.commands.get(request.name)
         if command is not None:

@@ -1,7 +1,7 @@
-"""Exhaust: one request, many replies. A streaming `hello` and a `getMore` that reads its cursor to the end.
+"""Exhaust: one request with many replies, for a streaming `hello` and a `getMore` that reads its cursor to the end.
 
 A client sets the flag `exhaustAllowed`. The shell then runs the request again after each reply, as if the client had
-sent it again, and sets `moreToCome` on every reply but the last. An error is the last reply. A hello never ends: the
+sent it again, and sets `moreToCome` on every reply but the last. An error is the last reply. A hello goes on until the
 client closes the connection.
 
 Source: the drivers' specifications of OP_MSG and of server monitoring.
@@ -22,13 +22,13 @@ _AWAITS: Final = frozenset({"maxAwaitTimeMS", "topologyVersion"})
 
 
 def check(request: Request) -> None:
-    """Raise 51756 for a hello that allows many replies and does not say how long to wait for each."""
+    """Raise 51756 for a hello that allows many replies but has no `maxAwaitTimeMS`."""
     if request.name in _HELLO and _AWAITS.isdisjoint(request.body):
         raise CommandError(51756, "An isMaster or hello request with exhaust must specify 'maxAwaitTimeMS'")
 
 
 def next_body(request: Request, answer: bytes) -> bytes | None:
-    """Return the body of the request to run after this answer; None where the answer is the last one."""
+    """Return the body of the request to run after this answer; None if the answer is the last one."""
     if request.name == "getMore":
         return request.raw if _has_more(answer) else None
     if request.name not in _HELLO or not request.body.keys() >= _AWAITS:
@@ -43,7 +43,7 @@ def next_body(request: Request, answer: bytes) -> bytes | None:
 
 
 def _has_more(answer: bytes) -> bool:
-    """Whether the cursor of a getMore's answer is still open."""
+    """Whether the cursor is still open after this getMore reply."""
     cursor = find_element(answer, b"cursor")
     if cursor is None:
         return False

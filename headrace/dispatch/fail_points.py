@@ -1,12 +1,12 @@
 """Fail points: errors on demand, for the test suites of drivers; only with `--enable-test-commands`.
 
-`configureFailPoint` sets them; the `mode` of each decides how often it is entered. The shell calls `before_command`
-before it runs a command and acts on the result; the engine calls `after_reply` with the answer, and getMore
-`after_cursor_checkout`. While none is set, `active` is False and none of these is called.
+`configureFailPoint` sets a fail point, and its `mode` decides how often it is entered. The shell calls
+`before_command` before it runs a command and acts on the result. The engine calls `after_reply` with the answer, and
+getMore calls `after_cursor_checkout`. While no fail point is set, `active` is False and none of these is called.
 
-What this does not do: simulate a fault inside the server. Commands fail before they run, or in their reply.
+Fail points do not simulate a fault inside the server. Commands fail before they run, or in their reply.
 
-Source: the drivers' specifications, whose tests set these, and the wiki page of MongoDB on `failCommand`.
+Source: the drivers' specifications, whose tests set fail points, and MongoDB's wiki page on `failCommand`.
 """
 
 from __future__ import annotations
@@ -30,27 +30,28 @@ NAMES: Final = frozenset(
     {"failCommand", "failGetMoreAfterCursorCheckout", "maxTimeAlwaysTimeOut", "onPrimaryTransactionalWrite"}
 )
 NOT_PRIMARY_CODES: Final = frozenset({189, 10107, 11602, 13435, 13436})
-"""Errors that carry the topology's version, so that a driver knows that nothing has changed."""
+"""The errors that carry the topology version, which tells a driver that the topology is unchanged."""
 _STATEMENTS: Final = ("deletes", "documents", "ops", "updates")
 RESUMABLE: Final = "ResumableChangeStreamError"
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The effect on a command: a delay, then its connection closes, it fails, or it runs."""
+    """The effect of a fail point on a command: a delay, then the connection closes, the command fails, or it runs."""
 
     block_ms: float = 0.0
     closes: bool = False
-    """The connection ends, and the command is not run."""
+    """Whether the connection is closed and the command is not run."""
     error: CommandError | None = None
-    """The answer, instead of what the command would say."""
+    """The error to answer instead of the command's reply."""
     labels: tuple[str, ...] | None = None
-    """The error labels of the answer; None: those of the error itself."""
+    """The error labels of the answer; None: the labels that the error has itself."""
 
 
 @dataclass(slots=True)
 class FailPoint:
-    """One that is set: entered after `skip` matching commands, `times` times (None: always), with a probability."""
+    """A fail point that is set. It skips `skip` matching commands, then is entered `times` times (None: always), each
+    time with `probability`."""
 
     data: dict[str, Any]
     times: int | None = None
@@ -59,7 +60,7 @@ class FailPoint:
     entered_count: int = field(default=0)
 
     def should_fail(self, chance: random.Random, occasions: int = 1) -> bool:
-        """Whether the point affects one of `occasions` matching commands or statements; counts it if so."""
+        """Whether the fail point affects one of `occasions` matching commands or statements. If so, count the entry."""
         if self.skip >= occasions:
             self.skip -= occasions
             return False
@@ -81,7 +82,7 @@ class FailPoints:
         self._chance = chance or random.Random()
 
     def set(self, name: str, point: FailPoint | None) -> int:
-        """Set a fail point, or remove it with None; returns how often the one before was entered."""
+        """Set a fail point, or remove it with None. Return how often the previous one was entered."""
         former = self._points.pop(name, None)
         if point is not None:
             self._points[name] = point
@@ -89,7 +90,7 @@ class FailPoints:
         return former.entered_count if former is not None else 0
 
     def before_command(self, engine: Engine, command: Command, request: Request) -> Failure | None:
-        """The effect on a command that is about to run; None: it runs normally."""
+        """Return the effect on a command that is about to run; None: the command runs normally."""
         if command.name == "configureFailPoint":
             return None
         point = self._points.get("failCommand")
@@ -102,7 +103,7 @@ class FailPoints:
         return None
 
     def after_reply(self, engine: Engine, command: Command, request: Request, answer: Reply) -> Reply:
-        """The answer, with the `writeConcernError` of a fail point that sets one."""
+        """Return the answer, with the `writeConcernError` of a fail point that sets one."""
         point = self._points.get("failCommand")
         if point is None or type(answer) is Wait or "writeConcernError" not in point.data:
             return answer
@@ -121,8 +122,9 @@ class FailPoints:
         return elements + encode(more)[4:-1]
 
     def before_retryable_write(self, request: Request) -> None:
-        """Before the first run of a retryable write: `onPrimaryTransactionalWrite` closes its connection before the
-        answer, and raises if the write itself is to fail."""
+        """Apply `onPrimaryTransactionalWrite` before the first run of a retryable write.
+
+        The connection closes before the answer. Raise an error if the fail point lets the write itself fail."""
         point = self._points.get("onPrimaryTransactionalWrite")
         if point is None or not point.should_fail(self._chance, _statement_count(request)):
             return
@@ -132,8 +134,9 @@ class FailPoints:
             raise CommandError(code, "onPrimaryTransactionalWrite failpoint throws")
 
     def after_cursor_checkout(self, engine: Engine, request: Request, *, has_deadline: bool) -> None:
-        """After a getMore has looked up its cursor: raises the error of `failGetMoreAfterCursorCheckout`, and that of
-        `maxTimeAlwaysTimeOut` for a cursor with a deadline, that of the `maxTimeMS` of its command."""
+        """Raise the error of `failGetMoreAfterCursorCheckout`, after a getMore has looked up its cursor.
+
+        Raise 50 for `maxTimeAlwaysTimeOut` if the cursor has a deadline, from the `maxTimeMS` of its command."""
         if self._should_fail("maxTimeAlwaysTimeOut", has_deadline):
             raise CommandError(50, "operation exceeded time limit")
         if self._should_fail("failGetMoreAfterCursorCheckout", True):
@@ -147,7 +150,7 @@ class FailPoints:
 
 
 def _acts_before(data: dict[str, Any]) -> bool:
-    """Whether `failCommand` acts before the command runs; a `writeConcernError` is added after it."""
+    """Whether `failCommand` acts before the command runs. A `writeConcernError` is added after the run."""
     return bool(data.get("closeConnection") or data.get("blockConnection") or "errorCode" in data)
 
 
@@ -163,7 +166,7 @@ def _fits(data: dict[str, Any], command: Command, request: Request) -> bool:
 
 
 def _application(request: Request) -> str | None:
-    """The name that the client's application gave itself at its first hello, which may be this very command."""
+    """Return the application name from the client's first hello, which may be this request."""
     client = request.client.metadata or request.body.get("client")
     application = client.get("application") if isinstance(client, dict) else None
     return application.get("name") if isinstance(application, dict) else None
@@ -175,7 +178,7 @@ def _namespace(request: Request) -> str:
 
 
 def _statement_count(request: Request) -> int:
-    """How many statements a write has: its occasions for a fail point that counts them."""
+    """Return the number of statements of a write, as `occasions` for a fail point."""
     for name in _STATEMENTS:
         candidates = request.sequences.get(name) or request.body.get(name)
         if type(candidates) is list:
@@ -194,9 +197,9 @@ def _labels(data: dict[str, Any]) -> tuple[str, ...] | None:
 
 
 def _failure(engine: Engine, request: Request, data: dict[str, Any]) -> Failure:
-    """The effect of a `failCommand`, in MongoDB's order: delay, close the connection, fail.
+    """Return the effect of a `failCommand`, in MongoDB's order: delay, close the connection, fail.
 
-    A getMore that never reached its cursor is not known to read a change stream, so its error is not labelled so.
+    A getMore that never reached its cursor is not known to read a change stream, so its error has no resumable label.
     """
     block_ms = float(data["blockTimeMS"]) if data.get("blockConnection") else 0.0
     if data.get("closeConnection"):

@@ -1,4 +1,4 @@
-"""The fields that every command takes, and those that several share.
+"""The fields that every command takes, and the fields that several commands share.
 
 Source: MongoDB's generic command arguments.
 """

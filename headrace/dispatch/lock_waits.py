@@ -1,11 +1,11 @@
 """Writes outside transactions wait for the locks of open transactions.
 
-    documents   a short write first runs on a view that discards its writes; where that meets a lock, it waits.
-                One that runs in a turn tries each document before it changes it, and waits in the middle:
-                what it has done until then is committed, as on MongoDB
-    catalog     a command that changes a collection waits for every transaction that has used the collection
+    documents   A short write first runs on a view that discards its writes. If this trial meets a lock, the write
+                waits. A write that runs in a turn tries each change before it makes it, and may wait in the middle:
+                its finished part is committed, as on MongoDB.
+    catalog     A command that changes a collection waits for every transaction that has used the collection.
 
-The holder of a lock ends within transactionLifetimeLimitSeconds and then wakes those that wait.
+A transaction that holds a lock ends within transactionLifetimeLimitSeconds and then wakes the waiting writes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CATALOG: Final = frozenset({"collMod", "convertToCapped", "create", "createIndex
 def wait_for_locks(
     engine: Engine, command: Command, request: Request, txn: WriteTransaction, *, in_turn: bool
 ) -> Wait | None:
-    """How long a write must wait for transactions; None: it may run now. Raises 50 when its time is up."""
+    """Return the `Wait` of a write that a transaction blocks; None: the write may run now. Raise 50 after its time."""
     holder = _holder(engine, command, request, txn, in_turn)
     if holder is None:
         return None
@@ -61,7 +61,7 @@ def _holder(
 
 
 def _changed_namespaces(command: Command, request: Request, txn: WriteTransaction) -> list[str]:
-    """The collections whose catalog entry the command changes; a whole database ends with a dot."""
+    """Return the collections whose catalog entry the command changes. A name with a final dot is a whole database."""
     body, database = request.body, request.db
     if command.name in CATALOG:
         return [f"{database}.{body[request.name]}"]
@@ -75,7 +75,7 @@ def _changed_namespaces(command: Command, request: Request, txn: WriteTransactio
 
 
 def _output(body: dict[str, Any], database: str) -> list[str]:
-    """The collection that `$out` replaces."""
+    """Return the collection that `$out` replaces, in a list; empty if there is no `$out`."""
     out = body["pipeline"][-1].get("$out")
     if type(out) is dict:
         return [f"{out.get('db')}.{out.get('coll')}"]
@@ -85,23 +85,23 @@ def _output(body: dict[str, Any], database: str) -> list[str]:
 def _try(
     engine: Engine, command: Command, request: Request, txn: WriteTransaction
 ) -> ClientTransaction | None:  # fmt: skip
-    """The transaction whose lock the write would meet, from a trial run without effect on data or counters."""
+    """Run the write as a trial, without effect on data or counters. Return the transaction whose lock it meets."""
     if command.name == "aggregate" and _output(request.body, request.db):
         return None
     try:
         command.run(TrialContext(engine, request.deadline_ms, TrialView(txn)), request)
     except Locked as locked:
         return locked.holder
-    except (CommandError, BSONError, UnicodeDecodeError):  # it will be raised again where it is answered
+    except (CommandError, BSONError, UnicodeDecodeError):  # the real run raises and answers it again
         return None
     return None
 
 
 def wait_until_unlocked(context: CommandContext, change: Change) -> bool:
-    """Try a change before it is made; where it meets a lock, pause until that is gone.
+    """Try a change before it is made. If it meets a lock, pause until the lock is gone and return False.
 
-    False: it has paused, so that what was looked at may have changed. To be called where `context.has_locks`; what else
-    stands against the change is raised when it is made, or here, if it has paused to tell that.
+    After False the caller must read again, because data may have changed. Call this only if `context.has_locks`. Any
+    other error of the change is left to the change itself, or raised here if the trial has paused.
     """
     pause_count = context.pause_count
     try:
@@ -116,8 +116,9 @@ def wait_until_unlocked(context: CommandContext, change: Change) -> bool:
 
 
 def wait_until_unused(context: CommandContext, *namespaces: str) -> None:
-    """Wait for the clients' transactions that have used one of the collections since the command began, which changes
-    all of them now: while it waits for one collection, a transaction may use another."""
+    """Wait until no client's transaction has used any of these collections, which the command will change.
+
+    All are checked after each wait: while the command waits for one, a transaction may use another."""
     transactions = context.store.transactions
     while context.pause_count:
         holders = (transactions.holder_of(namespace, context.txn) for namespace in namespaces)

@@ -1,4 +1,4 @@
-"""The namespace a command is about, checked as MongoDB checks it; and the raw documents it carries.
+"""The namespaces of a command, checked as MongoDB checks them.
 
 Source: MongoDB's restrictions on names; codes as recorded.
 """
@@ -27,12 +27,12 @@ VERSIONS: Final = "admin.system.version"
 _WITHOUT_IDL: Final = frozenset({
     "planCacheClear", "planCacheClearFilters", "planCacheListFilters", "planCacheSetFilter", "reIndex", "validate",
 })  # fmt: skip
-"""The commands for which a collection's name of another type is an invalid namespace."""
+"""The commands for which a collection name that is no string is error 73, not 2."""
 _DATABASE_REFUSED: Final = frozenset('/\\. "$\x00')
 
 
 def check_database(name: str) -> str:
-    """The name of a database, or error 73."""
+    """Return the name of a database, or raise 73."""
     if "\0" in name:
         raise CommandError(73, "database names cannot have embedded null characters")
     if not name or len(name.encode()) > limits.DATABASE_NAME_BYTES_MAX or _DATABASE_REFUSED & set(name):
@@ -41,7 +41,7 @@ def check_database(name: str) -> str:
 
 
 def check_without_collection(name: Any) -> None:
-    """Raise 73 or 2 unless what stands for a collection's name in an aggregation is the number 1."""
+    """Raise 73 or 2 unless the number 1 stands in place of a collection name in an aggregation."""
     if type(name) not in NUMBERS:
         raise CommandError(73, f"collection name has invalid type {type_name(name)}")
     if double_of(name) != 1:
@@ -50,7 +50,7 @@ def check_without_collection(name: Any) -> None:
 
 @lru_cache(4096)
 def check_namespace(namespace: str) -> str:
-    """`db.coll`, or error 73."""
+    """Return `db.coll`, or raise 73."""
     database, _, name = namespace.partition(".")
     check_database(database)
     if "\0" in name:
@@ -67,7 +67,7 @@ def check_namespace(namespace: str) -> str:
 
 
 def target(request: Request) -> str:
-    """The namespace that a command's first field names: `{find: "coll"}` on a database."""
+    """Return the namespace of a command's first field, `{find: "coll"}`, and its database. Raise 2 or 73."""
     name = request.body[request.name]
     if type(name) is not str:
         code = 73 if request.name in _WITHOUT_IDL else 2
@@ -76,14 +76,14 @@ def target(request: Request) -> str:
 
 
 def for_changing(namespace: str) -> None:
-    """Refuse what no client may create, change or drop: as `check_writable`, but for the profiler's collections."""
+    """Refuse a namespace that no client may create, change or drop: `check_writable`, except the profiler's."""
     if not namespace.endswith(".system.profile"):
         check_writable(namespace)
 
 
 @lru_cache(4096)
 def check_writable(namespace: str) -> None:
-    """Refuse what no client may write: the oplog, the profiler's documents, and what only looks like a collection."""
+    """Refuse a namespace that no client may write: the oplog, the profiler's collections, and virtual collections."""
     if namespace.endswith(".system.profile"):
         raise CommandError(73, f"cannot write to '{namespace}'")
     if "$" in namespace:
@@ -95,7 +95,7 @@ def check_writable(namespace: str) -> None:
 
 
 def writable(context: CommandContext, namespace: str) -> Collection | None:
-    """The collection to write to, None if it does not exist yet; 166 for a view, also a time series."""
+    """Return the collection to write to, None if it does not exist yet. Raise 166 for a view or a time series."""
     collection = taking_writes(context, namespace)
     if collection is not None and collection.is_view:
         raise CommandError(166, f"Namespace {namespace} is a view, not a collection")
@@ -103,7 +103,7 @@ def writable(context: CommandContext, namespace: str) -> Collection | None:
 
 
 def taking_writes(context: CommandContext, namespace: str) -> Collection | None:
-    """As `writable`, but a time series takes some writes, too."""
+    """Return the collection to write to, like `writable`, but allow a time series, which takes some writes."""
     check_writable(namespace)
     collection = context.txn.collection(namespace)
     if collection is not None and collection.is_view and not collection.is_time_series:
@@ -112,7 +112,7 @@ def taking_writes(context: CommandContext, namespace: str) -> Collection | None:
 
 
 def refused(collection: Collection | None, count: int, *, ordered: bool) -> list[dict[str, Any]] | None:
-    """The `writeErrors` of a write to a view: one, or one for each statement; None for what takes writes."""
+    """Return the `writeErrors` of a write to a view: one, or one per statement if unordered. None: not a view."""
     if collection is None or not collection.is_view or collection.is_time_series:
         return None
     error = CommandError(166, f"Namespace {collection.namespace} is a view, not a collection")
@@ -124,9 +124,9 @@ _INDEX: Final = {kind: number(kind, required=True) for kind in OPERATION_KINDS}
 
 
 def operation_target(raw: bytes) -> tuple[str, int]:
-    """The kind of an operation of bulkWrite and the number of its namespace, from its first field alone.
+    """Return the kind of a bulkWrite operation and the number of its namespace, from its first field alone.
 
-    Raises 9 for another field, 14 if it is not a number.
+    Raise 9 for an unknown kind, 14 if the value is not a number.
     """
     element = first_element(raw)
     kind = "" if element is None else element[1].decode(errors="replace")
@@ -147,12 +147,12 @@ NAMESPACE_INFO: Final = Fields(
 
 
 def namespaces_of(request: Request) -> list[str]:
-    """The namespaces of a request's `nsInfo`, checked. Raises 14, 73, 40414, 40415."""
+    """Return the checked namespaces of a request's `nsInfo`. Raise 14, 73, 40414 or 40415."""
     return [namespace for namespace, _ in expected_namespaces_of(request)]
 
 
 def expected_namespaces_of(request: Request) -> list[tuple[str, bytes | None]]:
-    """The `nsInfo` of a request, checked: (namespace, its `collectionUUID`). Raises what `namespaces_of` raises."""
+    """Return (namespace, `collectionUUID`) for each `nsInfo` element, checked. Raise 14, 73, 40414 or 40415."""
     namespaces = []
     for raw in raw_documents(request, "nsInfo"):
         info = decode(raw)

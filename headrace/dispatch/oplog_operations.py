@@ -1,9 +1,9 @@
-"""Entries of an oplog as `applyOps` gets them: parsed, and commands among them as the requests that do the same.
+"""Oplog entries in an `applyOps`, parsed. A command among the entries becomes an equivalent request.
 
     {op: "i" | "u" | "d" | "n", ns, o, [o2], [ui], [b]}     changes of documents; `ui` is the collection's UUID
     {op: "c", ns: "db.$cmd", o: {create: ..., ...}, [ui]}   a command, or `{applyOps: [...]}` with operations inside
 
-Views are documents of `system.views` in an oplog, so that changes of these are commands about views.
+In an oplog, views are documents of `system.views`. Changes of these documents become commands about views.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ OPERATION: Final = Fields(
 
 @dataclass(frozen=True, slots=True)
 class LoggedOperation:
-    """One entry: what it does, decoded, and its `o` as it came."""
+    """One parsed oplog entry, with its `o` both decoded and raw."""
 
     kind: str
     namespace: str
     o: dict[str, Any]
     raw_o: bytes
     key: Any
-    """The `_id` of the document that it changes; of a command None."""
+    """The `_id` of the changed document; None for a command."""
     uuid: bytes | None
     upserts: bool = False
     inner: tuple[LoggedOperation, ...] | None = None
@@ -54,27 +54,27 @@ class LoggedOperation:
 
     @property
     def database(self) -> str:
-        """The database that it is about."""
+        """The database of the operation."""
         return self.namespace.partition(".")[0]
 
     @property
     def is_of_view(self) -> bool:
-        """Whether it changes the definition of a view."""
+        """Whether the operation changes the definition of a view."""
         return self.kind in ("d", "i", "u") and self.namespace.endswith(_VIEWS)
 
     @property
     def is_of_views(self) -> bool:
-        """Whether it creates or drops the collection in which views are defined."""
+        """Whether the operation creates or drops the collection `system.views`."""
         return self.kind == "c" and "system.views" in (self.o.get("create"), self.o.get("drop"))
 
     @property
     def update(self) -> Update:
-        """The change of an update. Raises 9 and 4772600 if it is not valid."""
+        """The change of an update. Raises 9 or 4772600 if the change is not valid."""
         return parse_entry(self.o)
 
 
 def operations_of(request: Request) -> tuple[LoggedOperation, ...]:
-    """The operations that a request has applied. Raises what is wrong with any of them."""
+    """Return the operations of an `applyOps` request. Raise the error of any invalid operation."""
     element = find_element(request.raw, b"applyOps")
     assert element is not None
     return _parsed(request.raw[element[1] : element[2]], 1)
@@ -96,7 +96,7 @@ _DOCUMENT: Final = 0x03
 
 
 def operation_of(raw: bytes, depth: int = 0) -> LoggedOperation:
-    """Parse one entry; `depth`: in how many `applyOps` it stands. Raises what is wrong with it."""
+    """Parse one entry that is nested in `depth` `applyOps`. Raise an error if the entry is invalid."""
     item = decode(raw)
     OPERATION.check("applyOps", item)
     kind, namespace, o = item["op"], item["ns"], item.get("o")
@@ -127,7 +127,7 @@ def operation_of(raw: bytes, depth: int = 0) -> LoggedOperation:
 
 
 def leaves(operations: tuple[LoggedOperation, ...]) -> Iterator[LoggedOperation]:
-    """The operations themselves, without those that only hold others."""
+    """Yield the operations, with each `applyOps` replaced by the operations inside."""
     for operation in operations:
         if operation.inner is None:
             yield operation
@@ -136,7 +136,7 @@ def leaves(operations: tuple[LoggedOperation, ...]) -> Iterator[LoggedOperation]
 
 
 def located(catalog: Catalog, namespace: str, uuid: bytes | None) -> Collection | None:
-    """The collection that an operation is about: that of the UUID, where it has one, whatever its name is now."""
+    """Return the collection of an operation: by its UUID, if any, whatever the current name; otherwise by name."""
     collection = catalog.collections.get(namespace)
     if uuid is None or (collection is not None and collection.uuid == uuid):
         return collection
@@ -144,7 +144,7 @@ def located(catalog: Catalog, namespace: str, uuid: bytes | None) -> Collection 
 
 
 def command_of(operation: LoggedOperation, catalog: Catalog, request: Request) -> Request:
-    """The command that does the same as a `c` operation, or one on a view. Raises 9 and 115 if there is none."""
+    """Return the request equivalent to a `c` operation or a change of a view. Raise 9 or 115 if there is none."""
     if operation.is_of_view:
         body = _of_view(operation, catalog)
         name, database = next(iter(body)), operation.database
@@ -155,7 +155,7 @@ def command_of(operation: LoggedOperation, catalog: Catalog, request: Request) -
 
 
 def renaming_of(operation: LoggedOperation, catalog: Catalog, request: Request) -> Request | None:
-    """The rename that a `create` with a UUID means if a collection with another name has the UUID; otherwise None."""
+    """Return the rename that a `create` means if its UUID belongs to a collection of another name; otherwise None."""
     namespace = f"{operation.database}.{operation.o.get('create')}"
     there = None if operation.uuid is None else located(catalog, namespace, operation.uuid)
     if there is None or there.namespace == namespace:
@@ -205,13 +205,13 @@ _COMMANDS: Final = {
     "dropIndexes": "dropIndexes",
     "renameCollection": "renameCollection",
 }
-"""The commands of an oplog, and those that do the same."""
+"""The commands in an oplog, and the equivalent commands of clients."""
 _INTERNAL: Final = ("recordIdsReplicated", "temp")
 _REFUSED: Final = frozenset({"abortIndexBuild", "commitIndexBuild", "startIndexBuild"})
 
 
 def _of_view(operation: LoggedOperation, catalog: Catalog) -> dict[str, Any]:
-    """The command about a view that changes its document in `system.views` so."""
+    """Return the body of the command that makes the same change to a view as this change of `system.views`."""
     namespace = operation.key
     if type(namespace) is not str or not namespace.startswith(f"{operation.database}."):
         raise CommandError(73, f"the _id of a view's document must be its namespace, not {namespace!r}")
@@ -226,12 +226,12 @@ def _of_view(operation: LoggedOperation, catalog: Catalog) -> dict[str, Any]:
     definition = {field: value for field, value in new.items() if field != "_id"}
     if there is None:
         return {"create": name, **definition}
-    definition.pop("collation", None)  # which no view changes
+    definition.pop("collation", None)  # a view's collation never changes
     return {"collMod": name, **definition}
 
 
 def changed_namespaces(request: Request, catalog: Catalog) -> list[str]:
-    """The collections whose catalog entries a request's operations change; a whole database ends with a dot."""
+    """Return the collections whose catalog entries the operations change. A name with a final dot is a database."""
     changed: list[str] = []
     for operation in leaves(operations_of(request)):
         if operation.is_of_view:

@@ -1,8 +1,8 @@
-"""Whether the server is the primary of its set of one: always, except for the time of a forced `replSetStepDown`.
+"""Primary or secondary: the server is always the primary of its set of one, except after a forced `replSetStepDown`.
 
-While it is a secondary, `hello` says so, transactions cannot begin, and commands that write are refused with error
-10107, which drivers retry. Reads, open cursors and connections go on. It becomes the primary again by itself: no other
-member could. The data files are not read-only: TTL indexes and the oplog's own entries go on.
+A secondary reports so in `hello`, begins no transactions, and refuses commands that write with error 10107, which
+drivers retry. Reads, open cursors and connections go on. After its time the server becomes the primary again, because
+there is no other member. The data files stay writable: TTL indexes and the server's own oplog entries go on.
 
 Source: MongoDB's manual, and the observed replies of a set of one.
 """
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from headrace.dispatch.request import Request
 
 TOPOLOGY: Final = "\0topology"
-"""The key that an awaitable hello waits for: no namespace begins with a zero byte."""
+"""The wait key of an awaitable hello. No namespace begins with a zero byte."""
 
 
 class Primacy:
-    """The state of one server, and how often it has changed."""
+    """The primary or secondary state of one server, and how often it has changed."""
 
     __slots__ = ("_change_count", "_clock", "ends_ms")
 
@@ -33,7 +33,7 @@ class Primacy:
         self._clock = clock
         self._change_count = 0
         self.ends_ms: float | None = None
-        """When the server will be the primary again, on the monotonic clock; None: it has not stepped down."""
+        """The monotonic time at which the server will be the primary again; None: it has not stepped down."""
 
     @property
     def is_primary(self) -> bool:
@@ -58,7 +58,7 @@ class Primacy:
         return None if self.is_primary or self.ends_ms is None else self.ends_ms - self._clock.monotonic_ms()
 
     def step_down(self, ms: float) -> None:
-        """Become a secondary for `ms` milliseconds. The caller wakes what waits for `TOPOLOGY`."""
+        """Become a secondary for `ms` milliseconds. The caller wakes the requests that wait for `TOPOLOGY`."""
         self.ends_ms = self._clock.monotonic_ms() + ms
         self._change_count += 1
 

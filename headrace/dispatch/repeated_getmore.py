@@ -1,9 +1,9 @@
-"""A change stream's getMore as its client repeats it: recognised by its bytes, so that it is decoded once only.
+"""Repeated getMores of change streams, recognised by their bytes, so that only the first one is decoded.
 
-It is recognised only of the connection, and with the grants, of the one that was checked; a commit that changes users
-or roles makes all of them `CHANGED`. So a user's stream costs no more than one without users.
+A getMore is recognised only on the same connection and with the same grants as the one that was checked. A commit that
+changes users or roles sets the grants of all to `CHANGED`. So authorization adds no cost to a repeated getMore.
 
-Where the stream is caught up its feed has the answer (`from_feed`), and no command is run for it.
+If a stream is caught up, its feed has the answer (`from_feed`), and no command runs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 BEGIN: Final = b"\x12getMore\x00"
 """The first bytes of the body after its size."""
 CHANGED: Final = object()
-"""In place of the grants of a getMore that must be checked again."""
+"""The value of `grants` for a getMore that must be checked again."""
 _CURSOR_ID = Struct("<q").unpack_from
 _INT64 = Struct("<q").pack
 
@@ -34,22 +34,24 @@ class RepeatedGetMore(RepeatedBody):
     __slots__ = ("count_max", "db", "grants", "wait", "wait_for_others", "wait_ms")
 
     def __init__(self, request: Request, key: str, count_max: int, wait_ms: float, grants: Any = None) -> None:
-        """`key`: of what it waits for."""
+        """`key`: the key of the waits."""
         super().__init__(request.raw)
         self.db = request.db
         self.count_max = count_max
-        """Events that a batch holds at most."""
+        """The maximum number of events in a batch."""
         self.wait_ms = wait_ms
-        """How long it waits for the first."""
+        """How long the getMore waits for the first event."""
         self.wait = Wait(wait_ms, key)
         self.wait_for_others = Wait(wait_ms, key, only_others)
-        """Where there is more to read."""
+        """The `Wait` of a stream that has more to read: it lets other commands run first."""
         self.grants = grants
-        """The privileges of its user at the last check; None: no user. `CHANGED`: check again."""
+        """The privileges of the getMore's user at the last check; None: no user; `CHANGED`: check again."""
 
 
 def recognised(engine: Engine, body: bytes, client: ClientInfo) -> Request | None:
-    """The request, if it repeats the last getMore of an open stream; None while fail points or profiles are set."""
+    """Return the request if the body repeats the last getMore of an open stream; otherwise None.
+
+    Always None while fail points or profiling are active."""
     if len(body) < 21 or engine.fail_points.active or engine.profiler.active:
         return None
     cursor = engine.cursors.peek(_CURSOR_ID(body, 13)[0])
@@ -64,9 +66,9 @@ def recognised(engine: Engine, body: bytes, client: ClientInfo) -> Request | Non
 
 
 def from_feed(engine: Engine, request: Request) -> bytes | Wait | None:
-    """Return the answer to a change stream's getMore if its feed has all that it needs; None: run the command.
+    """Return the answer to a change stream's getMore from its feed; None: run the command.
 
-    The command runs for a cursor that lags or is gone, for an error, while fail points are set, and if the user may
+    The command must run if the cursor lags or is gone, on an error, while fail points are set, and if the user may
     have lost a privilege since the getMore was recognised.
     """
     cursor: ChangeCursor = request.cursor
@@ -74,9 +76,9 @@ def from_feed(engine: Engine, request: Request) -> bytes | Wait | None:
     if repeated.grants is not request.client.grants or engine.fail_points.active:
         return None
     try:
-        batch = cursor.next_from_feed(repeated.count_max)  # None of a cursor that was closed: it has left its feed
+        batch = cursor.next_from_feed(repeated.count_max)  # None for a closed cursor, which has left its feed
     except AnsweredError:
-        return None  # which the command meets again
+        return None  # the command raises the error again
     if batch is None:
         return None
     cursor_id = _id_or_wait(engine, request, len(batch.documents))
@@ -96,8 +98,9 @@ def from_feed(engine: Engine, request: Request) -> bytes | Wait | None:
 
 
 def answer(engine: Engine, request: Request, count: int, array: bytes, token: bytes) -> bytes | Wait:
-    """The reply of a change stream's getMore with a BSON array of `count` events. A `Wait` if there are none: for the
-    next commit, or, if there is more to read, for the next turn."""
+    """Return the reply of a change stream's getMore with a BSON array of `count` events.
+
+    Without events, return a `Wait`: for the next commit or, if there is more to read, for the next turn."""
     cursor_id = _id_or_wait(engine, request, count)
     if type(cursor_id) is Wait:
         return cursor_id
@@ -106,13 +109,13 @@ def answer(engine: Engine, request: Request, count: int, array: bytes, token: by
 
 
 def _id_or_wait(engine: Engine, request: Request, count: int) -> Any:
-    """The cursor's id in the reply, or the `Wait`."""
+    """Return the cursor's id for the reply (0 if the cursor is closed), or the `Wait`."""
     cursor = request.cursor
     closed = cursor.closed
     cursor.used_ms = engine.clock.monotonic_ms()
     if not count and not closed and not request.time_is_up:
         repeated = cursor.repeated_getmore
-        cursor.used_ms += repeated.wait_ms  # it is not idle while its client waits
+        cursor.used_ms += repeated.wait_ms  # a cursor is not idle while its client waits
         return repeated.wait if cursor.idle else repeated.wait_for_others
     cursor.record.count(count)
     if closed:

@@ -1,6 +1,6 @@
-"""Replies as BSON bytes: a command's answer closed with `ok`, `$clusterTime` and `operationTime`; batches; errors.
+"""Replies as BSON bytes: a command's answer followed by `ok`, `$clusterTime` and `operationTime`; batches; errors.
 
-A hot command answers with raw elements and never builds a dict; the rest answers with a dict, encoded here.
+Frequent commands answer with raw elements and never build a dict. Others answer with a dict, which is encoded here.
 Source of field order: MongoDB's replies as recorded.
 """
 
@@ -34,16 +34,16 @@ _BETWEEN: Final = _SIGNATURE + b"\x00" + _OPERATION_TIME
 
 _LONG_BYTES: Final = 256 * 1024
 _LONG_COUNT: Final = 64
-"""From here on a batch is long."""
+"""A batch with more documents, or more bytes than `_LONG_BYTES`, is long."""
 _KEYS: list[bytes] = [b"\x03" + str(number).encode() + b"\x00" for number in range(1024)]
 
 
 _closings: dict[int, bytes] = {}
-"""The last `closing` that was made: all replies between two commits have the same."""
+"""The last result of `closing`: all replies between two commits share it."""
 
 
 def closing(position: int | None) -> bytes:
-    """`ok: 1`, and unless `position` is None the two times, and the document's end."""
+    """Return `ok: 1`, the two times unless `position` is None, and the document's end."""
     if position is None:
         return OK + b"\x00"
     made = _closings.get(position)
@@ -55,13 +55,13 @@ def closing(position: int | None) -> bytes:
 
 
 def times(position: int) -> bytes:
-    """`$clusterTime` and `operationTime` at `position`, and the document's end."""
+    """Return `$clusterTime` and `operationTime` at `position`, and the document's end."""
     stamp = _UINT64(position)
     return b"".join((_CLUSTER_HEAD, stamp, _BETWEEN, stamp, b"\x00"))
 
 
 def answered(elements: bytes, position: int) -> bytes:
-    """`document` of the elements and `closing(position)`, in one call: of most replies."""
+    """Return `document(elements, closing(position))`, which most replies need, in one call."""
     end = _closings.get(position) or closing(position)
     return b"".join((_INT32(4 + len(elements) + len(end)), elements, end))
 
@@ -70,20 +70,20 @@ _WRITTEN_BYTES: Final = 4 + len(_OK_CLUSTER_HEAD) + 8 + len(_BETWEEN) + 8 + 1
 
 
 def written(elements: bytes, position: int) -> bytes:
-    """As `answered`, of a write, whose position no other reply has."""
+    """Return the reply of a write, like `answered`, without the cache: no other reply has a write's position."""
     stamp = _UINT64(position)
     size = _INT32(len(elements) + _WRITTEN_BYTES)
     return b"".join((size, elements, _OK_CLUSTER_HEAD, stamp, _BETWEEN, stamp, b"\x00"))
 
 
 def document(elements: bytes, end: bytes) -> bytes:
-    """One BSON document of raw elements and the `closing` that ends it."""
+    """Return one BSON document from raw elements and their `closing`."""
     return b"".join((_INT32(4 + len(elements) + len(end)), elements, end))
 
 
 def answer_elements(answer: dict[str, Any]) -> bytes:
-    """The elements of an answer. When the messages of its `writeErrors` have exceeded a mebibyte, those that follow are
-    empty, as MongoDB's are."""
+    """Return the raw elements of an answer. After a mebibyte of messages in `writeErrors`, the other messages are
+    empty, as in MongoDB."""
     errors = answer.get("writeErrors")
     if errors is not None and len(errors) > 1:
         size = 0
@@ -95,7 +95,7 @@ def answer_elements(answer: dict[str, Any]) -> bytes:
 
 
 def error_reply(error: AnsweredError, labels: Sequence[str], position: int | None, element: bytes = b"") -> bytes:
-    """The reply to a command that failed. `element`: one more raw element."""
+    """Return the reply to a failed command. `element`: one more raw element."""
     fields: dict[str, Any] = {"ok": 0.0, "errmsg": error.message, "code": error.code, "codeName": error.code_name}
     fields.update(error.extra)
     if labels:
@@ -105,19 +105,19 @@ def error_reply(error: AnsweredError, labels: Sequence[str], position: int | Non
 
 
 def has_failed(answer: bytes) -> bool:
-    """Whether a reply is that of a failed command."""
+    """Whether a reply reports a failed command."""
     return answer.startswith(_FAILED, 4)
 
 
 def array(documents: Sequence[bytes]) -> bytes:
-    """A BSON array of raw documents."""
+    """Return a BSON array of raw documents."""
     if len(documents) == 1:
         return b"".join((_INT32(len(documents[0]) + 8), b"\x030\x00", documents[0], b"\x00"))
     while len(_KEYS) < len(documents):
         _KEYS.append(b"\x03" + str(len(_KEYS)).encode() + b"\x00")
     size = sum(map(len, documents)) + sum(map(len, _KEYS[: len(documents)])) + 5
     if (size > _LONG_BYTES or len(documents) > _LONG_COUNT) and (turn := running_command()) is not None:
-        turn.goes_first = size > _LONG_BYTES  # a reply is copied some times: not many at once
+        turn.goes_first = size > _LONG_BYTES  # a reply is copied several times: finish it before others begin
         turn.returned_count = len(documents)
     pieces = [_INT32(size)]
     pieces += [part for pair in zip(_KEYS, documents) for part in pair]
@@ -126,7 +126,7 @@ def array(documents: Sequence[bytes]) -> bytes:
 
 
 def cursor_elements(batch_name: bytes, batch: bytes, cursor_id: int, namespace: bytes, token: bytes | None) -> bytes:
-    """The `cursor` element of a find, aggregate or getMore reply.
+    """Return the `cursor` element of a find, aggregate or getMore reply.
 
     `batch_name` is `firstBatch` or `nextBatch`, `batch` a raw array, `namespace` UTF-8, `token` the raw
     document of `postBatchResumeToken` or None. Change streams put the token before the id, as MongoDB does.
@@ -138,9 +138,9 @@ def cursor_elements(batch_name: bytes, batch: bytes, cursor_id: int, namespace: 
 def cursor_envelope(
     batch_name: bytes, batch: bytes, namespace: bytes, token: bytes | None, *, invalidated: bool = False
 ) -> tuple[bytes, bytes]:
-    """`cursor_elements` without the cursor's id, which belongs between: what replies to several cursors share.
+    """Return the parts of `cursor_elements` before and after the cursor's id, which replies to several cursors share.
 
-    `invalidated`: the stream ended with this batch, which MongoDB reports next to the token.
+    `invalidated`: the stream ended with this batch. MongoDB reports this next to the token.
     """
     shown = b"" if token is None else b"\x03postBatchResumeToken\x00" + token
     if invalidated:
@@ -154,7 +154,7 @@ def cursor_envelope(
 def cursor_elements_id_first(
     batch_name: bytes, batch: bytes, cursor_id: int, namespace: bytes, token: bytes | None
 ) -> bytes:
-    """As `cursor_elements`, in the order in which MongoDB answers lists, and a find where there is no collection."""
+    """Return the `cursor` element in MongoDB's order for list commands, and for a find on a missing collection."""
     pieces = (
         b"\x12id\x00", _INT64(cursor_id), b"\x02ns\x00", _INT32(len(namespace) + 1), namespace, b"\x00\x04",
         batch_name, b"\x00", batch, b"\x00",
@@ -164,11 +164,11 @@ def cursor_elements_id_first(
 
 
 def document_halves(before: bytes, behind: bytes, end: bytes) -> tuple[bytes, bytes]:
-    """A `cursor_envelope` with what `document` puts around it: together with an id between them, a document."""
+    """Return the two halves of a reply document: with a cursor id between them, they form a whole document."""
     size = _INT32(4 + len(before) + 8 + len(behind) + len(end))
     return size + before, behind + end
 
 
 def write_errors(failures: Sequence[tuple[int, CommandError]]) -> list[dict[str, Any]]:
-    """The `writeErrors` of a reply: (index of the statement, what went wrong) in order."""
+    """Return the `writeErrors` of a reply from (index of the statement, error) in order."""
     return [{"index": index, "code": error.code, **error.extra, "errmsg": error.message} for index, error in failures]

@@ -1,4 +1,4 @@
-"""One command as a client sent it, parsed from the body of its message, and what is known of that client."""
+"""One command as a client sent it, parsed from the body of its message, and information about the client."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from headrace.errors import CommandError, Interrupted
 from headrace.values.bson import decode, iter_elements
 
 UNIX_SOCKET: Final = "anonymous unix socket"
-"""The address of a client that has come over one, as MongoDB writes it."""
+"""The address of a client on a Unix socket, as MongoDB writes it."""
 
 
 def is_loopback(address: str) -> bool:
-    """Whether a numeric address is one of this machine that no other can reach."""
+    """Whether a numeric address is a loopback address, also as an IPv4-mapped IPv6 address."""
     try:
         number = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -27,24 +27,24 @@ def is_loopback(address: str) -> bool:
 
 
 def require_loopback(request: Request) -> None:
-    """Raise 13 for a client on another machine: without authorization, this is all that is known of one."""
+    """Raise 13 for a client on another machine, for commands that a server without authorization must restrict."""
     if not request.client.is_on_this_machine:
         raise CommandError(13, f"{request.name} must run from localhost when running db without auth")
 
 
 @dataclass(frozen=True, slots=True)
 class TlsSession:
-    """The result of a TLS handshake: what both ends agreed upon, and the client's proven identity."""
+    """The result of a TLS handshake: the agreed version and cipher, and the client's verified identity."""
 
     version: str
     """`TLSv1.2` or `TLSv1.3`."""
     cipher: str
     subject: str | None
-    """The subject of the client's certificate, which was checked, as RFC 2253 text; None if it has sent none."""
+    """The subject of the client's verified certificate, as RFC 2253 text; None if the client sent none."""
 
 
 class ClientInfo:
-    """The client at the other end of one socket; lives as long as the socket does."""
+    """The client at the other end of one socket. The object lives as long as the socket."""
 
     __slots__ = (
         "address",
@@ -70,44 +70,44 @@ class ClientInfo:
     ) -> None:
         self.connection_id = connection_id
         self.address = address
-        """The client's end as MongoDB writes it: `127.0.0.1:51234`, or `anonymous unix socket`."""
+        """The client's address as MongoDB writes it: `127.0.0.1:51234`, or `anonymous unix socket`."""
         self.local_address = local_address
-        """Our end of the socket, which the client has reached: (host, port), or the path of a Unix socket."""
+        """The server's end of the socket: (host, port), or the path of a Unix socket."""
         self.tls = tls
-        """None for a client that speaks no TLS."""
+        """The TLS session; None for a client without TLS."""
         self.metadata: dict[str, Any] | None = None
         """The `client` document of the first hello: driver, os, platform, application."""
         self.compressors: list[str] = []
         """The compressors agreed upon at hello, in the client's order."""
         self.hello_done = False
         self.certificate_subject = None if tls is None else tls.subject
-        """The subject of the certificate that the client has shown and TLS has verified; None: none."""
+        """The subject of the client's verified certificate; None: no certificate."""
         self.uid: bytes | None = None
-        """`lsid.uid` of the sessions of its user, on a server with authorization; None: no user."""
+        """`lsid.uid` of the user's sessions, on a server with authorization; None: no user."""
         self.last_session: Any = None
-        """The session of its last command with one: `sessions.ClientSession`."""
+        """The `sessions.ClientSession` of the client's last command that had a session."""
         self.commands: dict[int, Any] = {}
-        """Its last commands by the length of their bodies, for those that repeat one: `RepeatedCommand`; None: a body
-        of this length has come once."""
+        """The last commands, as `RepeatedCommand` by the length of the body, to recognise repetitions; None: a body of
+        this length has come once."""
         self.conversation: Any = None
-        """The login that has begun on this connection, see `commands/users/logging_in.py`."""
+        """The unfinished login on this connection; see `commands/users/logging_in.py`."""
         self.grants: Any = None
-        """The privileges of its user; None: no user is logged in. Read through `Access.grants`."""
+        """The privileges of the client's user; None: no user is logged in. Read them through `Access.grants`."""
         self.shown_roles: list[dict[str, Any]] | None = None
         """The value of `$$USER_ROLES`, in a reader process, which does not know the user."""
         self.is_program = False
-        """Whether it is a thread of the program that has the store open, which needs no login."""
+        """Whether the client is a thread of the program that embeds the store, which needs no login."""
         self.cut_off = False
-        """Set by a fail point: the connection ends instead of the next answer to a write."""
+        """Set by a fail point: the connection closes in place of the next answer to a write."""
 
     @property
     def is_on_this_machine(self) -> bool:
-        """Whether the client has come over a Unix socket or from a loopback address."""
+        """Whether the client connected over a Unix socket or from a loopback address."""
         return self.address == UNIX_SOCKET or is_loopback(self.address.rpartition(":")[0])
 
     @property
     def local_host(self) -> str:
-        """Our end as drivers write an address: `host:port`, `[v6]:port`, or the path of the Unix socket."""
+        """The server's address as drivers write it: `host:port`, `[v6]:port`, or the path of the Unix socket."""
         if isinstance(self.local_address, str):
             return self.local_address
         host, port = self.local_address[0], self.local_address[1]
@@ -115,7 +115,7 @@ class ClientInfo:
 
 
 class Request:
-    """One command: decoded body, raw body, raw document sequences (`raw` and `sequences` are what came)."""
+    """One command: the body, decoded and raw, and the raw document sequences."""
 
     __slots__ = (
         "body",
@@ -150,40 +150,40 @@ class Request:
         self.db = db
         self.raw = raw
         self.sequences = sequences
-        """Raw BSON documents by field (`documents`, `updates`, `deletes`); empty if there are none."""
+        """Raw BSON documents of kind-1 sections, by field (`documents`, `updates`, `deletes`)."""
         self.client = client
         self.time_is_up = False
         """Set by the shell for the last run of a command that returned `Wait`: it must answer now."""
         self.deadline_ms: float | None = None
-        """When `maxTimeMS` is over, on the engine's monotonic clock; None: no limit."""
+        """The end of `maxTimeMS` on the engine's monotonic clock; None: no limit."""
         self.wait_until_ms: float | None = None
-        """Set by the shell at the first `Wait`: when it ends, on the loop's clock."""
+        """The end of the wait, on the loop's clock. The shell sets it at the first `Wait`."""
         self.since_ms: float
-        """Set by the shell with `wait_until_ms`: when the wait began, on the same clock."""
+        """The start of the wait, on the loop's clock. The shell sets it with `wait_until_ms`."""
         self.body = decode(raw) if body is None else body
-        """The body decoded; the sequences are not in it."""
+        """The decoded body, without the sequences."""
         self.is_special = False
-        """Whether its command runs otherwise than by itself: with a time limit, in a transaction, measured."""
+        """Whether the command runs with anything around it: a time limit, a transaction, the profiler."""
         self.repeated: RepeatedCommand | None = None
-        """The command that it repeats, whose body was checked; None: it was not checked before."""
+        """The checked command that this request repeats; None: the body was not checked before."""
         self.message_bytes = 0
-        """The size of a short message, which repeats a command; 0: of any other."""
+        """The size of the message, if it is short and repeats a command; otherwise 0."""
         self.required: tuple[Any, ...] = ()
-        """The privileges that it was found to need, on a server with authorization; see `Access.require_privileges`."""
+        """The privileges that the request requires, on a server with authorization; see `Access.require_privileges`."""
         self.prepared: Any = None
         """The result of `Command.prepare`, which the shell has computed in a thread."""
         self.cursor: Any = None
-        """The cursor of a getMore that was recognised by its bytes, see `repeated_getmore.py`."""
+        """The cursor of a getMore that was recognised by its bytes; see `repeated_getmore.py`."""
 
 
 class UnreadRequest(Request):
-    """A request whose body is decoded at the first look: most repeated commands never need it."""
+    """A request whose body is decoded at first access: most repeated commands never need the body."""
 
     __slots__ = ("_body",)
 
     def __init__(self, name: str, db: str, raw: bytes, client: ClientInfo) -> None:
-        # All that the class above sets, without a call of it: this is made for each event of each change stream, and
-        # for most writes.
+        # Set all fields of `Request` without calling its `__init__`, for speed: each event of each change stream and
+        # most writes make one of these.
         self.name = name
         self.db = db
         self.raw = raw
@@ -198,7 +198,7 @@ class UnreadRequest(Request):
 
     @property
     def body(self) -> dict[str, Any]:
-        """The body decoded."""
+        """The decoded body."""
         if self._body is _UNREAD:
             self._body = decode(self.raw) if self.repeated is None else self.repeated.body_of(self.raw)
         return self._body
@@ -221,7 +221,7 @@ _SECRETS: Final = {
 
 
 def shown_body(request: Request) -> dict[str, Any]:
-    """The body as others may see it: without passwords and what proves them."""
+    """Return the body without passwords and proofs of passwords, for logs and other clients."""
     body = {
         name: value for name, value in request.body.items() if name not in ("$clusterTime", "speculativeAuthenticate")
     }
@@ -232,7 +232,7 @@ def shown_body(request: Request) -> dict[str, Any]:
 
 
 def parse_message(body: bytes, sequences: dict[str, list[bytes]], client: ClientInfo) -> Request:
-    """The command of an OP_MSG: its body and its document sequences. Raises 22 for none, 40571 for no database."""
+    """Return the command of an OP_MSG with this body and sequences. Raise 22 without a command, 40571 without `$db`."""
     repeated: RepeatedCommand | None = client.commands.get(len(body))
     if repeated is not None and repeated.is_repeated_by(body):
         return repeated.request(body, sequences, client)
@@ -244,13 +244,13 @@ def parse_message(body: bytes, sequences: dict[str, list[bytes]], client: Client
     database = document.get("$db")
     if type(database) is not str:
         raise CommandError(40571, "OP_MSG requests require a $db argument")
-    if "." in database:  # otherwise `{find: "c"}` on `a.b` were about `b.c` of the database `a`
+    if "." in database:  # otherwise `{find: "c"}` on `a.b` would mean `b.c` of the database `a`
         raise CommandError(73, f"Invalid database name: '{database}'")
     return Request(name, database, body, sequences, client, document)
 
 
 def parse_legacy_query(collection: str, body: bytes, client: ClientInfo) -> Request:
-    """The command of an OP_QUERY on `collection`, which only a first hello may use. Raises 352, 5739101."""
+    """Return the command of an OP_QUERY on `collection`, which only a first hello may use. Raise 352 or 5739101."""
     if not collection.endswith(".$cmd"):
         raise CommandError(5739101, "OP_QUERY is no longer supported. The client driver may require an upgrade.")
     document = _decoded(body)
@@ -264,7 +264,7 @@ def parse_legacy_query(collection: str, body: bytes, client: ClientInfo) -> Requ
 
 
 def _decoded(body: bytes) -> dict[str, Any]:
-    """The body of a message; raises 22 for whatever is wrong with it."""
+    """Return the decoded body of a message. Raise 22 if it is invalid."""
     try:
         return decode(body)
     except Interrupted:
@@ -276,32 +276,32 @@ def _decoded(body: bytes) -> dict[str, Any]:
 _REMEMBERED_BYTES_MAX: Final = 4096
 """Longer bodies are not remembered."""
 _REMEMBERED_COUNT_MAX: Final = 8
-"""Bodies that are remembered of each connection."""
+"""The number of bodies remembered per connection."""
 _READ_INT32 = Struct("<i").unpack_from
 _READ_INT64 = Struct("<q").unpack_from
 _INT64_TYPE: Final = 18
 _SESSION_HEAD: Final = b"\x1e\x00\x00\x00\x05id\x00\x10\x00\x00\x00\x04"
-"""How an `lsid` begins that drivers send: 16 bytes and a zero follow."""
+"""The start of an `lsid` as drivers send it: the 16 bytes of the UUID and a zero follow."""
 _ID_SIZES: Final = {0x07: 12, 0x10: 4, 0x12: 8}
 """The sizes of the `_id`s that a repeated find may name, by type."""
 
 
 class RepeatedBody:
-    """A body as its client repeats it, recognised by its bytes.
+    """A body that a client repeats, recognised by its bytes.
 
         body    int32 size | insert: "c" | ordered | lsid: {id: UUID} | txnNumber: 7 | $db | $clusterTime: {...} | 00
 
-    Rule: a body is the same if it has the same bytes but for the number of its `txnNumber`, and for what is in
-    `$clusterTime`, which drivers send back and the server ignores. Subclasses leave out more.
+    Rule: two bodies are the same if their bytes differ at most in the value of `txnNumber` and in `$clusterTime`, which
+    drivers send back and the server ignores. Subclasses allow more differences.
     """
 
     __slots__ = ("_fixed", "_size", "number_at")
 
     def __init__(self, body: bytes) -> None:
         self.number_at = 0
-        """Where the number of the `txnNumber` is; 0: there is none."""
+        """The offset of the value of `txnNumber`; 0: no such field."""
         self._size = len(body)
-        self._fixed: list[tuple[int, bytes]] = []  # (start, the bytes that are there)
+        self._fixed: list[tuple[int, bytes]] = []  # (offset, the bytes at this offset)
         at = 0
         for kind, name, start, end in iter_elements(body):
             low, high = start, start
@@ -318,15 +318,15 @@ class RepeatedBody:
             self._fixed.append((at, body[at:]))
 
     def _varying(self, kind: int, name: bytes, start: int, body: bytes) -> tuple[int, int]:
-        """Return from where to where the bytes of an element may be others; its value is at `start`."""
+        """Return the start and end of the bytes of an element that may differ. Its value begins at `start`."""
         return start, start
 
     def is_repeated_by(self, body: bytes) -> bool:
-        """Whether a message's body is this one again."""
+        """Whether a message's body repeats this one."""
         return len(body) == self._size and self.is_repeated_at(body, 0)
 
     def is_repeated_at(self, message: bytes, at: int) -> bool:
-        """Whether the body of the same size that begins at `at` is this one again."""
+        """Whether the body at offset `at`, of the same size, repeats this one."""
         for start, fixed in self._fixed:  # noqa: SIM110 (`all` calls a generator for each)
             if not message.startswith(fixed, at + start):
                 return False
@@ -334,9 +334,9 @@ class RepeatedBody:
 
 
 class RepeatedCommand(RepeatedBody):
-    """A command of a connection, decoded and checked once for all that repeat its body.
+    """A command of a connection, decoded and checked once for all requests that repeat its body.
 
-    The documents of a write are in sequences beside it. The session may be another, and so may the `_id` of
+    The documents of a write are in sequences beside the body. The session may differ, and so may the `_id` of
     `find: "c", filter: {_id: 7}`, if its type is the same.
     """
 
@@ -346,17 +346,17 @@ class RepeatedCommand(RepeatedBody):
 
     def __init__(self, request: Request) -> None:
         self.command: Any = None
-        """The `Command` that it was found to be, for requests about which nothing is special; None: look."""
+        """The `Command` to run for requests with nothing special; None: not looked up yet."""
         self.section = next(iter(request.sequences), "")
-        """The name of the sequence beside it; empty: there is none."""
+        """The name of the sequence beside the body; empty: no sequence."""
         self.session_at = 0
-        """Where the 16 bytes of its session are; 0: it has none, or one with other fields."""
+        """The offset of the session's 16 bytes; 0: no session, or one with other fields."""
         self.id_at = self.id_size = self.id_type = 0
-        """Where the `_id` of a find's filter is, its size and its type; 0: it is not left out."""
+        """The offset, size and type of the `_id` in a find's filter that may differ; 0: none."""
         self._session = b""
         self.name, self.db, self.body = request.name, request.db, request.body
         self.facts: Any = None
-        """The facts that its command has found out about the body, for itself; None: nothing yet."""
+        """The facts about the body that the command keeps for itself; None: nothing yet."""
         super().__init__(request.raw)
 
     def _varying(self, kind: int, name: bytes, start: int, body: bytes) -> tuple[int, int]:
@@ -374,14 +374,14 @@ class RepeatedCommand(RepeatedBody):
         return start, start
 
     def request(self, raw: bytes, sequences: dict[str, list[bytes]], client: ClientInfo) -> UnreadRequest:
-        """The request of a body that repeats it."""
+        """Return the request for a body that repeats this one."""
         request = UnreadRequest(self.name, self.db, raw, client)
         request.sequences = sequences
         request.repeated = self
         return request
 
     def body_of(self, raw: bytes) -> dict[str, Any]:
-        """The decoded body of one that repeats it."""
+        """Return the decoded body for raw bytes that repeat this one."""
         body: dict[str, Any] = self.body.copy()
         if self.number_at:
             body["txnNumber"] = Int64(_READ_INT64(raw, self.number_at)[0])
@@ -403,11 +403,11 @@ class RepeatedCommand(RepeatedBody):
 
 
 REMEMBERED: Final = frozenset({"find", "ping"})
-"""Commands without sequences that are remembered; of finds only those of one `_id`."""
+"""Commands without sequences that are remembered; a find only if it filters by `_id` alone."""
 
 
 def remember(request: Request) -> None:
-    """Keep a command that has been checked for those after it, once a body of its length has come twice."""
+    """Remember a checked command for later repetitions, if a body of the same length came before."""
     size, commands = len(request.raw), request.client.commands
     if size > _REMEMBERED_BYTES_MAX or not (request.sequences or request.name in REMEMBERED):
         return

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headrace.dispatch.engine import Engine
 
 Needs = Callable[["Engine", Request, "Grants"], Iterable[Privilege]]
-"""The privileges that a request needs, all of them. May raise 13 itself."""
+"""A function that returns all privileges that a request needs. It may raise 13 itself."""
 
 
 def _one_variant(request: Request) -> Hashable:
@@ -31,32 +31,32 @@ def _one_variant(request: Request) -> Hashable:
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """The requirement of a command; `needs` None: only a login, or not even that."""
+    """The requirement of a command. `needs` None: only a login, or not even a login."""
 
     text: str
-    """For readers: actions and where."""
+    """A description for readers: the actions and the resource."""
     needs: Needs | None = None
     login: bool = True
     by_namespace: bool = False
-    """Depends on the database and the collection that a request names, on whether the request has
-    `bypassDocumentValidation`, and on its variant; so that what was granted once need not be looked up again."""
+    """Whether the privileges depend only on the request's database and collection, on `bypassDocumentValidation`, and
+    on `variant`. Granted privileges are then remembered."""
     variant: Callable[[Request], Hashable] = _one_variant
-    """Other parts of the request that it depends on; None for a request that must be checked each time."""
+    """Returns other parts of the request on which the privileges depend; None: check this request each time."""
 
 
 ANYONE: Final = Requirement("nothing", login=False)
-"""For clients that have not logged in, too."""
+"""For every client, also before a login."""
 LOGGED_IN: Final = Requirement("a login")
 
 
 def namespace_of(request: Request) -> str:
-    """The collection that the command's first field names; the database with its dot, where it names none."""
+    """Return the namespace that the command's first field names; the database with a final dot if it names none."""
     name = request.body.get(request.name)
     return f"{request.db}.{name}" if type(name) is str else f"{request.db}."
 
 
 def on_collection(*actions: str) -> Requirement:
-    """Actions on the collection that the command's first field names."""
+    """Require actions on the collection that the command's first field names."""
     wanted = frozenset(actions)
 
     def needs(engine: Engine, request: Request, grants: Grants) -> Iterable[Privilege]:
@@ -66,7 +66,7 @@ def on_collection(*actions: str) -> Requirement:
 
 
 def on_database(*actions: str) -> Requirement:
-    """Actions on the command's database."""
+    """Require actions on the command's database."""
     wanted = frozenset(actions)
 
     def needs(engine: Engine, request: Request, grants: Grants) -> Iterable[Privilege]:
@@ -76,7 +76,7 @@ def on_database(*actions: str) -> Requirement:
 
 
 def on_cluster(*actions: str) -> Requirement:
-    """Actions on the server."""
+    """Require actions on the cluster resource."""
     wanted = ((CLUSTER, frozenset(actions)),)
 
     def needs(engine: Engine, request: Request, grants: Grants) -> Iterable[Privilege]:
@@ -86,7 +86,7 @@ def on_cluster(*actions: str) -> Requirement:
 
 
 def unauthorized(request: Request) -> CommandError:
-    """The error for a request that its user may not make, with MongoDB's text."""
+    """Return the error for a request that its user may not make, with MongoDB's text."""
     from headrace.dispatch.request import shown_body
     from headrace.values.bson.to_string import to_string
 
@@ -96,4 +96,4 @@ def unauthorized(request: Request) -> CommandError:
     return CommandError(13, f"not authorized on {request.db} to execute command {to_string(body)}")
 
 
-_SHOWN_BYTES_MAX: Final = 16 * 1024  # of a request that an error quotes as MongoDB does; of a longer one its name
+_SHOWN_BYTES_MAX: Final = 16 * 1024  # an error quotes a request up to this size, and only names a longer one

@@ -1,12 +1,12 @@
 """Retryable writes: a write with a transaction number is executed once, however often it is sent.
 
     sessions   session (16 bytes)   → {txnNumber, reply, usedAt}   (BSON; `reply` as raw elements)
-                                      {txnNumber, progress, usedAt}   of one that has paused: what it has done so far
-               session + number (4)   → {progress, usedAt}   what one turn has added to the lists of `progress`
+                                      {txnNumber, progress, usedAt}   of a paused write: the finished part
+               session + number (4)   → {progress, usedAt}   the additions of one turn to the lists of `progress`
 
-The session is its `lsid.id`, or where that has a user a digest of both, and then the record has the `lsid`. It is
-written in the same KV transaction as the write itself, so that a client which lost the answer to a crash
-gets it after the restart, and an interrupted write continues after its last finished statement.
+The key of a session is its `lsid.id`. If the session has a user, the key is a digest of both, and the record has the
+`lsid`. The record is written in the same KV transaction as the write itself. So a client that lost the answer in a
+crash gets it after the restart, and an interrupted write continues after its last finished statement.
 Source: the drivers' retryable writes and sessions specifications.
 """
 
@@ -38,23 +38,23 @@ if TYPE_CHECKING:
 RETRYABLE: Final = frozenset({"bulkWrite", "delete", "findAndModify", "insert", "update"})
 RETRYABLE_NAMES: Final = RETRYABLE | {"findandmodify"}
 NETWORK_CODES: Final = frozenset({6, 7, 89, 91, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436})
-"""Errors that pass: a server that ends, a network that fails. A retryable write may be sent again."""
+"""Temporary errors of the network or of a server that stops. A retryable write may be sent again."""
 RESUMABLE_CODES: Final = NETWORK_CODES | {133, 150, 234}
-"""After these a driver resumes its change stream."""
+"""Errors after which a driver resumes its change stream."""
 TRANSIENT_CODES: Final = NETWORK_CODES | {24, 112, 150, 239, 246, 251, 267}
 """Errors after which a driver may begin its transaction again."""
 HISTORY_CODES: Final = frozenset({280, 286})
-"""After these no change stream can be resumed."""
+"""Errors after which no change stream can be resumed."""
 
 
 def is_retryable(command: Command, request: Request) -> bool:
-    """Whether this is a retryable write: executed once, however often it is sent."""
+    """Whether this is a retryable write, which is executed once however often it is sent."""
     body = request.body
     return "txnNumber" in body and "autocommit" not in body and command.name in RETRYABLE
 
 
 def run_once(context: CommandContext, command: Command, request: Request) -> Reply:
-    """Run a write that has a `txnNumber`; one that was executed before gets the stored reply."""
+    """Run a write that has a `txnNumber`. If it was executed before, return the stored reply."""
     body = request.body
     if not is_retryable(command, request):
         return command.run(context, request)
@@ -100,10 +100,9 @@ def run_once(context: CommandContext, command: Command, request: Request) -> Rep
 
 
 def begin_plain(engine: Engine, request: Request, txn: WriteTransaction) -> tuple[bytes, int] | None:
-    """Return (session, number) of a retryable write that repeats a command and is executed for the first time, if
-    nothing about it is special.
+    """Return (session, number) of a retryable write that repeats a command's body and is executed for the first time.
 
-    None: `run_once` must look at it, also at what is wrong with it. It does not pause.
+    None: `run_once` must run the write, which may be special or invalid. This never pauses.
     """
     repeated, raw = request.repeated, request.raw
     if (
@@ -124,7 +123,7 @@ def begin_plain(engine: Engine, request: Request, txn: WriteTransaction) -> tupl
 
 
 def _check_session_count(txn: WriteTransaction) -> None:
-    """Raise 261 where there are records of too many sessions for that of another."""
+    """Raise 261 if the table has no room for the record of another session."""
     if txn.kv.stat(txn.tables["sessions"])["entries"] >= limits.SESSION_COUNT_MAX:
         raise CommandError(
             261, "Unable to add session into the cache because the number of active sessions is too high"
@@ -132,7 +131,8 @@ def _check_session_count(txn: WriteTransaction) -> None:
 
 
 def _leave_transaction(context: CommandContext, session: bytes, number: int) -> None:
-    """A write of a later number ends the session's transaction. Raises 225 for an earlier one, 72 for its own."""
+    """Abort the session's transaction before a write of a later number. Raise 225 for an earlier number, 72 for the
+    transaction's own."""
     transactions = context.store.transactions
     latest = transactions.latest.get(session)
     if latest is None:
@@ -156,12 +156,12 @@ _RETRYABLE: Final = "RetryableWriteError"
 
 
 class _ProgressSaver:
-    """Stores what a command has done before each pause, which will commit it; lists by what each turn adds to them."""
+    """Stores a command's progress before each pause, which commits it. Of lists, each turn stores its additions."""
 
     __slots__ = ("_context", "_lengths", "_named", "_next", "_number", "_pieces", "_session")
 
     def __init__(self, context: CommandContext, session: bytes, number: Int64, named: dict[str, Any]) -> None:
-        """`named`: the session's `lsid`, where its key is not its id."""
+        """`named`: the session's `lsid`, if its key is not its id; otherwise empty."""
         self._named = named
         progress = context.progress or {}
         self._context = context
@@ -172,7 +172,7 @@ class _ProgressSaver:
         self._lengths = {name: len(value) for name, value in progress.items() if type(value) is list}
 
     def save(self) -> None:
-        """Store what the turn has done, if it has ended a statement."""
+        """Store the progress of this turn, if it has finished a statement."""
         progress, txn = self._context.progress, self._context.txn
         if progress is None or progress["next"] <= self._next:
             return
@@ -188,14 +188,14 @@ class _ProgressSaver:
         _put(txn, self._session, self._number, {"progress": rest | {"pieces": self._pieces}, **self._named})
 
     def forget(self) -> None:
-        """The command has ended: its reply is stored instead."""
+        """Delete the stored pieces, because the command has ended and its reply is stored instead."""
         txn = self._context.txn
         for piece in range(self._pieces):
             txn.kv.delete(_piece_key(self._session, piece), db=txn.tables["sessions"])
 
 
 def _load_progress(txn: WriteTransaction, session: bytes, progress: dict[str, Any]) -> dict[str, Any]:
-    """The progress of a command that was cut short, its lists put together. Raises 217 if some of it has expired."""
+    """Return the progress of an interrupted command, with complete lists. Raise 217 if a piece has expired."""
     for piece in range(progress.get("pieces", 0)):
         stored = txn.kv.get(_piece_key(session, piece), db=txn.tables["sessions"])
         if stored is None:
@@ -215,8 +215,8 @@ def _put(txn: WriteTransaction, session: bytes, number: Int64, fields: dict[str,
 
 
 def put_reply(txn: WriteTransaction, session: bytes, number: int, elements: bytes, named: bytes = b"") -> None:
-    """Store the reply of a retryable write: as `_put` of `{"reply": elements}` and the raw elements `named`, put
-    together from slices."""
+    """Store the reply of a retryable write. The record equals that of `_put` with `{"reply": elements}` and the raw
+    elements `named`, but is assembled from bytes for speed."""
     pieces = (
         _INT32(len(elements) + len(named) + _RECORD_BYTES), _TXN_NUMBER, _INT64(number), _REPLY,
         _INT32(len(elements)), b"\x00", elements, named, _USED_AT, _INT64(txn.wall_ms), b"\x00",
@@ -234,9 +234,9 @@ _RECORD_BYTES: Final = 4 + len(_TXN_NUMBER) + 8 + len(_REPLY) + 4 + 1 + len(_USE
 
 
 def interrupted_labels(request: Request) -> list[str] | None:
-    """The labels of a write that has failed after it committed some of its statements; None: those of its error.
+    """Return the labels of a write that failed after it committed some statements; None: the error's own labels.
 
-    A retryable write that is sent again continues after them.
+    If a retryable write is sent again, it continues after the committed statements.
     """
     body = request.body
     is_retryable = "txnNumber" in body and "autocommit" not in body and request.name in RETRYABLE_NAMES
@@ -244,7 +244,7 @@ def interrupted_labels(request: Request) -> list[str] | None:
 
 
 def labels_of(engine: Engine, request: Request, error: AnsweredError) -> list[str]:
-    """The error labels that show a driver what it may retry: the write, the transaction, the stream."""
+    """Return the error labels that tell a driver what it may retry: the write, the transaction or the stream."""
     code = error.code
     if code in HISTORY_CODES:
         return ["NonResumableChangeStreamError"]
@@ -280,7 +280,7 @@ def _reads_a_change_stream(engine: Engine, request: Request) -> bool:
 
 
 def retryable_of(context: CommandContext, request: Request) -> RetryableWrite | None:
-    """The fields of the session for the entries of a retryable write."""
+    """Return the session fields for the oplog entries of a retryable write; None for any other write."""
     number = request.body.get("txnNumber")
     if number is None or "autocommit" in request.body:
         return None
@@ -292,7 +292,7 @@ def retryable_of(context: CommandContext, request: Request) -> RetryableWrite | 
 
 
 def progress_of(context: CommandContext, **fields: Any) -> dict[str, Any]:
-    """The progress of a command of many statements: that of the interrupted command, or a new one.
+    """Return the progress of a command of many statements: from the interrupted run, or new.
 
     The command sets `next` after each statement, and `previous` for a retryable write; `fields` are its own.
     """
@@ -302,7 +302,7 @@ def progress_of(context: CommandContext, **fields: Any) -> dict[str, Any]:
 
 
 def statement_done(progress: dict[str, Any], index: int, retryable: RetryableWrite | None) -> None:
-    """The statement of this number is done, and what it did is in the transaction; nothing pauses in between."""
+    """Note that the statement with this index is done. Its changes are in the transaction, with no pause since."""
     progress["next"] = index + 1
     if retryable is not None:
         progress["previous"] = Int64(retryable.previous)

@@ -1,4 +1,4 @@
-"""The server as commands describe it to clients: versions, addresses, the topology; the engine provides it."""
+"""The server as commands describe it to clients: versions, addresses and the topology. The engine provides it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.memory_budget import Memory
 
 
 def first_history_id(options: ServerOptions) -> bytes:
-    """Return the id of the history in a directory of a version that stored none: derived, so that it stays the same."""
+    """Return the history id for a data directory whose version stored none. It is derived, so that it never changes."""
     return sha256(f"{options.replica_set}\0{options.dbpath.absolute()}".encode())[:12]
 
 
@@ -26,7 +26,7 @@ class ServerInfo(Protocol):
 
     options: ServerOptions
     process_id: ObjectId
-    """New at each start, so that drivers recognize a restarted server (`topologyVersion.processId`)."""
+    """`topologyVersion.processId`, new at each start, so that drivers recognize a restarted server."""
     started_ms: int
     """Wall-clock milliseconds at the start."""
     parameters: dict[str, Any]
@@ -34,13 +34,13 @@ class ServerInfo(Protocol):
     metrics: dict[str, int]
     """Counters since the start by dotted name: `commands.find.total`, `document.inserted`, `network.bytesIn`."""
     memory: Memory
-    """The memory of the process: its budget, and what counts."""
+    """The memory accounts of the process and their budget."""
     shell: Shell
-    """The server of sockets around it."""
+    """The server around the engine."""
     cursors: Any
     """The open cursors of all clients."""
     primacy: Any
-    """Whether this is the primary: its `Primacy`."""
+    """The `Primacy`: whether this is the primary."""
     connections_open: int
     connections_created: int
 
@@ -53,14 +53,14 @@ class ServerInfo(Protocol):
         """All commands, by name and by alias."""
 
     def end_sessions(self, sessions: list[bytes] | None) -> None:
-        """Abort the transactions and close the cursors of these sessions (their 16 bytes); None: of all."""
+        """Abort the transactions and close the cursors of these sessions, given by 16 bytes; None: of all sessions."""
 
     def last_write(self) -> tuple[Timestamp, int]:
-        """Cluster time and wall-clock milliseconds of the last committed entry."""
+        """Return the cluster time and wall-clock milliseconds of the last committed entry."""
 
 
 def op_time(timestamp: Timestamp) -> dict[str, Any]:
-    """A replica set's optime: the timestamp and the term, which is always 1 in a set of one."""
+    """Return a replica set's optime: the timestamp and the term, which is always 1 in a set of one."""
     return {"ts": timestamp, "t": Int64(1)}
 
 
@@ -72,7 +72,7 @@ FEATURE_VERSION: Final = f"{MONGODB_VERSION[0]}.{MONGODB_VERSION[1]}"
 
 @cache
 def headrace_version() -> str:
-    """The installed version of Headrace; `unknown` when it runs without being installed."""
+    """Return the installed version of Headrace; `unknown` if it is not installed."""
     from importlib.metadata import PackageNotFoundError, version  # slow to import, and not needed to open a server
 
     try:
@@ -86,15 +86,15 @@ _COUNTER_IN_A_SET: Final = 6
 
 
 ELECTION_ID: Final = ObjectId("7fffffff0000000000000001")
-"""As mongod makes it in term 1."""
+"""The election id that mongod makes in term 1."""
 
 
 def topology_version(engine: Any) -> dict[str, Any]:
-    """hello's `topologyVersion`. Its counter changes when the server steps down, and when it is the primary again."""
+    """Return hello's `topologyVersion`. Its counter grows when the server steps down, and when it is primary again."""
     first = _COUNTER_IN_A_SET if engine.options.oplog else 0
     return {"processId": engine.process_id, "counter": Int64(first + engine.primacy.change_count)}
 
 
 def host_of(engine: ServerInfo, client: ClientInfo) -> str:
-    """The `host:port` that hello answers: that of `--advertise`, or the address that the client connected to."""
+    """Return the `host:port` for hello: from `--advertise`, or the address that the client connected to."""
     return engine.options.advertised_host or client.local_host

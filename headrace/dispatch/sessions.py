@@ -1,6 +1,7 @@
 """Logical sessions: the id of a request's `lsid`, the `lsid` of oplog entries, and the commands that hold a session.
 
-A session runs one command at a time. One that pauses has checked out its session; the next waits until it ends.
+A session runs one command at a time. A command that pauses has checked out its session, and the session's next command
+waits until it ends.
 Source: MongoDB's session checkout.
 """
 
@@ -28,7 +29,7 @@ NO_USER: Final = bytes.fromhex("e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934c
 
 
 def raw_lsid(identity: bytes) -> bytes:
-    """The raw `lsid` of the oplog entries of a session without a user."""
+    """Return the raw `lsid` for the oplog entries of a session without a user."""
     return b"".join((_RAW_HEAD, identity, _RAW_END))
 
 
@@ -36,11 +37,11 @@ class ClientSession(NamedTuple):
     """The session of a connection's last command that had one."""
 
     lsid: dict[str, Any]
-    """As the client sent it."""
+    """The `lsid` as the client sent it."""
     key: bytes
-    """The 16 bytes that name it."""
+    """The 16 bytes that identify the session; see `session_id`."""
     raw: bytes
-    """The `lsid` of its oplog entries."""
+    """The raw `lsid` of the session's oplog entries."""
 
 
 _RAW: Final = encode({"id": Binary(bytes(16), 4), "uid": NO_USER})
@@ -48,7 +49,7 @@ _RAW_HEAD, _RAW_END = _RAW[:13], _RAW[29:]
 
 
 def session_of(request: Request) -> ClientSession | None:
-    """The request's session; raises 14 if there is an `lsid.id` that is no UUID."""
+    """Return the request's session; None without `lsid`. Raise 14 if `lsid.id` is no UUID."""
     lsid = request.body.get("lsid")
     if lsid is None:
         return None
@@ -73,45 +74,45 @@ def session_of(request: Request) -> ClientSession | None:
 
 
 def session_id(request: Request) -> bytes | None:
-    """The 16 bytes that name the request's session; raises 14 if there is an `lsid.id` that is no UUID.
+    """Return the 16 bytes that identify the request's session. Raise 14 if `lsid.id` is no UUID.
 
-    They are those of `lsid.id`, or on a server with authorization made of it and the user.
+    They are the bytes of `lsid.id`, or a digest of `lsid.id` and the user on a server with authorization.
     """
     session = session_of(request)
     return None if session is None else session.key
 
 
 def session_key(identity: bytes, uid: bytes) -> bytes:
-    """The 16 bytes under which a user's session is known: another user's of the same id is another session."""
+    """Return the 16 bytes that identify a user's session. The same id of another user is another session."""
     from hashlib import blake2b  # late, as in `hashing`
 
     return blake2b(identity, key=uid, digest_size=16).digest()
 
 
 def user_digest(name: UserName) -> bytes:
-    """`lsid.uid` of a user's sessions, as MongoDB computes it."""
+    """Return `lsid.uid` of a user's sessions, as MongoDB computes it."""
     return sha256(name.text.encode())
 
 
 def lsid_of(request: Request) -> dict[str, Any]:
-    """The `lsid` as others see it: the session's id and its user."""
+    """Return the `lsid` for oplog entries and other clients: the session's id and its user's digest."""
     uid = request.client.uid
     return {"id": request.body["lsid"]["id"], "uid": NO_USER if uid is None else uid}
 
 
 def owner_of(context: CommandContext, request: Request) -> CursorOwner | None:
-    """The owner of the cursor that a request opens; None on a server without authorization."""
+    """Return the owner of the cursor that a request opens; None on a server without authorization."""
     engine = context.engine
     return engine.access.owner(request) if engine.authorizes or request.client.is_program else None
 
 
 def checked_out_key(session: bytes) -> str:
-    """The wake-up key of the requests that wait for a session."""
+    """Return the wake-up key of the requests that wait for a session."""
     return f"\x00session {session.hex()}"
 
 
 def until_returned(engine: Engine, session: bytes) -> Wait | None:
-    """Return the `Wait` for a session whose command has paused; None if none of its commands runs."""
+    """Return the `Wait` for a session whose command has paused; None if no command of the session is paused."""
     if session not in engine.checked_out:
         return None
     return Wait(limits.AWAIT_MS_MAX, checked_out_key(session), over=lambda: session not in engine.checked_out)

@@ -1,4 +1,4 @@
-"""The shell around an engine: connections that can be interrupted, waiting requests, an end, a log."""
+"""The shell around an engine: interruptible connections, waiting requests, shutdown, the log."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from headrace.running_command import RunningCommand, Work
 
 
 class Shell(Protocol):
-    """The server of sockets as its engine sees it; `NoShell` where commands are driven by calling functions."""
+    """The socket server as its engine sees it. `NoShell` stands in if commands run by function calls only."""
 
     @property
     def shut_down(self) -> Callable[[], None] | None:
-        """Ends the server cleanly, once the answer is out; None where the process that it is in decides."""
+        """A function that ends the server cleanly once the answer is sent; None if the embedding process decides."""
 
     @property
     def log_lines(self) -> Sequence[str]:
@@ -22,17 +22,17 @@ class Shell(Protocol):
 
     @property
     def startup_warnings(self) -> Sequence[str]:
-        """The warnings of the start."""
+        """The warnings at the server's start."""
 
     @property
     def certificate(self) -> tuple[str, float] | None:
-        """The subject of the server's TLS certificate, and when it expires, in seconds since 1970; None without TLS."""
+        """The subject of the server's TLS certificate and its expiry in seconds since 1970; None without TLS."""
 
     def rotate_certificates(self, message: str | None = None) -> None:
-        """Read the TLS certificates again, for connections to come; `message` goes into the log. Raises 140."""
+        """Read the TLS certificates again, for new connections. Log `message`. Raise 140."""
 
     def rotate_logs(self, log: str | None = None, client: ClientInfo | None = None) -> None:
-        """Begin new files of the log `server` or `audit`; None: of both. No effect on a log without a file. Raises 37.
+        """Begin a new file of the log `server` or `audit`; None: of both. A log without a file is unchanged. Raise 37.
 
         `client`: the client that requests it; None: a signal."""
 
@@ -40,32 +40,32 @@ class Shell(Protocol):
         """Note that a client has introduced itself in its first hello."""
 
     def has_paused(self, request: Request, turn: RunningCommand) -> None:
-        """A command has ended that has paused, so that it took longer than one turn."""
+        """Note the end of a command that has paused, and so took longer than one turn."""
 
     def profiled(self, namespace: str, document: bytes | None) -> None:
         """Store a document of the profiler after the command; None: create the collection if it is missing."""
 
     def slow(self, request: Request, duration_ms: float, work: Work | None, answer: Any) -> None:
-        """A command has taken long, without a pause."""
+        """Note a slow command that has not paused."""
 
     def waiting_requests(self) -> Sequence[Request]:
-        """The requests that returned a `Wait`, and were not answered yet."""
+        """Return the requests that returned a `Wait` and have no answer yet."""
 
     def interrupt(self, connection_id: int) -> None:
-        """End what a connection waits for, with error 11601."""
+        """End the wait of a connection's request with error 11601."""
 
     def has_reader(self) -> bool:
-        """Whether a reader process takes a long read now."""
+        """Whether a reader process can take a long read now."""
 
     def wake(self, key: str) -> None:
-        """Run again what waits for `key`: a transaction that ended, a commit that is settled."""
+        """Run again the requests that wait for `key`, such as the end of a transaction or a settled commit."""
 
     def cursor_killed(self, cursor: Any) -> None:
-        """Run again the getMore that waits for this cursor, if there is one."""
+        """Run again the getMore that waits for this cursor, if any."""
 
 
 class NoShell:
-    """No connections, no log, no process to end: each call has no effect."""
+    """A shell without connections, log or process: each call has no effect."""
 
     shut_down: Callable[[], None] | None = None
     log_lines: Sequence[str] = ()

@@ -1,11 +1,9 @@
 """Reads at one cluster time outside transactions: read concern `snapshot`, with or without `atClusterTime`.
 
-A read without a time is answered with that of the last commit. The state of that moment is held, so that later reads
-can name the time. It is released when no client has read at it for `transactionLifetimeLimitSeconds`, or when there are
-too many; reads at it, and at older times, are then error 246 (SnapshotUnavailable). Until the next write, every time
-since the last change is available.
-
-Limits: it does not block writers, and does not cover what has been dropped or changed since.
+A read without a time is answered at the time of the last commit. The state of that commit is held, so that later reads
+can name the time. The state is released when no client has read it for `transactionLifetimeLimitSeconds`, or when too
+many are held. Reads at its time, or at older times, are then error 246 (SnapshotUnavailable). Until the next write,
+every time since the last change is available. A held state never blocks writers.
 """
 
 from __future__ import annotations
@@ -36,14 +34,14 @@ class HeldSnapshot(HeldState):
         self.position = position
         self.has_ended = False
         self.read_ms = now_ms
-        """When a command last read at it, on the monotonic clock."""
+        """The monotonic time of the last read at this snapshot."""
 
     def view(self, store: Store) -> View:
         """Return a view of the state."""
         return View(store, self.kv, self.state)
 
     def close(self) -> None:
-        """Release the state; cursors that read it end with 246."""
+        """Release the state. Cursors that read it end with error 246."""
         self.has_ended = True
         super().close()
 
@@ -65,7 +63,7 @@ class Snapshots:
                 return
 
     def get(self, position: int | None, now_ms: float) -> HeldSnapshot:
-        """Return the snapshot at a position; None: at the last commit. Raises 246."""
+        """Return the snapshot at a position; None: at the last commit. Raise 246 if it is unavailable."""
         store = self._store
         position = store.last_position if position is None else position
         held = self._held.get(position)
@@ -93,7 +91,7 @@ class Snapshots:
 
 
 def at(command: Command, position: int | None) -> Run:
-    """The command's `run` at the snapshot of a position, or of the last commit (None)."""
+    """Return the command's `run` at the snapshot of a position, or of the last commit (None)."""
 
     def run(context: CommandContext, request: Request) -> Reply:
         snapshot = context.engine.snapshots.get(position, context.clock.monotonic_ms())
@@ -104,7 +102,7 @@ def at(command: Command, position: int | None) -> Run:
 
 
 def _with_cluster_time(answer: Reply, position: int) -> Reply:
-    """The answer with `atClusterTime`: in the cursor, or in the reply where there is no cursor."""
+    """Return the answer with `atClusterTime`, inside the cursor if there is one."""
     if type(answer) is dict:
         return {**answer, "atClusterTime": to_timestamp(position)}
     if type(answer) is not bytes:

@@ -25,7 +25,7 @@ ALLOWED: Final = frozenset({
 })  # fmt: skip
 ENDS: Final = frozenset({"abortTransaction", "commitTransaction"})
 OF_ADMIN: Final = ENDS | {"bulkWrite", "getMore", "killCursors"}
-"""These may be sent to an internal database: getMore, for the results of a bulkWrite."""
+"""The commands that may run on an internal database; getMore, for the results of a bulkWrite."""
 WRITES: Final = frozenset({"delete", "findAndModify", "insert", "update"})
 NOT_FIRST: Final = frozenset({"abortTransaction", "commitTransaction", "getMore", "killCursors"})
 READ_CONCERNS: Final = frozenset({"local", "majority", "snapshot"})
@@ -40,7 +40,7 @@ _COUNT: Final = (
 
 
 def check_options(command: Command, request: Request) -> None:
-    """Check a request with `autocommit` as far as is possible before its session is looked at."""
+    """Check the parts of a request with `autocommit` that do not depend on its session. Raise 72 or 263."""
     _check_session(request.body)
     name = command.name
     if name not in ALLOWED:
@@ -69,7 +69,7 @@ def _check_session(body: dict[str, Any]) -> None:
 
 
 def check_read_concern(body: dict[str, Any], last_position: int) -> None:
-    """The `readConcern` of a transaction's first statement. A snapshot is always that of the last commit."""
+    """Check the `readConcern` of a transaction's first statement. The snapshot must be at the last commit."""
     concern = READ_CONCERN.of(body)
     level = concern.get("level")
     if level is not None and level not in READ_CONCERNS:
@@ -88,7 +88,7 @@ def check_read_concern(body: dict[str, Any], last_position: int) -> None:
 
 
 def check_statement(context: CommandContext, command: Command, request: Request) -> None:
-    """Check the command and its collection; raises 263, and aborts."""
+    """Check the command and its collections. Raise 263 or 51071, which abort the transaction."""
     body = request.body
     if command.name == "aggregate":
         _check_stages(body.get("pipeline"))
@@ -107,7 +107,7 @@ def check_statement(context: CommandContext, command: Command, request: Request)
 
 
 def _target_namespaces(command: Command, request: Request) -> list[str]:
-    """The collections a statement writes to."""
+    """Return the collections that a statement writes to."""
     if command.name == "bulkWrite":
         namespaces = namespaces_of(request)
         for database in {namespace.partition(".")[0] for namespace in namespaces} & INTERNAL_DATABASES:
@@ -129,7 +129,7 @@ def _check_stages(pipeline: Any) -> None:
 
 
 def check_cursor(context: CommandContext, cursor_id: int) -> None:
-    """A cursor belongs to the transaction that opened it, or to none. Raises 50739, 50740, 50741."""
+    """Check that a getMore runs in the transaction that opened its cursor, if any. Raise 50739, 50740 or 50741."""
     inside = context.transaction
     owner = next((item for item in context.store.transactions.open.values() if cursor_id in item.cursors), None)
     if owner is inside:
@@ -143,7 +143,7 @@ def check_cursor(context: CommandContext, cursor_id: int) -> None:
 
 
 def check_new_indexes(context: CommandContext, collection: Collection) -> None:
-    """Indexes may be added inside a transaction to a collection that it has made itself, while that is empty."""
+    """Raise 263 inside a transaction, unless it has created the collection itself and the collection is empty."""
     transaction = context.transaction
     if transaction is None:
         return

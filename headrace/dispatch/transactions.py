@@ -1,11 +1,11 @@
-"""Multi-document transactions: which statements belong to which, how one begins, commits, aborts.
+"""Multi-document transactions: how each begins, continues, commits and aborts.
 
     {insert: ..., lsid, txnNumber: 1, autocommit: false, startTransaction: true}      begins
     {update: ..., lsid, txnNumber: 1, autocommit: false}                              continues
     {commitTransaction: 1, lsid, txnNumber: 1, autocommit: false}                     is a write of the group commit
 
-Statements run like reads, on a `TransactionView`; any that fails aborts its transaction. A commit leaves its number
-in the `sessions` table, in the KV transaction that holds its writes, so that it may be sent again after a crash.
+Statements run like reads, on a `TransactionView`. A statement that fails aborts its transaction. A commit stores its
+number in the `sessions` table, in the KV transaction of its writes, so that a client may send it again after a crash.
 
 Source: MongoDB's transactions and the drivers' specification; codes and labels as recorded.
 """
@@ -37,13 +37,13 @@ NO_NUMBER: Final = -1
 
 
 def in_transaction(engine: Engine, command: Command, request: Request) -> Command:
-    """The command as it runs for a request that carries `autocommit` or `startTransaction`. Raises 72, 263, 20."""
+    """Return the command as it runs for a request with `autocommit` or `startTransaction`. Raise 72, 263 or 20."""
     check_options(command, request)
     if not engine.store.oplog_enabled:
         raise CommandError(20, "Transaction numbers are only allowed on a replica set member or mongos")
     if command.name in ENDS:
         return command
-    if command is not engine.commands.get(request.name):  # it was changed for this request: not to be shared
+    if command is not engine.commands.get(request.name):  # changed for this request: cannot be shared
         return replace(command, run=_statement(command), writes=False)
     statement = engine.statements.get(command.name)
     if statement is None:
@@ -76,7 +76,7 @@ def _statement(command: Command) -> Run:
 
 
 def _has_errors(command: Command, answer: Reply) -> bool:
-    """Whether a statement failed in part, which ends its transaction as well."""
+    """Whether a part of a statement failed, which also aborts its transaction."""
     if command.name == "bulkWrite":
         assert isinstance(answer, bytes)
         return bool(decode(document(answer, b"\x00"))["nErrors"])
@@ -87,14 +87,14 @@ def _has_errors(command: Command, answer: Reply) -> bool:
 
 
 def identity(request: Request) -> tuple[bytes, int]:
-    """(session, number) of a request; `check_options` has seen that they are there."""
+    """Return (session, number) of a request. `check_options` has checked that both are present."""
     session = session_id(request)
     assert session is not None
     return session, int(request.body["txnNumber"])
 
 
 def written_bytes(engine: Engine, request: Request) -> int:
-    """Bytes of what the transaction of a request has written; 0 where it has none."""
+    """Return the bytes that the request's transaction has written; 0 without a transaction."""
     try:
         session = session_id(request)
     except CommandError:
@@ -131,12 +131,12 @@ def _begin(context: CommandContext, request: Request) -> ClientTransaction | Wai
             117, "Only servers in a sharded cluster can start a new transaction at the active transaction number"
         )
     check_read_concern(request.body, engine.store.last_position)
-    if engine.store.writing is not None:  # which reads before it is on disk could not distinguish from what comes after
+    if engine.store.writing is not None:  # until it is on disk, a read cannot tell this commit from later ones
         transactions.awaited = True
         return Wait(limits.AWAIT_MS_MAX, SETTLED)
     before = transactions.open.get(session)
     if before is not None and not abort(engine, before):
-        return until_ended(before)  # its commit goes on
+        return until_ended(before)  # its commit is being written
     transaction = transactions.start(session, number, engine.clock.monotonic_ms())
     if request.client.uid is not None:
         transaction.lsid = lsid_of(request)
@@ -144,7 +144,7 @@ def _begin(context: CommandContext, request: Request) -> ClientTransaction | Wai
 
 
 def current(engine: Engine, view: View, session: bytes, number: int) -> ClientTransaction | None:
-    """The session's transaction of this number; None if it has ended and only its commit is on record. Raises 225,
+    """Return the session's transaction of this number; None if only the record of its commit is left. Raise 225 or
     251."""
     transactions = engine.store.transactions
     transaction = transactions.latest.get(session)
@@ -168,7 +168,7 @@ def current(engine: Engine, view: View, session: bytes, number: int) -> ClientTr
 
 
 def _active_number(view: View, latest: ClientTransaction | None, session: bytes) -> int:
-    """The highest number the session has used for a transaction or a retryable write."""
+    """Return the highest number that the session has used for a transaction or a retryable write."""
     used = _record(view, session).get("txnNumber", NO_NUMBER)
     return max(int(used), NO_NUMBER if latest is None else latest.number)
 
@@ -185,22 +185,22 @@ def _too_old(number: int, active: int) -> CommandError:
 
 
 def committed(number: int) -> CommandError:
-    """The error of a statement after its transaction's commit: 256."""
+    """Return the error for a statement after its transaction's commit: 256."""
     return CommandError(256, f"Transaction {number} has been committed.")
 
 
 def until_ended(transaction: ClientTransaction) -> Wait:
-    """Wait for the end of a transaction whose commit is being written."""
+    """Return the `Wait` for the end of a transaction whose commit is being written."""
     return Wait(limits.AWAIT_MS_MAX, transaction.key, over=transaction.over)
 
 
 def abort(engine: Engine, transaction: ClientTransaction) -> bool:
-    """Abort a transaction; False if its commit is being written, or it has ended."""
+    """Abort a transaction. Return False if its commit is being written or it has ended."""
     return engine.store.transactions.abort(transaction, engine.clock.monotonic_ms())
 
 
 def abort_of_sessions(engine: Engine, sessions: list[bytes] | None) -> None:
-    """Abort what the ended sessions have open; None: what any has."""
+    """Abort the open transactions of ended sessions; None: of all sessions."""
     transactions = engine.store.transactions
     for session in list(transactions.open) if sessions is None else sessions:
         if session in transactions.open:
@@ -208,7 +208,7 @@ def abort_of_sessions(engine: Engine, sessions: list[bytes] | None) -> None:
 
 
 def retire(engine: Engine, now_ms: float) -> None:
-    """Abort what is open for longer than transactionLifetimeLimitSeconds, forget sessions that have long been quiet."""
+    """Abort transactions and release snapshots older than transactionLifetimeLimitSeconds. Forget idle sessions."""
     transactions = engine.store.transactions
     lifetime_ms = engine.parameters["transactionLifetimeLimitSeconds"] * 1000
     if transactions.open:

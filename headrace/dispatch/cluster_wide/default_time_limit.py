@@ -1,4 +1,4 @@
-"""`defaultMaxTimeMS`: the time limit of reads that name none. It is a cluster parameter, 0 for no limit.
+"""`defaultMaxTimeMS`, a cluster parameter: the time limit of reads without `maxTimeMS`; 0: no limit.
 
 Source: MongoDB's manual, `defaultMaxTimeMS`. Reads within a transaction, the commands of a user with
 `bypassDefaultMaxTimeMS`, and cursors that wait for data have no default limit.
@@ -21,7 +21,7 @@ _BYPASS: Final = frozenset({"bypassDefaultMaxTimeMS"})
 
 
 def apply_default(engine: Engine, command: Command, request: Request) -> None:
-    """Give a read the default time limit, where there is one and the request names none."""
+    """Give a read the default time limit, if any, unless the request has its own."""
     limit_ms = engine.store.cluster_parameters.get(PARAMETER, {}).get("readOperations", 0)
     body = request.body
     if not limit_ms or command.name not in _READS or body.get("maxTimeMS") is not None or "autocommit" in body:
@@ -36,6 +36,6 @@ def apply_default(engine: Engine, command: Command, request: Request) -> None:
 
 
 def _is_exempt(pipeline: Any) -> bool:
-    """Whether a pipeline writes, or is a change stream's, which waits for ever."""
+    """Whether a pipeline writes or opens a change stream, which may wait for ever."""
     stages = [stage for stage in pipeline if type(stage) is dict] if type(pipeline) is list else []
     return any("$changeStream" in stage or "$merge" in stage or "$out" in stage for stage in stages)

@@ -1,9 +1,9 @@
 """Query settings, made by `setQuerySettings` for the commands of one shape. They are stored with the cluster parameters
-and outlive the server.
+and survive a restart.
 
     reject          a find, distinct or aggregate of the shape is error 411; explain shows its plan
     indexHints      the indexes that the planner may choose from, by collection; a hint in the command is ignored
-    queryFramework  stored and shown: there is one engine
+    queryFramework  stored and shown without effect: there is one engine
     comment         stored and shown
 
 Source: MongoDB's manual on `setQuerySettings`.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from headrace.store.store import Store
 
 PARAMETER: Final = "querySettings"
-"""The name under which they are stored, as in MongoDB; no client reads it with getClusterParameter."""
+"""The name under which the settings are stored, as in MongoDB. getClusterParameter does not show it."""
 TAKEN_BY: Final = frozenset({"aggregate", "distinct", "find"})
 _EXEMPT: Final = frozenset({
     "$changeStream", "$collStats", "$currentOp", "$indexStats", "$listLocalSessions", "$listSessions",
@@ -39,13 +39,13 @@ _EXEMPT: Final = frozenset({
 
 
 def stored_settings(store: Store) -> list[dict[str, Any]]:
-    """All settings: `queryShapeHash`, `settings` and, where it is known, `representativeQuery` of each."""
+    """Return all settings, each with `queryShapeHash`, `settings` and, if known, `representativeQuery`."""
     stored: list[dict[str, Any]] = store.cluster_parameters.get(PARAMETER, {}).get("settingsArray", [])
     return stored
 
 
 def settings_of(store: Store, name: str, database: str, body: dict[str, Any]) -> dict[str, Any] | None:
-    """The settings that apply to a command; None: there are none."""
+    """Return the settings that apply to a command, or None."""
     stored = stored_settings(store)
     if not stored or name not in TAKEN_BY or database in INTERNAL_DATABASES or _is_exempt(name, body):
         return None
@@ -62,7 +62,7 @@ def _is_exempt(name: str, body: dict[str, Any]) -> bool:
 
 @contextmanager
 def applied(settings: dict[str, Any] | None) -> Iterator[None]:
-    """Let the planner choose from the indexes that the settings allow, for the running command."""
+    """Limit the planner to the indexes that the settings allow, for the running command."""
     command = running_command()
     if command is None or not settings or "indexHints" not in settings:
         yield
@@ -77,7 +77,7 @@ def applied(settings: dict[str, Any] | None) -> Iterator[None]:
 
 
 def with_settings(engine: Engine, command: Command, request: Request) -> Command:
-    """The command as the settings of its shape want it. Raises 411 where they refuse it."""
+    """Return the command with the settings of its shape applied. Raise 411 if they reject it."""
     settings = settings_of(engine.store, command.name, request.db, request.body)
     if settings is None:
         return command

@@ -1,8 +1,8 @@
 """Blocks of writes: the lock of `fsync`, and the block of `setUserWriteBlockMode`.
 
-    fsync lock    counted, in memory; a write waits until it is gone, and so do the server's own: no file changes
-    user block    stored with the cluster parameters, under a reason; a write of a user is refused (371), unless it is
-                  in `admin`, `config` or `local`, or the user has `bypassWriteBlockingMode`
+    fsync lock    counted, in memory; all writes wait until it is gone, also the server's own, so no file changes
+    user block    stored with the cluster parameters, with a reason; a user's write is refused (371), except in
+                  `admin`, `config` and `local`, and except for a user with `bypassWriteBlockingMode`
 
 Source: MongoDB's manual on both commands.
 """
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from headrace.dispatch.engine import Engine
 
 BLOCK: Final = "userWriteBlock"
-"""The name under which the block is stored; it is no parameter of clients."""
+"""The name under which the block is stored. It is not a parameter that clients see."""
 _STATEMENTS: Final = {"bulkWrite": "ops", "delete": "deletes", "insert": "documents", "update": "updates"}
-"""The commands that answer a refused write as the error of a statement, and the field with their statements."""
+"""The commands that report a refused write as an error of each statement, and the field with their statements."""
 _BLOCKED: Final = frozenset({
     *_STATEMENTS, "aggregate", "applyOps", "cloneCollectionAsCapped", "collMod", "convertToCapped", "create",
     "createIndexes", "drop", "dropDatabase", "dropIndexes", "findAndModify", "renameCollection",
@@ -39,12 +39,12 @@ _ERROR: Final = (371, "User writes blocked")
 
 
 class WriteLock:
-    """The lock of `fsync`: how often it was taken, and by which request last."""
+    """The lock of `fsync`: how often it was taken, and the last request that took it."""
 
     __slots__ = ("_last", "_wake", "count")
 
     key: Final = "\0fsync"
-    """The key that writes wait for: no namespace begins with a zero byte."""
+    """The wait key of writes. No namespace begins with a zero byte."""
 
     def __init__(self, wake: Callable[[str], None]) -> None:
         self.count = 0
@@ -56,14 +56,14 @@ class WriteLock:
         return not self.count
 
     def take(self, request: Request) -> int:
-        """Lock once more, and return the count. A request that is run again, because its group failed, counts once."""
+        """Lock once more and return the count. A request that runs again after its group commit failed counts once."""
         if request is not self._last:
             self.count += 1
             self._last = request
         return self.count
 
     def release(self) -> int:
-        """Unlock once, and return the count; at 0 the writes go on. Raises 20 where it is not locked."""
+        """Unlock once and return the count. At 0, wake the waiting writes. Raise 20 if not locked."""
         if not self.count:
             raise CommandError(20, "fsyncUnlock called when not locked")
         self.count -= 1
@@ -73,7 +73,7 @@ class WriteLock:
         return self.count
 
     def wait(self, command: Command, request: Request) -> Wait | None:
-        """How long a write must wait; None: it may run. Raises 50 when its time is up."""
+        """Return the `Wait` of a write; None: the write may run. Raise 50 when its time is up."""
         if not self.count or command.name == "fsync":
             return None
         if request.time_is_up:
@@ -82,7 +82,7 @@ class WriteLock:
 
 
 def unless_blocked(engine: Engine, command: Command, request: Request) -> Command:
-    """The command, or one that answers that the writes of users are blocked. Raises 371 where that is no reply."""
+    """Return the command, or one that reports each statement as blocked. Raise 371 if the command has no such reply."""
     if not engine.store.cluster_parameters.get(BLOCK) or command.name not in _BLOCKED:
         return command
     writes = command.writes if isinstance(command.writes, bool) else command.writes(request)
@@ -95,7 +95,7 @@ def unless_blocked(engine: Engine, command: Command, request: Request) -> Comman
 
 
 def _databases(request: Request) -> set[str]:
-    """The databases that a write may change; of `applyOps` any."""
+    """Return the databases that a write may change; `{""}` for `applyOps`, which may change any."""
     body = request.body
     if request.name == "renameCollection":
         names = [body[request.name], body.get("to")]
@@ -118,7 +118,7 @@ def _may_bypass(engine: Engine, request: Request) -> bool:
 
 
 def _refused(field: str) -> Callable[[CommandContext, Request], dict[str, Any]]:
-    """A run that answers with the error of each statement; of the first one where they are ordered."""
+    """Return a `run` that answers with an error for each statement; only for the first if the write is ordered."""
 
     def run(context: CommandContext, request: Request) -> dict[str, Any]:
         body = request.body

@@ -1,1 +1,1 @@
-"""`readConcern` and `writeConcern`: checked, waited for, and the errors of those that one member cannot satisfy."""
+"""`readConcern` and `writeConcern`: their checks and waits, and the errors of those that one member cannot satisfy."""

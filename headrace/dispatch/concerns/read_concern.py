@@ -1,8 +1,8 @@
-"""The `readConcern` of a command outside transactions: checked, waited for, and applied where it is `snapshot`.
+"""The `readConcern` of a command outside transactions: its checks, its wait, and the level `snapshot`.
 
-One member sees every commit, so that all levels but `snapshot` mean the same; but a level, or a time, that MongoDB
-would refuse is refused. `afterClusterTime` waits for a commit at that time or later: a quiet oplog has one every ten
-seconds. A time ahead of the clock is refused.
+One member sees every commit, so all levels except `snapshot` mean the same. A level or a time that MongoDB refuses is
+refused here as well. `afterClusterTime` waits for a commit at that time or later; an idle server writes a no-op to the
+oplog every ten seconds. A time ahead of the clock is refused.
 
 Source: MongoDB's read concerns; the drivers' specification of causal consistency.
 """
@@ -34,16 +34,16 @@ TAKEN_BY: Final[dict[str, frozenset[str]]] = {
     "majority": _READS,
     "snapshot": frozenset({"aggregate", "distinct", "explain", "find", "getMore"}),
 }
-"""The commands that take a level; any other level is taken by all."""
+"""The commands that accept a level. All commands accept any other level."""
 REFUSED_STAGES: Final[dict[str, frozenset[str]]] = {
     "linearizable": frozenset({"$merge", "$out"}),
     "snapshot": frozenset({"$collStats", "$currentOp", "$indexStats", "$listLocalSessions", "$merge", "$out"}),
 }
-"""The stages that cannot run at a level; `$changeStream`, which runs at one only, checks that itself."""
+"""The stages that cannot run at a level. `$changeStream` runs at one level only and checks this itself."""
 
 
 def apply_read_concern(engine: Engine, command: Command, request: Request) -> Command:
-    """The command as it runs at the request's read concern. Raises 9, 72, 123."""
+    """Return the command as it runs at the request's read concern. Raise 9, 72 or 123."""
     concern = READ_CONCERN.of(request.body)
     _check(command, request, concern)
     at, after = _time(concern, "atClusterTime"), _time(concern, "afterClusterTime")
@@ -90,7 +90,7 @@ def _check(command: Command, request: Request, concern: dict[str, Any]) -> None:
 
 
 def _time(concern: dict[str, Any], field: str) -> int | None:
-    """A position from a Timestamp."""
+    """Return the Timestamp in a field as a position; None if absent."""
     value: Timestamp | None = concern.get(field)
     if value is None:
         return None
@@ -100,7 +100,7 @@ def _time(concern: dict[str, Any], field: str) -> int | None:
 
 
 def _check_time(engine: Engine, field: str, wanted: int) -> None:
-    """Raise 72 for a time ahead of the clock. One that a server handed out before a crash is waited for."""
+    """Raise 72 for a time ahead of the clock. A slightly later time may come from before a crash, so it is allowed."""
     last = engine.store.last_position
     if wanted <= last or seconds(wanted) <= engine.clock.now_ms() // 1000 + limits.CLOCK_SKEW_SECONDS_MAX:
         return
@@ -113,7 +113,7 @@ def _check_time(engine: Engine, field: str, wanted: int) -> None:
 
 
 def _once_there(run: Run, wanted: int) -> Run:
-    """`run` once something was committed at the time wanted, or later. Raises 50 where maxTimeMS is over before."""
+    """Return a `run` that first waits for a commit at the wanted time or later. Raise 50 if maxTimeMS ends before."""
 
     def run_then(context: CommandContext, request: Request) -> Reply:
         if context.store.last_position < wanted:

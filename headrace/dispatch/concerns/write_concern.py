@@ -1,4 +1,4 @@
-"""`writeConcern`: which commands take one, its fields, and the error of one that a set of one member cannot satisfy.
+"""`writeConcern`: the commands that take one, its fields, and the error if a set of one member cannot satisfy it.
 
 Source: MongoDB's write concerns; its codes. An empty document is the default write concern.
 """
@@ -24,10 +24,10 @@ TAKEN_BY: Final = frozenset({
     "setDefaultRWConcern", "setFeatureCompatibilityVersion", "update", "updateRole",
     "updateUser",
 })  # fmt: skip
-"""The commands that take a write concern: `aggregate` if it writes, and `explain` to refuse it itself."""
+"""The commands that take a write concern. `aggregate` takes one if it writes; `explain` refuses it itself."""
 DEFAULTS: Final = "ReadWriteConcernDefaults"
 """The name under which the defaults of `setDefaultRWConcern` are stored, as in MongoDB's `config.settings`."""
-_MEMBER_COUNT_MAX: Final = 50  # MongoDB's of a replica set
+_MEMBER_COUNT_MAX: Final = 50  # MongoDB's maximum for a replica set
 _TIMEOUT_MAX: Final = 2**31 - 1
 _SOURCES: Final = frozenset({
     "clientSupplied", "customDefault", "getLastErrorDefaults", "implicitDefault", "internalWriteDefault",
@@ -67,7 +67,7 @@ def _check_timeout(path: str, value: Any) -> None:
 
 
 def check_source(path: str, value: Any) -> None:
-    """Raise 2 for a `provenance` that is none."""
+    """Raise 2 for an unknown `provenance`."""
     if value not in _SOURCES:
         raise CommandError(2, f"Enumeration value '{value}' for field '{path}' is not a valid value.")
 
@@ -96,12 +96,12 @@ _NOT_TAKEN: Final = document("writeConcern", CONCERN, check=_refuse)
 
 
 def write_concern_of(command: str) -> Field[Any]:
-    """The declaration of the field for a command."""
+    """Return the declaration of `writeConcern` for a command."""
     return WRITE_CONCERN if command in TAKEN_BY else _NOT_TAKEN
 
 
 def shown(concern: dict[str, Any]) -> dict[str, Any]:
-    """A write concern as replies show it: its members, `j`, `wtimeout`."""
+    """Return a write concern as replies show it, with `w`, `j`, `wtimeout` and `fsync`."""
     members: Any = W.of(concern)
     if isinstance(members, _NUMBERS):
         members = to_long(members)
@@ -117,7 +117,7 @@ def shown(concern: dict[str, Any]) -> dict[str, Any]:
 
 
 def unsatisfied(concern: dict[str, Any], source: str = "clientSupplied") -> bytes:
-    """The raw `writeConcernError` element of a write that was done, but not on as many members as requested."""
+    """Return the raw `writeConcernError` element if one member cannot satisfy the write concern; otherwise empty."""
     wanted = concern.get("w", 1)
     if type(wanted) is str and wanted != "majority":
         code, message = 79, f"No write concern mode named '{wanted}' found in replica set configuration"

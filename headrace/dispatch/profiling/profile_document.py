@@ -1,4 +1,4 @@
-"""A command as a document of `system.profile`: what it was, what its answer says, and what its scans have examined."""
+"""A command as a document of `system.profile`: the request, counts from its answer, and counts from its scans."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _KINDS: Final = {
     "delete": "remove", "find": "query", "getMore": "getmore", "insert": "insert", "update": "update",
 }  # fmt: skip
-"""`op` of the commands that have one of their own; of all others it is `command`."""
+"""`op` by command. For all other commands it is `command`."""
 _CURSOR: Final = b"\x03cursor\x00"
 _STATEMENTS: Final = {"delete": "deletes", "update": "updates"}
 _IDS: Final = {"find": "filter", "findAndModify": "query"}
@@ -29,7 +29,7 @@ _SHOWN_STATEMENT: Final = {"delete": ("q", "limit"), "update": ("q", "u", "c", "
 def profile_document(
     engine: Engine, request: Request, duration_ms: float, answer: Any, pause_count: int
 ) -> dict[str, Any]:
-    """A command as `system.profile` has it. `answer`: its reply, a document or elements, or its error."""
+    """Return the document of a command for `system.profile`. `answer`: the reply (a dict or elements) or the error."""
     client = request.client
     document: dict[str, Any] = {
         "op": _KINDS.get(request.name, "command"), "ns": _namespace(request), "command": _command(request),
@@ -63,7 +63,7 @@ def profile_document(
 
 
 def answer_counts(name: str, answer: Any) -> dict[str, int]:
-    """The counts of a command's answer, as the log has them: `nreturned`, `ninserted`, `nMatched` and others."""
+    """Return the counts of a command's answer for the log: `nreturned`, `ninserted`, `nMatched` and others."""
     fields = _Counts(answer).fields(name)
     return {field: value for field, value in fields.items() if type(value) is int and field != "cursorid"}
 
@@ -78,10 +78,10 @@ class _Counts:
         self._cursor: tuple[int, int] | None = None
         if self.error is not None:
             return
-        if isinstance(answer, bytes) and answer.startswith(_CURSOR):  # which may be long: it is not copied
+        if isinstance(answer, bytes) and answer.startswith(_CURSOR):  # maybe long: not copied
             self._cursor = _cursor_of(answer, len(_CURSOR))
             return
-        if isinstance(answer, dict) and "cursor" not in answer:  # which may have many errors: it is not encoded
+        if isinstance(answer, dict) and "cursor" not in answer:  # maybe with many errors: not encoded
             self._values = answer
             return
         raw = encode(answer) if isinstance(answer, dict) else (len(answer) + 5).to_bytes(4, "little") + answer + b"\0"
@@ -93,14 +93,14 @@ class _Counts:
 
     @property
     def length(self) -> int:
-        """Bytes of the answer."""
+        """The size of the answer in bytes."""
         if self.error is not None:
             return 0
         return len(encode(self._answer)) if isinstance(self._answer, dict) else len(self._answer) + 5
 
     @property
     def touched(self) -> int:
-        """How many documents the command has returned or changed."""
+        """The number of documents that the command has returned or changed."""
         if self._cursor is not None:
             return self._cursor[1]
         if "value" in self._values:
@@ -109,7 +109,7 @@ class _Counts:
         return count if isinstance(count, int) else 0
 
     def fields(self, name: str) -> dict[str, Any]:
-        """The fields of a profile with these counts."""
+        """Return the profile fields with these counts for the command `name`."""
         values = self._values
         if self._cursor is not None:
             cursor_id, count = self._cursor
@@ -129,8 +129,8 @@ class _Counts:
 
 
 def _cursor_of(raw: bytes, at: int) -> tuple[int, int]:
-    """The id of a reply's cursor, and the documents of its batch, which are counted and not read; those of a long batch
-    were counted as it was made."""
+    """Return the id of a reply's cursor and the number of documents in its batch. A long batch was already counted
+    when it was made."""
     cursor_id, count = 0, 0
     turn = running_command()
     returned = None if turn is None else turn.returned_count
@@ -148,7 +148,8 @@ def _namespace(request: Request) -> str:
 
 
 def _command(request: Request) -> dict[str, Any]:
-    """The command without what it inserts; its statement, where it has one; of a long one its beginning, as text."""
+    """Return the command without inserted documents. If it has a single statement, return that. Cut a long command
+    to the start of its text."""
     statements = _statements(request)
     if len(statements) == 1:
         shown = {name: statements[0][name] for name in _SHOWN_STATEMENT[request.name] if name in statements[0]}
@@ -165,7 +166,7 @@ def _command(request: Request) -> dict[str, Any]:
 
 
 def _statements(request: Request) -> list[dict[str, Any]]:
-    """The statements of the request. Those that are not documents are skipped: the command has refused them."""
+    """Return the request's first statements. Skip those that are not documents: the command has refused them."""
     field = _STATEMENTS.get(request.name)
     if field is None:
         return []
@@ -178,7 +179,7 @@ def _statements(request: Request) -> list[dict[str, Any]]:
 
 
 def _by_id(request: Request) -> bool:
-    """Whether it has looked one document up by its `_id`, which no scan counts."""
+    """Whether the command looked up one document by its `_id`, which no scan counts."""
     statements = _statements(request)
     spec = statements[0].get("q") if len(statements) == 1 else request.body.get(_IDS.get(request.name, ""))
     return isinstance(spec, dict) and "_id" in spec and not isinstance(spec["_id"], dict)

@@ -1,15 +1,15 @@
 """The profiler: commands and how long they took, as documents of `DATABASE.system.profile`.
 
-    engine.profiler.active        whether any database is profiled; if not, a command costs one look at this
+    engine.profiler.active        whether any database is profiled; if not, a command checks only this
     engine.profiler.profiled(...) the command, wrapped to measure it
 
-A database has a level: 0 nothing, 1 slow commands (`slow_ms`, a share `sample_rate` of them) or its filter's, 2 all.
-The documents are handed to the shell, which stores them after the command, without entries in the oplog. A read or
-a drop of `system.profile` waits until those recorded before it are stored. One command is one document; where it has
-one statement, its `command` is that statement, as in MongoDB.
+The level of a database is 0 (nothing), 1 (a share `sample_rate` of the commands slower than `slow_ms`, or those that
+match its filter) or 2 (all). The shell stores the documents after the command, without oplog entries. A read or a drop
+of `system.profile` waits until all documents recorded before it are stored. One command is one document. If it has one
+statement, the document's `command` is that statement, as in MongoDB.
 
-Source: MongoDB's manual, "Database Profiler Output". What is not counted here (locks, storage, plan cache keys) is left
-out.
+Source: MongoDB's manual, "Database Profiler Output". Fields that are not counted here (locks, storage, plan cache keys)
+are left out.
 """
 
 from __future__ import annotations
@@ -32,50 +32,50 @@ COLLECTION: Final = "system.profile"
 STORED: Final = "stored profiles"
 """The wake-up key of reads of `system.profile`."""
 STORED_MS: Final = 1000.0
-"""How long it waits at most."""
+"""The maximum wait of such a read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """How a database is profiled."""
+    """The profiler settings of a database."""
 
     level: int
     filter: dict[str, Any] | None = None
     matches: Callable[[dict[str, Any]], bool] | None = None
-    """The filter, parsed, as a `UserFilter`: it stands for `slow_ms` and `sample_rate`."""
+    """The parsed filter, a `UserFilter`. It replaces `slow_ms` and `sample_rate`."""
 
 
 OFF: Final = Profile(0)
 
 
 class Profiler:
-    """The profiles of the databases of one server, and what counts as slow."""
+    """The profiler settings of all databases of one server, and the threshold for slow commands."""
 
     def __init__(self, slow_ms: int | None, sample_rate: float = 1.0, level: int = 0) -> None:
-        """`slow_ms` None: nothing is slow. `level`: of every database that has no other."""
+        """`slow_ms` None: no command is slow. `level`: the level of a database without its own."""
         self.slow_ms = slow_ms
         self.sample_rate = sample_rate
         self.profiles: dict[str, Profile] = {}
         self.default = Profile(level) if level else OFF
         self._unrecorded = RepeatedLine()
-        self.recorded_count = 0  # documents that the shell has taken to store,
-        self.stored_count = 0  # and those of them that it has stored or given up
-        self._share = 0.0  # of a document, that the slow commands so far have earned
+        self.recorded_count = 0  # documents that the shell has accepted to store
+        self.stored_count = 0  # accepted documents that the shell has stored or given up
+        self._share = 0.0  # sum of `sample_rate` over slow commands; at 1 the next is recorded
         self.active = False
         self._look()
 
     def set(self, database: str, profile: Profile) -> None:
-        """From now on a database is profiled like this."""
+        """Set the profiler settings of a database."""
         self.profiles[database] = profile
         self._look()
 
     def set_slow(self, slow_ms: int | None, sample_rate: float) -> None:
-        """Set the time from which a command is slow, in all databases, and the share of slow commands to record."""
+        """Set the duration from which a command is slow, in all databases, and the share of slow commands to record."""
         self.slow_ms, self.sample_rate = slow_ms, sample_rate
         self._look()
 
     def of(self, database: str) -> Profile:
-        """The profile of a database."""
+        """Return the profiler settings of a database."""
         return self.profiles.get(database, self.default)
 
     def _look(self) -> None:
@@ -84,7 +84,7 @@ class Profiler:
         self.active = bool(measures_all or self.default.level or any(levels))
 
     def is_slow(self, duration_ms: float) -> bool:
-        """Whether a command is slow, and chosen to be recorded."""
+        """Whether a command is slow and is in the recorded share. This counts the command."""
         if self.slow_ms is None or duration_ms < self.slow_ms:
             return False
         self._share += self.sample_rate
@@ -94,17 +94,17 @@ class Profiler:
         return True
 
     def profiled(self, command: Command, request: Request) -> Command:
-        """The command as it runs while a database is profiled: measured, and in a turn, which counts examined
-        documents."""
+        """Return the command wrapped to measure it, if its database is profiled. It runs in a turn, which counts
+        examined documents."""
         measures_all = self.slow_ms is not None and self.slow_ms < TURN_SECONDS * 1000
         if not self.of(request.db).level and not measures_all:
             return command
         return replace(command, run=self._measured(command), pauses=bool(command.pauses))
 
     def reading(self, command: Command, request: Request) -> Command:
-        """The command as it runs while documents wait to be stored: one that reads or drops them runs after that.
+        """Return the command as it runs while documents wait to be stored: a read or drop of the profile waits first.
 
-        Not a getMore: one that tails would wait for what the one before it has recorded, and never be at the end.
+        A getMore does not wait: a tailing one would always wait for the document that the getMore before it recorded.
         """
         if request.body.get(request.name) != COLLECTION:
             return command
@@ -123,7 +123,7 @@ class Profiler:
     def _measured(self, command: Command) -> Any:
         def run(context: CommandContext, request: Request) -> Any:
             now_ms = context.clock.monotonic_ms()
-            began_ms = min(now_ms, getattr(request, "since_ms", now_ms))  # of one that has waited
+            began_ms = min(now_ms, getattr(request, "since_ms", now_ms))  # earlier if the command has waited
             try:
                 answer = command.run(context, request)
             except AnsweredError as error:
@@ -136,7 +136,7 @@ class Profiler:
         return run
 
     def _record(self, context: CommandContext, request: Request, began_ms: float, answer: Any) -> None:
-        """The command has ended: with an answer, or an error. That stays so, whatever becomes of the record."""
+        """Record a command that ended with an answer or an error. If recording fails, log it and keep the answer."""
         try:
             self._note(context, request, began_ms, answer)
         except Exception as error:

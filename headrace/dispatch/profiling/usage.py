@@ -1,12 +1,12 @@
-"""How often commands have used each collection, and how long they took: what `top` and `$collStats` answer.
+"""How often commands have used each collection, and how long they took, for `top` and `$collStats`.
 
-    engine.usage.note(kind, request, seconds)       a command has been answered
-    engine.usage.note_key(key, seconds)             a command was answered without a look at its request
-    engine.usage.note_stream(cursor, seconds)       a change stream's getMore, without a look at its request
+    engine.usage.note(kind, request, seconds)       a command was answered
+    engine.usage.note_key(key, seconds)             a command was answered without reading its request
+    engine.usage.note_stream(cursor, seconds)       a change stream's getMore was answered without reading its request
 
-The time is what the command ran for, with the turns of others if it paused, but without what it waited for: events, a
-lock, the commit that it shares with other writes. Numbers are lost at the end of the server, and when a collection is
-dropped or renamed. Source: MongoDB's manual, `top` and `$collStats`.
+The time is the running time of the command. It includes the turns of others during a pause, but not waits for events,
+for a lock or for the group commit. The numbers are lost when the server stops, and when a collection is dropped or
+renamed. Source: MongoDB's manual, `top` and `$collStats`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _MICROS: Final = (
     *(micros for power in range(11, 21) for micros in (1 << power, 3 << power - 1)),
     *(1 << power for power in range(21, 41)),
 )  # fmt: skip
-"""The least time of each range: powers of two, from 2048 µs to a second with a step between."""
+"""The lower bound of each range: powers of two, with one step in between from 2048 µs to a second."""
 _SECONDS: Final = [micros / 1e6 for micros in _MICROS]
 
 Key = tuple[int, str, Any]
@@ -76,10 +76,10 @@ class _Sum:
 
 
 class Usage:
-    """The numbers of one server."""
+    """The usage of all collections of one server."""
 
     def __init__(self, exists: Callable[[str], bool]) -> None:
-        """`exists`: whether there is a collection of a name."""
+        """`exists`: whether a collection with this namespace exists."""
         self._exists = exists
         self._sums: dict[Key, _Sum] = {}
 
@@ -87,10 +87,10 @@ class Usage:
         """Count a command of a kind, which took `seconds`."""
         name = request.body.get("collection" if kind == GET_MORE else request.name)
         if type(name) is not str:
-            return  # of an aggregation without a collection, or of what was refused for its name
+            return  # an aggregation without a collection, or a refused name
         key = kind, request.db, name
         used = self._sums.get(key) or self._new_sum(key)
-        used.seconds += seconds  # no call: for each command
+        used.seconds += seconds  # inlined for speed: runs for each command
         used.counts[bisect_right(_SECONDS, seconds) - 1] += 1
 
     def note_key(self, key: Key, seconds: float) -> None:
@@ -116,20 +116,20 @@ class Usage:
         return made
 
     def _forget_some(self) -> None:
-        """Forget the numbers of collections that are gone; if these are few, the older half."""
+        """Forget the numbers of dropped collections; if these are few, also the older half of the others."""
         left = [key for key in self._sums if self._exists(f"{key[1]}.{key[2]}")]
         if len(left) > limits.USAGE_COUNT_MAX // 2:
             left = left[len(left) // 2 :]
         self._sums = {key: self._sums[key] for key in left}
 
     def forget(self, namespace: str) -> None:
-        """A collection was dropped or renamed."""
+        """Forget the numbers of a collection that was dropped or renamed."""
         database, _, name = namespace.partition(".")
         for kind in KINDS.values():
             self._sums.pop((kind, database, name), None)
 
     def totals(self) -> dict[str, Any]:
-        """The counts that `top` shows of each collection, by name; times in microseconds."""
+        """Return the times and counts that `top` shows, by namespace; times in microseconds."""
         names = sorted({f"{database}.{name}" for _, database, name in self._sums})
         return {name: self._total(name) for name in names}
 
@@ -141,7 +141,7 @@ class Usage:
         return fields
 
     def _sum_of(self, namespace: str, kinds: tuple[int, ...]) -> tuple[int, list[int]]:
-        """(microseconds, the count of each range) of several kinds."""
+        """Return (microseconds, the count of each range) of several kinds."""
         database, _, name = namespace.partition(".")
         micros, counts = 0, [0] * len(_SECONDS)
         for kind in kinds:
@@ -151,7 +151,7 @@ class Usage:
         return micros, counts
 
     def latencies(self, namespace: str, *, histograms: bool) -> dict[str, Any]:
-        """The `latencyStats` of `$collStats`. Transactions are not counted by collection, as in MongoDB."""
+        """Return the `latencyStats` of `$collStats`. Transactions are not counted by collection, as in MongoDB."""
         shown = {}
         for field, kinds in (*_LATENCIES.items(), ("transactions", ())):
             micros, counts = self._sum_of(namespace, kinds)
