@@ -1,1 +1,1 @@
-"""A store opened inside a program: its calls run commands in the thread that calls, without socket and server."""
+"""A store opened inside a program. Its methods run commands in the calling thread, without a socket or a server."""

@@ -1,6 +1,6 @@
-"""A change stream for asyncio: a thread of its own waits for events, so that the loop goes on.
+"""A change stream for asyncio. A thread of the stream waits for events, so that the loop is not blocked.
 
-Rule: an `await` that is cancelled loses no event: the next one returns the event that the thread has read.
+Rule: a cancelled `await` loses no event; the next one returns the event that the thread has read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class _Reader:
-    """A thread that waits for one event each time that it is asked. It does not keep the interpreter from its end."""
+    """A daemon thread that waits for one event at each request. The interpreter can exit while it waits."""
 
     def __init__(self, stream: EmbeddedChangeStream) -> None:
         self._stream = stream
@@ -32,12 +32,12 @@ class _Reader:
     def next(self) -> asyncio.Future[ChangeEvent]:
         """Return the next event. Call it again only after the previous future has its result."""
         future: asyncio.Future[ChangeEvent] = asyncio.get_running_loop().create_future()
-        future.add_done_callback(asyncio.Future.exception)  # or asyncio logs an error that is never awaited
+        future.add_done_callback(asyncio.Future.exception)  # otherwise asyncio logs an error that is never awaited
         self._asked.put(future)
         return future
 
     def end(self) -> None:
-        """End the thread, which waits for nothing: the stream is closed."""
+        """End the thread. The stream is closed, so the thread does not wait for an event."""
         self._asked.put(None)
 
     def _run(self) -> None:
@@ -59,10 +59,10 @@ def _settle(future: asyncio.Future[Any], event: ChangeEvent | None, failure: Exc
 
 
 class AsyncClosing:
-    """Ends with its `async with`."""
+    """An object that its `async with` closes."""
 
     async def close(self) -> None:
-        """Close it. No effect the second time."""
+        """Close the object. A second call has no effect."""
         raise NotImplementedError
 
     async def __aenter__(self) -> Self:
@@ -75,8 +75,10 @@ class AsyncClosing:
 
 
 class AsyncEmbeddedChangeStream(AsyncClosing):
-    """The stream that `watch` opens: `async for`, `await anext(stream)`, `await stream.next(timeout=...)`. For one
-    task."""
+    """The stream that `watch` opens, for one task at a time.
+
+    Use `async for`, `await anext(stream)` or `await stream.next(timeout=...)`.
+    """
 
     def __init__(self, stream: EmbeddedChangeStream, threads: Executor) -> None:
         self._stream = stream
@@ -85,11 +87,13 @@ class AsyncEmbeddedChangeStream(AsyncClosing):
         self._pending: asyncio.Future[ChangeEvent] | None = None
 
     async def next(self, timeout: float | None = None) -> ChangeEvent:
-        """The next event, waited for. Raises `Timeout` after `timeout` seconds (None: never), `Closed`,
-        `StreamInvalidated`, `HistoryLost`."""
+        """Wait for the next event and return it.
+
+        Raises `Timeout` after `timeout` seconds (None: never), `Closed`, `StreamInvalidated`, `HistoryLost`.
+        """
         if self._stream._local.is_forked:
             self._pending = None
-            return self._stream.next()  # which raises: the thread is the parent's
+            return self._stream.next()  # raises, because the thread belongs to the parent
         if self._pending is None:
             event = self._stream._taken()
             if event is not None:
@@ -98,14 +102,14 @@ class AsyncEmbeddedChangeStream(AsyncClosing):
                 self._thread = _Reader(self._stream)
             self._pending = self._thread.next()
         pending = self._pending
-        done, _ = await asyncio.wait((pending,), timeout=timeout)  # which cancels nothing
+        done, _ = await asyncio.wait((pending,), timeout=timeout)  # a timeout of `wait` does not cancel the future
         if not done:
             raise Timeout(f"no event within {timeout} s")
         self._pending = None
         return pending.result()
 
     async def try_next(self) -> ChangeEvent | None:
-        """The next event if there is one, otherwise None."""
+        """Return the next event if there is one, otherwise None."""
         if self._pending is not None and not self._stream._local.is_forked:
             return await self.next() if self._pending.done() else None
         event = self._stream._taken()
@@ -124,7 +128,7 @@ class AsyncEmbeddedChangeStream(AsyncClosing):
 
     @property
     def resume_token(self) -> Mapping[str, Any] | None:
-        """The token to resume another stream after the events that this one has returned."""
+        """The token with which another stream resumes after the events that this stream has returned."""
         return self._stream.resume_token
 
     @property
@@ -138,8 +142,10 @@ class AsyncEmbeddedChangeStream(AsyncClosing):
             self._thread.end()
 
     async def close(self) -> None:
-        """End the stream; a task that waits for its next event gets `Closed`, an iteration ends. No effect the second
-        time."""
+        """End the stream. A task that waits for its next event gets `Closed`, and an iteration ends.
+
+        A second call has no effect.
+        """
         await asyncio.get_running_loop().run_in_executor(self._threads, self._stream.close)
         if self._thread is not None:
             self._thread.end()

@@ -1,10 +1,10 @@
-"""The same for asyncio, with pymongo's names and which of them are awaited: nothing of it blocks the loop.
+"""The embedded store for asyncio. Names are pymongo's, and so is what must be awaited. No call blocks the loop.
 
     async with headrace.open_async("data") as store:
         async with store.shop.orders.watch() as stream:
             async for event in stream: ...
 
-Calls run in threads of the store's. A stream that is waited for has a thread of its own meanwhile.
+Calls run in the store's threads. A stream has its own thread while a task waits for its events.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from headrace.embedded.session import EmbeddedSession
 from headrace.keywords import check_keywords
 
 THREAD_COUNT_MAX: Final = 16
-"""Calls of one store that run at once: more would wait for the engine's lock, but for those that wait for a commit."""
+"""The most calls of one store that run at a time. More would mostly wait for the engine's lock."""
 Opened = TypeVar("Opened")
 Form = TypeVar("Form", bound="_Wrapper")
 
 
 _KINDS: Final[dict[type, Callable[[Any, ThreadPoolExecutor], Any]]] = {}
-"""The asynchronous forms of the store's classes, which `_form_of` adds."""
+"""The asynchronous class for each class of the store; `_form_of` fills it."""
 
 
 class Opening(Generic[Opened]):
-    """An opening store or stream: await it, or enter it with `async with`, which also closes it."""
+    """A store or stream that is being opened. Await it, or use `async with`, which also closes it."""
 
     def __init__(self, open_it: Callable[[], Awaitable[Opened]]) -> None:
         self._open_it = open_it
@@ -57,15 +57,17 @@ class Opening(Generic[Opened]):
 
 
 class _Threads(ThreadPoolExecutor):
-    """The threads in which a store's calls run. The child of a fork has none of them: there a call, which raises
-    `Closed` at once, runs in the caller's."""
+    """The threads that run a store's calls.
+
+    A forked child has no such threads. There a call runs in the calling thread and raises `Closed` at once.
+    """
 
     def __init__(self) -> None:
         super().__init__(THREAD_COUNT_MAX, thread_name_prefix="headrace-call")
         self._process = os.getpid()
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """As any executor."""
+        """Submit a call, as with any executor."""
         if os.getpid() == self._process:
             return super().submit(function, *args, **kwargs)
         future: Future[Any] = Future()
@@ -77,14 +79,14 @@ class _Threads(ThreadPoolExecutor):
 
 
 class _Wrapper:
-    """Something of the store's and the threads in which its methods are called."""
+    """An object of the store, and the threads that call its methods."""
 
     def __init__(self, wrapped: Any, threads: ThreadPoolExecutor) -> None:
         self._wrapped = wrapped
         self._threads = threads
 
     async def _call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call a function in a thread and return its result, in its asynchronous form if there is one."""
+        """Call a function in a thread and return its result, wrapped in its asynchronous class if there is one."""
         args = tuple(_plain(value) for value in args)
         kwargs = {name: _plain(value) for name, value in kwargs.items()}
         loop = asyncio.get_running_loop()
@@ -101,8 +103,7 @@ class _Wrapper:
         return f"{type(self).__name__}({self._wrapped!r})"
 
     def __getattr__(self, name: str) -> Any:
-        """The members without `await`: attributes of the wrapped object, and collections and databases by their
-        names."""
+        """Return what needs no `await`: an attribute of the wrapped object, or a collection or database by name."""
         if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
         return _wrapped_in(self._threads, getattr(self._wrapped, name))
@@ -113,13 +114,13 @@ def _plain(value: Any) -> Any:
 
 
 def _wrapped_in(threads: ThreadPoolExecutor, value: Any) -> Any:
-    """A value in its asynchronous form, if it has one."""
+    """Return a value wrapped in its asynchronous class, if there is one."""
     kind = _KINDS.get(type(value))
     return value if kind is None else kind(value, threads)
 
 
 def _in_thread(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the awaited form of a method, with its parameters and documentation."""
+    """Return the awaitable form of a method, with its parameters and documentation."""
 
     @wraps(method)
     async def call(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -129,7 +130,7 @@ def _in_thread(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _at_once(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the form of a method that does nothing that takes time, and so is not awaited."""
+    """Return the form of a method that needs no `await`, because it takes no time."""
 
     @wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -142,7 +143,7 @@ def _at_once(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _form_of(wrapped: type, at_once: Container[str] = ()) -> Callable[[type[Form]], type[Form]]:
-    """Give a class the methods of another that it does not have itself: those that are not `at_once` are awaited."""
+    """Return a decorator that adds the missing methods of `wrapped` to a class; all but `at_once` are awaitable."""
 
     def complete(form: type[Form]) -> type[Form]:
         for name, method in inspect.getmembers(wrapped, callable):
@@ -155,19 +156,19 @@ def _form_of(wrapped: type, at_once: Container[str] = ()) -> Callable[[type[Form
 
 
 class _Closing(AsyncClosing, _Wrapper):
-    """Is closed in a thread."""
+    """An object whose `close` runs in a thread."""
 
     async def close(self) -> None:
-        """Close it."""
+        """Close the object."""
         await self._call(self._wrapped.close)
 
 
 @_form_of(EmbeddedCommandCursor)
 class AsyncEmbeddedCommandCursor(_Closing):
-    """A cursor: `async for`, `await cursor.to_list()`."""
+    """A cursor for `async for` and `await cursor.to_list()`."""
 
     async def next(self) -> Any:
-        """The next document. Raises StopAsyncIteration after the last."""
+        """Return the next document. Raises StopAsyncIteration after the last one."""
         return await self.__anext__()
 
     def __aiter__(self) -> AsyncIterator[Any]:
@@ -191,25 +192,25 @@ class AsyncEmbeddedCommandCursor(_Closing):
     },
 )  # fmt: skip
 class AsyncEmbeddedCursor(AsyncEmbeddedCommandCursor):
-    """The cursor that `find` returns: the same options are chained, without `await`."""
+    """The cursor that `find` returns. Its options are chained without `await`."""
 
     async def rewind(self) -> AsyncEmbeddedCursor:
-        """Begin again."""
+        """Return to the first document; the query runs again."""
         await self._call(self._wrapped.rewind)
         return self
 
 
 @_form_of(EmbeddedSession, at_once={"advance", "advance_cluster_time", "advance_operation_time", "apply_to", "retries"})
 class AsyncEmbeddedSession(_Wrapper):
-    """A session; `async with`."""
+    """A session, for `async with`."""
 
     async def start_transaction(self, *args: Any, **kwargs: Any) -> _AsyncTransaction:
-        """Begin a transaction: `async with await session.start_transaction():` commits it, or aborts it on an error."""
+        """Begin a transaction. `async with` on the awaited result commits it, or aborts it on an exception."""
         self._wrapped.start_transaction(*args, **kwargs)
         return _AsyncTransaction(self)
 
     async def with_transaction(self, callback: Callable[[Any], Awaitable[Any]], *args: Any, **kwargs: Any) -> Any:
-        """Return the result of `await callback(session)`, committed; it is called again after a conflict."""
+        """Run `await callback(session)`, commit and return its result; after a conflict run it again."""
         retry = self._wrapped.retries()
         while True:
             self._wrapped.start_transaction(*args, **kwargs)
@@ -236,7 +237,7 @@ class AsyncEmbeddedSession(_Wrapper):
 
 
 class _AsyncTransaction:
-    """Ends a transaction with the `async with` block."""
+    """A transaction that ends with its `async with` block."""
 
     def __init__(self, session: AsyncEmbeddedSession) -> None:
         self._session = session
@@ -252,10 +253,10 @@ class _AsyncTransaction:
 
 
 class _Watching(_Wrapper):
-    """The methods `watch` and `aggregate`."""
+    """An object with the methods `watch` and `aggregate`."""
 
     def watch(self, *args: Any, **kwargs: Any) -> Opening[AsyncEmbeddedChangeStream]:
-        """A change stream; `async with ... as stream`, or awaited."""
+        """Open a change stream: `async with ... as stream`, or `await`."""
 
         async def open_it() -> AsyncEmbeddedChangeStream:
             return AsyncEmbeddedChangeStream(await self._call(self._wrapped.watch, *args, **kwargs), self._threads)
@@ -265,7 +266,7 @@ class _Watching(_Wrapper):
 
 @_form_of(EmbeddedCollection, at_once={"find", "with_options"})
 class AsyncEmbeddedCollection(_Watching):
-    """`store["shop"]["orders"]`."""
+    """A collection: `store["shop"]["orders"]`."""
 
     def __getitem__(self, name: str) -> AsyncEmbeddedCollection:
         return AsyncEmbeddedCollection(self._wrapped[name], self._threads)
@@ -274,12 +275,12 @@ class AsyncEmbeddedCollection(_Watching):
         return bool(self._wrapped)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._wrapped()  # which raises
+        return self._wrapped()  # raises TypeError
 
 
 @_form_of(EmbeddedDatabase, at_once={"get_collection", "with_options"})
 class AsyncEmbeddedDatabase(_Watching):
-    """`store["shop"]`."""
+    """A database: `store["shop"]`."""
 
     def __getitem__(self, name: str) -> AsyncEmbeddedCollection:
         return AsyncEmbeddedCollection(self._wrapped[name], self._threads)
@@ -289,8 +290,10 @@ class AsyncEmbeddedDatabase(_Watching):
 
 
 class AsyncServedStore(_Closing):
-    """A store that is served: its `uri` and `port`; `async with`. To close it finishes the writes that clients have
-    sent, and closes their connections; the store stays open."""
+    """A served store, for `async with`, with its `uri` and `port`.
+
+    `close` finishes the writes that clients have sent and closes their connections. The store stays open.
+    """
 
 
 @_form_of(EmbeddedStore, at_once={"get_database", "start_session"})
@@ -298,7 +301,7 @@ class AsyncEmbeddedStore(_Closing, _Watching):
     """An open data directory, for asyncio."""
 
     def serve(self, *args: Any, **kwargs: Any) -> Opening[AsyncServedStore]:
-        """Serve the same data to other processes: `async with store.serve() as served: served.uri`, or awaited."""
+        """Serve the store to other processes: `async with store.serve() as served`, or `await`."""
 
         async def open_it() -> AsyncServedStore:
             return AsyncServedStore(await self._call(self._wrapped.serve, *args, **kwargs), self._threads)
@@ -310,7 +313,7 @@ class AsyncEmbeddedStore(_Closing, _Watching):
 
 
 def open_async(*args: Any, **kwargs: Any) -> Opening[AsyncEmbeddedStore]:
-    """As `headrace.open`, for asyncio: `async with headrace.open_async("data") as store`, or awaited."""
+    """Open a store for asyncio, with the arguments of `headrace.open`: `async with ... as store`, or `await`."""
     check_keywords("open_async", kwargs, OPEN_KEYWORDS)
 
     async def open_it() -> AsyncEmbeddedStore:

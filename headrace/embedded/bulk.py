@@ -1,4 +1,4 @@
-"""The statements of a bulk write: what pymongo's `InsertOne` and the others add themselves to."""
+"""The statements of a bulk write, to which pymongo's `InsertOne`, `UpdateOne`, ... add themselves."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from headrace.embedded.calls import Calls
 
 BATCH_BYTES: Final = limits.MESSAGE_BYTES_MAX
-"""Documents of one command, as a driver's message would hold them."""
+"""The most bytes of documents in one command, as in a driver's message."""
 
 
 class BulkStatement(NamedTuple):
@@ -24,15 +24,15 @@ class BulkStatement(NamedTuple):
 
     number: int
     kind: str
-    """The command it is one of: `insert`, `update`, `delete`."""
+    """The command of the statement: `insert`, `update`, `delete`."""
     sent: Any
-    """The part of the command: raw bytes of a document to insert, or the statement."""
+    """The statement's part of the command: the raw bytes of a document to insert, or the statement itself."""
     given: Any
-    """The statement as errors show it."""
+    """The statement for error messages."""
 
 
 class BulkStatements:
-    """Statements in their order, and the sum of what was answered."""
+    """Statements in their order, and the sum of their replies."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
@@ -41,13 +41,13 @@ class BulkStatements:
             "writeErrors": [], "writeConcernErrors": [], "nInserted": 0, "nUpserted": 0, "nMatched": 0, "nModified": 0,
             "nRemoved": 0, "upserted": [],
         }  # fmt: skip
-        """As pymongo has it."""
+        """The result in pymongo's form."""
 
     def _add(self, kind: str, sent: Any, given: Any) -> None:
         self.statements.append(BulkStatement(len(self.statements), kind, sent, given))
 
     def add_insert(self, document: Any) -> bool:
-        """A document, which gets an `_id` if it has none."""
+        """Add an insert; the document gets an `_id` if it has none."""
         if not isinstance(document, RawBSONDocument) and "_id" not in document:
             document["_id"] = ObjectId()
         self._add("insert", self._calls.encode(document), document)
@@ -57,7 +57,7 @@ class BulkStatements:
         self, selector: Mapping[str, Any], update: Any, multi: bool, upsert: bool | None, collation: Any = None,
         array_filters: Any = None, hint: Any = None, sort: Any = None,
     ) -> None:  # fmt: skip
-        """An update by operators or a pipeline."""
+        """Add an update by operators or a pipeline."""
         if isinstance(update, Mapping) and not next(iter(update), "").startswith("$"):
             raise ValueError("update only works with $ operators")
         statement = {"q": selector, "u": update, "multi": multi, "upsert": bool(upsert)}
@@ -68,7 +68,7 @@ class BulkStatements:
         self, selector: Mapping[str, Any], replacement: Mapping[str, Any], upsert: bool | None, collation: Any = None,
         hint: Any = None, sort: Any = None,
     ) -> None:  # fmt: skip
-        """A replacement of one document."""
+        """Add a replacement of one document."""
         if not isinstance(replacement, RawBSONDocument) and next(iter(replacement), "").startswith("$"):
             raise ValueError("replacement can not include $ operators")
         statement = {"q": selector, "u": replacement, "multi": False, "upsert": bool(upsert)}
@@ -76,12 +76,12 @@ class BulkStatements:
         self._add("update", statement, statement)
 
     def add_delete(self, selector: Mapping[str, Any], limit: int, collation: Any = None, hint: Any = None) -> None:
-        """A delete of one document (`limit` 1), or of all (0)."""
+        """Add a delete of one document (`limit` 1) or of all (0)."""
         statement = {"q": selector, "limit": limit, **options_of(collation=collation, hint=hint)}
         self._add("delete", statement, statement)
 
     def add_reply(self, kind: str, batch: list[BulkStatement], reply: Mapping[str, Any]) -> None:
-        """Add what a command of these statements was answered."""
+        """Add the reply to a command with these statements."""
         result, count = self.result, int(reply.get("n", 0))
         if kind == "insert":
             result["nInserted"] += count
@@ -101,7 +101,7 @@ class BulkStatements:
 
 
 def in_batches(statements: list[BulkStatement], *, ordered: bool) -> Iterator[tuple[str, list[BulkStatement]]]:
-    """(kind, statements of one command): neighbours of a kind where `ordered`, otherwise all of a kind."""
+    """Yield (kind, statements of one command): neighbours of a kind if `ordered`, otherwise all of a kind."""
     if not ordered:
         statements = sorted(statements, key=lambda statement: ("insert", "update", "delete").index(statement.kind))
     for kind, same in groupby(statements, key=lambda statement: statement.kind):

@@ -1,10 +1,9 @@
-"""From Python values to a command and back: what databases, collections and cursors call.
+"""Commands from Python values, and replies as Python values, for databases, collections and cursors.
 
     Calls(local, codec_options, ...).run("shop", {"count": "orders", ...})   →   the reply as a dict; raises its error
 
-A command's values are encoded with the program's codec options and decoded as a message would be, so that the engine
-sees what it would have been sent. Documents to insert are encoded once, by the caller; a batch of results is decoded
-once, from the reply.
+A command is encoded with the program's codec options and decoded like a message, so that the engine sees what a client
+would have sent. The caller encodes a document to insert once. A batch of results is decoded once, from the reply.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ _to_bson: Final = bson._dict_to_bson  # type: ignore[attr-defined]
 
 
 class Closing:
-    """Ends with its `with`."""
+    """An object that its `with` closes."""
 
     def close(self) -> None:
-        """Close it. No effect the second time."""
+        """Close the object. A second call has no effect."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:
@@ -47,13 +46,13 @@ class Closing:
 
 
 class CallOptions:
-    """The options of their calls that collections, databases and stores show."""
+    """The options of collections, databases and stores, as attributes."""
 
     _calls: Calls
 
     @property
     def codec_options(self) -> Any:
-        """How documents become Python values."""
+        """bson's `CodecOptions`, which convert documents to Python values."""
         return self._calls.codec_options
 
     @property
@@ -68,7 +67,7 @@ class CallOptions:
 
 
 class Calls:
-    """The means to send commands: the engine, how documents are encoded, and the concerns."""
+    """Sends commands to the engine, with codec options, a read concern and a write concern."""
 
     __slots__ = ("_is_default", "codec_options", "local", "owner", "read_concern", "write_concern")
 
@@ -78,7 +77,7 @@ class Calls:
     ) -> None:  # fmt: skip
         self.local = local
         self.owner = owner
-        """Closes the store when nothing refers to it any longer."""
+        """The store, referenced here because it closes when no reference is left."""
         self.codec_options = codec_options
         self._is_default = codec_options == DEFAULT_CODEC_OPTIONS
         self.read_concern = read_concern
@@ -87,7 +86,7 @@ class Calls:
         """pymongo's `WriteConcern`, or None."""
 
     def changed(self, codec_options: Any, read_concern: Any, write_concern: Any) -> Calls:
-        """The same with other options; None leaves one as it is."""
+        """Return a copy with other options; None leaves an option unchanged."""
         return Calls(
             self.local,
             codec_options or self.codec_options,
@@ -98,18 +97,18 @@ class Calls:
 
     @property
     def acknowledged(self) -> bool:
-        """Whether results say what was done; it is done either way."""
+        """Whether results report what was done; with `w: 0` they do not, although it is done."""
         return self.write_concern is None or bool(self.write_concern.acknowledged)
 
     def encode(self, document: Mapping[str, Any]) -> bytes:
-        """A document as BSON. Raises `bson.InvalidDocument`, and TypeError if it is not a document."""
+        """Encode a document as BSON. Raises `bson.InvalidDocument`, and TypeError if it is not a document."""
         return _to_bson(document, False, self.codec_options)  # type: ignore[no-any-return]
 
     def reply(
         self, database: str, body: MutableMapping[str, Any], session: EmbeddedSession | None = None,
         sequences: dict[str, list[bytes]] | None = None,
     ) -> bytes:  # fmt: skip
-        """The reply of a command, also of one that has failed."""
+        """Run a command and return its reply, also if it failed."""
         name = next(iter(body))
         if session is not None:
             session.apply_to(body)
@@ -121,14 +120,14 @@ class Calls:
         self, database: str, body: MutableMapping[str, Any], session: EmbeddedSession | None = None,
         sequences: dict[str, list[bytes]] | None = None,
     ) -> dict[str, Any]:  # fmt: skip
-        """The reply of a command that succeeds; raises the error of another. Values have the default types."""
+        """Run a command and return its reply, with values of the default types. Raises the command's error."""
         return self.checked(self.reply(database, body, session, sequences), session)
 
     def write(
         self, database: str, body: MutableMapping[str, Any], session: EmbeddedSession | None = None,
         sequences: dict[str, list[bytes]] | None = None,
     ) -> dict[str, Any]:  # fmt: skip
-        """As `run`, with the write concern. Errors of statements are in the reply."""
+        """Run a command with the write concern, as `run` does. Errors of statements are in the reply."""
         self.add_write_concern(body, session)
         return self.run(database, body, session, sequences)
 
@@ -148,11 +147,11 @@ class Calls:
     def checked(
         self, reply: bytes, session: EmbeddedSession | None = None, options: CodecOptions[Any] = DEFAULT_CODEC_OPTIONS
     ) -> dict[str, Any]:
-        """A reply, its values of the default types unless `options` say otherwise. Raises its error."""
+        """Decode a reply, with values of the default types unless `options` say otherwise. Raises its error."""
         return self._checked(_to_dict(reply, options), session)
 
     def documents(self, reply: bytes, session: EmbeddedSession | None = None) -> dict[str, Any]:
-        """A reply whose batch, or `value`, is decoded with the program's codec options. Raises its error."""
+        """Decode a reply; its batch or `value` with the program's codec options. Raises its error."""
         if self._is_default:
             return self._checked(_to_dict(reply, DEFAULT_CODEC_OPTIONS), session)
         options = self.codec_options
@@ -169,7 +168,7 @@ class Calls:
 
 
 def options_of(**given: Any) -> dict[str, Any]:
-    """Fields of a command: those that are not None, in the form that commands take."""
+    """Return the given options that are not None, as fields of a command."""
     body: dict[str, Any] = {}
     for name, value in given.items():
         if value is None:
@@ -188,7 +187,7 @@ def options_of(**given: Any) -> dict[str, Any]:
 
 
 def key_document(keys: Any) -> dict[str, Any]:
-    """An index's keys or a sort order as a document: of a field's name, pairs, or names for ascending."""
+    """Return index keys or a sort order as a document, from a name, from pairs, or from names (ascending)."""
     if isinstance(keys, str):
         return {keys: 1}
     if isinstance(keys, Mapping):
@@ -202,7 +201,7 @@ def key_document(keys: Any) -> dict[str, Any]:
 
 
 def projection_document(projection: Any) -> dict[str, Any]:
-    """A projection as a document; a list names the fields to include."""
+    """Return a projection as a document; a list names the fields to include."""
     if isinstance(projection, Mapping):
         return dict(projection)
     if isinstance(projection, str) or not isinstance(projection, Iterable):
@@ -211,7 +210,7 @@ def projection_document(projection: Any) -> dict[str, Any]:
 
 
 def pipeline_of(pipeline: Any) -> list[Any]:
-    """A pipeline. Raises TypeError if it is not a list."""
+    """Return a pipeline as a list. Raises TypeError if it is not a list."""
     if not isinstance(pipeline, Sequence) or isinstance(pipeline, str):
         raise TypeError(f"pipeline must be a list, not {type(pipeline).__name__}")
     return list(pipeline)

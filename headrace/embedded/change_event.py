@@ -1,4 +1,4 @@
-"""A change event as an object: what most programs ask of one has an attribute; `raw` is a driver's document."""
+"""A change event as an object: attributes for the usual fields, and `raw` for the document that drivers return."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 
 class ChangeEvent:
-    """One event of a change stream. `event["operationType"]` works as with a driver's."""
+    """One event of a change stream. `event["operationType"]` works as with a driver's event."""
 
     __slots__ = ("raw",)
 
     def __init__(self, raw: Mapping[str, Any]) -> None:
         self.raw = raw
-        """The event's document, as drivers have it."""
+        """The event's document, as drivers return it."""
 
     @property
     def operation_type(self) -> str:
@@ -22,17 +22,17 @@ class ChangeEvent:
 
     @property
     def resume_token(self) -> Mapping[str, Any]:
-        """Its resume token: a stream with `resume_after` begins with the event after this one."""
+        """The event's resume token. A stream with this `resume_after` begins with the next event."""
         return self.raw["_id"]  # type: ignore[no-any-return]
 
     @property
     def cluster_time(self) -> Any:
-        """The `Timestamp` of the change; the events of a transaction have the same."""
+        """The `Timestamp` of the change; all events of a transaction have the same one."""
         return self.raw.get("clusterTime")
 
     @property
     def wall_time(self) -> Any:
-        """The server's date and time of the change, as the codec options have dates."""
+        """The server's date and time of the change, in the date type of the codec options."""
         return self.raw.get("wallTime")
 
     @property
@@ -42,7 +42,7 @@ class ChangeEvent:
 
     @property
     def collection(self) -> str | None:
-        """The collection's name; None where the change concerns none."""
+        """The collection's name; None for an event without a collection."""
         return self.raw.get("ns", {}).get("coll")  # type: ignore[no-any-return]
 
     @property
@@ -52,7 +52,7 @@ class ChangeEvent:
 
     @property
     def document_id(self) -> Any:
-        """The `_id` of the document; None where the change concerns none."""
+        """The `_id` of the document; None for an event without a document."""
         return (self.raw.get("documentKey") or {}).get("_id")
 
     @property
@@ -92,7 +92,7 @@ class ChangeEvent:
         return name in self.raw
 
     def get(self, name: str, default: Any = None) -> Any:
-        """A field of `raw`."""
+        """Return a field of `raw`."""
         return self.raw.get(name, default)
 
     def __eq__(self, other: object) -> bool:

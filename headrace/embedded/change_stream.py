@@ -1,9 +1,9 @@
-"""A change stream as an object of the program: pulled, iterated, queued, or pushed to functions.
+"""A change stream as an object. A program pulls its events, iterates over them, or gets them by queue or callback.
 
-It is a cursor of the engine like a driver's, read by getMore. A stream whose cursor the engine has closed (to free
-memory) resumes after its token by itself.
+The stream reads a cursor of the engine by getMore, as a driver does. If the engine has closed the cursor to free
+memory, the stream resumes after its token by itself.
 
-Rule: no event is dropped. A slow consumer holds back the reader of the oplog, which waits, but never a writer.
+Rule: no event is dropped. A slow consumer delays the reading of the oplog, but never a writer.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("headrace.embedded")
 _REOPENED_CODES: Final = frozenset({43, 237})
-"""CursorNotFound, CursorKilled: nothing is wrong with the position."""
+"""CursorNotFound and CursorKilled, after which the stream resumes: its position is still valid."""
 
 
 class EmbeddedChangeStream(Closing):
-    """The stream that `watch` returns. A context manager and an iterator; any thread may call every method.
+    """The stream that `watch` returns, a context manager and an iterator. All methods are safe from any thread.
 
     Args:
         pipeline: Stages after `$changeStream`.
         full_document, full_document_before_change: `updateLookup`, `whenAvailable`, `required`, as in MongoDB.
-        resume_after, start_after: A token: resume after it; `start_after` also after an `invalidate`.
-        start_at_operation_time: A `Timestamp`: begin there.
-        batch_size: How many events are read at once.
-        show_expanded_events: Events of `create`, `createIndexes` and others, too.
-        filter: A query on the event: `{"fullDocument.status": "paid"}`.
-        operation_types: Events of these only: `["insert", "update"]`.
-        fields: Updates only if they change one of these fields of the document.
+        resume_after, start_after: The token to resume after; `start_after` also resumes after an `invalidate`.
+        start_at_operation_time: The `Timestamp` to begin at.
+        batch_size: The number of events that are read at a time.
+        show_expanded_events: Include `create`, `createIndexes` and other expanded events.
+        filter: A query on the event, such as `{"fullDocument.status": "paid"}`.
+        operation_types: Return only events of these types, such as `["insert", "update"]`.
+        fields: Return an update only if it changes one of these fields of the document.
 
     Raises:
-        HistoryLost: The oplog no longer has its start, or later, if it lags so far, its position.
+        HistoryLost: The oplog no longer has the start of the stream, or its position if the stream lags too far.
     """
 
     def __init__(
@@ -83,9 +83,9 @@ class EmbeddedChangeStream(Closing):
         self._session = session
         self._reading = threading.Lock()
         self._events: deque[Any] = deque()
-        self._token: Mapping[str, Any] | None = None  # that of the last event handed out, or of the batch after it
+        self._token: Mapping[str, Any] | None = None  # of the last returned event, or of the batch after it
         self._batch_token: Mapping[str, Any] | None = None
-        self._read_through = -1  # nothing was left to read when the oplog ended there
+        self._read_through = -1  # everything was read up to this position of the oplog
         self._is_closed = False
         self._is_invalidated = False
         self._failure: BaseException | None = None
@@ -100,8 +100,10 @@ class EmbeddedChangeStream(Closing):
     # Reading.
 
     def next(self, timeout: float | None = None) -> ChangeEvent:
-        """The next event, waited for. Raises `Timeout` after `timeout` seconds (None: never), `Closed`,
-        `StreamInvalidated`, `HistoryLost`."""
+        """Wait for the next event and return it.
+
+        Raises `Timeout` after `timeout` seconds (None: never), `Closed`, `StreamInvalidated`, `HistoryLost`.
+        """
         if self._events and (event := self._taken()) is not None:
             return event
         ends = None if timeout is None else monotonic() + timeout
@@ -121,9 +123,10 @@ class EmbeddedChangeStream(Closing):
             self._reading.release()
 
     def try_next(self) -> ChangeEvent | None:
-        """The next event if there is one, otherwise None. Never waits: not for events, and not for another thread's
-        `next`.
-        Raises what `next` does."""
+        """Return the next event if there is one, otherwise None. Raises the errors of `next`.
+
+        It never waits, neither for an event nor for another thread's `next`.
+        """
         if not self._events:
             if self.has_read_all:
                 return None
@@ -153,13 +156,12 @@ class EmbeddedChangeStream(Closing):
 
     @property
     def resume_token(self) -> Mapping[str, Any] | None:
-        """The token to resume another stream, of this kind or a driver's, after the events that this one has
-        returned."""
+        """The token with which another stream, also a driver's, resumes after the events that this one has returned."""
         return self._token
 
     @property
     def has_read_all(self) -> bool:
-        """Whether nothing has been committed since `try_next` returned None: it would again."""
+        """Whether nothing was committed since `try_next` returned None, so that it would return None again."""
         is_open = not self._is_closed and self._local.unusable is None
         return is_open and self._store.last_position == self._read_through
 
@@ -170,16 +172,18 @@ class EmbeddedChangeStream(Closing):
 
     @property
     def buffered(self) -> int:
-        """How many events have been read from the oplog and not been returned yet."""
+        """The number of events that were read from the oplog and not returned yet."""
         return len(self._events)
 
-    # Pushed to others.
+    # Queues and callbacks.
 
     def events(self, maxsize: int = 1000) -> EventQueue:
-        """A queue that a thread of the stream fills, with `maxsize` events at most: the thread then waits until there
-        is room, and reads on where it was. Nothing is dropped, and no writer waits. `resume_token` is then that of the
-        newest event in the queue: to resume after an event that was taken, use the event's token. When nothing refers
-        to the queue any longer, the stream is closed."""
+        """Return a queue of at most `maxsize` events that a thread of the stream fills.
+
+        When the queue is full, the thread waits for room and then reads on. No event is dropped and no writer waits.
+        `resume_token` is now the token of the newest event in the queue; to resume after an event from the queue, use
+        the event's token. The stream closes when nothing refers to the queue.
+        """
         if maxsize < 1:
             raise ValueError("maxsize must be at least 1")
         buffer = EventBuffer(maxsize)
@@ -198,12 +202,12 @@ class EmbeddedChangeStream(Closing):
     def on(
         self, operation: str | Sequence[str] | None, function: Callable[[ChangeEvent], object] | None = None
     ) -> Callable[..., Any]:
-        """Have `function` called with each event of an operation (of several; None: of all), one after the other, on a
-        thread of the stream's. Without a function, a decorator.
+        """Call `function` with each event of one or several operations (None: all); without `function`, a decorator.
 
-        A function that raises an `Exception` has had its event: the logger `headrace.embedded` has the error with its
-        traceback, and the next function or event follows. Have the function call `close` to end the stream. Raises
-        `Closed` and `StreamInvalidated` where there is no further event."""
+        A thread of the stream calls the functions one after the other. If a function raises an `Exception`, the logger
+        `headrace.embedded` gets the traceback, and the next function or event follows; the event is not repeated. The
+        function may call `close` to end the stream. Raises `Closed` or `StreamInvalidated` if no event can come.
+        """
         if function is None:
             return lambda decorated: self.on(operation, decorated)
         names = None if operation is None else frozenset(check_operations(operation))
@@ -214,8 +218,11 @@ class EmbeddedChangeStream(Closing):
         return function
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until the threads of the stream have ended. Raises what ended the stream but for `close` and
-        `invalidate`: `HistoryLost`, or a SystemExit of a function of `on`; `Timeout` if they have not ended in time."""
+        """Wait until the threads of the stream have ended. Raises `Timeout` if they do not end in time.
+
+        Raises the error that ended the stream, such as `HistoryLost` or the SystemExit of a function of `on`. An end by
+        `close` or `invalidate` is no error.
+        """
         ends = None if timeout is None else monotonic() + timeout
         for thread in self._threads:
             thread.join(None if ends is None else max(0.0, ends - monotonic()))
@@ -237,7 +244,7 @@ class EmbeddedChangeStream(Closing):
             self.close()
 
     def _call(self, function: Callable[[ChangeEvent], object], event: ChangeEvent) -> None:
-        """Call a function of the program's. Its failure is that of one event, and is logged."""
+        """Call a function of the program. If it fails, log the error; the stream goes on."""
         try:
             function(event)
         except Exception:
@@ -252,8 +259,10 @@ class EmbeddedChangeStream(Closing):
     # The end.
 
     def close(self) -> None:
-        """End the stream; a thread that waits for its next event gets `Closed`, an iteration ends. From any thread; no
-        effect the second time."""
+        """End the stream. A thread that waits for its next event gets `Closed`, and an iteration ends.
+
+        Safe from any thread. A second call has no effect.
+        """
         if self._is_closed:
             return
         self._end()
@@ -272,14 +281,14 @@ class EmbeddedChangeStream(Closing):
         self._events.clear()
 
     def leave_to_parent(self, reason: str) -> None:
-        """End it in the child of a fork, where a thread of the parent may hold the lock."""
+        """End the stream in a forked child, where a thread of the parent may hold the lock."""
         self._reading = threading.Lock()
         self._events.clear()
         for buffer in self._buffers:
             buffer.leave_to_parent(Closed(reason))
 
     def _forget(self) -> None:
-        """Close it soon: a finalizer, which must not wait, reports that it will not be read."""
+        """Close the stream soon. A finalizer calls this, so it must not wait."""
         if not self._is_closed:
             self._end()
             self._local.forget_cursor(self._cursor_id)
@@ -289,7 +298,7 @@ class EmbeddedChangeStream(Closing):
             self._forget()
 
     def _check(self) -> None:
-        """Raise why there is no next event."""
+        """Raise the reason if there is no next event."""
         if self._local.is_forked:
             raise_closed(self._local.unusable)
         if self._is_closed:
@@ -310,7 +319,7 @@ class EmbeddedChangeStream(Closing):
         return ChangeEvent(raw)
 
     def _open(self) -> None:
-        """Open the cursor, at the token if there is one."""
+        """Open the cursor, after the token if there is one."""
         options = self._stages[0]["$changeStream"]
         if self._token is not None:
             options = {name: value for name, value in options.items() if not name.startswith(("resume", "start"))}
@@ -326,7 +335,7 @@ class EmbeddedChangeStream(Closing):
             self._token = self._token or self._options.get("startAfter")
 
     def _fetch(self, wait_ms: float) -> None:
-        """Read the next batch, or wait for one; none if the time is up. The reading lock is held."""
+        """Read the next batch, or wait up to `wait_ms` for one. The caller holds the reading lock."""
         if self._cursor is None:
             self._body = {
                 "getMore": Int64(self._cursor_id), "collection": self._collection, "maxTimeMS": limits.AWAIT_MS_MAX,

@@ -9,7 +9,7 @@ _NOT_IN_DATABASES: Final = ' .$/\\\x00"'
 
 
 def collection_name(name: Any, what: str = "name") -> str:
-    """The name of a collection. Raises TypeError and `InvalidName`."""
+    """Check and return the name of a collection. Raises TypeError and `InvalidName`."""
     is_type(name, str, what)
     if not name.isidentifier():
         if not name or ".." in name:
@@ -24,7 +24,7 @@ def collection_name(name: Any, what: str = "name") -> str:
 
 
 def database_name(name: Any, what: str = "name") -> str:
-    """The name of a database. Raises TypeError and `InvalidName`."""
+    """Check and return the name of a database. Raises TypeError and `InvalidName`."""
     is_type(name, str, what)
     if not name.isidentifier():
         if not name:
@@ -36,19 +36,19 @@ def database_name(name: Any, what: str = "name") -> str:
 
 
 def is_filter(filter: Any) -> None:
-    """Raise TypeError if it is not a document."""
+    """Raise TypeError if a filter is not a document."""
     if not isinstance(filter, Mapping):
         raise TypeError(f"filter must be a mapping, not {type(filter).__name__}")
 
 
 def is_type(value: Any, kind: type, what: str, *, optional: bool = False) -> None:
-    """Raise TypeError for a value that is not of a type, nor None where that is allowed."""
+    """Raise TypeError if a value is not of type `kind`; None is allowed if `optional`."""
     if not isinstance(value, kind) and not (optional and value is None):
         raise TypeError(f"{what} must be an instance of {kind.__name__}, not {type(value).__name__}")
 
 
 def is_not_negative(value: Any, what: str) -> None:
-    """Raise TypeError if it is not a whole number, ValueError for one below 0."""
+    """Raise TypeError for a value that is not a whole number, ValueError for a number below 0."""
     is_type(value, int, what)
     if value < 0:
         raise ValueError(f"{what} must be >= 0")

@@ -1,6 +1,6 @@
-"""A collection of an open store, with the methods of pymongo's: what reads, its indexes, and what it is made of.
+"""A collection of an open store, with pymongo's methods for reads, indexes and the collection itself.
 
-What writes documents is `writing.py`.
+`writing.py` has the methods that write documents.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class EmbeddedCollection(CallOptions, WritingCollection):
-    """`store["shop"]["orders"]`. Cheap to make; may be used from many threads."""
+    """A collection: `store["shop"]["orders"]`. Cheap to make and safe from many threads."""
 
     def __init__(self, database: EmbeddedDatabase, name: str, calls: Calls) -> None:
         self.database = database
@@ -40,7 +40,7 @@ class EmbeddedCollection(CallOptions, WritingCollection):
         self, codec_options: Any = None, read_preference: Any = None, write_concern: Any = None,
         read_concern: Any = None,
     ) -> EmbeddedCollection:  # fmt: skip
-        """The same collection with other options. There is one member, so that a read preference changes nothing."""
+        """Return the collection with other options. A read preference has no effect, as there is one member."""
         calls = self._calls.changed(codec_options, read_concern, write_concern)
         return EmbeddedCollection(self.database, self.name, calls)
 
@@ -72,13 +72,13 @@ class EmbeddedCollection(CallOptions, WritingCollection):
     # Reading.
 
     def find(self, *args: Any, **kwargs: Any) -> EmbeddedCursor:
-        """A cursor on the documents that match; arguments as in pymongo, from `filter` and `projection` on."""
+        """Return a cursor on the documents that match, with pymongo's arguments, `filter` and `projection` first."""
         if kwargs:
             check_keywords("find", kwargs, FIND_KEYWORDS)
         return EmbeddedCursor(self, self._calls, *args, **kwargs)
 
     def find_one(self, filter: Any = None, *args: Any, **kwargs: Any) -> Any | None:
-        """The first document that matches, or None. `filter` may also be an `_id`."""
+        """Return the first document that matches, or None. `filter` may also be an `_id`."""
         if filter is not None and not isinstance(filter, Mapping):
             filter = {"_id": filter}
         if not args and not kwargs and self._calls.read_concern is None:
@@ -93,7 +93,7 @@ class EmbeddedCollection(CallOptions, WritingCollection):
     def count_documents(
         self, filter: Mapping[str, Any], session: EmbeddedSession | None = None, comment: Any = None, **kwargs: Any
     ) -> int:
-        """How many documents match."""
+        """Return the number of documents that match."""
         pipeline: list[dict[str, Any]] = [{"$match": filter}]
         pipeline += [{f"${name}": kwargs.pop(name)} for name in ("skip", "limit") if name in kwargs]
         pipeline.append({"$group": {"_id": 1, "n": {"$sum": 1}}})
@@ -101,7 +101,7 @@ class EmbeddedCollection(CallOptions, WritingCollection):
         return int(counted[0]["n"]) if counted else 0
 
     def estimated_document_count(self, comment: Any = None, **kwargs: Any) -> int:
-        """How many documents there are."""
+        """Return the number of documents in the collection."""
         body = {"count": self.name, **options_of(comment=comment, **kwargs)}
         return int(self._calls.run(self._db, body)["n"])
 
@@ -109,7 +109,7 @@ class EmbeddedCollection(CallOptions, WritingCollection):
         self, key: str, filter: Mapping[str, Any] | None = None, session: EmbeddedSession | None = None,
         comment: Any = None, hint: Any = None, **kwargs: Any,
     ) -> list[Any]:  # fmt: skip
-        """The distinct values of a field among the documents that match."""
+        """Return the distinct values of a field in the documents that match."""
         if not isinstance(key, str):
             raise TypeError(f"key must be an instance of str, not {type(key).__name__}")
         body = {"distinct": self.name, "key": key, **options_of(query=filter, comment=comment, hint=hint, **kwargs)}
@@ -120,14 +120,14 @@ class EmbeddedCollection(CallOptions, WritingCollection):
         self, pipeline: Sequence[Mapping[str, Any]], session: EmbeddedSession | None = None,
         let: Mapping[str, Any] | None = None, comment: Any = None, **kwargs: Any,
     ) -> EmbeddedCommandCursor:  # fmt: skip
-        """A cursor on the results of a pipeline; options as the command has them (`allowDiskUse`, `maxTimeMS`)."""
+        """Run a pipeline and return a cursor on its results; options are the command's, such as `allowDiskUse`."""
         return run_aggregate(self._calls, self._db, self.name, pipeline, session, let=let, comment=comment, **kwargs)
 
     def watch(
         self, pipeline: Sequence[Mapping[str, Any]] | None = None, full_document: str | None = None,
         resume_after: Mapping[str, Any] | None = None, **kwargs: Any,
     ) -> EmbeddedChangeStream:  # fmt: skip
-        """A change stream on the collection; see `EmbeddedChangeStream` for its arguments."""
+        """Open a change stream on the collection; `EmbeddedChangeStream` documents the arguments."""
         from headrace.embedded.change_stream import STREAM_KEYWORDS, EmbeddedChangeStream
 
         check_keywords("watch", kwargs, STREAM_KEYWORDS)
@@ -138,19 +138,19 @@ class EmbeddedCollection(CallOptions, WritingCollection):
     # The collection and its indexes.
 
     def drop(self, session: EmbeddedSession | None = None, comment: Any = None) -> None:
-        """Drop it; no error if it does not exist."""
+        """Drop the collection. It is no error if it does not exist."""
         self.database.drop_collection(self, session, comment)
 
     def rename(
         self, new_name: str, session: EmbeddedSession | None = None, comment: Any = None, **kwargs: Any
     ) -> dict[str, Any]:
-        """Give it another name in its database. `dropTarget`: one of that name is dropped."""
+        """Rename the collection within its database. With `dropTarget`, drop a collection with the new name."""
         to = f"{self._db}.{collection_name(new_name, 'new_name')}"
         body = {"renameCollection": self.full_name, "to": to, **options_of(comment=comment)}
         return self._calls.write("admin", body | kwargs, session)
 
     def options(self, session: EmbeddedSession | None = None, comment: Any = None) -> dict[str, Any]:
-        """The options that it was created with."""
+        """Return the options with which the collection was created."""
         for collection in self.database.list_collections(session, {"name": self.name}, comment):
             return {key: value for key, value in collection["options"].items() if key != "create"}
         return {}
@@ -158,14 +158,14 @@ class EmbeddedCollection(CallOptions, WritingCollection):
     def create_index(
         self, keys: Any, session: EmbeddedSession | None = None, comment: Any = None, **kwargs: Any
     ) -> str:
-        """Create an index, and return its name; options as the command has them (`unique`, `expireAfterSeconds`)."""
+        """Create an index and return its name; options are the command's, such as `unique`."""
         commands: dict[str, Any] = {name: kwargs.pop(name) for name in ("maxTimeMS", "commitQuorum") if name in kwargs}
         return self._create_indexes([index_document(keys, kwargs)], session, comment, commands)[0]
 
     def create_indexes(
         self, indexes: Sequence[Any], session: EmbeddedSession | None = None, comment: Any = None, **kwargs: Any
     ) -> list[str]:
-        """Create indexes, pymongo's `IndexModel`s, and return their names."""
+        """Create indexes from pymongo's `IndexModel`s and return their names."""
         from pymongo import IndexModel
 
         is_type(indexes, list, "indexes")
@@ -183,17 +183,17 @@ class EmbeddedCollection(CallOptions, WritingCollection):
     def drop_index(
         self, index_or_name: Any, session: EmbeddedSession | None = None, comment: Any = None, **kwargs: Any
     ) -> None:
-        """Drop one by its name or keys."""
+        """Drop an index by its name or keys."""
         name = index_or_name if isinstance(index_or_name, str) else index_name(key_document(index_or_name))
         body = {"dropIndexes": self.name, "index": name, **options_of(comment=comment), **kwargs}
         ignoring_missing(self._calls.write, self._db, body, session)
 
     def drop_indexes(self, session: EmbeddedSession | None = None, comment: Any = None, **kwargs: Any) -> None:
-        """Drop all but the one on `_id`."""
+        """Drop all indexes except the one on `_id`."""
         self.drop_index("*", session, comment, **kwargs)
 
     def list_indexes(self, session: EmbeddedSession | None = None, comment: Any = None) -> EmbeddedCommandCursor:
-        """A cursor on the descriptions of its indexes; empty if the collection does not exist."""
+        """Return a cursor on the descriptions of the indexes; it is empty if the collection does not exist."""
         body = {"listIndexes": self.name, "cursor": {}, **options_of(comment=comment)}
         cursor = EmbeddedCommandCursor(self._calls, self._db, body, session)
         if ignoring_missing(cursor._fetch) is None and cursor.cursor_id is None:
@@ -201,7 +201,7 @@ class EmbeddedCollection(CallOptions, WritingCollection):
         return cursor
 
     def index_information(self, session: EmbeddedSession | None = None, comment: Any = None) -> dict[str, Any]:
-        """Its indexes by name: `key`, as a list of pairs, and options."""
+        """Return the indexes by name, each with its options and its `key` as a list of pairs."""
         described = {}
         for index in self.list_indexes(session, comment):
             rest = {key: value for key, value in index.items() if key not in ("name", "ns")}
@@ -219,14 +219,14 @@ NOT_THERE = frozenset({
     "aggregate_raw_batches", "create_search_index", "create_search_indexes", "drop_search_index", "find_raw_batches",
     "list_search_indexes", "read_preference", "update_search_index",
 })  # fmt: skip
-"""The attributes of pymongo's collections that these do not have."""
+"""Attributes of pymongo's collections that an `EmbeddedCollection` does not have."""
 
 
 def run_aggregate(
     calls: Calls, database: str, target: str | int, pipeline: Any, session: EmbeddedSession | None,
     batchSize: int | None = None, **options: Any,
 ) -> EmbeddedCommandCursor:  # fmt: skip
-    """The cursor of an aggregation, which has run: its first batch is there."""
+    """Run an aggregation and return its cursor, which has the first batch."""
     if "explain" in options:
         from pymongo.errors import ConfigurationError
 
@@ -255,7 +255,7 @@ def ignoring_missing(call: Any, *args: Any) -> Any:
 
 
 def index_document(keys: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """An index as `createIndexes` takes it."""
+    """Return an index in the form that `createIndexes` takes."""
     key = key_document(keys)
     document = {"name": index_name(key), "key": key, **options_of(**options)}
     if "bucket_size" in document:
@@ -264,5 +264,5 @@ def index_document(keys: Any, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def index_name(key: Mapping[str, Any]) -> str:
-    """The name of an index that was given none."""
+    """Return the default name of an index."""
     return "_".join(f"{field}_{direction}" for field, direction in key.items())

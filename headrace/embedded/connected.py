@@ -1,6 +1,6 @@
-"""`headrace.connect`: a `pymongo.MongoClient` on a server in this process, which ends with it.
+"""`headrace.connect`: a `pymongo.MongoClient` on a server in this process. The server ends with the client.
 
-For code that takes a client of pymongo's: all of its methods are there, at the price of a socket for each call.
+It is for code that takes pymongo's client. All methods work, but each call goes through a socket.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class ConnectedClient(MongoClient[dict[str, Any]]):
     _folder: str
 
     def close(self) -> None:
-        """Close the connections, and the server. No effect the second time."""
+        """Close the connections and the server. A second call has no effect."""
         super().close()
         self._server.close()
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -35,18 +35,18 @@ def connect(
     path: str | os.PathLike[str] | None = None, *, oplog: bool = True, clock: Clock | None = None,
     server_options: dict[str, Any] | None = None, **client_options: Any,
 ) -> ConnectedClient:  # fmt: skip
-    """A client of pymongo's on a data directory, through a Unix socket that only this user reaches.
+    """Return pymongo's client on a data directory, through a Unix socket that only this user can reach.
 
     Args:
-        path: The data directory, created if missing. None or ":memory:": a temporary one, removed by `close`.
-        oplog: False makes it a standalone without change streams.
+        path: The data directory, created if missing. For None or ":memory:" a temporary one, which `close` removes.
+        oplog: False starts a standalone without change streams.
         clock: The source of time, for tests.
         server_options: Fields of `ServerOptions`, such as `oplog_hours`.
         client_options: Arguments of `pymongo.MongoClient`.
 
     Raises:
         DirectoryInUse: Another process has the directory open.
-        UnusableDirectory: Its file is damaged or of another program, or cannot be written.
+        UnusableDirectory: The data file is damaged, belongs to another program, or cannot be written.
     """
     folder = tempfile.mkdtemp(prefix="headrace-socket-")
     try:

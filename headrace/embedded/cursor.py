@@ -1,4 +1,4 @@
-"""Cursors on documents: `find`'s, whose options are chained before the first document, and those of other commands."""
+"""Cursors on documents: the cursor of `find`, with options to chain, and the cursors of other commands."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class EmbeddedCommandCursor(Closing):
-    """The documents of a command's cursor, a batch at a time. An iterator and a context manager."""
+    """The cursor of a command, read batch by batch. It is an iterator and a context manager."""
 
     def __init__(
         self, calls: Calls, database: str, body: dict[str, Any], session: EmbeddedSession | None,
@@ -36,25 +36,25 @@ class EmbeddedCommandCursor(Closing):
         self._collection = ""
         self.session = session
         self.cursor_id: int | None = None
-        """The cursor's number; 0 once all documents are there, None before it is opened."""
+        """The cursor's number; None before it is opened, 0 once all documents were read."""
 
     @property
     def alive(self) -> bool:
-        """Whether `next` may have something."""
+        """Whether `next` may return a document."""
         return bool(self._documents) or self.cursor_id != 0
 
     def next(self) -> Any:
-        """The next document. Raises StopIteration after the last."""
+        """Return the next document. Raises StopIteration after the last one."""
         return self.__next__()
 
     def try_next(self) -> Any | None:
-        """The next document, or None."""
+        """Return the next document, or None."""
         if not self._documents and self.cursor_id != 0:
             self._fetch()
         return self._documents.popleft() if self._documents else None
 
     def to_list(self, length: int | None = None) -> list[Any]:
-        """All documents that are left, or `length` of them."""
+        """Return all remaining documents, or at most `length`."""
         if length is not None and length < 1:
             raise ValueError("length must be at least 1")
         taken: list[Any] = []
@@ -70,7 +70,7 @@ class EmbeddedCommandCursor(Closing):
         return taken
 
     def close(self) -> None:
-        """Close it; documents that are there already can still be taken."""
+        """Close the cursor. Documents that were already read can still be taken."""
         cursor_id, self.cursor_id = self.cursor_id, 0
         if cursor_id and self._calls.local.unusable is None:
             body = {"killCursors": self._collection, "cursors": [Int64(cursor_id)]}
@@ -123,7 +123,7 @@ TAILABLE_AWAIT: Final = 34
 
 
 class EmbeddedCursor(EmbeddedCommandCursor):
-    """The cursor that `find` returns: nothing runs before the first document is requested."""
+    """The cursor that `find` returns. The query runs when the first document is requested."""
 
     def __init__(
         self, collection: EmbeddedCollection, calls: Calls, filter: Any = None, projection: Any = None, skip: int = 0,
@@ -161,84 +161,84 @@ class EmbeddedCursor(EmbeddedCommandCursor):
         return self
 
     def sort(self, key_or_list: Any, direction: Any = None) -> Self:
-        """Order by a field and direction, or by a list of them."""
+        """Sort by a field and direction, or by a list of (field, direction)."""
         keys = {key_or_list: 1 if direction is None else direction} if isinstance(key_or_list, str) else key_or_list
         return self._changed(sort=key_document(keys))
 
     def skip(self, skip: int) -> Self:
-        """Leave out the first `skip`."""
+        """Skip the first `skip` documents."""
         if skip < 0:
             raise ValueError("skip must be >= 0")
         return self._changed(skip=skip)
 
     def limit(self, limit: int) -> Self:
-        """At most `limit`; 0: all. A negative one is its amount in a single batch."""
+        """Return at most `limit` documents; 0 means all. A negative limit means its amount, in a single batch."""
         is_type(limit, int, "limit")
         return self._changed(limit=limit)
 
     def batch_size(self, batch_size: int) -> Self:
-        """How many are read at once."""
+        """Read this many documents at a time."""
         is_not_negative(batch_size, "batch_size")
         self._batch_size = batch_size
         return self._changed()
 
     def hint(self, index: Any) -> Self:
-        """Use this index: its name or keys; None: as the planner decides."""
+        """Use the index with this name or these keys; with None the planner chooses."""
         self._changed()
         self._spec.pop("hint", None)
         self._spec |= options_of(hint=index)
         return self
 
     def collation(self, collation: Any) -> Self:
-        """Compare strings by it."""
+        """Compare strings with this collation."""
         return self._changed(**options_of(collation=collation))
 
     def comment(self, comment: Any) -> Self:
-        """A comment, which `currentOp` and the log show."""
+        """Set a comment, which `currentOp` and the log show."""
         return self._changed(comment=comment)
 
     def max(self, spec: Any) -> Self:
-        """The upper bound of the index of `hint`, exclusive: (field, value) pairs in its order."""
+        """Set the exclusive upper bound in the index of `hint`: (field, value) pairs in the index's order."""
         return self._changed(max=dict(spec))
 
     def min(self, spec: Any) -> Self:
-        """The lower bound of the index of `hint`, inclusive: (field, value) pairs in its order."""
+        """Set the inclusive lower bound in the index of `hint`: (field, value) pairs in the index's order."""
         return self._changed(min=dict(spec))
 
     def max_time_ms(self, max_time_ms: int | None) -> Self:
-        """End with `ExecutionTimeout` after this time."""
+        """Raise `ExecutionTimeout` after this time."""
         is_type(max_time_ms, int, "max_time_ms", optional=True)
         return self._changed(**options_of(maxTimeMS=max_time_ms))
 
     def max_await_time_ms(self, max_await_time_ms: int | None) -> Self:
-        """How long a tailable cursor waits for more."""
+        """Set how long a tailable cursor waits for more documents."""
         self._await_ms = max_await_time_ms
         return self._changed()
 
     def allow_disk_use(self, allow_disk_use: bool) -> Self:
-        """Whether a sort may write to disk."""
+        """Set whether a sort may write to disk."""
         is_type(allow_disk_use, bool, "allow_disk_use")
         return self._changed(allowDiskUse=allow_disk_use)
 
     def where(self, code: Any) -> Self:
-        """A condition in JavaScript, which the engine refuses."""
+        """Add a condition in JavaScript, which the engine refuses."""
         return self._changed(filter={**self._spec["filter"], "$where": code})
 
     def distinct(self, key: str) -> list[Any]:
-        """The distinct values of a field among the documents that match."""
+        """Return the distinct values of a field in the documents that match."""
         return self.collection.distinct(key, self._spec["filter"], session=self.session)
 
     def explain(self) -> dict[str, Any]:
-        """How it would be run."""
+        """Return the plan of the query."""
         self._prepare()
         return self._calls.run(self._database, {"explain": self._body, "verbosity": "allPlansExecution"})
 
     def clone(self) -> Self:
-        """The same query, not run yet."""
+        """Return a copy of the cursor that has not run yet."""
         return copy.copy(self).rewind()
 
     def rewind(self) -> Self:
-        """Begin again."""
+        """Return to the first document; the query runs again."""
         if self.cursor_id:
             self.close()
         self.cursor_id = None
@@ -283,5 +283,5 @@ class EmbeddedCursor(EmbeddedCommandCursor):
 
 
 def names(documents: Iterator[Any]) -> list[str]:
-    """The `name` of each."""
+    """Return the `name` of each document."""
     return [document["name"] for document in documents]

@@ -1,4 +1,4 @@
-"""A database of an open store, with the methods of pymongo's."""
+"""A database of an open store, with pymongo's methods."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class EmbeddedDatabase(CallOptions):
-    """`store["shop"]`. Cheap to make; may be used from many threads."""
+    """A database: `store["shop"]`. Cheap to make and safe from many threads."""
 
     def __init__(self, client: EmbeddedStore, name: str, calls: Calls) -> None:
         self.client = client
@@ -32,14 +32,14 @@ class EmbeddedDatabase(CallOptions):
         self, codec_options: Any = None, read_preference: Any = None, write_concern: Any = None,
         read_concern: Any = None,
     ) -> EmbeddedDatabase:  # fmt: skip
-        """The same database with other options."""
+        """Return the database with other options."""
         return EmbeddedDatabase(self.client, self.name, self._calls.changed(codec_options, read_concern, write_concern))
 
     def get_collection(
         self, name: str, codec_options: Any = None, read_preference: Any = None, write_concern: Any = None,
         read_concern: Any = None,
     ) -> EmbeddedCollection:  # fmt: skip
-        """A collection, with options of its own."""
+        """Return a collection with its own options."""
         calls = self._calls.changed(codec_options, read_concern, write_concern)
         return EmbeddedCollection(self, name, calls)
 
@@ -68,7 +68,7 @@ class EmbeddedDatabase(CallOptions):
         allowable_errors: Sequence[str | int] | None = None, read_preference: Any = None, codec_options: Any = None,
         session: EmbeddedSession | None = None, comment: Any = None, **kwargs: Any,
     ) -> dict[str, Any]:  # fmt: skip
-        """The reply of any command. Raises the error of one that fails, unless `check` is False."""
+        """Run any command and return its reply. Raises the command's error unless `check` is False."""
         from pymongo.errors import OperationFailure
 
         body = {command: value} if isinstance(command, str) else dict(command)
@@ -85,14 +85,14 @@ class EmbeddedDatabase(CallOptions):
     def aggregate(
         self, pipeline: Sequence[Mapping[str, Any]], session: EmbeddedSession | None = None, **kwargs: Any
     ) -> EmbeddedCommandCursor:
-        """A cursor on the results of a pipeline that begins without a collection: `$documents`, `$currentOp`."""
+        """Run a pipeline that needs no collection, such as `$documents`, and return a cursor on its results."""
         return run_aggregate(self._calls, self.name, 1, pipeline, session, **kwargs)
 
     def watch(
         self, pipeline: Sequence[Mapping[str, Any]] | None = None, full_document: str | None = None,
         resume_after: Mapping[str, Any] | None = None, **kwargs: Any,
     ) -> EmbeddedChangeStream:  # fmt: skip
-        """A change stream on the database; see `EmbeddedChangeStream` for its arguments."""
+        """Open a change stream on the database; `EmbeddedChangeStream` documents the arguments."""
         from headrace.embedded.change_stream import STREAM_KEYWORDS, EmbeddedChangeStream
 
         check_keywords("watch", kwargs, STREAM_KEYWORDS)
@@ -105,7 +105,7 @@ class EmbeddedDatabase(CallOptions):
         read_concern: Any = None, session: EmbeddedSession | None = None, check_exists: bool | None = True,
         **kwargs: Any,
     ) -> EmbeddedCollection:  # fmt: skip
-        """Create a collection or a view with options. Raises `CollectionInvalid` if it is there."""
+        """Create a collection or a view with options. Raises `CollectionInvalid` if it exists."""
         from pymongo.errors import CollectionInvalid
 
         collection_name(name)
@@ -119,7 +119,7 @@ class EmbeddedDatabase(CallOptions):
     def drop_collection(
         self, name_or_collection: str | EmbeddedCollection, session: EmbeddedSession | None = None, comment: Any = None
     ) -> dict[str, Any]:
-        """Drop a collection; no error if it does not exist."""
+        """Drop a collection. It is no error if it does not exist."""
         body = {"drop": _name_of(name_or_collection), **options_of(comment=comment)}
         return dict(ignoring_missing(self._calls.write, self.name, body, session) or {})
 
@@ -127,7 +127,7 @@ class EmbeddedDatabase(CallOptions):
         self, session: EmbeddedSession | None = None, filter: Mapping[str, Any] | None = None, comment: Any = None,
         **kwargs: Any,
     ) -> EmbeddedCommandCursor:  # fmt: skip
-        """A cursor on the descriptions of collections and views."""
+        """Return a cursor on the descriptions of collections and views."""
         body = {"listCollections": 1, "cursor": {}, **options_of(filter=filter, comment=comment, **kwargs)}
         return EmbeddedCommandCursor(self._calls, self.name, body, session)
 
@@ -135,7 +135,7 @@ class EmbeddedDatabase(CallOptions):
         self, session: EmbeddedSession | None = None, filter: Mapping[str, Any] | None = None, comment: Any = None,
         **kwargs: Any,
     ) -> list[str]:  # fmt: skip
-        """The names of collections and views."""
+        """Return the names of collections and views."""
         if not filter or set(filter) == {"name"}:
             kwargs["nameOnly"] = True
         return [item["name"] for item in self.list_collections(session, filter, comment, **kwargs)]
@@ -144,7 +144,7 @@ class EmbeddedDatabase(CallOptions):
         self, name_or_collection: str | EmbeddedCollection, scandata: bool = False, full: bool = False,
         session: EmbeddedSession | None = None, background: bool | None = None, comment: Any = None,
     ) -> dict[str, Any]:  # fmt: skip
-        """Check a collection. Raises `CollectionInvalid` if something is wrong with it."""
+        """Check a collection. Raises `CollectionInvalid` if it is damaged."""
         from pymongo.errors import CollectionInvalid
 
         name = _name_of(name_or_collection)
@@ -156,11 +156,11 @@ class EmbeddedDatabase(CallOptions):
 
 
 def _name_of(collection: str | EmbeddedCollection) -> str:
-    """The name of what may be a name. Raises TypeError and `InvalidName`."""
+    """Return the name of a collection, given as a name or an object. Raises TypeError and `InvalidName`."""
     if isinstance(collection, EmbeddedCollection):
         return collection.name
     return collection_name(collection, "name_or_collection")
 
 
 NOT_THERE = frozenset({"cursor_command", "dereference", "read_preference"})
-"""The attributes of pymongo's databases that these do not have."""
+"""Attributes of pymongo's databases that an `EmbeddedDatabase` does not have."""

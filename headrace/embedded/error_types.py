@@ -1,4 +1,4 @@
-"""The errors that are Headrace's own, each a subclass of the pymongo error that is caught for the same reason."""
+"""Headrace's own errors. Each is a subclass of the pymongo error that programs catch for the same reason."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ from pymongo.errors import InvalidOperation, OperationFailure, PyMongoError
 
 
 class Closed(InvalidOperation):
-    """The store, or the stream, is closed."""
+    """The store or the stream is closed."""
 
 
 class HistoryLost(OperationFailure):
-    """The position of a stream is no longer in the oplog (code 286): read the data again, and watch from now."""
+    """The oplog no longer has the position of a stream (code 286). Read the data again, and watch from now."""
 
 
 class StreamInvalidated(PyMongoError):
-    """The stream has ended with an `invalidate` event: what it watched was dropped or renamed. A stream with
-    `start_after` its token begins after that."""
+    """The stream has ended with an `invalidate` event, because what it watched was dropped or renamed.
+
+    A new stream with `start_after` and the event's token begins after it.
+    """
 
 
 class Timeout(PyMongoError, TimeoutError):

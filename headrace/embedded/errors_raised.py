@@ -1,6 +1,6 @@
-"""Errors of embedded calls: pymongo's, for replies with errors. pymongo is imported when the first is raised.
+"""Raise pymongo's errors for replies with errors.
 
-`import pymongo` takes longer than opening a store does, so that nothing here imports it before it is needed.
+`import pymongo` takes longer than opening a store, so pymongo is imported only when an error is raised.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 
 def raise_closed(reason: str | None) -> NoReturn:
-    """Raise `Closed`."""
+    """Raise `Closed` with a reason."""
     from headrace.embedded.error_types import Closed
 
     raise Closed(reason or "the store is closed")
@@ -32,7 +32,7 @@ def raise_failure(reply: Mapping[str, Any]) -> NoReturn:
 
 
 def check_write(reply: Mapping[str, Any]) -> None:
-    """Raise the error of a write of one statement: `DuplicateKeyError`, `WriteError`, `WriteConcernError`."""
+    """Raise the error of a write of one statement, if any: `DuplicateKeyError`, `WriteError`, `WriteConcernError`."""
     if errors := reply.get("writeErrors"):
         from pymongo.errors import DuplicateKeyError, WriteError
 
@@ -44,7 +44,7 @@ def check_write(reply: Mapping[str, Any]) -> None:
 
 
 def raise_write_concern(reply: Mapping[str, Any]) -> NoReturn:
-    """Raise the error of a write that was done, but not on as many members as requested."""
+    """Raise the error of a write that was done, but on fewer members than requested."""
     from pymongo.errors import WriteConcernError
 
     error = dict(reply["writeConcernError"])

@@ -13,7 +13,7 @@ from headrace.embedded.error_types import Closed, StreamInvalidated
 
 
 class EventBuffer:
-    """The events between the thread that reads a stream and the threads that take them."""
+    """A buffer of events between the thread that reads a stream and the threads that take them."""
 
     def __init__(self, maxsize: int) -> None:
         self.maxsize = maxsize
@@ -25,7 +25,7 @@ class EventBuffer:
         return len(self._events)
 
     def put(self, event: ChangeEvent) -> None:
-        """Add an event, when there is room. Raises what has ended the queue."""
+        """Wait for room and add an event. Raises the error that has ended the queue."""
         with self._changed:
             while len(self._events) >= self.maxsize and self._end is None:
                 self._changed.wait()
@@ -35,7 +35,7 @@ class EventBuffer:
             self._changed.notify_all()
 
     def end(self, error: BaseException) -> None:
-        """End the events: `error` is raised after the last one. No effect the second time."""
+        """End the queue; `get` raises `error` after the last event. A second call has no effect."""
         with self._changed:
             if self._end is None:
                 self._end = error
@@ -44,12 +44,12 @@ class EventBuffer:
             self._changed.notify_all()
 
     def leave_to_parent(self, error: BaseException) -> None:
-        """End it in the child of a fork, where a thread of the parent may hold the lock."""
+        """End the queue in a forked child, where a thread of the parent may hold the lock."""
         self._changed = threading.Condition()
         self.end(error)
 
     def get(self, block: bool, timeout: float | None) -> ChangeEvent:
-        """The next event; see `EventQueue.get`."""
+        """Return the next event; see `EventQueue.get`."""
         ends = None if timeout is None else monotonic() + timeout
         with self._changed:
             while not self._events:
@@ -65,13 +65,13 @@ class EventBuffer:
 
 
 class EventQueue:
-    """The queue that `EmbeddedChangeStream.events` returns. An iterator; many threads may read it.
+    """The queue that `EmbeddedChangeStream.events` returns. It is an iterator; many threads may read it.
 
-    When nothing refers to it any longer, its stream is closed and its events are lost.
+    When nothing refers to the queue any longer, its stream is closed and its events are lost.
     """
 
     def __init__(self, buffer: EventBuffer, forget: Callable[[], None]) -> None:
-        """`forget` closes the stream; it may be called at any time, and waits for nothing."""
+        """Make a queue. `forget` closes the stream; it may be called at any time and does not wait."""
         self._buffer = buffer
         self._forget = forget
 
@@ -80,20 +80,22 @@ class EventQueue:
 
     @property
     def maxsize(self) -> int:
-        """How many events it holds at most."""
+        """The most events that the queue holds."""
         return self._buffer.maxsize
 
     def qsize(self) -> int:
-        """How many events are in it."""
+        """Return the number of events in the queue."""
         return len(self._buffer)
 
     def get(self, block: bool = True, timeout: float | None = None) -> ChangeEvent:
-        """The next event. Raises `queue.Empty` if none comes in time, and after the last one the error that ended the
-        stream: `Closed`, `StreamInvalidated`, `HistoryLost`."""
+        """Return the next event. Raises `queue.Empty` if none comes in time.
+
+        After the last event raises the error that ended the stream: `Closed`, `StreamInvalidated`, `HistoryLost`.
+        """
         return self._buffer.get(block, timeout)
 
     def get_nowait(self) -> ChangeEvent:
-        """The next event. Raises `queue.Empty` if there is none."""
+        """Return the next event. Raises `queue.Empty` if there is none."""
         return self.get(block=False)
 
     def __iter__(self) -> Iterator[ChangeEvent]:

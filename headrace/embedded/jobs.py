@@ -1,4 +1,4 @@
-"""The background jobs of an open store: those of a server (`server/background.py`), on a thread of their own."""
+"""The background jobs of an open store. They are the server's jobs (`server/background.py`), on their own thread."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class _Host:
-    """The store as its jobs see it (`server.background.JobHost`)."""
+    """The store in the form that the jobs use (`server.background.JobHost`)."""
 
     def __init__(self, local: LocalEngine) -> None:
         self._local = local
@@ -27,12 +27,11 @@ class _Host:
 
     @coroutine
     def add_job(self, run: Callable[[WriteTransaction], object]) -> Generator[Any, None, None]:
-        """Hand a write to the thread that drives the job."""
+        """Pass a write to the thread that runs the job."""
         yield run
 
     async def store_profiles(self) -> None:
-        """Store the documents of the profiler. Those that cannot be stored are dropped, so that no command fails for
-        it."""
+        """Store the documents of the profiler. Drop those that cannot be stored, so that no command fails."""
         if not self._local.profiles:
             return
         from headrace.store.profiles import store_profiles
@@ -42,7 +41,7 @@ class _Host:
 
 
 class _Job:
-    """A job that has begun."""
+    """A running job."""
 
     def __init__(self, local: LocalEngine, job: Coroutine[Any, Any, Any]) -> None:
         self._local = local
@@ -51,8 +50,7 @@ class _Job:
         self.result: Any = None
 
     def step(self) -> bool:
-        """Do the next step, under the engine's lock, and the write that it requires, without it. Return whether it has
-        ended."""
+        """Run the job's next step under the engine's lock, then its write without the lock; return whether it ended."""
         local, failure = self._local, self._failure
         local.enter()
         try:
@@ -74,7 +72,7 @@ class _Job:
 
 
 class Jobs:
-    """A thread that begins all jobs each second, and does a step of each in turn."""
+    """A thread that starts all jobs each second and runs a step of each in turn."""
 
     def __init__(self, local: LocalEngine) -> None:
         self._local = local
@@ -86,13 +84,13 @@ class Jobs:
         self._thread.start()
 
     def stop(self) -> None:
-        """Return when no job runs any longer."""
+        """Stop the thread and wait until no job runs."""
         self._ended.set()
         if threading.current_thread() is not self._thread and self._thread.is_alive():
             self._thread.join()
 
     def prune(self, now_ms: int | None) -> int:
-        """Prune the oplog to its limits; returns how many entries went. Raises `Closed`."""
+        """Prune the oplog to its limits; return the number of removed entries. Raises `Closed`."""
         if self._local.unusable is not None:
             raise_closed(self._local.unusable)
         job = _Job(self._local, self._jobs().prune(self._local.engine.clock.now_ms() if now_ms is None else now_ms))
@@ -118,7 +116,7 @@ class Jobs:
                     del running[job]
 
     def _has_ended(self, job: _Job) -> bool:
-        """Whether it has, after its next step; one that fails has, and is begun again a second later."""
+        """Run a job's next step and return whether the job ended. A failed job ends and starts again a second later."""
         try:
             return job.step()
         except Exception as error:
@@ -129,7 +127,7 @@ class Jobs:
             return True
 
     def _jobs(self) -> Background:
-        """The jobs, which are imported when they are first run: that takes longer than opening the store."""
+        """Return the jobs. They are imported at the first run, because the import takes longer than opening a store."""
         with self._preparing:
             if self._background is None:
                 from headrace.server.background import Background

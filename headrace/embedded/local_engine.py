@@ -1,12 +1,12 @@
-"""The engine of an open store: runs a command in the thread that calls, and returns the reply's bytes.
+"""The engine of an open store. It runs a command in the calling thread and returns the reply's bytes.
 
     execute(database, name, body, ...)  →  reply bytes, also of a command that failed
 
-`lock` stands for the engine's thread: only its holder may use the engine and the store. The store calls LMDB under it,
-except for the sync of a commit. A long command runs in turns (`turns.py`) and lets others have the lock between two;
-one that must wait (`Wait`) is parked without it (`parked_threads.py`). Writes are `local_writes.py`.
+Only the holder of `lock` may use the engine and the store. The store calls LMDB under the lock, except for the sync of
+a commit. A long command runs in turns (`turns.py`) and releases the lock between them. A command that must wait
+(`Wait`) is parked without the lock (`parked_threads.py`). `local_writes.py` runs writes.
 
-Rule: nothing waits, sleeps or calls a program's function while it holds the lock.
+Rule: no thread waits, sleeps or calls a program's function while it holds the lock.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
     from headrace.server.core import Core
 
 _GIVE_WAY_SECONDS: Final = 0.00005
-"""How long a command that has paused stays away from the lock if others wait for it: one of them takes it."""
+"""How long a paused command leaves the lock to the threads that wait for it."""
 _engines: Final[weakref.WeakSet[LocalEngine]] = weakref.WeakSet()
 
 
 class Caller:
-    """A thread that calls: a client to the engine, with its own greenlets and the lock it waits at when parked."""
+    """A calling thread: a client of the engine, with its own greenlets, and a lock at which it waits when parked."""
 
     __slots__ = ("client", "turns", "woken")
 
@@ -56,7 +56,7 @@ class Caller:
         self.client = client
         self.turns = Turns()
         self.woken = threading.Lock()
-        """Locked while it is parked."""
+        """Locked while the thread is parked."""
 
 
 class LocalEngine:
@@ -65,7 +65,7 @@ class LocalEngine:
     def __init__(
         self, path: str | os.PathLike[str] | None, *, oplog: bool = True, clock: Clock | None = None, **options: Any
     ) -> None:
-        """Open `path`, and make it if it does not exist; None: a throw-away directory.
+        """Open `path`, creating it if it is missing; None stands for a throw-away directory.
 
         Raises `DirectoryInUse`, `UnusableDirectory`, and TypeError for an option that `ServerOptions` does not have.
         """
@@ -81,23 +81,23 @@ class LocalEngine:
         self.store.listeners.append(self.parked.committed)
         self.writes = LocalWrites(self)
         self.core: Core | None = None
-        """The server of the same store, while it is served; see `serving.py`."""
+        """The server of this store while the store is served; see `serving.py`."""
         self.served: ServedStore | None = None
         self.serving = threading.RLock()
-        """Held while serving begins or ends."""
+        """Held while a server starts or ends."""
         self.unusable: str | None = None
-        """The reason why every call fails; None: the store is open."""
+        """The reason why every call fails; None if the store is open."""
         self.paused: dict[Request, Turn] = {}
-        """The commands that have paused and go on in their own threads."""
+        """The paused commands, each of which its own thread will resume."""
         self.held: dict[Request, list[Interrupted]] = {}
-        """The commands that a thread computes for, and all writes; and what is to end those that do not run."""
+        """Writes, and commands whose thread works without the lock, each with the errors that interrupt it."""
         self.profiles: list[tuple[str, bytes | None]] = []
-        """The profiler's documents by collection, which a job stores (`jobs.py`)."""
+        """(namespace, document) of the profiler, which a job stores (`jobs.py`)."""
         self._waiting: set[int] = set()  # threads that wait for the lock
         self._forgotten: deque[int] = deque()  # cursors that nothing refers to
         self._callers = threading.local()
         self.streams: weakref.WeakSet[EmbeddedChangeStream] = weakref.WeakSet()
-        """The change streams that have not been closed, for the child of a fork."""
+        """The open change streams, which a forked child must end."""
         _engines.add(self)
 
     # Running commands.
@@ -106,10 +106,10 @@ class LocalEngine:
         self, database: str, name: str, body: dict[str, Any], raw: bytes = b"",
         sequences: dict[str, list[bytes]] | None = None, cursor: Any = None, wait_ms: float | None = None,
     ) -> bytes:  # fmt: skip
-        """The reply to a command. Raises `Closed`.
+        """Run a command and return its reply. Raises `Closed`.
 
-        `body`: as `values.bson.decode` would have made it of `raw`, which a command on documents can do without.
-        `cursor`: the change stream of a getMore. `wait_ms`: how long to wait for events; None: as the command has it.
+        `body` is what `values.bson.decode` makes of `raw`; a command on documents needs no `raw`. `cursor` is the
+        change stream of a getMore. `wait_ms` is how long to wait for events; None takes the command's own time.
         """
         caller = self.caller()
         request = Request(name, database, raw, sequences or {}, caller.client, body)
@@ -136,7 +136,7 @@ class LocalEngine:
         return self.writes.execute(caller, command, request, pauses=pauses)
 
     def caller(self) -> Caller:
-        """The thread that calls."""
+        """Return the `Caller` of the calling thread."""
         try:
             caller: Caller = self._callers.caller
         except AttributeError:
@@ -149,7 +149,7 @@ class LocalEngine:
         return caller
 
     def enter(self) -> None:
-        """Take the lock. Raises `Closed`, without it."""
+        """Take the lock. Raises `Closed`, and then does not hold the lock."""
         if self.unusable is not None:
             raise_closed(self.unusable)
         if not self.lock.acquire(False):
@@ -169,11 +169,11 @@ class LocalEngine:
         return bool(self._waiting)
 
     def forget_cursor(self, cursor_id: int) -> None:
-        """Close a cursor soon. Called by the garbage collector, so at any time: nothing waits here."""
+        """Close a cursor soon. The garbage collector may call this at any time, so it never waits."""
         self._forgotten.append(cursor_id)
 
     def close_forgotten(self) -> None:
-        """Close the cursors that were forgotten."""
+        """Close the cursors that `forget_cursor` has noted."""
         while self._forgotten:
             self.enter()
             try:
@@ -182,12 +182,12 @@ class LocalEngine:
                 self.lock.release()
 
     def give_way(self) -> None:
-        """Let another thread have the lock, which the caller does not hold."""
+        """Let another thread take the lock. The caller does not hold it."""
         if self._waiting:
             time.sleep(_GIVE_WAY_SECONDS)
 
     def _before(self, command: Command, request: Request) -> None:
-        """Do what a fail point wants before the command is run."""
+        """Apply a fail point before the command runs."""
         failure = self.engine.fail_points.before_command(self.engine, command, request)
         if failure is None:
             return
@@ -197,8 +197,7 @@ class LocalEngine:
             raise failure.error
 
     def _in_thread(self, request: Request, work: Any) -> Any:
-        """Return the result of `work`, which runs without the lock. Raises the error that has ended the command
-        meanwhile."""
+        """Run `work` without the lock and return its result. Raises an error that interrupted the command meanwhile."""
         interruptions = self.held[request] = []
         try:
             with Released(self.lock):
@@ -210,7 +209,7 @@ class LocalEngine:
         return result
 
     def _read(self, caller: Caller, command: Command, request: Request) -> bytes:
-        """Run a command that changes nothing, as often as it takes. The lock is the caller's, between turns too."""
+        """Run a read, again after each wait, and return its reply. The caller's lock is released while it pauses."""
         while True:
             try:
                 if command.pauses and (command.pauses is True or command.pauses(self.engine, request)):
@@ -233,7 +232,7 @@ class LocalEngine:
                 raise_closed(self.unusable)
 
     def _pause(self, caller: Caller, request: Request, turn: Turn) -> None:
-        """Let other threads have the lock. To interrupt the command, another thread sets `turn.interruption`."""
+        """Let other threads take the lock. Another thread sets `turn.interruption` to interrupt the command."""
         self.paused[request] = turn
         try:
             with Released(self.lock):
@@ -251,15 +250,18 @@ class LocalEngine:
     # The end.
 
     def fail(self, reason: str) -> None:
-        """From here on every call raises `Closed`: what is in memory need not be what is on disk. The lock is held.
+        """Make every further call raise `Closed`, because memory may differ from the disk. The caller holds the lock.
 
-        What was acknowledged is on disk, and is there when the directory is opened again."""
+        Acknowledged writes are on disk and are there when the directory is opened again.
+        """
         self.unusable = reason
         self.parked.wake_all()
 
     def close(self) -> None:
-        """End what waits, finish the write that is being committed, and close the directory. No effect the second
-        time."""
+        """End waiting commands, finish the write that is being committed, and close the directory.
+
+        A second call has no effect.
+        """
         if self.is_forked or not self.writes.gate.enter():
             return
         with self.lock:
@@ -273,13 +275,15 @@ class LocalEngine:
 
     @property
     def is_forked(self) -> bool:
-        """Whether this is the child of a fork, whose parent has the store."""
+        """Whether this process is a forked child, whose parent has the store."""
         return self.unusable is _FORKED
 
     def leave_to_parent(self) -> None:
-        """Make the store unusable in the child of a fork, which has none of its parent's threads. A lock that one of
-        them held is never released, so the locks are made anew. Every call checks `unusable` after its first lock, and
-        raises."""
+        """Make the store unusable in a forked child, which has none of its parent's threads.
+
+        A lock that one of these threads held would never be released, so the locks are replaced. Every call checks
+        `unusable` after its first lock and raises.
+        """
         self.unusable = _FORKED
         self.lock = threading.Lock()
         self.serving = threading.RLock()

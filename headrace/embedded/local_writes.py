@@ -1,12 +1,12 @@
 """Group commit among threads. `server/group_commit.py` has the rules of groups.
 
 A thread queues its write and enters the gate. The thread in the gate runs all queued writes in one transaction, commits
-it and leaves; the others enter after it and see that theirs are done. A write that may take long runs in turns and
-commits what each has done: its own thread runs it, alone. While the store is served, the server's writer enters the
+it and leaves. The other threads then enter and see that their writes are done. A write that may take long is run alone
+by its own thread, in turns, with a commit after each turn. While the store is served, the server's writer enters the
 same gate.
 
-Rule: no call returns before its write is on disk. The gate is entered before the engine's lock is taken, which is free
-during the sync, so that others read meanwhile.
+Rule: no call returns before its write is on disk. A thread enters the gate before it takes the engine's lock. The lock
+is free during the sync, so that other threads can read.
 """
 
 from __future__ import annotations
@@ -39,34 +39,34 @@ Job = Callable[[WriteTransaction], object]
 
 
 class QueuedWrite:
-    """A write, and what became of it."""
+    """A queued write and its answer."""
 
     __slots__ = ("answer", "command", "interruptions", "request")
 
     def __init__(self, command: Command, request: Request, interruptions: list[Interrupted]) -> None:
-        """`interruptions`: what ends it instead of its run, once there is something."""
+        """Make a queued write. An error in `interruptions` ends the write instead of its run."""
         self.command = command
         self.request = request
         self.interruptions = interruptions
         self.answer: Any = None
 
     def run(self, engine: Engine, txn: WriteTransaction) -> bytes | Wait:
-        """Its answer, which counts once `txn` is committed."""
+        """Run the write and return its answer, which is valid once `txn` is committed."""
         if self.interruptions:
             return engine.failure(self.interruptions[0], self.request)
         return engine.run_write(self.command, self.request, txn)
 
     def end(self, error: Interrupted) -> None:
-        """End it instead of its run."""
+        """End the write with an error instead of its run."""
         self.interruptions.append(error)
 
     def failed(self, engine: Engine, error: BaseException) -> bytes:
-        """The answer to one that has failed inside the engine."""
+        """Return the answer after a failure inside the engine."""
         return _failure(engine, self.request, error)
 
 
 class QueuedInsert:
-    """One document to insert, without a command. The answer is whether it was; if not, the command must run."""
+    """One document to insert without a command. The answer is whether it was inserted; if not, the command must run."""
 
     __slots__ = ("answer", "client", "document", "interruption", "is_sound", "namespace")
 
@@ -80,27 +80,27 @@ class QueuedInsert:
 
     @property
     def request(self) -> Request:
-        """The command that it stands for."""
+        """The command that the insert stands for."""
         database, _, name = self.namespace.partition(".")
         return Request("insert", database, b"", {}, self.client, {"insert": name, "$db": database})
 
     def run(self, engine: Engine, txn: WriteTransaction) -> bool:
-        """Insert it, if nothing about that is special."""
+        """Insert the document if this needs no special treatment; return whether it was inserted."""
         if self.interruption is not None:
             return False
         return insert_plain(engine, txn, self.namespace, self.document, is_sound=self.is_sound)
 
     def end(self, error: Interrupted) -> None:
-        """End it instead of its run."""
+        """End the insert with an error instead of its run."""
         self.interruption = error
 
     def failed(self, engine: Engine, error: BaseException) -> bool:
-        """The command fails alike, and says so."""
+        """Return False, so that the command runs and reports the failure."""
         return False
 
 
 class QueuedJob:
-    """A write of the store's own."""
+    """A write of a background job."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -108,29 +108,29 @@ class QueuedJob:
         self.error: BaseException | None = None
 
     def run(self, engine: Engine, txn: WriteTransaction) -> bool:
-        """Run it."""
+        """Run the job's write."""
         self._job(txn)
         return True
 
     def failed(self, engine: Engine, error: BaseException) -> bool:
-        """Keep the error for who drives the job."""
+        """Keep the error for the thread that runs the job."""
         self.error = error
         return False
 
 
 class OwnWrite:
-    """A write that may take long, which its own thread runs turn by turn."""
+    """A long write that its own thread runs turn by turn."""
 
     def __init__(self, caller: Caller, command: Command, request: Request, interruptions: list[Interrupted]) -> None:
-        """`interruptions`: what ends it instead of its first turn, once there is something."""
+        """Make a long write. An error in `interruptions` ends the write instead of its first turn."""
         self.caller = caller
         self.command = command
         self.request = request
         self.interruptions = interruptions
         self.turn: Turn | None = None
-        """In which it has paused."""
+        """The turn in which the write has paused."""
         self.answer: Any = None
-        """The answer of its last turn; None: that is not committed."""
+        """The answer of the last turn; None if it is not committed yet."""
         self.has_paused = False
 
 
@@ -139,28 +139,28 @@ Group = WriteGroup[Queued, OwnWrite]
 
 
 def _failure(engine: Engine, request: Request, error: BaseException, labels: list[str] | None = None) -> bytes:
-    """The answer to a write that has failed inside the engine. `labels` None: those of the error."""
+    """Log a failure inside the engine and return the answer, with the error's own labels if `labels` is None."""
     log_failure(f"the write {request.name} failed inside the engine", error)
     return engine.failure(write_error(error), request, labels)
 
 
 class WriteGate:
-    """The permit to open the write transaction, for a thread, or for the server's writer while the store is served."""
+    """The permit to open the write transaction, for a thread or, while the store is served, the server's writer."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._server_waits: Callable[[], object] | None = None
 
     def enter(self) -> bool:
-        """Wait for it; False if it does not come in `WRITER_STALL_SECONDS_MAX`."""
+        """Wait for the gate; return False if it is not free within `WRITER_STALL_SECONDS_MAX`."""
         return self._lock.acquire(timeout=limits.WRITER_STALL_SECONDS_MAX)
 
     def enter_or_call(self, entered: Callable[[], object]) -> bool:
-        """Whether the server's writer has the gate now. If not, the thread that leaves it calls `entered`."""
+        """Return whether the server's writer has the gate now. If not, the thread that leaves it calls `entered`."""
         if self._lock.acquire(blocking=False):
             return True
         self._server_waits = entered
-        if self._lock.acquire(blocking=False):  # it was left between these two lines
+        if self._lock.acquire(blocking=False):  # the gate was left between these two lines
             if self._server_waits is not None:
                 self._server_waits = None
                 return True
@@ -168,7 +168,7 @@ class WriteGate:
         return False
 
     def leave(self) -> None:
-        """Let the next have it: the server's writer, if that waits."""
+        """Leave the gate to the server's writer if it waits, otherwise to the next thread."""
         while True:
             entered, self._server_waits = self._server_waits, None
             if entered is not None:
@@ -176,21 +176,21 @@ class WriteGate:
                 return
             self._lock.release()
             if self._server_waits is None or not self._lock.acquire(blocking=False):
-                return  # otherwise the server's writer has come between these lines
+                return  # otherwise the server's writer came between these lines
 
 
 class LocalWrites(GroupCommitter[Group, Queued, OwnWrite]):
-    """The queue of writes, and the one writer at a time."""
+    """The queue of writes, and the gate that admits one writer at a time."""
 
     def __init__(self, local: LocalEngine) -> None:
         super().__init__(local.store)
         self._local = local
         self._queue: deque[Queued] = deque()
-        self._group: list[Queued] = []  # that is being run or committed
+        self._group: list[Queued] = []  # the group that is being run or committed
         self.gate = WriteGate()
 
     def execute(self, caller: Caller, command: Command, request: Request, *, pauses: bool) -> bytes:
-        """The reply to a write, which is on disk; of one that must wait, when it has."""
+        """Run a write, after its wait if it must wait; return its reply once it is on disk."""
         local, interruptions = self._local, list[Interrupted]()
         local.held[request] = interruptions
         try:
@@ -203,7 +203,7 @@ class LocalWrites(GroupCommitter[Group, Queued, OwnWrite]):
                     return answer
                 local.enter()
                 try:
-                    if interruptions:  # while the others of its group were committed
+                    if interruptions:  # they came while its group was committed
                         return local.engine.failure(interruptions[0], request)
                     local.parked.wait(caller, request, answer)  # type: ignore[arg-type]
                 except Interrupted as error:
@@ -214,9 +214,10 @@ class LocalWrites(GroupCommitter[Group, Queued, OwnWrite]):
             del local.held[request]
 
     def insert(self, namespace: str, document: bytes, is_sound: bool) -> bool:
-        """Whether a document was inserted, and is on disk; if not, nothing has happened, and the command says why.
+        """Insert a document and return whether it is on disk. If not, nothing has changed, and the command says why.
 
-        `is_sound`: it is known to decode. Raises the `OperationFailure` of one that was killed."""
+        `is_sound` says that the document is known to decode. Raises `OperationFailure` if the insert was killed.
+        """
         write = QueuedInsert(namespace, document, is_sound, self._local.caller().client)
         inserted: bool = self._in_group(write)
         if write.interruption is not None and not inserted:
@@ -225,18 +226,18 @@ class LocalWrites(GroupCommitter[Group, Queued, OwnWrite]):
         return inserted
 
     def requests(self) -> list[Request]:
-        """The plain inserts that wait for the gate, or are being committed."""
+        """Return the plain inserts that wait for the gate or are being committed."""
         writes = (*self._queue.copy(), *self._group)
         return [write.request for write in writes if type(write) is QueuedInsert]
 
     def interrupt(self, connection_id: int, error: Interrupted) -> None:
-        """End the plain insert of a thread, by its number, instead of its run: when it has come through the gate."""
+        """End the queued plain insert of a thread, given by its number, before it runs."""
         for write in self._queue.copy():
             if type(write) is QueuedInsert and write.client.connection_id == connection_id:
                 write.end(error)
 
     def run_job(self, job: Job) -> None:
-        """Commit a write of the store's own. Raises what it raises."""
+        """Commit a write of a background job. Raises the write's error."""
         write = QueuedJob(job)
         self._enter()
         try:
@@ -247,7 +248,7 @@ class LocalWrites(GroupCommitter[Group, Queued, OwnWrite]):
             raise write.error
 
     def _enter(self) -> None:
-        """Enter the gate. Raises `Closed`: also where the write before has not ended, and never will."""
+        """Enter the gate. Raises `Closed`, also if the previous write never ends."""
         if not self.gate.enter():
             self._local.fail(f"no write has ended for {limits.WRITER_STALL_SECONDS_MAX} s")
             raise_closed(self._local.unusable)
@@ -258,12 +259,12 @@ class LocalWrites(GroupCommitter[Group, Queued, OwnWrite]):
     # Short writes.
 
     def _in_group(self, write: QueuedWrite | QueuedInsert) -> Any:
-        """Return the result of a write, which may share its commit with others."""
+        """Run a write, which may share its commit with others, and return its result."""
         queue = self._queue
         queue.append(write)
         try:
             self._enter()
-        except BaseException:  # Ctrl-C: the write is not to be done later, unless a thread has begun it
+        except BaseException:  # Ctrl-C: the write must not run later, unless a thread has begun it
             write.end(Interrupted(11601, "operation was interrupted"))
             raise
         try:
@@ -275,7 +276,7 @@ class LocalWrites(GroupCommitter[Group, Queued, OwnWrite]):
         return write.answer
 
     def _run(self, writes: list[Queued]) -> None:
-        """Run and commit writes; if one fails inside, the others in smaller groups."""
+        """Run and commit writes. If one fails inside the engine, run the others in smaller groups."""
         groups = [writes]
         self._group = writes
         try:
@@ -283,16 +284,16 @@ class LocalWrites(GroupCommitter[Group, Queued, OwnWrite]):
                 groups[:1] = self._commit(WriteGroup(groups[0]))
         except BaseException:
             left = [write for group in groups for write in group if write.answer is None]
-            self._queue.extendleft(reversed(left))  # other threads wait for theirs
+            self._queue.extendleft(reversed(left))  # other threads wait for these writes
             raise
         finally:
             self._group = []
 
     def _commit(self, group: Group) -> list[list[Queued]]:
-        """Run a group and commit it; return the writes that are to run again, in groups. The caller is in the gate.
+        """Run a group and commit it; return the writes to run again, in groups. The caller is in the gate.
 
-        The answers of the others count. An exception between sync and publish (Ctrl-C) leaves memory older than the
-        disk, and the store unusable.
+        The answers of all other writes are valid. An exception between sync and publish (Ctrl-C) leaves memory older
+        than the disk, and makes the store unusable.
         """
         local, store = self._local, self._store
         local.enter()
@@ -339,7 +340,7 @@ class LocalWrites(GroupCommitter[Group, Queued, OwnWrite]):
             local.lock.release()
 
     def _answer(self, group: Group) -> None:
-        """The group is on disk: its answers count."""
+        """Set the answers of a group that is on disk."""
         for write, answer in zip(group.writes, group.answers):
             write.answer = answer
         count = sum(type(write) is not QueuedJob for write in group.writes)
@@ -351,15 +352,18 @@ class LocalWrites(GroupCommitter[Group, Queued, OwnWrite]):
             metrics["commits.total"] += 1
             metrics["commits.writes"] += count
 
-    # What `GroupCommitter` calls, with the engine's lock.
+    # Called by `GroupCommitter` under the engine's lock.
 
     def run_write(self, group: Group, write: Queued) -> Any:
-        """Return what a short write answers."""
+        """Run a short write and return its answer."""
         return write.run(self._local.engine, group.txn)
 
     def resume_write(self, group: Group, paused: OwnWrite) -> Any:
-        """Run a turn. From its first pause on the write is among those that have paused: also while it is committed,
-        others see it and may end it."""
+        """Run a turn of a long write.
+
+        After its first pause the write is listed as paused, also while a turn is committed, so that other threads see
+        it and can interrupt it.
+        """
         local, request, turn = self._local, paused.request, paused.turn
         paused.turn = paused.answer = None
         if turn is None:
@@ -376,24 +380,24 @@ class LocalWrites(GroupCommitter[Group, Queued, OwnWrite]):
         return answer
 
     def abandon_turn(self, turn: Turn) -> None:
-        """End a turn of the caller's."""
+        """Abandon a turn of the calling thread."""
         self._local.caller().turns.abandon(turn)
 
     def fail_write(self, write: Queued, error: BaseException) -> None:
-        """Answer a write that has failed inside."""
+        """Answer a write that has failed inside the engine."""
         write.answer = write.failed(self._local.engine, error)
 
     def fail_paused(self, paused: OwnWrite, error: BaseException) -> None:
-        """Answer a write of which a turn has failed."""
+        """Answer a long write whose turn has failed."""
         labels = interrupted_labels(paused.request) if paused.has_paused else None
         paused.turn, paused.answer = None, _failure(self._local.engine, paused.request, error, labels)
 
-    # Writes that may take long.
+    # Long writes.
 
     def _in_turns(
         self, caller: Caller, command: Command, request: Request, interruptions: list[Interrupted]
     ) -> bytes | Wait:
-        """Run a write turn by turn; others have theirs between."""
+        """Run a write turn by turn; other writes run between the turns."""
         own = OwnWrite(caller, command, request, interruptions)
         try:
             while True:
@@ -410,15 +414,14 @@ class LocalWrites(GroupCommitter[Group, Queued, OwnWrite]):
                 self._give_up(caller, request, own.turn)
 
     def _give_up(self, caller: Caller, request: Request, turn: Turn | None) -> None:
-        """End a write that has failed, if it has paused; what its earlier turns did stays done."""
+        """Abandon a paused write that has failed. Its committed turns stay."""
         with self._local.lock:
             self._local.paused.pop(request, None)
             if turn is not None:
                 caller.turns.abandon(turn)
 
     def _between(self, caller: Caller, request: Request, turn: Turn) -> None:
-        """Wait until a paused write, whose finished part is committed, may resume: at its turn, or when what it waits
-        for is there."""
+        """Wait until a paused write may resume: after a pause for other threads, or when what it waits for is ready."""
         local, holder = self._local, turn.waits_for
         if holder is None and local.engine.write_lock.count:
             holder = local.engine.write_lock

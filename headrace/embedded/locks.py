@@ -1,9 +1,9 @@
 """Release the engine's lock for a while, and take it again whatever happens meanwhile.
 
     with Released(lock):
-        ...                  others may have it; Ctrl-C may end this, also while the lock is waited for
+        ...                  other threads may take it; Ctrl-C may end the body or the wait for the lock
 
-Rule: after the `with` the caller has the lock, so that its own `finally` releases no other thread's.
+Rule: after the `with` the caller holds the lock, so that its `finally` never releases another thread's lock.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 
 
 class Released:
-    """Releases a lock that the caller holds, for the length of a `with`."""
+    """Releases a lock of the caller for the length of a `with`."""
 
     __slots__ = ("_lock",)
 
@@ -27,7 +27,7 @@ class Released:
 
 
 def retake(lock: threading.Lock) -> None:
-    """Acquire a lock. What interrupts the wait (Ctrl-C) is raised when the lock is held."""
+    """Acquire a lock. An exception during the wait (Ctrl-C) is raised once the lock is held."""
     is_held, interruption = False, None
     while not is_held:
         try:

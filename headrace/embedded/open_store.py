@@ -39,16 +39,16 @@ def open_store(
     Acknowledged writes survive a crash of the process and of the machine, except those of a temporary directory.
 
     Args:
-        path: The data directory, created if missing. None or ":memory:": a temporary one, removed by `close`.
-        oplog: False makes it a store without change streams and transactions.
-        codec_options: bson's `CodecOptions`: how documents become Python values.
-        read_concern, write_concern: pymongo's.
+        path: The data directory, created if missing. For None or ":memory:" a temporary one, which `close` removes.
+        oplog: False opens a store without change streams and transactions.
+        codec_options: bson's `CodecOptions`, which convert documents to Python values.
+        read_concern, write_concern: pymongo's `ReadConcern` and `WriteConcern`.
         clock: The source of time, for tests; the system's by default.
         options: Fields of `ServerOptions`, such as `oplog_hours`, `oplog_bytes_max` and `memory_bytes_max`.
 
     Raises:
-        DirectoryInUse: Another process has the directory open: reach it through its server.
-        UnusableDirectory: Its file is damaged or of another program, or cannot be written.
+        DirectoryInUse: Another process has the directory open. Connect to that process's server instead.
+        UnusableDirectory: The data file is damaged, belongs to another program, or cannot be written.
     """
     check_keywords("open", options, OPEN_KEYWORDS)
     directory = None if path is None or os.fspath(path) == ":memory:" else path
@@ -61,7 +61,7 @@ OPEN_KEYWORDS: Final = OPTION_NAMES | keywords_of(open_store)
 
 
 class EmbeddedStore(CallOptions, Closing):
-    """An open data directory. Its methods may be called from many threads; a child of a fork must open its own."""
+    """An open data directory. Many threads may use it; a forked child must open its own."""
 
     def __init__(self, local: LocalEngine, codec_options: Any, read_concern: Any, write_concern: Any) -> None:
         self._local = local
@@ -76,14 +76,14 @@ class EmbeddedStore(CallOptions, Closing):
 
     @property
     def is_open(self) -> bool:
-        """Whether calls can be answered."""
+        """Whether the store is open."""
         return self._local.unusable is None
 
     def get_database(
         self, name: str, codec_options: Any = None, read_preference: Any = None, write_concern: Any = None,
         read_concern: Any = None,
     ) -> EmbeddedDatabase:  # fmt: skip
-        """A database, with options of its own."""
+        """Return a database with its own options."""
         return EmbeddedDatabase(self, name, self._calls.changed(codec_options, read_concern, write_concern))
 
     def __getitem__(self, name: str) -> EmbeddedDatabase:
@@ -100,7 +100,7 @@ class EmbeddedStore(CallOptions, Closing):
     def list_databases(
         self, session: EmbeddedSession | None = None, comment: Any = None, **kwargs: Any
     ) -> EmbeddedCommandCursor:
-        """A cursor on the descriptions of databases."""
+        """Return a cursor on the descriptions of databases."""
         body = {"listDatabases": 1, **options_of(comment=comment, **kwargs)}
         cursor = EmbeddedCommandCursor(self._calls, "admin", {}, session)
         cursor.cursor_id = 0
@@ -108,7 +108,7 @@ class EmbeddedStore(CallOptions, Closing):
         return cursor
 
     def list_database_names(self, session: EmbeddedSession | None = None, comment: Any = None) -> list[str]:
-        """The names of databases."""
+        """Return the names of databases."""
         return [item["name"] for item in self.list_databases(session, comment, nameOnly=True)]
 
     def drop_database(
@@ -120,14 +120,14 @@ class EmbeddedStore(CallOptions, Closing):
         self._calls.write(name, {"dropDatabase": 1, **options_of(comment=comment)}, session)
 
     def server_info(self, session: EmbeddedSession | None = None) -> dict[str, Any]:
-        """The reply of `buildInfo`."""
+        """Return the reply of `buildInfo`."""
         return self._calls.run("admin", {"buildInfo": 1}, session)
 
     def start_session(
         self, causal_consistency: bool | None = None, default_transaction_options: Any = None,
         snapshot: bool | None = False,
     ) -> EmbeddedSession:  # fmt: skip
-        """A session, for transactions and for reads of one moment. All reads are causally consistent here."""
+        """Start a session, for transactions and snapshot reads. All reads are causally consistent."""
         from headrace.embedded.session import EmbeddedSession
 
         if snapshot and causal_consistency:
@@ -140,7 +140,7 @@ class EmbeddedStore(CallOptions, Closing):
         self, pipeline: Sequence[Mapping[str, Any]] | None = None, full_document: str | None = None,
         resume_after: Mapping[str, Any] | None = None, **kwargs: Any,
     ) -> EmbeddedChangeStream:  # fmt: skip
-        """A change stream on everything; see `EmbeddedChangeStream` for its arguments."""
+        """Open a change stream on all databases; `EmbeddedChangeStream` documents the arguments."""
         from headrace.embedded.change_stream import STREAM_KEYWORDS, EmbeddedChangeStream
 
         check_keywords("watch", kwargs, STREAM_KEYWORDS)
@@ -153,22 +153,22 @@ class EmbeddedStore(CallOptions, Closing):
         self, port: int = 0, *, host: str | None = "127.0.0.1", users: Mapping[str, Mapping[str, Any]] | None = None,
         tls: TlsOptions | str | os.PathLike[str] | None = None, **options: Any,
     ) -> ServedStore:  # fmt: skip
-        """Serve the same data to other processes while this one uses them: `with store.serve() as served: served.uri`.
+        """Serve the store to other processes while this process uses it: `with store.serve() as served: served.uri`.
 
         Args:
             port: The TCP port; 0 picks a free one.
-            host: The address to listen on; one that other machines reach needs `users`, `auth` or
-                `allow_unauthenticated`. None for none, where `unix_socket_prefix` names a folder.
-            users: Users to create, by name in the database `admin`: each the fields of `createUser`, such as
-                `{"ann": {"pwd": "secret", "roles": ["read"]}}`. With them, clients must log in, but not the
-                program itself. They stay in the store.
-            tls: `TlsOptions`, or the folder that `headrace tls dev` made: clients speak TLS then.
+            host: The address to listen on. An address that other machines can reach needs `users`, `auth` or
+                `allow_unauthenticated`. None listens on no address; then `unix_socket_prefix` must name a folder.
+            users: Users to create in the database `admin`, by name, each with the fields of `createUser`, such as
+                `{"ann": {"pwd": "secret", "roles": ["read"]}}`. Clients must then log in; the program itself need
+                not. The users stay in the store.
+            tls: `TlsOptions`, or a folder that `headrace tls dev` made. Clients must then use TLS.
             options: Fields of `ServerOptions`, such as `auth` and `unix_socket_prefix`.
 
         Raises:
-            RuntimeError: It is served already.
+            RuntimeError: The store is served already.
             TlsError: The certificates cannot be used.
-            UnprotectedAddress: Other machines would reach it, without authentication.
+            UnprotectedAddress: Other machines could reach the store without authentication.
             OperationFailure: A user cannot be created.
             OSError: The address cannot be bound.
         """
@@ -178,12 +178,14 @@ class EmbeddedStore(CallOptions, Closing):
         return ServedStore(self._local, host, port, users, {**options, **({} if tls is None else {"tls": tls})})
 
     def prune(self, now_ms: int | None = None) -> int:
-        """Prune the oplog to its limits as of `now_ms` (wall clock in ms; None: now); returns how many entries went."""
+        """Prune the oplog to its limits at `now_ms` (wall clock; None: now); return the number of removed entries."""
         return self._jobs.prune(now_ms)
 
     def close(self) -> None:
-        """End streams and what waits, finish the write that is being committed, and close the directory. Again:
-        nothing. Done at the end of the interpreter as well."""
+        """End streams and waiting calls, finish the write that is being committed, and close the directory.
+
+        A second call has no effect. The interpreter's exit closes the store as well.
+        """
         self._end()
 
 
@@ -191,7 +193,7 @@ NOT_THERE = frozenset({
     "HOST", "PORT", "address", "append_metadata", "arbiters", "bulk_write", "get_default_database", "is_mongos",
     "is_primary", "nodes", "options", "primary", "read_preference", "secondaries", "topology_description",
 })  # fmt: skip
-"""The attributes of pymongo's clients that this does not have."""
+"""Attributes of pymongo's clients that an `EmbeddedStore` does not have."""
 
 
 def _close(jobs: Jobs, local: LocalEngine) -> None:

@@ -1,7 +1,7 @@
-"""Threads whose command returned `Wait`: each sleeps until its scope is committed to, or until its time is up.
+"""Threads whose command returned `Wait`. Each sleeps until a commit touches its scope, or until its time is up.
 
-The shell of an embedded engine (`dispatch.shell.Shell`). While the store is served, what the engine asks of its shell
-goes to the server's as well, whose clients wait there; only what the profiler measures is always the store's to keep.
+This is the shell of an embedded engine (`dispatch.shell.Shell`). While the store is served, the engine's calls also go
+to the server's shell, whose clients wait there. Only the profiler's documents always stay with the store.
 
 Rule: all but the sleep itself happens under the engine's lock, so that no wake-up is missed.
 """
@@ -30,7 +30,7 @@ _NO_SHELL: Final = NoShell()
 
 
 class ParkedThread:
-    """One that waits."""
+    """A waiting thread."""
 
     __slots__ = ("interruption", "request", "woken")
 
@@ -40,21 +40,20 @@ class ParkedThread:
         self.interruption: Interrupted | None = None
 
     def wake(self) -> None:
-        """Let it run its command again; once."""
+        """Let the thread run its command again. A second call has no effect."""
         if self.woken.locked():
             self.woken.release()
 
 
 class ParkedThreads(NoShell):
-    """The threads that wait, by the key that they wait for."""
+    """The waiting threads, by the key that they wait for."""
 
     def __init__(self, local: LocalEngine) -> None:
         self._local = local
         self._parked: dict[Any, dict[ParkedThread, None]] = {}
 
     def wait(self, caller: Caller, request: Request, wait: Wait) -> None:
-        """Return when the command must run again. The engine's lock is released meanwhile. Raises the interruption, if
-        any."""
+        """Wait, without the engine's lock, until the command must run again. Raises the interruption, if any."""
         now_ms = monotonic() * 1000.0
         if request.wait_until_ms is None:
             request.wait_until_ms = now_ms + wait.wait_ms
@@ -87,19 +86,19 @@ class ParkedThreads(NoShell):
         request.time_is_up = request.time_is_up or not is_woken
 
     def wake_all(self) -> None:
-        """Let all run again: the store is closed."""
+        """Wake all threads, because the store is closed."""
         for waiting in self._parked.values():
             _wake(waiting)
 
     def committed(self, committed: Committed) -> None:
-        """A listener of the store: wake those that wait for a scope that this commit touched."""
+        """Wake the threads that wait for a scope of this commit. The store calls this at each commit."""
         parked = self._parked
         if not parked:
             return
         for key in channel_keys([topic for topics, _, _ in committed.runs for topic in topics], parked):
             _wake(parked[key])
 
-    # What the engine calls: `dispatch.shell.Shell`.
+    # Called by the engine: `dispatch.shell.Shell`.
 
     @property
     def shut_down(self) -> Callable[[], None] | None:  # type: ignore[override]
@@ -107,7 +106,7 @@ class ParkedThreads(NoShell):
 
     @property
     def _server(self) -> Shell:
-        """The server's shell, while the store is served."""
+        """The server's shell while the store is served."""
         return self._local.core or _NO_SHELL
 
     @property
@@ -144,7 +143,7 @@ class ParkedThreads(NoShell):
     def waiting_requests(self) -> Sequence[Request]:
         parked = [parked.request for waiting in self._parked.values() for parked in waiting]
         local = self._local
-        begun = dict.fromkeys([*parked, *local.paused, *list(local.held)])  # a write may be all of these at once
+        begun = dict.fromkeys([*parked, *local.paused, *list(local.held)])  # a write may be in all three
         return [*begun, *local.writes.requests(), *self._server.waiting_requests()]
 
     def interrupt(self, connection_id: int) -> None:

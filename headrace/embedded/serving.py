@@ -1,8 +1,8 @@
 """`store.serve()`: a server of the same engine, so that other processes read and write while the program works.
 
-The server's loop runs on a thread of its own and is a user of the engine like any other thread: it holds the engine's
-lock while it runs callbacks, and releases it while it waits for sockets. Its writer enters the gate that the
-program's writes enter. So the program's calls cost what they cost without a server.
+The server's loop runs on its own thread and uses the engine like any other thread. It holds the engine's lock while it
+runs callbacks and releases the lock while it waits for sockets. Its writer enters the same gate as the program's
+writes. So the program's calls cost the same as without a server.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _USER_EXISTS: Final = 51003
 
 
 class _Selector(selectors.DefaultSelector):
-    """Waits for sockets without the engine's lock."""
+    """A selector that waits for sockets without the engine's lock."""
 
     def __init__(self, local: LocalEngine) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class _Selector(selectors.DefaultSelector):
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """A loop whose callbacks other threads schedule while they hold the engine's lock: a commit wakes its watchers."""
+    """A loop whose callbacks other threads schedule under the engine's lock, as when a commit wakes watchers."""
 
     def __init__(self, local: LocalEngine) -> None:
         super().__init__(_Selector(local))
@@ -59,12 +59,12 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 class ServedStore(Closing):
-    """A store that is served; a context manager."""
+    """A served store, a context manager."""
 
     def __init__(
         self, local: LocalEngine, host: str | None, port: int, users: Users | None, options: dict[str, Any]
     ) -> None:
-        """Listen; raises what `EmbeddedStore.serve` does."""
+        """Start to listen. Raises the errors of `EmbeddedStore.serve`."""
         self._local = local
         bind_ips = () if host is None else (host,)
         if users is not None:
@@ -94,12 +94,12 @@ class ServedStore(Closing):
 
     @property
     def uri(self) -> str:
-        """The connection string for any driver, without a user's name; with TLS it names the authorities."""
+        """The connection string for any driver, without a user; with TLS it names the file of authorities."""
         assert self._core is not None
         return uri_of(self._core)
 
     def close(self) -> None:
-        """Finish the writes that clients have sent, and close their connections. The store stays open."""
+        """Finish the writes that clients have sent and close their connections. The store stays open."""
         with self._local.serving:
             core, self._core = self._core, None
             if core is None or self._local.core is not core:
@@ -109,7 +109,7 @@ class ServedStore(Closing):
             self._thread.join()
 
     def _create_user(self, name: str, fields: Mapping[str, Any]) -> None:
-        """Create a user, or give the one that is there these fields."""
+        """Create a user, or set these fields of an existing user."""
         calls = Calls(self._local)
         try:
             calls.run("admin", {"createUser": name, **fields})

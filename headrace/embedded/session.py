@@ -1,4 +1,4 @@
-"""Sessions and transactions of an open store, as pymongo has them. A session runs one command at a time."""
+"""Sessions and transactions of an open store, with pymongo's methods. A session runs one command at a time."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 RETRY_SECONDS_MAX: Final = 120.0
-"""How long `with_transaction` tries again, as in the drivers' specification."""
+"""How long `with_transaction` retries, as in the drivers' specification."""
 _BACKOFF_SECONDS: Final = 0.005
 _BACKOFF_SECONDS_MAX: Final = 0.5
 
 
 class EmbeddedSession:
-    """Made by `start_session`; a context manager."""
+    """The session that `start_session` returns, a context manager."""
 
     def __init__(self, calls: Calls, default_transaction_options: Any = None, *, snapshot: bool = False) -> None:
         self._calls = calls
@@ -39,7 +39,7 @@ class EmbeddedSession:
         self.operation_time: Timestamp | None = None
         """The cluster time of the last command."""
         self.cluster_time: MutableMapping[str, Any] | None = None
-        """The newest `$clusterTime` of a reply."""
+        """The newest `$clusterTime` in a reply."""
 
     @property
     def client(self) -> Any:
@@ -48,14 +48,14 @@ class EmbeddedSession:
 
     @property
     def in_transaction(self) -> bool:
-        """Whether a transaction is open, which may not have had a statement yet."""
+        """Whether a transaction is open, also before its first statement."""
         return self._state in ("starting", "in progress")
 
     def start_transaction(
         self, read_concern: Any = None, write_concern: Any = None, read_preference: Any = None,
         max_commit_time_ms: int | None = None,
     ) -> _OpenTransaction:  # fmt: skip
-        """Begin one; a `with` on what this returns commits it, or aborts it on an exception."""
+        """Begin a transaction. A `with` on the result commits it, or aborts it on an exception."""
         self._check()
         if self._snapshot:
             raise _invalid("Transactions are not supported in snapshot sessions")
@@ -77,7 +77,7 @@ class EmbeddedSession:
         return _OpenTransaction(self)
 
     def commit_transaction(self) -> None:
-        """Commit; again after an error, or without one, answers the same."""
+        """Commit the transaction. The call may be repeated, also after an error, with the same result."""
         self._check()
         if self._state == "none":
             raise _invalid("No transaction started")
@@ -94,7 +94,7 @@ class EmbeddedSession:
             self._state = "committed"
 
     def abort_transaction(self) -> None:
-        """Abort; nothing of the transaction has happened."""
+        """Abort the transaction and undo its writes."""
         self._check()
         if self._state in ("none", "aborted"):
             raise _invalid("No transaction started" if self._state == "none" else "Cannot call abortTransaction twice")
@@ -104,15 +104,15 @@ class EmbeddedSession:
         if had_statement:
             from pymongo.errors import PyMongoError
 
-            with contextlib.suppress(PyMongoError):  # it has ended by itself
+            with contextlib.suppress(PyMongoError):  # the transaction has ended already
                 self._end("abortTransaction")
 
     def with_transaction(
         self, callback: Callable[[EmbeddedSession], Result], read_concern: Any = None, write_concern: Any = None,
         read_preference: Any = None, max_commit_time_ms: int | None = None,
     ) -> Result:  # fmt: skip
-        """Return the result of `callback(session)`, committed. It is called again after a conflict with another
-        transaction."""
+        """Run `callback(session)`, commit and return its result. After a conflict with another transaction, run it
+        again."""
         retry = self.retries()
         while True:
             self.start_transaction(read_concern, write_concern, read_preference, max_commit_time_ms)
@@ -131,8 +131,10 @@ class EmbeddedSession:
 
     @staticmethod
     def retries() -> Callable[[BaseException], float | None]:
-        """A function of the error of a transaction: how many seconds to wait before it is tried again; None: it is
-        not. Counts the attempts, from now on."""
+        """Return a function that takes a transaction's error and returns how many seconds to wait before a retry.
+
+        The function returns None if there must be no retry. It counts the attempts from now on.
+        """
         from pymongo.errors import PyMongoError
 
         ends, attempts = time.monotonic() + RETRY_SECONDS_MAX, iter(range(1, 1 << 30))
@@ -146,7 +148,7 @@ class EmbeddedSession:
         return retry
 
     def end_session(self) -> None:
-        """Abort the open transaction, and end. No effect the second time."""
+        """Abort the open transaction and end the session. A second call has no effect."""
         if self.has_ended:
             return
         if self.in_transaction:
@@ -156,7 +158,7 @@ class EmbeddedSession:
             self._calls.run("admin", {"endSessions": [self.session_id]})
 
     def apply_to(self, body: MutableMapping[str, Any]) -> None:
-        """Add to a command what makes it one of this session."""
+        """Add the fields of this session and its transaction to a command."""
         self._check()
         body["lsid"] = self.session_id
         if not self.in_transaction:
@@ -175,17 +177,17 @@ class EmbeddedSession:
                 body["readConcern"] = self._concerns["readConcern"]
 
     def advance_operation_time(self, operation_time: Timestamp) -> None:
-        """Read what another session has written before that time; here every session does."""
+        """Advance the session's time. It changes no read, as every session sees all earlier writes."""
         if self.operation_time is None or operation_time > self.operation_time:
             self.operation_time = operation_time
 
     def advance_cluster_time(self, cluster_time: MutableMapping[str, Any]) -> None:
-        """Note another session's `cluster_time`."""
+        """Advance the session's cluster time to another session's."""
         if self.cluster_time is None or cluster_time["clusterTime"] > self.cluster_time["clusterTime"]:
             self.cluster_time = cluster_time
 
     def advance(self, reply: MutableMapping[str, Any]) -> None:
-        """Note what a reply says of the time."""
+        """Take over the times of a reply."""
         self.operation_time = reply.get("operationTime", self.operation_time)
         self.cluster_time = reply.get("$clusterTime", self.cluster_time)
         cursor = reply.get("cursor")
@@ -219,7 +221,7 @@ class EmbeddedSession:
 
 
 class _OpenTransaction:
-    """Ends a transaction with the `with` block."""
+    """A transaction that ends with its `with` block."""
 
     def __init__(self, session: EmbeddedSession) -> None:
         self._session = session

@@ -12,9 +12,9 @@ OPERATIONS: Final = frozenset({
     "create", "createIndexes", "delete", "drop", "dropDatabase", "dropIndexes", "insert", "invalidate", "modify",
     "rename", "replace", "update",
 })  # fmt: skip
-"""The types of events, for which a callback may be given."""
+"""The types of events that a callback may name."""
 EXPANDED: Final = frozenset({"create", "createIndexes", "dropIndexes", "modify"})
-"""The types that come only with `showExpandedEvents`."""
+"""The types of events that come only with `showExpandedEvents`."""
 
 _FIELDS: Final[dict[str, frozenset[str]]] = {
     "_id": frozenset(),
@@ -35,7 +35,7 @@ _FIELDS: Final[dict[str, frozenset[str]]] = {
     "updateDescription": frozenset({"disambiguatedPaths", "removedFields", "truncatedArrays", "updatedFields"}),
     "wallTime": frozenset(),
 }
-"""The fields of events, and of some the fields in them; of the others any field is taken."""
+"""The fields of events, each with its nested fields; an empty set allows any nested field."""
 _OTHER_NAMES: Final = {"coll": "ns.coll", "collection": "ns.coll", "database": "ns.db", "db": "ns.db"}
 
 
@@ -43,7 +43,7 @@ def stages(
     options: Mapping[str, Any], operations: Iterable[str] | None, fields: Iterable[str] | None,
     filter: Mapping[str, Any] | None, pipeline: Iterable[Mapping[str, Any]],
 ) -> list[Mapping[str, Any]]:  # fmt: skip
-    """The whole pipeline. Raises ValueError for an operation, or a field of an event in `filter`, that there is not."""
+    """Return the whole pipeline. Raises ValueError for an unknown operation, or an unknown event field in `filter`."""
     made: list[Mapping[str, Any]] = []
     options = dict(options)
     if operations is not None:
@@ -60,7 +60,7 @@ def stages(
 
 
 def check_operations(operations: Iterable[str]) -> set[str]:
-    """The names of operations. Raises ValueError for one that there is not."""
+    """Return the names of operations. Raises ValueError for an unknown one."""
     names = {operations} if isinstance(operations, str) else set(operations)
     if unknown := names - OPERATIONS:
         raise ValueError(f"no such operation: {', '.join(sorted(unknown))}; there are {', '.join(sorted(OPERATIONS))}")
@@ -68,7 +68,7 @@ def check_operations(operations: Iterable[str]) -> set[str]:
 
 
 def _check_fields(filter: Any) -> None:
-    """Raise ValueError for a field that no event has. What is no filter is left to the engine."""
+    """Raise ValueError for a field that no event has. The engine reports a filter that is no document."""
     for name, value in filter.items() if isinstance(filter, Mapping) else ():
         if name in ("$and", "$nor", "$or") and isinstance(value, list | tuple):
             for branch in value:
@@ -91,7 +91,7 @@ def _check_field(name: str) -> None:
 
 
 def _touching(fields: list[str]) -> dict[str, Any]:
-    """Every event but updates that touch none of the fields: not one itself, nor what is in it, nor what it is in."""
+    """Return a filter that drops updates which change none of the fields, nor a part or a parent of one."""
     patterns = []
     for field in fields:
         names = field.split(".")

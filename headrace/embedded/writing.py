@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 
 _SCALARS: Final = frozenset({bool, bytes, float, int, str, type(None), ObjectId})
-"""Types whose encoding always decodes; a list or a document may hold a `RawBSONDocument` with arbitrary bytes."""
+"""Types whose encoding always decodes. A list or a document may hold a `RawBSONDocument` with arbitrary bytes."""
 
 
 @cache
 def _results() -> Any:
-    """The module of the result classes, which opening a store does not import."""
+    """Return the module of the result classes, which is imported only when needed."""
     from pymongo import results
 
     return results
 
 
 class WritingCollection:
-    """The writing half of `EmbeddedCollection`."""
+    """The methods of `EmbeddedCollection` that write."""
 
     name: str
     _calls: Calls
@@ -77,7 +77,7 @@ class WritingCollection:
         self, documents: Iterable[MutableMapping[str, Any] | RawBSONDocument], ordered: bool = True,
         bypass_document_validation: bool | None = None, session: EmbeddedSession | None = None, comment: Any = None,
     ) -> InsertManyResult:  # fmt: skip
-        """Insert documents in their order. Raises `BulkWriteError` for those that are refused."""
+        """Insert documents in their order. Raises `BulkWriteError` for refused documents."""
         from pymongo.results import InsertManyResult
 
         if isinstance(documents, Mapping) or not isinstance(documents, Iterable):
@@ -94,7 +94,7 @@ class WritingCollection:
 
     @staticmethod
     def _identified(document: Any) -> Any:
-        """The `_id` of a document to insert, which it gets if it has none."""
+        """Return the `_id` of a document to insert; add one if it has none."""
         if type(document) is not dict:
             if isinstance(document, RawBSONDocument):
                 return document.get("_id")
@@ -205,7 +205,7 @@ class WritingCollection:
         self, statements: BulkStatements, ordered: bool, bypass: bool | None, session: EmbeddedSession | None,
         options: dict[str, Any],
     ) -> dict[str, Any]:  # fmt: skip
-        """Run statements, a command for each kind; the sum of the replies. Raises `BulkWriteError`."""
+        """Run statements, with a command for each batch; return the sum of the replies. Raises `BulkWriteError`."""
         from pymongo.errors import BulkWriteError
 
         for kind, batch in in_batches(statements.statements, ordered=ordered):
@@ -226,7 +226,7 @@ class WritingCollection:
             raise BulkWriteError(result)
         return result
 
-    # One document, found and changed.
+    # Find and modify one document.
 
     def find_one_and_update(
         self, filter: Mapping[str, Any], update: Any, projection: Any = None, sort: Any = None, upsert: bool = False,
@@ -234,7 +234,7 @@ class WritingCollection:
         session: EmbeddedSession | None = None, let: Mapping[str, Any] | None = None, comment: Any = None,
         **kwargs: Any,
     ) -> Any | None:  # fmt: skip
-        """Update one document and return it as it was, or with `ReturnDocument.AFTER` as it is then."""
+        """Update one document and return it as it was before, or as it is after with `ReturnDocument.AFTER`."""
         _check_operators(update)
         return self._find_and_modify(
             filter, projection, sort, hint, session, let, comment, update=update, upsert=upsert or None,
@@ -246,7 +246,7 @@ class WritingCollection:
         upsert: bool = False, return_document: bool = False, hint: Any = None, session: EmbeddedSession | None = None,
         let: Mapping[str, Any] | None = None, comment: Any = None, **kwargs: Any,
     ) -> Any | None:  # fmt: skip
-        """Replace one document and return it as it was, or with `ReturnDocument.AFTER` as it is then."""
+        """Replace one document and return it as it was before, or as it is after with `ReturnDocument.AFTER`."""
         _check_replacement(replacement)
         return self._find_and_modify(
             filter, projection, sort, hint, session, let, comment, update=replacement, upsert=upsert or None,
@@ -281,7 +281,7 @@ def _update(
     filter: Mapping[str, Any], update: Any, upsert: bool, collation: Any, array_filters: Any, hint: Any, *,
     multi: bool = False, sort: Any = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """A statement of the command `update`."""
+    """Return a statement of the command `update`."""
     is_filter(filter)
     _check_options(upsert, array_filters)
     return {
@@ -296,7 +296,7 @@ def _check_options(upsert: Any, array_filters: Any) -> None:
 
 
 def _check_operators(update: Any) -> None:
-    """Raise as pymongo does for an update that is neither operators nor a pipeline."""
+    """Raise pymongo's error for an update that has neither operators nor a pipeline."""
     if not isinstance(update, (Mapping, list)):
         raise TypeError(f"update must be a mapping or a list, not {type(update).__name__}")
     if not update:
