@@ -6,18 +6,18 @@ from headrace.clock import Clock
 
 
 class FakeClock(Clock):
-    """Time as an argument: `now_ms` is the wall clock, and both clocks move by `advance`."""
+    """A wall clock, set to `now_ms`, and a monotonic clock; `advance` moves both."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self._now_ms = now_ms
         self._monotonic_ms = 0.0
 
     def now_ms(self) -> int:
-        """The wall clock as it was set."""
+        """Return the wall clock in ms."""
         return self._now_ms
 
     def monotonic_ms(self) -> float:
-        """Milliseconds that `advance` has added up."""
+        """Return the sum of all calls of `advance` in ms."""
         return self._monotonic_ms
 
     def advance(self, ms: float) -> None:
@@ -26,5 +26,5 @@ class FakeClock(Clock):
         self._monotonic_ms += ms
 
     def set_wall(self, now_ms: int) -> None:
-        """Set the wall clock alone, as an operator or NTP does, also backwards."""
+        """Set only the wall clock, also backwards, as an operator or NTP does."""
         self._now_ms = now_ms

@@ -1,10 +1,10 @@
-"""A server driven by calling functions: commands in, replies out, with no socket, loop, thread or sleep.
+"""A server that a test drives by calling functions, without a socket, loop, thread or sleep.
 
     server = DrivenServer(clock=FakeClock())
     server.run("shop", {"insert": "orders", "documents": [{"_id": 1}]})     → {"n": 1, "ok": 1.0, ...}
 
-Each write is committed alone, and at once. A command that would wait is returned as its `Wait`, and may be run
-again whenever the caller thinks that its time has come.
+Each write is committed alone and at once. A command that would wait returns its `Wait`; the caller decides when to run
+it again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from headrace.values.bson import decode, encode
 
 
 class DrivenServer:
-    """A store and an engine on one thread: the caller's. `path=None`: a throw-away directory."""
+    """A store and an engine in the calling thread. With `path=None` the directory is a throw-away one."""
 
     def __init__(
         self, path: str | os.PathLike[str] | None = None, *, clock: Clock | None = None, oplog: bool = True,
@@ -39,9 +39,9 @@ class DrivenServer:
         self.clock = clock or SystemClock()
         self.options = ServerOptions(dbpath=Path(path or os.devnull), oplog=oplog, **options)
         self.between: Callable[[str], None] = lambda stage: None
-        """Called while a commit is under way, as a slow disk lets reads come between: "prepared", then "synced"."""
+        """Called during a commit with "prepared" and then "synced", where a slow disk would let reads run."""
         self.client = ClientInfo(1, "127.0.0.1:1", ("127.0.0.1", 27017))
-        """The client that sends the commands; assign another one to use another connection."""
+        """The client that sends the commands. Assign another one to use another connection."""
         self._open()
 
     def _open(self) -> None:
@@ -50,7 +50,7 @@ class DrivenServer:
         self.engine = Engine(self.store, self.options, commands_for(self.options), first_parameters(self.options))
 
     def restart(self) -> None:
-        """End as a killed process does, losing every cursor, and start again on the same directory."""
+        """Start again on the same directory, without the cursors, as after a killed process."""
         if self.path is None:
             raise RuntimeError("a throw-away server has nothing to start again from")
         self.store.close()
@@ -67,17 +67,17 @@ class DrivenServer:
         self.close()
 
     def request(self, database: str, body: dict[str, Any]) -> Request:
-        """The request that a client would have sent."""
+        """Return the request that a client would send."""
         return Request(next(iter(body)), database, encode({**body, "$db": database}), {}, self.client)
 
     def run(self, database: str, body: dict[str, Any], *, time_is_up: bool = False) -> dict[str, Any] | Wait:
-        """The reply, also to a command that failed; or the `Wait` of one that has nothing to say yet."""
+        """Run a command; return its reply, also if it failed, or its `Wait` if it cannot answer yet."""
         request = self.request(database, body)
         request.time_is_up = time_is_up
         return self.answer(request)
 
     def answer(self, request: Request) -> dict[str, Any] | Wait:
-        """The same for a request made of whatever bytes."""
+        """Answer a request, which may have arbitrary bytes, as `run` does."""
         try:
             command = self.engine.command(request)
             if command.prepare is not None and (work := command.prepare(request)) is not None:
@@ -97,10 +97,11 @@ class DrivenServer:
         self, database: str, body: dict[str, Any], between: Callable[[int], object] = lambda count: None,
         *, interruption: Interrupted | None = None,
     ) -> tuple[dict[str, Any], int]:  # fmt: skip
-        """Return the reply to a write that pauses at each of its ticks, and the number of pauses.
+        """Run a write that pauses at each of its ticks; return its reply and the number of pauses.
 
-        Each pause commits the finished part. Then `between` is called, and may raise: the process ends there.
-        `interruption`: interrupts the write at each pause; a value that `between` returns interrupts it at this one."""
+        Each pause commits the finished part and then calls `between`. If `between` raises, the process ends there.
+        `interruption` interrupts the write at every pause; a value that `between` returns does so at this pause.
+        """
         turns, store, request = Turns(seconds=0.0), self.store, self.request(database, body)
         txn, pauses = store.begin(), 0
         result = turns.run(self.engine.run_write, self.engine.command(request), request, txn)
@@ -121,7 +122,7 @@ class DrivenServer:
         return decode(result), pauses
 
     def together(self, commands: list[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
-        """The replies of writes of several clients that share one commit."""
+        """Run writes of several clients in one commit and return their replies."""
         requests = [self.request(database, body) for database, body in commands]
         answers = self._commit([(self.engine.command(request), request) for request in requests])
         return [decode(answer) for answer in answers if not isinstance(answer, Wait)]
@@ -136,7 +137,7 @@ class DrivenServer:
         self.store.abandon(txn)
 
     def _commit(self, batch: list[tuple[Command, Request]]) -> list[bytes | Wait]:
-        """Run and commit a batch of writes, as the shell does; `between` is called wherever reads may come between."""
+        """Run and commit a batch of writes, as the shell does; call `between` wherever reads could run."""
         txn = self.store.begin()
         try:
             run_again, run_write = self.engine.run_again, self.engine.run_write
@@ -152,7 +153,7 @@ class DrivenServer:
         return answers
 
     def must(self, database: str, body: dict[str, Any]) -> dict[str, Any]:
-        """The reply of a command that is expected to succeed; raises `CommandError` for any other."""
+        """Run a command that must succeed and return its reply. Raises `CommandError` if it fails."""
         reply = self.run(database, body)
         if isinstance(reply, Wait):
             raise RuntimeError(f"{next(iter(body))} would wait")

@@ -4,9 +4,9 @@
         headrace_client.shop.orders.insert_one({"_id": 1})
 
 `headrace_server` runs once for the test session in a throw-away directory. `headrace_client` and
-`headrace_async_client` are clients of it for one test, which starts empty. `headrace_store` and `headrace_async_store`
-are stores in the test's process, without a socket. pytest loads the plugin through the entry point `headrace`; it costs
-nothing until a test uses a fixture.
+`headrace_async_client` are its clients for one test, which starts with an empty server. `headrace_store` and
+`headrace_async_store` are stores in the test's process, without a socket. pytest loads the plugin through the entry
+point `headrace`. The plugin costs nothing until a test uses a fixture.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ try:
 
     async_fixture: Any = pytest_asyncio.fixture
 except ImportError:
-    async_fixture = pytest.fixture  # which anyio's plugin knows
+    async_fixture = pytest.fixture  # anyio's plugin supports it
 INTERNAL_DATABASES = frozenset({"admin", "config", "local"})
 
 
@@ -44,7 +44,7 @@ def headrace_server() -> Iterator[Server]:
 
 @pytest.fixture
 def headrace_client(headrace_server: Server) -> Iterator[MongoClient[dict[str, Any]]]:
-    """A client of `headrace_server`; the databases that the test has made are dropped after it."""
+    """A client of `headrace_server`; after the test, the test's databases are dropped."""
     from pymongo import MongoClient
 
     with MongoClient[dict[str, Any]](headrace_server.uri) as client:
@@ -56,7 +56,7 @@ def headrace_client(headrace_server: Server) -> Iterator[MongoClient[dict[str, A
 
 @async_fixture  # type: ignore[untyped-decorator]
 async def headrace_async_client(headrace_server: Server) -> AsyncIterator[AsyncMongoClient[dict[str, Any]]]:
-    """As `headrace_client`, for tests that are coroutines."""
+    """An asynchronous `headrace_client`, for tests that are coroutines."""
     from pymongo import AsyncMongoClient
 
     async with AsyncMongoClient[dict[str, Any]](headrace_server.uri) as client:
@@ -68,7 +68,7 @@ async def headrace_async_client(headrace_server: Server) -> AsyncIterator[AsyncM
 
 @pytest.fixture
 def headrace_store() -> Iterator[EmbeddedStore]:
-    """A throw-away store in this process, empty, for one test."""
+    """An empty throw-away store in this process, for one test."""
     import headrace
 
     with headrace.open() as store:
@@ -77,7 +77,7 @@ def headrace_store() -> Iterator[EmbeddedStore]:
 
 @async_fixture  # type: ignore[untyped-decorator]
 async def headrace_async_store() -> AsyncIterator[AsyncEmbeddedStore]:
-    """As `headrace_store`, for tests that are coroutines."""
+    """An asynchronous `headrace_store`, for tests that are coroutines."""
     import headrace
 
     async with headrace.open_async() as store:

@@ -1,6 +1,6 @@
-"""The events that streams must return, derived from the oplog alone by the simplest code that can do it.
+"""The events that streams must return, derived from the oplog alone by the simplest possible code.
 
-It knows nothing of tokens, feeds, filters or slices: it decodes every entry and tests each stream separately.
+The oracle knows no tokens, feeds, filters or slices. It decodes every entry and tests each stream separately.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ INTERNAL = ("admin", "config", "local")
 
 @dataclass(frozen=True, slots=True)
 class ExpectedEvent:
-    """An event that streams of its scope must return; `kind` is its `operationType`."""
+    """An event that all streams of its scope must return; `kind` is its `operationType`."""
 
     position: int
     kind: str
@@ -28,12 +28,12 @@ class ExpectedEvent:
 
     @property
     def namespace(self) -> str:
-        """Its database and collection, joined with a dot."""
+        """The database and the collection, joined with a dot."""
         return f"{self.database}.{self.collection}"
 
 
 def expected_events(raw: bytes) -> list[ExpectedEvent]:
-    """The events of an entry in streams without `showExpandedEvents`, in order."""
+    """Return the events of an entry in order, as in streams without `showExpandedEvents`."""
     entry = decode(raw)
     position = from_timestamp(entry["ts"])
     if entry["op"] == "c" and "applyOps" in entry["o"]:
@@ -70,7 +70,7 @@ def _command(position: int, database: str, o: dict[str, Any]) -> list[ExpectedEv
 
 
 def concerns(event: ExpectedEvent, database: str | None, collection: str | None) -> bool:
-    """Whether the event belongs to a stream; no collection: the database's stream, no database: the deployment's."""
+    """Return whether an event belongs to a stream on a collection, a database, or (None, None) the deployment."""
     if collection is not None:
         namespace = f"{database}.{collection}"
         return event.collection is not None and namespace in (event.namespace, event.to)
@@ -80,7 +80,7 @@ def concerns(event: ExpectedEvent, database: str | None, collection: str | None)
 
 
 def ends(event: ExpectedEvent, database: str | None, collection: str | None) -> bool:
-    """Whether the event ends a stream that it belongs to."""
+    """Return whether an event ends a stream that it belongs to."""
     if collection is not None:
         return event.kind in ("drop", "rename")
     return database is not None and event.kind == "dropDatabase"

@@ -1,8 +1,8 @@
-"""A seeded simulation of a server's whole life: random writes, random watchers, and an oracle that checks them.
+"""A seeded simulation of a server: random writes, random watchers, and an oracle that checks the watchers.
 
     Simulation(DrivenServer(clock=FakeClock()), seed=7).run(500)
 
-Nothing in it waits, sleeps or runs concurrently: the same seed does the same again.
+Nothing waits, sleeps or runs concurrently, so the same seed repeats the same run.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ PIPELINES: Final[tuple[tuple[list[dict[str, Any]], Callable[[ExpectedEvent, str]
 
 
 class Simulation:
-    """A server, the events expected of it, and its watchers."""
+    """A server, its expected events, and its watchers."""
 
     def __init__(
         self, server: DrivenServer, seed: int, *, watcher_count: int = 10, prunes: bool = False, restarts: bool = False
@@ -61,7 +61,7 @@ class Simulation:
         self.random = Random(seed)
         self.history = EventHistory()
         self.watchers: list[Watcher] = []
-        self._open: list[dict[str, Any]] = []  # sessions with a transaction begun
+        self._open: list[dict[str, Any]] = []  # sessions with an open transaction
         self._number = 0
         self._read_through = server.store.last_position
         steps: list[tuple[int, Callable[[], None]]] = [
@@ -88,7 +88,7 @@ class Simulation:
             watcher.drain()
 
     def resume_everywhere(self, watcher: Watcher) -> int:
-        """Resume a watcher from each event it has received and read to the end; returns how many there were."""
+        """Resume a watcher after each of its events and read to the end; return the number of its events."""
         events = list(watcher.events)
         for item in events:
             watcher.stop()
@@ -116,7 +116,7 @@ class Simulation:
         self._note()
 
     def _transact(self) -> None:
-        """Go on with a client's transaction, or begin one: a write in it, its commit, or its end without one."""
+        """Begin or continue a client's transaction: write in it, commit it, or abort it."""
         if len(self._open) < 2 and self.random.random() < 0.5:
             self._number += 1
             self._open.append({"lsid": {"id": Binary(bytes(12) + self._number.to_bytes(4, "big"), 4)}, "new": True})
@@ -158,7 +158,7 @@ class Simulation:
         self.random.choice(self.watchers).resume()
 
     def _prune(self) -> None:
-        """Take the oldest entries away, mostly some, sometimes all but the newest."""
+        """Prune the oldest oplog entries: mostly some, sometimes all but the newest."""
         store = self.server.store
         with store.reading() as view:
             positions = [position for position, _ in view.entries(0)]
@@ -173,17 +173,17 @@ class Simulation:
             watcher.forget()
         self._note()
 
-    # What happens.
+    # Commits.
 
     def _between(self, point: str) -> None:
-        """Let a watcher read while a commit is under way; it may or may not see the commit."""
+        """Let watchers read during a commit, which they may or may not see."""
         self._note(published=False)
         for watcher in self.random.sample(self.watchers, min(2, len(self.watchers))):
             if self.random.random() < 0.5:
                 watcher.read()
 
     def _note(self, *, published: bool = True) -> None:
-        """Add what was committed since the last time to the history."""
+        """Add the commits since the last call to the history."""
         with self.server.store.reading() as view:
             for position, raw in view.entries(self._read_through + 1):
                 self.history.happened += expected_events(raw)
@@ -210,7 +210,7 @@ def _insert(choose: Random, database: str, name: str) -> dict[str, Any]:
 
 
 def _insert_new(choose: Random, database: str, name: str) -> dict[str, Any]:
-    """Documents that do not exist yet, so that none is refused."""
+    """Return an insert of a new document, so that it is not refused."""
     return {"insert": name, "documents": [{"_id": choose.randrange(1 << 30), "n": choose.randrange(100)}]}
 
 

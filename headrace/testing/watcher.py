@@ -1,8 +1,7 @@
-"""A watcher of a simulation: it opens, reads, stops and resumes a stream, and checks each event it receives.
+"""A watcher of a simulation. It opens, reads, stops and resumes a stream, and checks each event.
 
-Rule checked: it receives exactly the events of its scope since it began, with no gap and no duplicate, however it
-stopped and wherever it resumed; and where that cannot be, because the oplog was pruned, it gets error 286 and never a
-stream with a gap.
+Rule checked: the watcher receives exactly the events of its scope since it began, without gaps or duplicates, however
+it stops and wherever it resumes. If the oplog was pruned too far, it gets error 286 and never a stream with a gap.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ HistoryIndex = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class WatchedStream:
-    """The input of a watcher: its scope, its pipeline, and the events of the scope that the pipeline passes."""
+    """A watcher's scope and pipeline, and the function `passes`, which tells the events that the pipeline passes."""
 
     database: str | None
     collection: str | None
@@ -35,7 +34,7 @@ class WatchedStream:
 
 
 class EventHistory:
-    """The expected events so far; the last ones may be on disk but not published yet."""
+    """The expected events so far. The last ones may be on disk but not yet published."""
 
     def __init__(self) -> None:
         self.happened: list[ExpectedEvent] = []
@@ -43,11 +42,11 @@ class EventHistory:
 
 
 class SimulationError(AssertionError):
-    """A watcher received other events than were expected."""
+    """A watcher received an unexpected event, or missed one."""
 
 
 class Watcher:
-    """One client of a stream, at most one cursor at a time."""
+    """One client of a stream, with at most one cursor at a time."""
 
     def __init__(self, server: DrivenServer, history: EventHistory, stream: WatchedStream, random: Random) -> None:
         self.server = server
@@ -56,21 +55,21 @@ class Watcher:
         self.stream = stream
         self.random = random
         self.events: list[tuple[dict[str, Any], HistoryIndex]] = []
-        """The tokens of all events received, each with the index after the event."""
+        """The tokens of all received events, each with the index after the event."""
         self.history_lost_count = 0
         self._cursor = 0
         self._namespace = ""
         self._index: HistoryIndex = (0, 0)
         self._token: dict[str, Any] = {}
-        """The last postBatchResumeToken: everything before it was received."""
+        """The last postBatchResumeToken; all events before it were received."""
         self._closed = False
         self._text = ""
-        self._floor = 0  # what happened before this position is none of its business: the start may be yet to come
+        self._floor = 0  # events before this position are not expected: the stream may start in the future
 
     # Opening.
 
     def open(self, **options: Any) -> dict[str, Any]:
-        """Open a stream; the reply, which may be an error."""
+        """Open a stream and return the reply, which may be an error."""
         stream = self.stream
         if stream.database is None:
             options["allChangesForCluster"] = True
@@ -92,7 +91,7 @@ class Watcher:
         self._take(self.open(), "firstBatch")
 
     def resume(self) -> None:
-        """Stop, and go on in one of the ways a client may: by an event, by the mark, or by a time."""
+        """Stop, then resume in one of a client's ways: after an event, after the last batch, or at a time."""
         self.stop()
         self._floor = 0
         ways: list[Callable[[], None]] = [self._by_mark]
@@ -111,7 +110,7 @@ class Watcher:
         self._reopen(int(token["_data"][2:18], 16), index, **{self._option(token): token})
 
     def _option(self, token: dict[str, Any]) -> str:
-        """The option to resume with: only `startAfter` works after an invalidate, both work elsewhere."""
+        """Return an option to resume with: `startAfter` after an invalidate, otherwise also `resumeAfter`."""
         ended = decode_token(token).from_invalidate
         return "startAfter" if ended or self.random.random() < 0.3 else "resumeAfter"
 
@@ -124,7 +123,7 @@ class Watcher:
         self._reopen(position, (index, 0), startAtOperationTime=to_timestamp(position))
 
     def _reopen(self, position: int, index: HistoryIndex, **options: Any) -> None:
-        """Open from `position`, where the stream is at `index`; 286 if and only if the oplog begins after it."""
+        """Open at `position`, which is `index` in the history; expect 286 exactly if the oplog begins later."""
         with self.server.store.reading() as view:
             oldest = view.oldest_position()
         assert oldest is not None
@@ -148,7 +147,7 @@ class Watcher:
         return int(self._token["_data"][2:18], 16)
 
     def _start_again(self) -> None:
-        """Open a new stream: the history is lost, so the tokens of earlier events are useless."""
+        """Open a new stream, because the history is lost and the tokens of earlier events are useless."""
         self.history_lost_count += 1
         self.events.clear()
         self._closed = False
@@ -157,18 +156,18 @@ class Watcher:
     # Reading.
 
     def stop(self) -> None:
-        """Abandon the cursor, as a client does that goes away."""
+        """Kill the cursor, as a client does that stops."""
         if self._cursor:
             database, _, name = self._namespace.partition(".")
             self.server.must(database, {"killCursors": name, "cursors": [Int64(self._cursor)]})
             self._cursor = 0
 
     def forget(self) -> None:
-        """The server has ended, and the cursor with it."""
+        """Forget the cursor, which ended with the server."""
         self._cursor = 0
 
     def read(self) -> bool:
-        """Read once; False when there is nothing now."""
+        """Read once; return False if there was nothing to read."""
         if not self._cursor:
             self.resume()
             return True
@@ -190,7 +189,7 @@ class Watcher:
         return self._take(reply, "nextBatch") > 0 or self._closed
 
     def drain(self) -> None:
-        """Read until there is nothing left, through every end of the stream."""
+        """Read until nothing is left, and go on after every end of the stream."""
         while self.read():
             pass
 
@@ -198,7 +197,7 @@ class Watcher:
         return self.random.choice((None, None, 1, 2, 5))
 
     def _take(self, reply: dict[str, Any], field: str) -> int:
-        """Check and note a batch; how many events it brought."""
+        """Check and record a batch; return the number of its events."""
         if reply["ok"] != 1.0:
             raise SimulationError(f"the stream failed: {reply}")
         cursor = reply["cursor"]
@@ -238,7 +237,7 @@ class Watcher:
         self.events.append((event["_id"], self._index))
 
     def _pass_by_the_end(self) -> None:
-        """Open a stream after the end of this one, perhaps an invalidate that the pipeline hid."""
+        """Open a stream after the end of this one, whose invalidate the pipeline may have hidden."""
         self._closed = True
         if self.events and self.events[-1][0] == self._token:
             return
@@ -251,13 +250,13 @@ class Watcher:
             raise SimulationError("ended with nothing that ends it")
         self._index = (index + 1, 0)
 
-    # What is expected.
+    # Expected events.
 
     def _concerns(self, due: ExpectedEvent) -> bool:
         return due.position >= self._floor and concerns(due, self.stream.database, self.stream.collection)
 
     def _next(self, end: int) -> tuple[ExpectedEvent, str] | None:
-        """The event that must come next, of the history before `end`; moves the index up to it."""
+        """Return the event that must come next in the history before `end`, and move the index to it."""
         index, part = self._index
         while index < end:
             due = self.history[index]
