@@ -1,1 +1,1 @@
-"""The demonstration: a day of flights through a server, its change stream and Spark, into a table."""
+"""The demonstration: a day of flights goes through a server, its change stream and Spark into a table."""

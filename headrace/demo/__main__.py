@@ -1,4 +1,7 @@
-"""`make demo`: server, flights, Spark and the check, in one process and its JVM; status 1 if the check fails."""
+"""`make demo`: run the server, the flights, Spark and the check in one process and its JVM.
+
+The exit status is 1 if the check fails.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +29,12 @@ from headrace.spark.verify.compare_mirror import compare
 
 DATABASE: Final = "airline"
 COLLECTION: Final = "flights"
-# The writes are spread over this many seconds, or made as fast as the server takes them.
+# The writes are spread over this many seconds, or take longer if the server is slower.
 REPLAY_S: Final = 15.0
 
 
 class DemoMetrics:
-    """Listens to the job: counts events, and records the lag of every batch in milliseconds."""
+    """A listener of the job that counts events and records the lag of every batch in milliseconds."""
 
     def __init__(self) -> None:
         self.started = Event()
@@ -47,7 +50,7 @@ class DemoMetrics:
         self.reported.set()
 
     def wait_for(self, event_count: int) -> None:
-        """Wait until `event_count` events were counted, or no batch came for five seconds."""
+        """Wait until `event_count` events are counted, or until no batch has come for five seconds."""
         while self.event_count < event_count and self.reported.wait(5):
             self.reported.clear()
 
@@ -58,7 +61,7 @@ class DemoMetrics:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the demonstration; the exit status is 1 if table and collection differ."""
+    """Run the demonstration; return 1 if the table and the collection differ, otherwise 0."""
     parser = argparse.ArgumentParser(
         prog="python -m headrace.demo", description="Replay flights into a server and follow them into a table."
     )
@@ -78,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(mirror: Mirror, planned: list[Write], days: int, seconds: float) -> int:
-    """Writes the flights while the job runs, and compares table and collection; the exit status."""
+    """Write the flights while the job runs, compare the table with the collection, and return the exit status."""
     say("Spark starts…")
     session = get_session(quick=True)
     metrics = DemoMetrics()
@@ -102,7 +105,7 @@ def run(mirror: Mirror, planned: list[Write], days: int, seconds: float) -> int:
 def write(
     client: MongoClient[dict[str, object]], mirror: Mirror, planned: list[Write], seconds: float, metrics: DemoMetrics
 ) -> float:
-    """Writes the flights in about `seconds`, with a progress bar; returns the seconds taken."""
+    """Write the flights in about `seconds`, with a progress bar; return the seconds taken."""
     flights = sum(write.kind == "insert" for write in planned)
     with tqdm(total=len(planned), unit=" events", desc=f"{flights} flights", mininterval=0.25) as bar:
 
@@ -119,7 +122,7 @@ def write(
 
 
 def report(mirror: Mirror, metrics: DemoMetrics, event_count: int, took_s: float, days: int) -> int:
-    """Prints the figures and whether table and collection are equal; the exit status."""
+    """Print the figures and whether the table equals the collection; return the exit status."""
     comparison = compare(mirror)
     lags_ms = sorted(metrics.lags_ms) or [0]
     worst = lags_ms[min(len(lags_ms) - 1, round(0.95 * len(lags_ms)))]
@@ -134,7 +137,7 @@ def report(mirror: Mirror, metrics: DemoMetrics, event_count: int, took_s: float
 
 
 def say(line: str) -> None:
-    """Prints the line at once."""
+    """Print a line at once."""
     print(line, flush=True)
 
 

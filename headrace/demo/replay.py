@@ -1,4 +1,4 @@
-"""Writes the flights to a server at a pace, one acknowledged write at a time, as an airline's systems would."""
+"""Write the flights to a server at a given pace, one acknowledged write at a time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def replay(
     a_second: float,
     after_write: Callable[[], object],
 ) -> float:
-    """Makes at most `a_second` writes per second and calls `after_write` after each; returns the seconds taken."""
+    """Make at most `a_second` writes per second and call `after_write` after each; return the seconds taken."""
     clock = SystemClock()
     start_ms = clock.monotonic_ms()
     for number, write in enumerate(writes):
