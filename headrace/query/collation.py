@@ -1,8 +1,8 @@
-"""Collations: comparing strings as a language does, by ICU's tables.
+"""Collations: comparing strings by the rules of a language, with ICU's tables.
 
-A collation gives every string a sort key, as bytes: keys are equal for strings that it calls equal, and sort as it
-does. Options that are not given are those of the locale (Danish puts upper case first, Thai ignores punctuation).
-Locale `simple` is no collation: `parse_collation` gives None for it.
+A collation gives every string a sort key, as bytes. Strings that are equal in the collation have equal keys, and keys
+sort like the strings. Omitted options have the locale's defaults (Danish puts upper case first, Thai ignores
+punctuation). Locale `simple` is no collation: `parse_collation` returns None for it.
 
 Source of the option rules: MongoDB's documentation, "Collation".
 """
@@ -20,7 +20,7 @@ from headrace.query.expressions.numbers import nearest_int
 from headrace.values.collator import Collator, UnknownLocale
 
 VERSION: Final = "57.1"
-"""The version of ICU that MongoDB reports. Order differs only for characters that later Unicode versions have added."""
+"""The version of ICU that MongoDB reports. Only characters added by later Unicode versions sort differently."""
 OPTIONS: Final = (
     "alternate", "backwards", "caseFirst", "caseLevel", "locale", "maxVariable", "normalization", "numericOrdering",
     "strength", "version",
@@ -36,7 +36,7 @@ _ORDER: Final = (
     "locale", "caseLevel", "caseFirst", "strength", "numericOrdering", "alternate", "maxVariable", "normalization",
     "backwards", "version",
 )  # fmt: skip
-"""How catalogs show a collation."""
+"""The order of the options in a stored collation."""
 _CACHED_LENGTH: Final = 64
 _CACHED_COUNT: Final = 4096
 
@@ -53,7 +53,8 @@ class Collation:
         self._short_key = lru_cache(_CACHED_COUNT)(collator.sort_key)
 
     def key(self, text: str) -> bytes:
-        """A key: equal for strings that are equal under this collation, ordered as they are, without a zero byte."""
+        """A key without zero bytes. Keys are equal for strings that the collation treats as equal, and sort like the
+        strings."""
         return self._short_key(text) if len(text) <= _CACHED_LENGTH else self._sort_key(text)
 
     def __eq__(self, other: object) -> bool:
@@ -67,7 +68,7 @@ class Collation:
 
 
 def parse_collation(document: dict[str, Any] | None) -> Collation | None:
-    """The collation a command names; None for none, for `{}` and for locale `simple`.
+    """The collation that a command names; None for no collation, for `{}` and for locale `simple`.
 
     Raises 40414 without a locale, 40415 for an unknown option, 14 for a wrong type, 2 for a wrong value, 161 for
     another version of ICU; 115 without ICU's library.
@@ -105,7 +106,7 @@ def parse_collation(document: dict[str, Any] | None) -> Collation | None:
     try:
         collation = _collation(locale, tuple(sorted(given.items())))
     except UnknownLocale:
-        if "version" not in document:  # what is stored stays usable
+        if "version" not in document:  # stored collations stay usable
             raise CommandError(2, f"Field 'locale' is invalid in: {document}") from None
         collation = _collation(locale, tuple(sorted(given.items())), stored=True)
     if "version" not in document:
@@ -115,14 +116,14 @@ def parse_collation(document: dict[str, Any] | None) -> Collation | None:
 
 @lru_cache(64)
 def _collation(locale: str, given: tuple[tuple[str, Any], ...], *, stored: bool = False) -> Collation:
-    """A collation with its options; `stored`: of an earlier version, which knew no locales."""
+    """A collation with its options. `stored`: it may be from an earlier version, which knew no locales."""
     collator = Collator("root" if stored else locale, dict(given))
     filled = {"locale": locale, **collator.options(), "version": VERSION}
     return Collation(tuple((name, filled[name]) for name in _ORDER), collator)
 
 
 def _check_together(filled: dict[str, Any]) -> None:
-    """Raise 2 for options that mean nothing together."""
+    """Raise 2 for options that contradict each other."""
     if filled["backwards"] and filled["strength"] == 1:
         raise CommandError(2, "'backwards' is invalid with 'strength' of 1")
     if filled["caseFirst"] != "off" and filled["strength"] <= 2 and not filled["caseLevel"]:
@@ -130,7 +131,8 @@ def _check_together(filled: dict[str, Any]) -> None:
 
 
 def filled_collation(document: dict[str, Any]) -> dict[str, Any] | None:
-    """A collation as catalogs and entries show it, with every option; None for none. Raises as `parse_collation`."""
+    """A collation as catalogs and entries store it, with every option; None if there is none. Raises as
+    `parse_collation`."""
     collation = parse_collation(document)
     return None if collation is None else dict(collation.document)
 

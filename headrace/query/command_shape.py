@@ -1,9 +1,9 @@
-"""The shape of a find, distinct, count or aggregate: the command with the types of its values instead of them.
+"""The shape of a find, distinct, count or aggregate: the command with types in place of its values.
 
     {find: "c", filter: {a: {$gt: 5}, b: "x"}, $db: "t"}
     → {cmdNs: {db: "t", coll: "c"}, command: "find", filter: {$and: [{a: {$gt: "?number"}}, {b: {$eq: "?string"}}]}}
 
-Commands of one shape have one hash. Field paths, operators and the arguments that name something belong to the shape.
+Commands of one shape have one hash. Field paths, operators and arguments that are names belong to the shape.
 
 Source: MongoDB's manual, "Query Shapes".
 """
@@ -26,12 +26,12 @@ _NAMES: Final = frozenset({
     "as", "coll", "connectFromField", "connectToField", "db", "depthField", "distanceField", "foreignField", "from",
     "includeArrayIndex", "includeLocs", "into", "key", "localField", "on", "path", "unit",
 })  # fmt: skip
-"""The options of stages whose strings name something."""
+"""The stage options whose strings are names."""
 _PLAIN: Final = ("allowPartialResults", "oplogReplay", "returnKey", "showRecordId", "singleBatch", "tailable")
 
 
 def type_of(value: Any) -> str:
-    """The type of a value, as a shape shows it."""
+    """The type of a value as it is written in a shape."""
     if type(value) is list:
         types = {type_of(item) for item in value}
         return "[]" if not types else f"?array<{types.pop() if len(types) == 1 else ''}>"
@@ -40,7 +40,7 @@ def type_of(value: Any) -> str:
 
 
 def shape_of_filter(spec: dict[str, Any]) -> dict[str, Any]:
-    """The shape of a filter; of several conditions one `$and`."""
+    """The shape of a filter. Several conditions become one `$and`."""
     parts: list[dict[str, Any]] = []
     for name, value in spec.items():
         if name in _LISTS and type(value) is list:
@@ -71,7 +71,7 @@ def _joined(operand: dict[str, Any]) -> dict[str, Any]:
 
 
 def shape_of_expression(value: Any) -> Any:
-    """The shape of an expression: its operators and paths, with the types of its constants."""
+    """The shape of an expression: its operators and paths, and types in place of constants."""
     if type(value) is dict:
         if "$literal" in value:
             return type_of(value["$literal"])
@@ -82,7 +82,7 @@ def shape_of_expression(value: Any) -> Any:
 
 
 def shape_of_pipeline(pipeline: list[Any]) -> list[Any]:
-    """The shapes of its stages."""
+    """The shapes of a pipeline's stages."""
     return [
         {name: _shape_of_stage(name, spec) for name, spec in stage.items()} if type(stage) is dict else type_of(stage)
         for stage in pipeline
@@ -122,7 +122,7 @@ def _shape_of_options(spec: Any) -> Any:
 
 
 def shape_of_projection(spec: Any) -> Any:
-    """The shape of a projection: what it includes and excludes, and its expressions."""
+    """The shape of a projection: the fields that it includes and excludes, and its expressions."""
     if type(spec) is not dict:
         return shape_of_expression(spec)
     shape: dict[str, Any] = {}
@@ -146,7 +146,7 @@ _PARTS: Final[dict[str, dict[str, tuple[str, Callable[[Any], Any]]]]] = {
 
 
 def command_shape(name: str, database: str, body: dict[str, Any]) -> dict[str, Any]:
-    """The shape of a command whose fields have been checked. `body` begins with the command's own field."""
+    """The shape of a command whose fields have been checked. The first field of `body` is the command's name."""
     collection = body[name]
     shape: dict[str, Any] = {
         "cmdNs": {"db": database, "coll": collection if type(collection) is str else "$cmd.aggregate"},
@@ -170,7 +170,7 @@ def command_shape(name: str, database: str, body: dict[str, Any]) -> dict[str, A
 
 
 def hash_of_shape(shape: dict[str, Any]) -> str:
-    """The 64 hexadecimal digits that stand for a shape: its parts in any order."""
+    """The hash of a shape, as 64 hexadecimal digits. The order of the shape's parts does not matter."""
     return sha256(encode({name: shape[name] for name in sorted(shape)})).hex().upper()
 
 

@@ -7,9 +7,9 @@ The diff of a document has these sections, without empty ones, in this order (re
 
     {d: {name: false}, u: {name: new value}, i: {name: value}, s<name>: sub-diff, …}
 
-and that of an array `{a: true, [l: new length], u<index>: value | s<index>: sub-diff, …}`, indexes ascending.
+The diff of an array is `{a: true, [l: new length], u<index>: value | s<index>: sub-diff, …}`, indexes ascending.
 
-What operators record is decided in `update/diff_log.py`. Values in a diff are shared with the documents.
+`update/diff_log.py` decides which diff operators record. Values in a diff are shared with the documents.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import bson
 from headrace.values.bson import OPTIONS, encode
 
 ENTRY_OVERHEAD_BYTES: Final = 15
-"""The other bytes in the oplog entry of a diff ({$v: 2, diff: …}); a diff must win by more than this."""
+"""The bytes of a diff's oplog entry besides the diff ({$v: 2, diff: …}). A diff must save more than this."""
 
 _SCALARS: Final = frozenset({int, str, bool, type(None)})
 _EMPTY_ARRAY_DIFF_BYTES: Final = 9
@@ -32,7 +32,7 @@ _SECTION_BYTES: Final = 8
 
 
 def identical(left: Any, right: Any) -> bool:
-    """Whether both have the same BSON bytes: same types (1 is not 1.0), same order of fields; NaN equals NaN."""
+    """Whether both values have the same BSON bytes: same types (1 is not 1.0), same order of fields; NaN equals NaN."""
     kind = type(left)
     if kind is not type(right):
         return False
@@ -68,7 +68,7 @@ def value_bytes(value: Any) -> int:
 def compute_diff(pre: dict[str, Any], post: dict[str, Any]) -> dict[str, Any] | None:
     """The diff from `pre` to `post`; {} if they are identical; None if the oplog records the complete `post` instead.
 
-    It is None if the diff with its overhead would be as large as `post` (reference §3.3, recorded cases).
+    The result is None if the diff with its overhead would be as large as `post` (reference §3.3, recorded cases).
     """
     diff, size = _document_diff(pre, post)
     if diff and size + ENTRY_OVERHEAD_BYTES >= len(encode(post)):
@@ -131,7 +131,7 @@ def _array_diff(pre: list[Any], post: list[Any]) -> tuple[dict[str, Any], int]:
 
 
 def _child_diff(pre: Any, post: Any) -> tuple[dict[str, Any], int] | None:
-    """The sub-diff of a field and its size, or None where the whole new value is as short."""
+    """The sub-diff of a field and its size; None if the complete new value is not longer."""
     if type(pre) is dict and type(post) is dict:
         child = _document_diff(pre, post)
     elif type(pre) is list and type(post) is list:
@@ -186,6 +186,6 @@ def _apply_child(pre: Any, diff: dict[str, Any]) -> Any:
 
 
 def _pad(array: list[Any], length: int) -> None:
-    """Null up to `length`: what an update that writes past the end leaves between."""
+    """Fill the array with nulls up to `length`, as an update does that writes past the end."""
     if len(array) < length:
         array.extend([None] * (length - len(array)))

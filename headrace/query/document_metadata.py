@@ -1,7 +1,7 @@
-"""Values that belong to a document and are no fields of it, for `$meta`: the score of a search, a distance.
+"""Metadata of documents for `$meta`: values that are not fields, such as the score of a search or a distance.
 
-They go with their document as more fields, the marks, while documents are sorted. `note` takes the marks off and keeps
-the values for what is computed next; `carry` puts them on again.
+While documents are sorted, their metadata is stored in additional fields, the marks. `note` removes the marks and keeps
+the values for the next computation. `carry` adds the marks again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _PREFIX: Final = "\x01"
 TEXT_SCORE: Final = "textScore"
 MARK: Final = _PREFIX + TEXT_SCORE
-"""The mark that has the score of a search."""
+"""The mark that holds the score of a search."""
 
 _NAMES: Final = {
     "geoNearDistance": "$geoNear distance", "geoNearPoint": "$geoNear point", "indexKey": "", "randVal": "",
@@ -28,24 +28,24 @@ _NAMES: Final = {
     TEXT_SCORE: "text score", "timeseriesBucketMaxTime": "", "timeseriesBucketMinTime": "",
     "vectorSearchScore": "$vectorSearch distance",
 }  # fmt: skip
-"""The arguments of `$meta`, with what a query lacks that has no value; empty where the value is then just missing."""
+"""The arguments of `$meta`, each with the metadata that its error names; empty if a missing value is no error."""
 
 Readers: TypeAlias = Mapping[str, "Callable[[], Evaluate]"]
-"""By argument of `$meta`: the function that returns the expression with its value, and notes that it is read."""
+"""Functions by argument of `$meta`. Each returns the expression of the value, and notes that the value is read."""
 
 
 class DocumentMetadata:
-    """The values of the document that was noted last, by argument of `$meta`; MISSING where it has none."""
+    """The values of the document that was noted last, by argument of `$meta`; MISSING if it has none."""
 
     __slots__ = ("is_read", "values")
 
     def __init__(self, *names: str) -> None:
         self.values: dict[str, Any] = dict.fromkeys(names, MISSING)
         self.is_read = False
-        """Whether anything asks for the values, so that documents have to be marked."""
+        """Whether an expression reads the values, so that documents must be marked."""
 
     def readers(self) -> Readers:
-        """Return what reads the values, whatever the document has become since."""
+        """Return the readers of the values. They work even if the document has been reshaped since."""
         return {name: partial(self._reader, name) for name in self.values}
 
     def _reader(self, name: str) -> Evaluate:
@@ -65,7 +65,7 @@ class DocumentMetadata:
 
 
 def check_unavailable(name: str) -> None:
-    """Raise the error of an argument of `$meta` that documents have no value of: 17308, 40218. None: it is missing."""
+    """Raise 17308 or 40218 for an argument of `$meta` without a value. Return if a missing value is no error."""
     if name not in _NAMES:
         raise CommandError(17308, f"Unsupported argument to $meta: {name}")
     if _NAMES[name]:
@@ -73,7 +73,7 @@ def check_unavailable(name: str) -> None:
 
 
 def mark_of(name: str) -> str:
-    """Return the mark of an argument of `$meta`: the path by which marked documents are sorted by the value."""
+    """Return the mark of an argument of `$meta`: the path to sort marked documents by the value."""
     return _PREFIX + name
 
 

@@ -1,9 +1,9 @@
-"""The size of values whose parts are shared: a stage that refers to a field twice takes no memory, but what it makes is
-twice as large once it is written out, and after thirty such stages a thousand million times.
+"""The size of values whose parts are shared. A stage that refers to a field twice takes no memory, but its result is
+twice as large once it is encoded. After thirty such stages it is a thousand million times as large.
 
-Rule: the value of each expression of a stage, and each document that is encoded, is measured. What shares its parts is
-measured in the time that it takes, not in that of what it would be written out. A size is a lower bound of the BSON: no
-document is refused that fits.
+Rule: the value of each expression of a stage, and each document that is encoded, is measured. Each shared part is
+measured once, so the time depends on the memory, not on the encoded size. A size is a lower bound of the BSON: a
+document that fits is never refused.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from headrace.errors import CommandError
 from headrace.values.bson import encode, encode_in_order
 
 CONTAINERS: Final = frozenset({dict, list})
-_ELEMENT: Final = 3  # type, end of the name, and a name or a value of a byte at least
-_ELEMENT_HELD: Final = 24  # about what a short value takes in memory
-_SMALL: Final = 64 * 1024  # what is measured without looking for shared parts
-_SHORT: Final = 16  # values that are looked at one by one rather than first for whether one of them has a size
+_ELEMENT: Final = 3  # a type, the end of a name, and at least one byte of name or value
+_ELEMENT_HELD: Final = 24  # about the memory of a short value
+_SMALL: Final = 64 * 1024  # measured without looking for shared parts
+_SHORT: Final = 16  # up to this many values are measured one by one; more are first checked for any sized value
 _SIZED: Final = frozenset({Binary, bytes, dict, list, str})
 
 
 def size_above(most: int, value: Any, element: int = _ELEMENT) -> int:
-    """The size of a document or an array that exceeds `most` bytes, which are some; 0 of any other. `element`: what
-    each value takes besides its text."""
+    """Return the size of a document or an array if it exceeds `most` bytes, otherwise 0. `element`: the size of each
+    value without its text."""
     if _left_of(min(_SMALL, most), value, element) >= 0:
         return 0
     size = _size(value, {}, element)
@@ -34,7 +34,7 @@ def size_above(most: int, value: Any, element: int = _ELEMENT) -> int:
 
 
 def _left_of(left: int, value: Any, element: int) -> int:
-    """The bytes that are left after the value; negative as soon as they do not suffice."""
+    """Return the rest of `left` bytes after the value. The result is negative as soon as they do not suffice."""
     left -= element * len(value)
     items = value if type(value) is list else value.values()
     if left < 0 or (len(items) > _SHORT and _SIZED.isdisjoint(map(type, items))):
@@ -53,7 +53,7 @@ def _left_of(left: int, value: Any, element: int) -> int:
 
 
 def _size(value: Any, sizes: dict[int, int], element: int) -> int:
-    """The size of the value; `sizes` are those of the parts that were met, by their identity."""
+    """Return the size of the value. `sizes` has the sizes of parts that were already measured, by identity."""
     size = element * len(value)
     items = value if type(value) is list else value.values()
     for item in items:
@@ -69,26 +69,26 @@ def _size(value: Any, sizes: dict[int, int], element: int) -> int:
 
 
 def check(value: Any) -> Any:
-    """The value of an expression, a document or an array. Raises 146 where it would be larger than a stage may hold."""
+    """Return the document or array. Raises 146 if it is larger than a stage may hold."""
     if size_above(limits.STAGE_BYTES_MAX, value, _ELEMENT_HELD):
         raise CommandError(146, f"an expression makes a value of more than {limits.STAGE_BYTES_MAX} bytes")
     return value
 
 
 def encoded_between(document: dict[str, Any]) -> bytes:
-    """A document between two stages, which may be larger than a stored one. Raises 146."""
+    """Encode a document between two stages. It may be larger than a stored one. Raises 146."""
     return encode_in_order(check(document))
 
 
 def encoded(document: dict[str, Any]) -> bytes:
-    """A document that was made, as BSON with its fields in their order. Raises 10334 where it is too large."""
+    """Encode a computed document as BSON, its fields in order. Raises 10334 if it is too large."""
     if _left_of(_SMALL, document, _ELEMENT) < 0:
         _check_document(document)
     return encode_in_order(document)
 
 
 def encoded_for_storage(document: dict[str, Any]) -> bytes:
-    """As `encoded`, with `_id` first."""
+    """Encode a computed document as BSON, with `_id` first. Raises as `encoded`."""
     if _left_of(_SMALL, document, _ELEMENT) < 0:
         _check_document(document)
     return encode(document)

@@ -1,11 +1,12 @@
-"""Sorting any number of records: in chunks that are merged, and in runs on disk where they exceed a stage's memory.
+"""Sorting any number of records: chunks in memory are merged, and runs on disk when they exceed a stage's memory.
 
     sorter = Sorter(memory, key_of, descending=False)
     sorter.add(key, record) ...
     for record in sorter.sorted(): ...
 
-Rule: stable, and the command may pause between chunks: one is sorted in some milliseconds, and parts as large as a
-chunk are put together as records are asked for. A run on disk holds records only; their keys are computed again.
+Rule: the sort is stable, and the command may pause between chunks. A chunk is sorted in some milliseconds. The chunks
+are merged in parts of a chunk's size as records are read. A run on disk holds only records; their keys are computed
+again.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ from headrace.query.operation_memory import RecordStream, StageMemory
 from headrace.turns import paced, tick
 
 CHUNK_COUNT: Final = 4096
-"""Records sorted at once: about four milliseconds."""
+"""Records sorted at once, in about four milliseconds."""
 _STRIDE: Final = 256
-"""Each 256th record of a chunk shows how the chunks are cut where they are put together."""
+"""Every 256th record of a chunk is in the sample that decides where chunks are cut for merging."""
 RECORD_BYTES: Final = 64
-"""Counted for a record besides its own bytes."""
+"""Bytes counted for a record besides its own."""
 
 Key = tuple[Any, ...]
 Item = tuple[Any, ...]
-"""A key, a number that makes it unique and orders equal ones as they came, and the record."""
+"""A key, a unique number that keeps equal keys in order of insertion, and the record."""
 
 
 class Sorter:
-    """Takes records with their keys and gives them back in order."""
+    """Takes records with their keys and returns them in order."""
 
     __slots__ = (
         "_bound", "_bytes", "_chunk", "_chunks", "_count_max", "_descending", "_held", "_key_of",
@@ -44,7 +45,7 @@ class Sorter:
         self, memory: StageMemory, key_of: Callable[[bytes], Key], *, descending: bool = False,
         count_max: int | None = None,
     ) -> None:  # fmt: skip
-        """`key_of` computes a record's key again. `count_max`: how many of the first are wanted."""
+        """`key_of` computes a record's key again. `count_max`: how many of the first records are wanted."""
         self._memory = memory
         self._key_of = key_of
         self._descending = descending
@@ -52,7 +53,7 @@ class Sorter:
         self._top = count_max is not None and count_max <= CHUNK_COUNT
         self._step = -1 if descending else 1
         self._bound: Key | None = None
-        """The key of the last one wanted, once as many as are wanted have come."""
+        """The key of the last wanted record, once `count_max` records were added."""
         self._next = 0
         self._chunk: list[Item] = []
         self._bytes = 0
@@ -65,12 +66,12 @@ class Sorter:
         return abs(self._next)
 
     def wants(self, key: Key) -> bool:
-        """Whether a record of this key, if it came now, could be among the first that are wanted."""
+        """Whether a new record with this key could be among the first `count_max`."""
         bound = self._bound
         return bound is None or (key > bound if self._descending else key < bound)
 
     def add(self, key: Key, record: bytes) -> None:
-        """Take a record. Raises 292 where there are too many for the memory and they may not go to disk."""
+        """Add a record. Raises 292 if the records exceed the memory and must not go to disk."""
         chunk = self._chunk
         chunk.append((*key, self._next, record))
         self._next += self._step
@@ -79,7 +80,7 @@ class Sorter:
             self._end_chunk()
 
     def add_all(self, keys: Sequence[Key], records: Sequence[bytes]) -> None:
-        """Take some records, of which those are left out that are not wanted. Raises as `add`."""
+        """Add several records, except those that are not wanted. Raises as `add`."""
         bound, step = self._bound, self._step
         if bound is not None:
             chosen = [key > bound for key in keys] if self._descending else [key < bound for key in keys]
@@ -94,7 +95,7 @@ class Sorter:
             self._end_chunk()
 
     def _end_chunk(self) -> None:
-        """Sort what has come since the last chunk."""
+        """Sort the records added since the last chunk."""
         tick()
         chunk, self._chunk = self._chunk, []
         size, self._bytes = self._bytes + RECORD_BYTES * len(chunk), 0
@@ -112,7 +113,7 @@ class Sorter:
             self._spill()
 
     def _spill(self) -> None:
-        """Put all chunks on disk, as one run."""
+        """Write all chunks to disk as one run."""
         stream = self._memory.spill_stream()
         records, size = 0, self._held
         for item in paced(_merged(self._chunks, descending=self._descending)):
@@ -125,7 +126,7 @@ class Sorter:
         self._memory.spilled(records, size)
 
     def sorted(self) -> Iterator[bytes]:
-        """The records in order. Called once."""
+        """The records in order. Call it only once."""
         self._end_chunk()
         items = _merged(self._chunks, descending=self._descending)
         if self._runs:
@@ -134,21 +135,22 @@ class Sorter:
         return islice(map(itemgetter(-1), items), self._count_max)
 
     def _read(self, number: int, stream: RecordStream) -> Iterator[Item]:
-        """A run, its items numbered alike: after those of the runs before it, and before all that came later."""
+        """The items of a run, all with the run's number. Equal keys sort after earlier runs and before later
+        records."""
         key_of = self._key_of
         for record in stream.records():
             yield (*key_of(record), number, record)
 
 
 def _merged(chunks: Sequence[list[Item]], *, descending: bool) -> Iterator[Item]:
-    """The items of sorted chunks in order: what lies between two of a sample of them is sorted at once, which takes a
-    fraction of a merge one by one. Pauses before each such part."""
+    """The items of sorted chunks in order. A sample of the chunks divides them into parts, and each part is sorted at
+    once: much quicker than a merge item by item. Pauses before each part."""
     if len(chunks) == 1:
         yield from chunks[0]
         return
     if descending:
         for chunk in chunks:
-            chunk.reverse()  # for the search
+            chunk.reverse()  # bisect needs ascending order
     sample = sorted(chain.from_iterable(chunk[_STRIDE - 1 :: _STRIDE] for chunk in chunks))
     bounds = sample[CHUNK_COUNT // _STRIDE - 1 :: CHUNK_COUNT // _STRIDE]
     if descending:

@@ -4,9 +4,9 @@
         memory.add(size)
         if memory.is_over: stream = memory.spill_stream(); stream.append(record) ...; memory.spilled(records, size)
 
-Sizes are estimates: the bytes of BSON, or a flat amount for a value. Rule: `add` is called at least once for each
-megabyte that a stage takes, so that the account of the process follows. Source: MongoDB's limit of 100 MB for a stage,
-`allowDiskUse` and the counters of serverStatus; messages and codes are the server's.
+Sizes are estimates: the bytes of BSON, or a flat amount for a value. Rule: a stage calls `add` at least once for each
+megabyte that it takes, so that the account of the process stays up to date. Source: MongoDB's limit of 100 MB for a
+stage, `allowDiskUse` and the counters of serverStatus; messages and codes are the server's.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class RecordStream(Protocol):
     """Records on disk, in the order in which they were appended."""
 
     def append(self, record: bytes) -> None:
-        """Add a record. Raises 14031 where the disk is full."""
+        """Add a record. Raises 14031 if the disk is full."""
 
     def records(self) -> Iterator[bytes]:
         """All records, from the first."""
@@ -38,14 +38,14 @@ class RecordFile(Protocol):
     """A temporary file of one stage."""
 
     def stream(self) -> RecordStream:
-        """Another sequence of records in the file."""
+        """A new sequence of records in the file."""
 
     def close(self) -> None:
-        """Remove it."""
+        """Remove the file."""
 
 
 class OperationMemory:
-    """The limits of one operation, which all its stages share; `account` is its share of the process's memory."""
+    """The limits of one operation, which all its stages share. `account` is its part of the process's memory budget."""
 
     __slots__ = ("_metrics", "_open_file", "account", "bytes_max", "may_spill", "spills")
 
@@ -54,16 +54,14 @@ class OperationMemory:
         open_file: Callable[[], RecordFile] | None = None, may_spill: bool = True,
         metrics: MutableMapping[str, int] | None = None,
     ) -> None:  # fmt: skip
-        """`bytes_max`: what a stage of a name may hold. `open_file` makes a temporary file; None: there is no disk.
-        `may_spill`: the operation's `allowDiskUse`.
-
-        `metrics`: the counters of serverStatus, by their dotted names; each is there, or counts from 0.
-        """
+        """`bytes_max` returns the limit of a stage by its name. `open_file` makes a temporary file; None if there is no
+        disk. `may_spill` is the operation's `allowDiskUse`. `metrics` are the counters of serverStatus by dotted name;
+        a missing counter starts at 0."""
         self.bytes_max = bytes_max
         self.account = account
         self.may_spill = may_spill and open_file is not None
         self.spills: dict[str, dict[str, int]] = {}
-        """Spills of each stage: counters by the stage's name, for explain."""
+        """Counters of spills by the name of the stage, for explain."""
         self._open_file = open_file
         self._metrics = metrics
 
@@ -72,27 +70,27 @@ class OperationMemory:
         return StageMemory(self, name)
 
     def add(self, size: int) -> None:
-        """Count what the operation holds outside of its stages, until it ends."""
+        """Count memory that the operation holds outside of its stages until it ends."""
         if self.account is not None:
             self.account.add(size)
 
     def when_needed(self, release: Callable[[], object]) -> None:
-        """From here on call `release` where the process needs the memory."""
+        """From now on call `release` when the process needs the memory."""
         if self.account is not None:
             self.account.when_needed(release)
 
     def close(self) -> None:
-        """The operation has ended: give back what its account has left."""
+        """End the operation: close its account, which returns its remaining memory."""
         if self.account is not None:
             self.account.close()
 
     @property
     def has_disk(self) -> bool:
-        """Whether there is a place for temporary files."""
+        """Whether temporary files can be made."""
         return self._open_file is not None
 
     def open_file(self) -> RecordFile:
-        """A temporary file. Only where it `has_disk`."""
+        """A new temporary file. Requires `has_disk`."""
         assert self._open_file is not None
         return self._open_file()
 
@@ -116,7 +114,7 @@ class OperationMemory:
 
 
 class StageMemory:
-    """The memory of one run of a stage; a context manager, which gives it back."""
+    """The memory of one run of a stage: a context manager that returns the memory at its end."""
 
     __slots__ = ("_file", "_name", "_operation", "bytes_max", "step", "used")
 
@@ -126,7 +124,7 @@ class StageMemory:
         self._file: RecordFile | None = None
         self.bytes_max = operation.bytes_max(name)
         self.step = max(1, min(_STEP_BYTES, self.bytes_max // 16))
-        """The bytes that a stage may take before it calls `add`."""
+        """The bytes that a stage may take between two calls of `add`."""
         self.used = 0
 
     def __enter__(self) -> StageMemory:
@@ -139,7 +137,7 @@ class StageMemory:
             self._file = None
 
     def add(self, size: int) -> None:
-        """Take `size` bytes, or give them back (negative). Raises 146 where the process has no more."""
+        """Take `size` bytes; a negative size returns them. Raises 146 if the process has no memory left."""
         self.used += size
         account = self._operation.account
         if account is not None:
@@ -147,16 +145,17 @@ class StageMemory:
 
     @property
     def is_over(self) -> bool:
-        """Whether the stage holds more than it may."""
+        """Whether the stage holds more than its limit."""
         return self.used > self.bytes_max
 
     def check(self, code: int, message: Callable[[int], str]) -> None:
-        """Raise `code` with the message for the limit, where the stage holds more than it may and cannot spill."""
+        """Raise `code` if the stage, which cannot spill, holds more than its limit. `message` receives the limit."""
         if self.used > self.bytes_max:
             raise CommandError(code, message(self.bytes_max))
 
     def spill_stream(self, *, without_asking: bool = False) -> RecordStream:
-        """A sequence of records on disk. Raises 292 where the operation may not use it (`without_asking`: has none)."""
+        """A new sequence of records on disk. Raises 292 without `allowDiskUse` (`without_asking`: only without a
+        disk)."""
         if not (self._operation.has_disk if without_asking else self._operation.may_spill):
             raise _no_disk_use(self._name, self.bytes_max)
         if self._file is None:
@@ -164,7 +163,7 @@ class StageMemory:
         return self._file.stream()
 
     def spilled(self, records: int, size: int) -> None:
-        """Count records and bytes that were put on disk at once."""
+        """Count the records and bytes of one spill."""
         self._operation.count_spill(self._name, records, size)
 
 
@@ -172,7 +171,7 @@ UNBOUNDED: Final = OperationMemory()
 
 
 def _no_disk_use(name: str, bytes_max: int) -> CommandError:
-    """Error 292 (QueryExceededMemoryLimitNoDiskUseAllowed), in the words of the stage."""
+    """Error 292 (QueryExceededMemoryLimitNoDiskUseAllowed), with the message of the stage."""
     if name in ("$bucketAuto", "$sort"):
         return CommandError(
             292, f"Sort exceeded memory limit of {bytes_max} bytes, but did not opt in to external sorting."
@@ -197,7 +196,7 @@ _FLAT: Final[dict[type, int]] = {
 
 
 def size_of(value: Any) -> int:
-    """About how many bytes a value takes in memory; documents and arrays with all that is in them."""
+    """About how many bytes a value takes in memory, including everything inside documents and arrays."""
     kind = type(value)
     if kind in _FLAT:
         return _FLAT[kind]

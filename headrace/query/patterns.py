@@ -30,7 +30,7 @@ _HEX_ESCAPE: Final = re.compile(r"(\\Q.*?(?:\\E|\Z)|\\[^x]|\\x(?!\{))|\\x\{([0-9
 
 
 class Pattern:
-    """A compiled pattern. Made by `compile_pattern`."""
+    """A compiled pattern. `compile_pattern` makes it."""
 
     __slots__ = ("_flags", "_guarded", "_literal", "_quick", "_text", "_verbs")
 
@@ -56,17 +56,17 @@ class Pattern:
     def matches(self, text: str) -> bool:
         """Whether the pattern occurs in `text`. Raises 51156."""
         literal = self._literal
-        if literal is not None:  # the commonest patterns, ten times as quick
+        if literal is not None:  # the most common patterns: ten times as quick
             return text.startswith(literal[1:]) if literal[:1] == "^" else literal in text
         return self.find(text) is not None
 
     def find(self, text: str, start: int = 0) -> pcre2.Match | None:
-        """The first match at or after `start`, which counts characters. Raises 51156."""
+        """The first match at or after `start`, a number of characters. Raises 51156."""
         try:
             if len(text) <= limits.PATTERN_QUICK_CHARACTERS_MAX:
                 try:
                     return self._quick.search(text, start)
-                except pcre2.LibraryError:  # the limit of the quick one says nothing yet
+                except pcre2.LibraryError:  # the quick pattern's limit decides nothing
                     pass
             return self._guarded_pattern().search(text, start)
         except pcre2.LibraryError as error:
@@ -75,7 +75,7 @@ class Pattern:
     def _guarded_pattern(self) -> pcre2.Pattern:
         if self._guarded is None:
             text = f"(*LIMIT_MATCH={limits.PATTERN_STEPS_MAX}){self._verbs}(?C1)(?:{self._text}\n)"
-            if not self._flags & pcre2.X:  # where the end of a line ends a comment
+            if not self._flags & pcre2.X:  # with `x`, the end of a line ends a comment
                 text = text[:-2] + ("\\E)" if _is_open_quote(self._text) else ")")
             self._guarded = pcre2.compile(text, self._flags, callout=_before_position)
         return self._guarded
@@ -83,7 +83,7 @@ class Pattern:
 
 @lru_cache(maxsize=256)
 def compile_pattern(text: str, options: str = "") -> Pattern:
-    """The pattern; raises 2 for one that is too long, 51091 for an invalid one, 51108 for an unknown option.
+    """Return the pattern. Raises 2 if it is too long, 51091 if it is invalid, 51108 for an unknown option.
 
     The cache is bounded and its values immutable, so all servers of a process share it.
     """
@@ -99,11 +99,11 @@ def _compile(text: str, flags: int) -> pcre2.Pattern:
 
 
 def _before_position(block: pcre2.CalloutBlock) -> None:
-    """PCRE2's callout before it tries a position of the text."""
+    """PCRE2's callout before each position of the text at which it tries to match."""
 
 
 def _escaped_character(match: re.Match[str]) -> str:
-    """`\\x{...}` as the character that it means: the library reads `\\x` as JavaScript does."""
+    """The character that `\\x{...}` means: the library reads `\\x` as JavaScript does."""
     if match[2] is None:
         return match[0]
     try:

@@ -3,8 +3,8 @@
     stages = parse_pipeline([{"$match": {"a": 1}}, {"$limit": 3}], context=PipelineContext())
     list(run_pipeline(stages, documents))
 
-Rule: every error that does not depend on documents is raised by `parse_pipeline`: first those of each stage, then those
-of their placement.
+Rule: `parse_pipeline` raises every error that does not depend on documents: first the errors of each stage, then those
+of the stages' placement.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["DocumentStage", "PipelineContext", "Stage", "parse_pipeline", "run_p
 def parse_pipeline(pipeline: Sequence[Any], *, context: PipelineContext) -> tuple[Stage, ...]:
     """The stages of `pipeline`. Raises 7749501 if they are too many, or the `CommandError` of the first invalid one.
 
-    With `context.in_change_stream` these are the stages after `$changeStream`; one not allowed there is error 20.
+    With `context.in_change_stream` these are the stages after `$changeStream`. A stage not allowed there raises 20.
     """
     if len(pipeline) > limits.PIPELINE_STAGE_COUNT_MAX:
         raise CommandError(7749501, f"Pipeline length must be no longer than {limits.PIPELINE_STAGE_COUNT_MAX} stages")
@@ -64,7 +64,7 @@ def parse_pipeline(pipeline: Sequence[Any], *, context: PipelineContext) -> tupl
 
 
 def _misplaced_search(context: PipelineContext, *, is_first: bool) -> CommandError:
-    """The error of a `$text` that no index can answer."""
+    """The error of a `$text` at a place where no index can answer it."""
     if is_first and context.inside == "$facet":
         return CommandError(40600, "$match is not allowed to be used within a $facet stage")
     if is_first and context.inside not in JOINING and not context.in_change_stream:
@@ -73,7 +73,7 @@ def _misplaced_search(context: PipelineContext, *, is_first: bool) -> CommandErr
 
 
 def check_stage_names(pipeline: Sequence[Any]) -> None:
-    """Raise 14, 40323 and 40324 for elements that are no stages."""
+    """Raise 14, 40323 and 40324 for elements that are not stages."""
     for element in pipeline:
         _stage_name(element)
 
@@ -98,9 +98,9 @@ def _parse_stage(element: Any, context: PipelineContext, key: SortedKey | None) 
 
 
 def run_pipeline(stages: Iterable[Stage], documents: Iterable[Document]) -> Iterator[Document]:
-    """The documents that leave the last stage, computed lazily; input documents are not changed.
+    """The documents that leave the last stage, computed lazily. Input documents are not changed.
 
-    The command may pause before each document, on its way into any stage.
+    The command may pause before each document enters a stage.
     """
     flow: Iterator[Document] = paced(documents)
     for stage in stages:

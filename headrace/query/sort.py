@@ -1,9 +1,8 @@
 """Sorting documents: a sort specification parsed once, then a key for each document.
 
-Rule: a missing field sorts as null, an empty array before null. An array sorts by its least element
-when ascending, its greatest when descending; several paths through one array make one key for each of
-its elements, and the least of these keys (by the whole specification) counts. Paths through two
-different arrays are refused, code 2.
+Rule: a missing field sorts as null, an empty array before null. An array sorts by its least element when ascending, by
+its greatest when descending. Several paths through one array make one key for each element, and the least of these keys
+(by the complete specification) counts. Paths through two different arrays are error 2.
 """
 
 from __future__ import annotations
@@ -51,10 +50,10 @@ class Descending:
 
 @dataclass(frozen=True, slots=True)
 class SortKey:
-    """A parsed sort: `paths` with True for descending, in order of weight.
+    """A parsed sort: `paths` with True for descending, the most significant first.
 
-    `natural` is 1 or -1 for the order of storage (`$natural`), in which case there are no paths: `key` is the
-    same for all documents, `sorted` keeps or turns round the order in which they come.
+    `natural` is 1 or -1 for the order of storage (`$natural`). There are no paths then: `key` is the same for all
+    documents, and `sorted` keeps or reverses their order.
     """
 
     paths: tuple[tuple[str, bool], ...]
@@ -62,36 +61,36 @@ class SortKey:
     natural: int | None = None
 
     def key(self, document: dict[str, Any]) -> tuple[Any, ...]:
-        """A comparable key: documents in ascending order of it are sorted."""
+        """A comparable key: it orders documents ascending."""
         keys = self._keys(document)
         return tuple(Descending(key) if down else key for key, (_, down) in zip(keys, self.paths))
 
     def sorted(self, documents: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The documents in order, stable. For few of them: without a limit, without a pause."""
+        """The documents in order, stable. Only for few documents: there is no limit and no pause."""
         if not self.paths:
             return list(documents)[:: self.natural or 1]
         return sorted(documents, key=self.key)
 
     def sorter(self, memory: StageMemory, count_max: int | None = None) -> Sorter:
-        """A sorter for encoded documents, to be added with their `merge_key`."""
+        """A sorter for encoded documents. The caller adds each with its `merge_key`."""
         return Sorter(
             memory, lambda raw: self.merge_key(decode(raw)), descending=self.is_descending, count_max=count_max
         )
 
     @property
     def is_descending(self) -> bool:
-        """The direction of the first path: that of a sorter's keys."""
+        """The direction of the first path, which is the direction of `merge_key`."""
         return bool(self.paths) and self.paths[0][1]
 
     def merge_key(self, document: dict[str, Any]) -> tuple[Any, ...]:
-        """As `key`, but documents are sorted in descending order of it where `is_descending`. Cheaper to compare."""
+        """Like `key`, but cheaper to compare. It orders documents descending if `is_descending`."""
         keys, descending = self._keys(document), self.is_descending
         if len(keys) == 1:
             return (keys[0],)
         return tuple(key if down == descending else Descending(key) for key, (_, down) in zip(keys, self.paths))
 
     def merge_keys(self, columns: Sequence[Sequence[Key]]) -> list[tuple[Any, ...]]:
-        """The merge keys of some documents, of the ascending keys of each path."""
+        """The merge keys of several documents, from a column of ascending keys for each path."""
         if len(columns) == 1:
             return [(key,) for key in columns[0]]
         descending = self.is_descending
@@ -104,7 +103,7 @@ class SortKey:
         return {split_path(path)[0] for path, _ in self.paths}
 
     def _keys(self, document: dict[str, Any]) -> list[Key]:
-        """One key a path, each ascending."""
+        """One ascending key for each path."""
         keys = []
         for path, _ in self.paths:
             value = _plain_value(document, path)
@@ -124,7 +123,7 @@ class SortKey:
         return [self._shown(None if value is MISSING else value) for value in values]
 
     def reader(self) -> Evaluate:
-        """Return the expression `{$meta: "sortKey"}` for documents as they were sorted."""
+        """Return the expression `{$meta: "sortKey"}` for the documents that were sorted."""
         return lambda env: self.values(env.root)
 
     def _shown(self, value: Any) -> Any:
@@ -137,11 +136,11 @@ class SortKey:
         return [self._shown(item) for item in value]
 
     def _array_keys(self, document: dict[str, Any]) -> list[Key]:
-        """As `_keys`, for a document in which a path meets an array."""
+        """The keys of a document in which a path meets an array, one for each path."""
         return self._of_arrays(document)[0]
 
     def _of_arrays(self, document: dict[str, Any]) -> tuple[list[Key], list[Any]]:
-        """The keys of a document in which a path meets an array, and the values that they are of."""
+        """The keys of a document in which a path meets an array, and the value of each key."""
         first: tuple[list[Key], list[Any]] = [], []
         least: list[Any] = []
 
@@ -159,7 +158,7 @@ ARRAY: Final = object()
 
 
 def _plain_value(document: dict[str, Any], path: str) -> Any:
-    """The value at the path, MISSING, or ARRAY when an array is there or on the way."""
+    """The value at the path, MISSING, or ARRAY if there is an array at the path or on the way."""
     if "." in path:
         value: Any = document
         for part in path.split("."):
@@ -181,14 +180,14 @@ Emit = Callable[[list[Key], list[Any]], None]
 
 
 def _expand(paths: list[RemainingPath], document: Any, collation: Collation | None, emit: Emit) -> None:
-    """Emits keys and values for each way to choose an element of the array that the paths go through."""
+    """Call `emit` with the keys and values for each element of the array that the paths go through."""
     _expand_from(paths, [document] * len(paths), [None] * len(paths), collation, emit)
 
 
 def _expand_from(
     paths: list[RemainingPath], containers: list[Any], fixed: list[Any], collation: Collation | None, emit: Emit
 ) -> None:
-    """`containers` has the value of each path whose key is in `fixed`."""
+    """Continue `_expand` from the paths whose key in `fixed` is None. `containers` has each path's value so far."""
     array: list[Any] | None = None
     through: list[int] = []
     rests, values = list(paths), list(containers)
@@ -215,12 +214,12 @@ def _expand_from(
                 containers[number] = item if type(item) is dict else {}
             else:
                 containers[number] = item
-                chosen[number] = sort_key(item, collation)  # of an empty array: MISSING, which is before null
+                chosen[number] = sort_key(item, collation)  # for an empty array: MISSING, which sorts before null
         _expand_from(rests, containers, chosen, collation, emit)
 
 
 def _advance(path: RemainingPath, container: Any) -> tuple[RemainingPath, Any]:
-    """Walks until the path ends or an array must be expanded: what is left of it, and the value there."""
+    """Walk until the path ends or meets an array to expand. Return the rest of the path and the value there."""
     value, rest = container, path
     while rest:
         if type(value) is dict:
@@ -242,11 +241,11 @@ def parse_sort(
     metadata: DocumentMetadata | None = None,
     natural: bool = True,
 ) -> SortKey:
-    """The sort that a specification spells; an empty one sorts nothing.
+    """Parse a sort specification. An empty one sorts nothing.
 
-    Raises 13103 for too many paths, 15974 and 15975 for values that are no direction, 16410, 15998, 40352 and
-    40353 for bad names, 31138 and 40218 for `$meta`. `metadata`: that of the documents; None where they have none.
-    `natural`: whether it may be `$natural`, as of a find.
+    Raises 13103 for too many paths, 15974 and 15975 for an invalid direction, 16410, 15998, 40352 and 40353 for bad
+    names, 31138 and 40218 for `$meta`. `metadata`: the metadata of the documents, or None. `natural`: whether
+    `$natural` is allowed, as in find.
     """
     if len(spec) > limits.SORT_FIELD_COUNT_MAX:
         raise CommandError(13103, f"too many compound keys: the limit is {limits.SORT_FIELD_COUNT_MAX}")
@@ -277,7 +276,7 @@ _SORTED_METADATA: Final = frozenset(
 
 
 def _metadata_path(name: Any, metadata: DocumentMetadata | None) -> str:
-    """The path of a sort by metadata of documents, highest first."""
+    """The path to sort by metadata of documents, highest first."""
     if type(name) is not str or name not in _SORTED_METADATA:
         raise CommandError(31138, f"Illegal $meta sort: {name!r}")
     if metadata is not None and name in metadata.values:

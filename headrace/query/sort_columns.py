@@ -1,4 +1,4 @@
-"""Sort keys of many raw documents, of which only the fields are decoded that they sort by."""
+"""Sort keys of many raw documents. Only the fields in the sort are decoded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _INTEGERS: Final = frozenset({DatetimeMS, Int64, int})
 
 
 class SortColumns:
-    """Computes what `SortKey.merge_key` has for each document."""
+    """Computes `SortKey.merge_key` for many documents at once."""
 
     __slots__ = ("_columns", "_is_plain", "_key", "_names", "_order")
 
@@ -31,7 +31,7 @@ class SortColumns:
         self._is_plain = not any("." in path for path, _ in order.paths)
 
     def of(self, documents: Sequence[bytes]) -> Sequence[tuple[Any, ...]]:
-        """The key of each document. May pause. Raises 2 where paths go through two arrays of a document."""
+        """The key of each document. May pause. Raises 2 if paths go through two arrays of a document."""
         if self._columns is None:
             return self._one_by_one(list(map(decode, documents)))
         columns = self._columns.values(documents)

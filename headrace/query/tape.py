@@ -1,4 +1,4 @@
-"""Documents that are read again, or later: in memory, and on disk from where that is full."""
+"""Documents that are read again, or later: in memory, and on disk when the memory is full."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from headrace.values.bson import decode
 
 
 class Tape:
-    """All documents of an iterator, which is read at once."""
+    """All documents of an iterator, read at once when the tape is made."""
 
     def __init__(
         self, documents: Iterable[dict[str, Any] | bytes], memory: StageMemory, *, without_asking: bool = False
     ) -> None:
-        """`documents`: decoded or raw. `without_asking`: the disk may be used where the operation does not allow it.
+        """`documents` may be decoded or raw. `without_asking`: use the disk even without `allowDiskUse`.
 
-        Raises 292 where the disk may not be used."""
+        Raises 292 if the disk may not be used.
+        """
         self._records: list[bytes] = []
         self._stream: RecordStream | None = None
         count = size = 0
@@ -40,6 +41,6 @@ class Tape:
             memory.spilled(count, size)
 
     def documents(self) -> Iterator[dict[str, Any]]:
-        """All of them, from the first."""
+        """All documents, from the first."""
         for record in chain(self._records, () if self._stream is None else self._stream.records()):
             yield decode(record)

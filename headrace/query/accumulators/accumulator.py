@@ -3,7 +3,7 @@
     accumulator = parse_accumulator("$sum", "$a")
     state = accumulator.new_state(); accumulator.add(state, Env(document)); accumulator.result(state)
 
-Rule: `result` returns MISSING if there is no value, and more may be added after it.
+Rule: `result` returns MISSING if there is no value. More values may be added after `result`.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class Accumulator:
 
     @property
     def grows(self) -> bool:
-        """Whether its states may hold more with each document."""
+        """Whether a state may take more memory with each document."""
         return isinstance(self.new_state(), Growing)
 
     def add(self, state: AccumulatorState, env: Env) -> None:
-        """Add a document to a group. Raises what the expression and the state raise."""
+        """Add a document to a group. Raises the errors of the expression and of the state."""
         state.add(self.evaluate(env))
 
     def result(self, state: AccumulatorState) -> Any:
@@ -58,9 +58,9 @@ class Accumulator:
 
 
 def parse_accumulator(name: str, spec: Any, context: ParseContext | None = None) -> Accumulator:
-    """The accumulator `{name: spec}`.
+    """Parse the accumulator `{name: spec}`.
 
-    Raises 15952 for an unknown name, 40237 for an array, and what its operands raise.
+    Raises 15952 for an unknown name, 40237 for an array, and the errors of its operands.
     """
     context = context or ParseContext()
     if name in STATE_FACTORIES:

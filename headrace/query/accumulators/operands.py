@@ -23,8 +23,8 @@ def check_group_n(value: Any) -> int:
 def check_n(value: Any) -> int:
     """The operand `n` as an int.
 
-    Raises 5787902 for other types, 31109 and 5787903 for numbers that are not integral, 5787908 for those that are not
-    positive.
+    Raises 5787902 for other types, 31109 and 5787903 for numbers that are not integral, 5787908 for numbers that are
+    not positive.
     """
     if type(value) not in NUMBERS:
         raise CommandError(5787902, f"Value for 'n' must be of integral type, but found {as_text(value)}")
@@ -37,7 +37,7 @@ def check_n(value: Any) -> int:
 
 
 def read_n_arguments(name: str, argument: Any, *extra: str) -> dict[str, Any]:
-    """The operands `{n, input}` of $firstN, $lastN, $minN, $maxN, and `extra` ones.
+    """The operands `{n, input}` of $firstN, $lastN, $minN, $maxN, and the operands named in `extra`.
 
     Raises 5787801, 5787900, and 5787901 to 5787907.
     """
@@ -55,7 +55,7 @@ def read_n_arguments(name: str, argument: Any, *extra: str) -> dict[str, Any]:
 
 
 def read_rank_arguments(name: str, argument: Any) -> dict[str, Any]:
-    """The operands `{sortBy, output}` of $top and $bottom, with `n` of $topN and $bottomN.
+    """The operands `{sortBy, output}` of $top and $bottom, and also `n` of $topN and $bottomN.
 
     Raises 5788001 to 5788604.
     """
@@ -74,7 +74,7 @@ def read_rank_arguments(name: str, argument: Any) -> dict[str, Any]:
 
 
 def read_percentile_arguments(name: str, argument: Any) -> dict[str, Any]:
-    """The operands `{input, p, method}` of $percentile, without `p` of $median. Raises 7429703, 40414, 40415 and 2."""
+    """The operands `{input, p, method}` of $percentile; $median has no `p`. Raises 7429703, 40414, 40415 and 2."""
     names = ("input", "p", "method") if name == "$percentile" else ("input", "method")
     if type(argument) is not dict:
         raise CommandError(7429703, f"specification must be an object; found {name}: {type_name(argument)}")

@@ -1,8 +1,8 @@
-"""The states of accumulators: a class each, with `add(value)` and `result()`.
+"""The states of accumulators: one class each, with `add(value)` and `result()`.
 
-Rule: `result` does not change the state, so more values may be added after it; it returns MISSING if there is no value.
-`$group`, window functions and the expressions of the same names all use these. Source: MongoDB's manual, "$group
-Accumulators".
+Rule: `result` does not change the state, so more values may be added after it. It returns MISSING if there is no value.
+`$group`, window functions and the expressions with the same names all use these classes.
+Source: MongoDB's manual, "$group Accumulators".
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from headrace.values.bson import MISSING, Missing, type_name
 from headrace.values.order import compare, hash_key, sort_key
 
 ELEMENT_BYTES: Final = 32
-"""Counted for a value, besides the size of one that is not small."""
+"""Bytes counted for each value. The size of a large value is added."""
 SMALL: Final = frozenset({bool, int, Int64, float, type(None), ObjectId, DatetimeMS, Missing})
 _INT32: Final = {int}
 _FEW_COUNT: Final = 64
-"""Numbers sorted at once: some milliseconds."""
+"""Numbers sorted at once, in some milliseconds."""
 
 
 class AccumulatorState(Protocol):
@@ -40,17 +40,17 @@ class AccumulatorState(Protocol):
         """Add the value of one document, MISSING if it has none. Raises 14 or 40400 for a type it does not accept."""
 
     def add_all(self, values: list[Any]) -> None:
-        """Add the values of some documents, in order: as `add`."""
+        """Add the values of several documents, in order. Raises as `add`."""
 
     def result(self) -> Any:
         """The value of the accumulator so far, MISSING if there is none."""
 
     def held(self) -> int:
-        """About how many bytes it holds, besides a flat amount for itself."""
+        """About how many bytes the state holds, in addition to a flat amount for itself."""
 
 
 class State:
-    """The base of all states."""
+    """The base class of all states."""
 
     __slots__ = ()
 
@@ -59,17 +59,18 @@ class State:
         raise NotImplementedError
 
     def add_all(self, values: list[Any]) -> None:
-        """Add the values of some documents, in order."""
+        """Add the values of several documents, in order."""
         for value in values:
             self.add(value)
 
     def held(self) -> int:
-        """About how many bytes it holds, besides a flat amount for itself. Raises 146 where they are too many."""
+        """About how many bytes the state holds, in addition to a flat amount. Raises 146 if they are too many."""
         return 0
 
 
 class Growth:
-    """How many bytes the states of all operations have taken since the start: decides when to look at them again."""
+    """The bytes that the states of all operations have taken since the start. They decide when states are measured
+    again."""
 
     __slots__ = ("bytes",)
 
@@ -81,18 +82,18 @@ GROWTH: Final = Growth()
 
 
 class Growing(State):
-    """A state that may hold many values, of up to MongoDB's 100 MB. Small values are counted when it is looked at."""
+    """A state that may hold many values, up to MongoDB's 100 MB. Small values are counted only when it is measured."""
 
     __slots__ = ("bytes",)
     name = ""
-    """The accumulator's, for its error."""
+    """The name of the accumulator, for its error."""
 
     def __init__(self) -> None:
         self.bytes = 0
-        """The bytes of the values that are not small."""
+        """The bytes of all large values."""
 
     def take(self, value: Any) -> None:
-        """Count a value that is stored. Raises 146."""
+        """Count a value to be stored. Raises 146."""
         if type(value) not in SMALL:
             size = size_of(value)
             self.bytes += size
@@ -100,12 +101,12 @@ class Growing(State):
             self.check(self.bytes)
 
     def give_back(self, value: Any) -> None:
-        """Uncount a value that is dropped."""
+        """Subtract a value that is dropped."""
         if type(value) not in SMALL:
             self.bytes -= size_of(value)
 
     def check(self, size: int) -> int:
-        """The size; raises 146 where it is too much for one accumulator."""
+        """Return the size. Raises 146 if it is too large for one accumulator."""
         if size > limits.ACCUMULATOR_BYTES_MAX:
             raise CommandError(
                 146,
@@ -118,7 +119,7 @@ class Growing(State):
         return self.check(self.bytes + ELEMENT_BYTES * self.count())
 
     def count(self) -> int:
-        """How many values it holds."""
+        """The number of values that the state holds."""
         raise NotImplementedError
 
 
@@ -388,7 +389,8 @@ class LastN(FirstN):
 
 
 class MinMaxN(Growing):
-    """$minN (`sign` 1) and $maxN (-1): the `n` extreme values that are neither null nor missing, most extreme first."""
+    """$minN (`sign` 1) and $maxN (-1): the `n` most extreme values, most extreme first, without null and missing
+    values."""
 
     __slots__ = ("collation", "n", "ordered", "serial", "sign")
 
@@ -423,9 +425,9 @@ class MinMaxN(Growing):
 
 
 class TopBottom(Growing):
-    """$top, $topN and (`bottom`) $bottom, $bottomN: the outputs of `n` documents by a sort; adds pairs (key, output).
+    """$top, $topN and (`bottom`) $bottom, $bottomN: the outputs of the first or last `n` documents of a sort.
 
-    Documents with equal keys stay in the order in which they were added.
+    `add` takes pairs (key, output). Documents with equal keys stay in the order in which they were added.
     """
 
     __slots__ = ("bottom", "n", "ordered", "serial", "single")
@@ -459,7 +461,8 @@ class TopBottom(Growing):
 
 
 class Percentile(Growing):
-    """$percentile and (`single`) $median: percentiles of the numbers as doubles; None for each without numbers."""
+    """$percentile and (`single`) $median: percentiles of the numbers as doubles; each is None if there are no
+    numbers."""
 
     __slots__ = ("_added", "_numbers", "continuous", "fractions", "single")
 
@@ -469,7 +472,7 @@ class Percentile(Growing):
         self.continuous = continuous
         self.single = single
         self._numbers: list[float] = []  # in order
-        self._added: list[float] = []  # since they were last looked at
+        self._added: list[float] = []  # added since `_numbers` was sorted
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -523,4 +526,4 @@ STATE_FACTORIES: Final[dict[str, Callable[[Any], AccumulatorState]]] = {
     "$stdDevSamp": lambda collation: StdDev(sample=True),
     "$sum": lambda collation: Sum(),
 }
-"""States of the accumulators of one expression, made from the collation."""
+"""The state of each accumulator that is also an expression, made from the collation."""

@@ -19,25 +19,25 @@ from headrace.values.paths import ValueTest
 
 NUMBERS: Final = (int, Int64, float, Decimal128)
 OUT_OF_RANGE: Final = -(2**63)
-"""The value used for a decimal that does not fit a 64-bit integer."""
+"""Stands for a decimal that does not fit a 64-bit integer."""
 SIGN_BIT: Final = 63
-"""The meaning of every position beyond it in a number, which repeats its sign for ever."""
+"""Every position beyond this one in a number repeats the sign."""
 FIRST_CLEAR_BIT: Final = 8 * limits.INTERNAL_DOCUMENT_BYTES_MAX
-"""A bit that no binary value has; the positions beyond it are as clear."""
+"""A bit that is clear in every binary value. All positions beyond it are clear, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Masks:
-    """The same bits as a mask for numbers and as one for binary data."""
+    """The same bits as two masks, one for numbers and one for binary data."""
 
     of_number: int
     of_bytes: int
 
 
 def parse_bits(name: str, argument: Any, path: str) -> ValueTest:
-    """The test of operator `name`; `argument` is a list of bit positions, a number or binary data.
+    """The test of operator `name`. `argument` is a list of bit positions, a number or binary data.
 
-    Raises 2 for an argument or position of the wrong type or range, 9 for a number that is no non-negative integer.
+    Raises 2 for an argument or position of the wrong type or range, 9 for a number that is not a non-negative integer.
     """
     masks = _parse_mask(name, argument, path)
 

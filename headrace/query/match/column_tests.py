@@ -1,11 +1,11 @@
-"""A filter over the columns of many raw documents: the same tests, without the documents around the values.
+"""A filter over the columns of many raw documents: the same tests, without decoding the rest of the documents.
 
     keep = columns_test(predicate.node)
-    keep(documents)     → those that match, in order
+    keep(documents)     → the documents that match, in order
 
-Rule: only conditions whose cost is bounded by the size of their values, and which raise nothing, are tested many at a
-time: a command pauses between batches, and no error comes sooner than the documents before it. A regular expression
-may take long: it is limited, and the command may pause, at each value.
+Rule: conditions are tested on many values at once only if their cost is bounded by the size of the values and they
+raise nothing. So a command can pause between batches, and no error comes before the earlier documents. A regular
+expression may take long: it has a time limit, and the command may pause at each value.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ Keep: TypeAlias = Callable[[list[bytes]], list[bytes]]
 
 _QUICK_COUNT: Final = 16
 _QUICK_SECONDS: Final = 0.0001
-"""Values that are tested together, if the ones before took no longer than this."""
+"""A group of values is tested at once if the group before it took no longer than this."""
 _FIELD_COUNT_MAX: Final = 3
-"""The fields of one condition; with more, it is quicker to decode the documents."""
+"""The most fields of one condition. Decoding the documents is quicker for more fields."""
 _BOUNDED: Final = frozenset({
     MatchType.BITS_ALL_CLEAR, MatchType.BITS_ALL_SET, MatchType.BITS_ANY_CLEAR, MatchType.BITS_ANY_SET, MatchType.EQ,
     MatchType.EXISTS, MatchType.GT, MatchType.GTE, MatchType.IN, MatchType.LT, MatchType.LTE, MatchType.MOD,
@@ -50,7 +50,7 @@ _BOUNDED: Final = frozenset({
 
 
 def columns_test(node: MatchExpression) -> Keep | None:
-    """The filter of an optimized expression over raw documents; None where some condition asks for more."""
+    """The filter of an optimized expression over raw documents; None if a condition cannot be tested by columns."""
     conditions = [_condition(child) for child in (node.children if isinstance(node, And) else (node,))]
     known = [condition for condition in conditions if condition is not None]
     if len(known) < len(conditions):
@@ -96,12 +96,12 @@ def _condition(node: MatchExpression) -> Condition | None:
 
 
 def _in_arrays(test: ValueTest) -> ValueTest:
-    """The test of a value that may be an array, whose elements are tested, too."""
+    """The test of a value that may be an array: its elements are tested, then the array itself."""
     return lambda value: (type(value) is list and any(map(test, value))) or test(value)
 
 
 def _of_document(name: str, test: DocumentTest) -> ValueTest:
-    """The test of a document of one field, as that of its value."""
+    """The test of a document with one field, as a test of the field's value."""
     return lambda value: test({} if value is MISSING else {name: value})
 
 
@@ -120,7 +120,7 @@ def _of_several(names: tuple[str, ...], test: DocumentTest, *, is_bounded: bool)
 
 
 def _slowly(test: ValueTest, values: Sequence[Any]) -> list[bool]:
-    """The results of a test that may take long: values that are tested quickly are so some at a time."""
+    """The results of a test that may take long. Values are tested in groups as long as the groups are quick."""
 
     def test_all(some: Sequence[Any]) -> list[bool]:
         return list(map(test, some))
@@ -143,7 +143,7 @@ def _slowly(test: ValueTest, values: Sequence[Any]) -> list[bool]:
 
 
 def _is_bounded(node: MatchExpression) -> bool | None:
-    """Whether the time of a condition is bounded; None where it may not be tested by columns at all."""
+    """Whether the time of a condition is bounded; None if it cannot be tested by columns."""
     if isinstance(node, (And, Or, Nor)):
         found = [_is_bounded(child) for child in node.children]
         return None if None in found else all(found)

@@ -1,9 +1,9 @@
-"""The keywords of `$jsonSchema` for fields that clients encrypt: `encrypt`, and `encryptMetadata`, which all pass.
+"""The keywords of `$jsonSchema` for encrypted fields: `encrypt`, and `encryptMetadata`, which all values pass.
 
     {encrypt: {bsonType: "string", algorithm: "AEAD_AES_256_CBC_HMAC_SHA_512-Random", keyId: [...]}}
 
-An encrypted value is binary data of subtype 6: a byte for its kind, 16 for the id of its key, one for the type of what
-was encrypted, and the rest. Source: MongoDB's documentation of encryption schemas; the answers of its server.
+An encrypted value is binary data of subtype 6: one byte for its kind, 16 for the id of its key, one for the type of the
+plain value, then the encrypted data. Source: MongoDB's documentation of encryption schemas; the answers of its server.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SUBTYPE: Final = 6
 _UUID: Final = 4
 _TYPE_AT: Final = 17
 _OF_SCHEMAS: Final = frozenset({"dependencies", "patternProperties", "properties"})
-"""Keywords whose argument has schemas by names of fields."""
+"""Keywords whose argument maps names of fields to schemas."""
 
 
 def parse_encrypt(argument: Any, schema: dict[str, Any]) -> ValueTest:
@@ -43,7 +43,7 @@ def parse_encrypt(argument: Any, schema: dict[str, Any]) -> ValueTest:
 
 
 def parse_metadata(argument: Any, schema: dict[str, Any]) -> ValueTest:
-    """The test of `encryptMetadata`, which all values pass. Raises 9 for an empty one, otherwise as `encrypt`."""
+    """The test of `encryptMetadata`, which all values pass. Raises 9 for an empty argument, otherwise as `encrypt`."""
     if type(argument) is not dict:
         raise CommandError(14, "$jsonSchema keyword 'encryptMetadata' must be an object")
     if not argument:
@@ -82,7 +82,7 @@ def _check_key(value: Any) -> None:
 
 
 def names_encryption(spec: Any) -> bool:
-    """Whether a validator has a keyword of encrypted fields, wherever its schemas are."""
+    """Whether a validator has a keyword of encrypted fields in any of its schemas."""
     if type(spec) is list:
         return any(map(names_encryption, spec))
     if type(spec) is not dict:

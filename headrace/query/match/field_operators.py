@@ -1,7 +1,7 @@
 """The operators of a field: `{path: {$operator: argument}}`, each parsed to one condition.
 
-Rule: arguments are accepted as leniently as MongoDB accepts them (`$exists: 0`); invalid ones raise MongoDB's code,
-mostly 2 (BadValue), 9 (FailedToParse) for numbers of the wrong kind.
+Rule: arguments are accepted as leniently as MongoDB accepts them (`$exists: 0`). Invalid arguments raise MongoDB's
+code, mostly 2 (BadValue), and 9 (FailedToParse) for numbers of the wrong kind.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ NUMBERS: Final = (int, Int64, float, Decimal128)
 
 
 def parse_operators(path: str, document: dict[str, Any], context: FilterContext) -> list[MatchExpression]:
-    """The conditions of `{path: {$op: ..., $op: ...}}`; `document` is not empty and its first name begins with `$`.
+    """The conditions of `{path: {$op: ..., $op: ...}}`. `document` is not empty and its first name begins with `$`.
 
-    Raises 2 for an unknown operator, and what operators raise.
+    Raises 2 for an unknown operator, and the errors of the operators.
     """
     conditions: list[MatchExpression] = []
     for name, argument in document.items():
@@ -200,14 +200,14 @@ def _parse_bits(path: str, name: str, argument: Any, context: FilterContext) -> 
 
 
 def _parse_region(path: str, name: str, argument: Any, context: FilterContext) -> MatchExpression:
-    from headrace.geo.regions import parse_region  # imported where a filter asks for it
+    from headrace.geo.regions import parse_region  # imported only when a filter needs it
 
     region = parse_region(name, argument)
     return LeafMatchExpression(MatchType.GEO, path, region, argument=region)
 
 
 def _parse_near(path: str, document: dict[str, Any], context: FilterContext) -> MatchExpression:
-    """`$near` with the distances beside it; nothing else may be there."""
+    """`$near` with the distances beside it. No other operator may be beside it."""
     if context.nears is None:
         raise CommandError(2, "$geoNear, $near, and $nearSphere are not allowed in this context")
     from headrace.geo.near import parse_near

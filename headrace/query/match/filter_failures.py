@@ -1,6 +1,6 @@
-"""Why a document does not match a validator, operator by operator, as the `errInfo` of a write shows it.
+"""Explains operator by operator why a document does not match a validator, as the `errInfo` of a write shows it.
 
-Inside `$not` and `$nor` it is the other way round: why it does match. Nothing here runs before a document has failed.
+Inside `$not` and `$nor` it explains why the document does match. Nothing here runs before a document has failed.
 Source: MongoDB's manual, "Document validation error output"; the recorded answers.
 """
 
@@ -18,20 +18,19 @@ Details = dict[str, Any]
 
 
 def failure_details(validator: dict[str, Any], document: dict[str, Any], variables: Mapping[str, Any]) -> Details:
-    """The details of a document that the validator refuses. A valid validator is expected. `variables`: those that it
-    may refer to."""
+    """Explain why the validator refuses a document. The validator must be valid. It may refer to `variables`."""
     return _failure(validator, _RefusedDocument(document, variables), matching=False) or {}
 
 
 class _RefusedDocument(NamedTuple):
-    """A document that is refused, and the variables of the command."""
+    """A refused document and the variables of the command."""
 
     document: dict[str, Any]
     variables: Mapping[str, Any]
 
 
 def _failure(filter_: dict[str, Any], failed: _RefusedDocument, *, matching: bool) -> Details | None:
-    """Why a filter does not match, or, if `matching`, does; None where that is not so."""
+    """Explain why a filter does not match (or, if `matching`, why it matches); None if that is not the case."""
     clauses = list(_clauses(filter_))
     if len(clauses) == 1:
         return _clause(clauses[0], failed, matching=matching)
@@ -72,7 +71,7 @@ def _clause(clause: dict[str, Any], failed: _RefusedDocument, *, matching: bool)
 
 
 def _logical(name: str, clauses: list[dict[str, Any]], failed: _RefusedDocument, *, matching: bool) -> Details | None:
-    """`$and`, `$or` and `$nor`: the clauses that are to blame, by index."""
+    """`$and`, `$or` and `$nor`: the clauses that decide the result, by index."""
     satisfied = matching if name != "$nor" else not matching
     blamed = [
         {"index": index, "details": details}
@@ -111,7 +110,8 @@ def _negated(path: str, inner: Any, failed: _RefusedDocument, *, matching: bool)
 
 
 def _field(path: str, clause: dict[str, Any], failed: _RefusedDocument, *, matching: bool) -> Details:
-    """A condition on one field: the operator, how it was written, the reason, and the values that were considered."""
+    """A condition on one field: the operator, the condition as written, the reason, and the values that were
+    considered."""
     value = clause[path]
     operator = next(iter(value)) if type(value) is dict and is_operator_object(value) else "$eq"
     if type(value) not in (dict, list) and type_name(value) == "regex":
@@ -166,7 +166,7 @@ _REASONS: Final[dict[str, tuple[str, str]]] = {
     "$size": ("array length was not equal to given size", "array length was equal to given size"),
     "$type": ("type did not match", "type did match"),
 }
-"""For each operator why it does not match, and why it does; comparisons otherwise."""
+"""The reasons of each operator: why it does not match, and why it does. Comparisons have other reasons."""
 _EXPECTED: Final[dict[str, tuple[str, ...]]] = {
     "$all": ("array",),
     "$bitsAllClear": ("binData", *_NUMBERS),
@@ -178,4 +178,4 @@ _EXPECTED: Final[dict[str, tuple[str, ...]]] = {
     "$regex": ("regex", "string", "symbol"),
     "$size": ("array",),
 }
-"""The types that an operator looks at, where it does not look at all."""
+"""The types to which an operator applies, if it does not apply to all types."""

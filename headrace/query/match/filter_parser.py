@@ -1,4 +1,5 @@
-"""Parses filters to match expressions: logical operators here, operators of a field in `field_operators.py`."""
+"""Parses filters to match expressions. This file has the logical operators, `field_operators.py` the operators of a
+field."""
 
 from __future__ import annotations
 
@@ -33,9 +34,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FilterContext:
-    """The names that a filter may refer to; `top` is False inside `$elemMatch`, where `$expr` is not allowed.
+    """The names that a filter may refer to. `top` is False inside `$elemMatch`, where `$expr` is not allowed.
 
-    `nears` takes each `$near` that is parsed, `text` parses `$text`; None where that is not allowed.
+    `nears` collects each `$near` that is parsed, `text` parses `$text`. None if the operator is not allowed.
     """
 
     collation: Collation | None = None
@@ -62,9 +63,9 @@ def parse_filter(
 ) -> Predicate:
     """The predicate of a filter document. Raises the `CommandError` of an invalid filter, mostly 2 (BadValue).
 
-    `variables` are the variables that `$expr` may refer to (`let`, NOW, ...) with their values. `bound` are more of
-    them, whose values are read again for each document: the owner of the mapping may change them (as `$lookup` does).
-    `nears` takes the `$near` of the filter, `text` parses `$text`; None where that is not allowed.
+    `variables` are the variables that `$expr` may refer to (`let`, NOW, ...) with their values. `bound` has more
+    variables, whose values are read again for each document: the owner of the mapping may change them (as `$lookup`
+    does). `nears` collects the `$near` of the filter, `text` parses `$text`. None if the operator is not allowed.
     """
     context = FilterContext(collation, variables, bound, nears=nears, text=text)
     node = parse_filter_tree(document, context).optimized()
@@ -100,7 +101,7 @@ def parse_filter_tree(document: dict[str, Any], context: FilterContext) -> Match
 
 def parse_field(path: str, value: Any, context: FilterContext) -> list[MatchExpression]:
     """The conditions of one field of a filter: `{path: value}` or `{path: {$operator: argument, ...}}`."""
-    from headrace.query.match.field_operators import parse_operators  # which parses filters inside $elemMatch
+    from headrace.query.match.field_operators import parse_operators  # it parses filters inside $elemMatch
 
     if type(value) is dict and is_operator_object(value):
         return parse_operators(path, value, context)
@@ -125,7 +126,7 @@ def is_operator_object(document: dict[str, Any]) -> bool:
 
 
 def is_dbref(document: dict[str, Any]) -> bool:
-    """Whether a document is a DBRef: its names begin with a dollar sign but are no operators."""
+    """Whether a document is a DBRef: its names begin with a dollar sign but are not operators."""
     return next(iter(document), "") in ("$ref", "$id", "$db")
 
 
@@ -156,7 +157,7 @@ def _parse_comment(name: str, value: Any, context: FilterContext) -> None:
 
 
 def _parse_expr(name: str, value: Any, context: FilterContext) -> MatchExpression:
-    # No filter without it should pay for these.
+    # A filter without `$expr` should not pay for these imports.
     from headrace.query.expressions import Env, ParseContext, less_bound, parse_expression
 
     if not context.top:

@@ -1,5 +1,5 @@
-"""The condition of `$near` and `$nearSphere`: a document has a geometry in a range of distances. Its order is made by
-the plan, which an index gives (`execution/near_documents.py`)."""
+"""The condition of `$near` and `$nearSphere`: a document has a geometry in a range of distances. The plan orders the
+documents by an index (`execution/near_documents.py`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GeoNearMatchExpression(MatchExpression):
-    """`$near`, which is at the top of a filter only."""
+    """`$near`, which is allowed only at the top of a filter."""
 
     near: Near
 
@@ -36,7 +36,8 @@ class GeoNearMatchExpression(MatchExpression):
 
 
 def check_nears(node: MatchExpression, count: int) -> None:
-    """Raise 2 where a filter with `count` nears has more than one, or has it elsewhere than at its top."""
+    """Raise 2 for a filter with more than one `$near`, or with a `$near` that is not at its top. `count`: how many it
+    has."""
     if count > 1:
         raise CommandError(2, "Too many geoNear expressions")
     if near_of(node) is None and not isinstance(node, AlwaysBoolean):
@@ -44,12 +45,12 @@ def check_nears(node: MatchExpression, count: int) -> None:
 
 
 def near_of(node: MatchExpression) -> Near | None:
-    """Return the near of an optimized filter; None where there is none."""
+    """Return the near of an optimized filter; None if it has none."""
     children = node.children if isinstance(node, And) else (node,)
     return next((child.near for child in children if isinstance(child, GeoNearMatchExpression)), None)
 
 
 def without_near(node: MatchExpression) -> MatchExpression:
-    """Return the rest of a filter."""
+    """Return a filter without its `$near`."""
     children = node.children if isinstance(node, And) else (node,)
     return And(tuple(child for child in children if not isinstance(child, GeoNearMatchExpression))).optimized()

@@ -1,7 +1,7 @@
 """`$jsonSchema`: MongoDB's variant of JSON Schema draft 4, parsed to a test of a document.
 
 Rule: a keyword constrains only values of its own type: `minimum` accepts any string. `bsonType` takes the names of
-`$type`, `type` those of JSON. Absent fields pass every keyword but `required`.
+`$type`, and `type` takes JSON's names. Absent fields pass every keyword except `required`.
 Source: MongoDB's manual, "$jsonSchema".
 """
 
@@ -48,7 +48,7 @@ def _need(holds: bool, name: str, what: str, code: int = 14) -> None:
 
 
 def _for(kinds: tuple[type, ...], test: ValueTest) -> ValueTest:
-    """The test for values of these types; all others pass."""
+    """Apply the test to values of these types only. All other values pass."""
     return lambda value: type(value) not in kinds or test(value)
 
 

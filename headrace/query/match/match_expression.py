@@ -107,8 +107,8 @@ class AlwaysBoolean(MatchExpression):
 class LeafMatchExpression(MatchExpression):
     """A test of the values that a path reaches.
 
-    `wanted` is the right-hand side of an equality (MISSING otherwise), used by upserts and lookups by `_id`;
-    `argument` that of a comparison or `$in`, used where the tree is not compiled to closures.
+    `wanted` is the right-hand side of an equality (otherwise MISSING): upserts and lookups by `_id` use it. `argument`
+    is the right-hand side of a comparison or `$in`, for code that does not compile the tree to closures.
     """
 
     kind: MatchType
@@ -233,7 +233,7 @@ class And(MatchExpression):
 
 @dataclass(frozen=True, slots=True)
 class Or(MatchExpression):
-    """`$or`: at least one child matches. It gives no index for the positional operator."""
+    """`$or`: at least one child matches. It sets no index for the positional operator."""
 
     children: tuple[MatchExpression, ...]
 
@@ -331,7 +331,7 @@ class DocumentMatchExpression(MatchExpression):
 
 
 def _flat(children: tuple[MatchExpression, ...], kind: type[And] | type[Or]) -> Iterator[MatchExpression]:
-    """The children optimized; those of nested lists of the same type are inlined."""
+    """The optimized children. Children of nested lists of the same type are inlined."""
     for child in children:
         simple = child.optimized()
         if isinstance(simple, kind):

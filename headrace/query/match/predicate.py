@@ -1,4 +1,4 @@
-"""A parsed filter: a callable on documents that also reports the fields it reads and the equalities it requires."""
+"""A parsed filter: a callable on documents that also has the fields it reads and the equalities it requires."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from headrace.values.bson import MISSING
 
 
 class Predicate:
-    """Whether a document matches. Hot loops use `test`, the same function without the cost of `__call__`."""
+    """Tells whether a document matches. Hot loops use `test`, the same function without the cost of `__call__`."""
 
     __slots__ = ("_node", "test")
 
     def __init__(self, node: MatchExpression) -> None:
-        """`node` must be optimized."""
+        """Compile `node`, which must be optimized."""
         self._node = node
         self.test: DocumentTest = limited(node.compiled())
 
@@ -24,11 +24,11 @@ class Predicate:
 
     @property
     def node(self) -> MatchExpression:
-        """The match expression, for code that does not compile it to closures."""
+        """The match expression, for code that does not compile the expression to closures."""
         return self._node
 
     def fields(self) -> set[str] | None:
-        """Names of the top-level fields that it reads; None if it may read any."""
+        """Names of the top-level fields that the filter reads; None if it may read any."""
         return self._node.fields()
 
     def conjuncts(self) -> list[Predicate]:
@@ -38,7 +38,8 @@ class Predicate:
         return [self]
 
     def equality(self, path: str) -> Any:
-        """The value of the last equality of a path that a matching document must fulfil; MISSING: there is none."""
+        """The value that a path must equal in every matching document, by the last such condition; MISSING if there is
+        none."""
         children = self._node.children if isinstance(self._node, And) else (self._node,)
         wanted = MISSING
         for child in children:

@@ -1,4 +1,4 @@
-"""Why a value does not match a `$jsonSchema`, keyword by keyword, as the `errInfo` of a write shows it.
+"""Explains keyword by keyword why a value does not match a `$jsonSchema`, as the `errInfo` of a write shows it.
 
 Nothing here runs before a document has failed. Source: MongoDB's manual, "Document validation error output".
 """
@@ -16,7 +16,7 @@ from headrace.values.order import hash_key
 
 Details = dict[str, Any]
 Describe = Callable[[Any, Any, dict[str, Any]], Details]
-"""The details of a keyword that fails, besides its name, from its argument, the value and the schema."""
+"""Describes a failed keyword, without its name, from its argument, the value and the schema."""
 
 
 def schema_failures(schema: dict[str, Any], value: Any) -> list[Details]:
@@ -34,7 +34,7 @@ def labels(schema: dict[str, Any]) -> Details:
 
 
 def _with_value(reason: str) -> Callable[[str], Describe]:
-    """The description of a keyword that says what it wants and what the value is."""
+    """Return the description of a keyword: its argument, this reason and the value."""
 
     def named(name: str) -> Describe:
         def describe(argument: Any, value: Any, schema: dict[str, Any]) -> Details:

@@ -22,7 +22,7 @@ _TYPES = {bool: "bool", str: "string"}
 
 @dataclass(frozen=True, slots=True)
 class TextMatchExpression(MatchExpression):
-    """Whether a document has what is searched for."""
+    """Tells whether a document matches a search."""
 
     search: TextSearch
 
@@ -42,20 +42,20 @@ class TextMatchExpression(MatchExpression):
 
 
 class TextQuery:
-    """The one search that a filter may have. `spec` returns what the collection's text index says; raises 27."""
+    """The one search that a filter may have. `spec` returns the text index of the collection, or raises 27."""
 
     __slots__ = ("_spec", "score", "search")
 
     def __init__(self, spec: Callable[[], TextSpec]) -> None:
         self._spec = spec
         self.search: TextSearch | None = None
-        """None before the filter is parsed, and where it has none."""
+        """The parsed search; None before the filter is parsed, and if it has no search."""
         self.score = search_score()
-        """The scores that are asked for."""
+        """The scores, for expressions that read them."""
 
     def parse(self, argument: Any) -> TextMatchExpression:
         """Return the condition `{$text: argument}`. Raises 2, 4, 14, 27."""
-        from headrace.text.languages import language_of  # imported where a filter searches
+        from headrace.text.languages import language_of  # imported only when a filter searches
         from headrace.text.search import TextSearch
 
         if self.search is not None:
@@ -84,7 +84,7 @@ class TextQuery:
 
 
 def has_text(spec: Any) -> bool:
-    """Whether a filter that was not parsed yet has a `$text`."""
+    """Whether an unparsed filter has a `$text`."""
     if "$text" in spec:
         return True
     return any(
@@ -94,7 +94,7 @@ def has_text(spec: Any) -> bool:
 
 
 def is_within_or(node: MatchExpression) -> bool:
-    """Whether the search of a filter is one of alternatives. Raises 2 for a search that is negated."""
+    """Whether the search of a filter is inside an `$or`. Raises 2 for a negated search."""
     if isinstance(node, And):
         return any(is_within_or(child) for child in node.children)
     if isinstance(node, Nor | Not) and has_search(node):
@@ -103,7 +103,7 @@ def is_within_or(node: MatchExpression) -> bool:
 
 
 def has_search(node: MatchExpression) -> bool:
-    """Whether there is a search in a filter."""
+    """Whether a filter has a search."""
     if isinstance(node, And | Nor | Or):
         return any(has_search(child) for child in node.children)
     return isinstance(node, TextMatchExpression) or (isinstance(node, Not) and has_search(node.inner))

@@ -1,7 +1,7 @@
 """Tests of one value on a path: `$eq`, `$gt`, `$in`, regular expressions, ...
 
-Rule: comparisons are bracketed by type; null also matches a missing field; NaN equals only NaN; minKey and maxKey
-compare with values of all types. A test never enters an array: walking the path does.
+Rule: comparisons are bracketed by type. Null also matches a missing field. NaN equals only NaN. minKey and maxKey
+compare with values of all types. A test never enters an array: the walk of the path does.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def never(value: Any) -> bool:
 
 
 def equals(wanted: Any, collation: Collation | None = None) -> ValueTest:
-    """The test of `$eq`. A regular expression is compared as a value; for matching see `matches_regex`."""
+    """The test of `$eq`. It compares a regular expression as a value; `matches_regex` matches it."""
     kind = type(wanted)
     if wanted is None:
         return lambda value: value is None or value is MISSING
@@ -108,7 +108,7 @@ def is_in(wanted: list[Any], collation: Collation | None = None) -> ValueTest:
 
 
 def matches_regex(pattern: str, options: str = "") -> ValueTest:
-    """The test of a regular expression: strings that match it, and equal regular expressions.
+    """The test of a regular expression: strings that match the pattern, and equal regular expressions.
 
     Raises 51091 for an invalid pattern, 51108 for an unknown option.
     """
@@ -133,7 +133,7 @@ def has_size(size: int) -> ValueTest:
 
 
 def leaves_remainder(divisor: int, remainder: int) -> ValueTest:
-    """The test of `$mod`; the remainder has the sign of the value, fractions are truncated."""
+    """The test of `$mod`. The remainder has the sign of the value. Fractions are truncated."""
 
     def test(value: Any) -> bool:
         number = truncated_int64(value)
@@ -146,7 +146,7 @@ def leaves_remainder(divisor: int, remainder: int) -> ValueTest:
 
 
 def truncated_int64(value: Any) -> int | None:
-    """A BSON number truncated to a 64-bit integer; None for a value that is no number or does not fit."""
+    """A BSON number truncated to a 64-bit integer; None for a value that is not a number or does not fit."""
     kind = type(value)
     if kind is int or kind is Int64:
         return int(value)

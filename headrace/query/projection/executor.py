@@ -1,8 +1,8 @@
 """Compiles a projection tree to a function of a document: included, excluded and computed fields.
 
-Rule: first the named fields are taken from the document, level by level and through nested arrays; then the computed
-fields are set. A value on a path that is neither object nor array is omitted by an inclusion, retained by an exclusion,
-and replaced by an object if a field below it is computed.
+Rule: first the named fields are taken from the document, level by level and through nested arrays. Then the computed
+fields are set. If a path meets a value that is neither object nor array, an inclusion omits the value, an exclusion
+retains it, and an object replaces it if a field below it is computed.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from headrace.values.bson import MISSING
 
 ComputeField = Callable[[dict[str, Any]], Any]
 Fill = Callable[[dict[str, Any], dict[str, Any]], None]
-"""Sets computed fields: (the whole document, the level to set them in)."""
+"""Sets computed fields. The arguments are the complete document and the level in which to set the fields."""
 
 
 def includer(tree: ProjectionTree, variables: Mapping[str, Any]) -> Transform:
-    """The projection that returns only the fields of `tree`, and those it computes."""
+    """The projection that returns only the fields of `tree`, and the fields that it computes."""
     take = _taker(tree)
     if not tree.computes:
         return take
@@ -84,7 +84,7 @@ def _value_taker(tree: ProjectionTree) -> Callable[[Any], Any]:
 
 
 def _filler(tree: ProjectionTree, variables: Mapping[str, Any]) -> Fill:
-    """Sets everything that is computed in this level and below."""
+    """Return a function that sets everything computed in this level and below."""
     computed: list[tuple[str, ComputeField]] = []
     below: dict[str, Callable[[dict[str, Any], Any], Any]] = {}
     order: list[str] = []
@@ -128,7 +128,7 @@ def _value_filler(tree: ProjectionTree, variables: Mapping[str, Any]) -> Callabl
 
 def _evaluator(item: ComputedField, variables: Mapping[str, Any]) -> ComputeField:
     from headrace.query.expansion import CONTAINERS, check
-    from headrace.query.expressions import Env  # plain projections need none of it
+    from headrace.query.expressions import Env  # plain projections do not need this
 
     evaluate = item.expression.evaluate
 
@@ -153,7 +153,7 @@ def _element_finder(name: str, item: ElemMatchField) -> ComputeField:
 
 
 def excluder(tree: ProjectionTree, variables: Mapping[str, Any]) -> Transform:
-    """The projection that returns all fields but those that `tree` excludes, and those that it computes."""
+    """The projection that returns all fields except the fields that `tree` excludes, and adds the computed fields."""
     take = _leaver(tree)
     if not tree.computes:
         return take

@@ -1,4 +1,4 @@
-"""The operators of find projections only: `$slice` and the positional `a.$`, both applied last."""
+"""The operators of find projections only: `$slice` and the positional `a.$`. Both are applied last."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def positional_picker(
 ) -> Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]:
     """A step that reduces the first array on `path` to the element that the filter matched.
 
-    It is called with the original document and the projected one. It raises 51246 if the filter matched no array
-    element, 51247 if it matched one that this array does not have.
+    The step takes the original document and the projected one. It raises 51246 if the filter matched no array element,
+    51247 if this array lacks the matched element.
     """
 
     def pick(document: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:

@@ -58,11 +58,11 @@ def parse_projection(
 ) -> Projection:
     """The projection of a specification.
 
-    `kind` decides whether `$slice`, `$elemMatch` and `a.$` have the meaning that they have in find; `predicate` is the
-    filter of a find, for `a.$`. An empty specification returns the documents unchanged (raises 51272 for `aggregate`).
-    `variables` are those that expressions may refer to, with their values; `bound` are more of them, read again for
-    each document. `metadata` has those arguments of `$meta` that documents have a value of. Raises 31249 and 31250 for
-    path collisions, 31253 and 31254 for mixed inclusion and exclusion, and what expressions raise.
+    `kind` decides whether `$slice`, `$elemMatch` and `a.$` have their meaning in find. `predicate` is the filter of a
+    find, for `a.$`. An empty specification returns the documents unchanged (raises 51272 for `aggregate`). Expressions
+    may refer to `variables`, which have constant values, and to `bound`, whose values are read again for each document.
+    `metadata` has the arguments of `$meta` for which documents have a value. Raises 31249 and 31250 for path
+    collisions, 31253 and 31254 for mixed inclusion and exclusion, and the errors of expressions.
     """
     bound = {} if bound is None else bound
     constants = variables or {}
@@ -103,7 +103,7 @@ def _steps(
 
 
 def included_fields(projection: dict[str, Any]) -> tuple[str, ...] | None:
-    """The fields that are all a projection shows; None where it does more than include some by name."""
+    """The fields that a projection includes by name; None if it does anything else."""
     if len(projection) > limits.INDEX_FIELD_COUNT_MAX + 1:  # no index has that many fields
         return None
     fields = [name for name in projection if name != "_id"]

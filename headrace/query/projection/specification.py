@@ -1,8 +1,8 @@
 """Parses the specification of a projection to a tree of fields and its type, inclusion or exclusion.
 
-Rule: a specification either includes or excludes; only `_id` may differ. Computed fields require inclusion, but for
-`$meta`, which goes with both; alone it includes in a pipeline and excludes in find. `$slice` alone does not decide:
-with no other field the projection excludes (nothing).
+Rule: a specification either includes or excludes; only `_id` may differ. Computed fields require inclusion. `$meta` is
+the exception: it goes with both, and alone it includes in a pipeline and excludes in find. `$slice` alone does not
+decide: with no other field the projection excludes (nothing).
 
 Source of the error codes: the answers of MongoDB's projection parser.
 """
@@ -30,11 +30,11 @@ SLICE_SYNTAX: Final = "Invalid $slice syntax. The given syntax did not match the
 
 
 Transform = Callable[[dict[str, Any]], dict[str, Any]]
-"""One step of a projection: a document to the projected document."""
+"""One step of a projection, from a document to the projected document."""
 
 
 class ProjectionType(Enum):
-    """The treatment of fields that are not named."""
+    """How a projection treats fields that it does not name."""
 
     EXCLUSION = "exclusion"
     INCLUSION = "inclusion"
@@ -42,7 +42,7 @@ class ProjectionType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ComputedField:
-    """A field whose value is an expression's."""
+    """A field whose value is the value of an expression."""
 
     expression: Any
 
@@ -56,7 +56,7 @@ class ElemMatchField:
 
 @dataclass(frozen=True, slots=True)
 class IncludedField:
-    """An included field; in an exclusion it has no effect."""
+    """An included field. It has no effect in an exclusion."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ ProjectionLeaf = ComputedField | ElemMatchField | IncludedField | ExcludedField 
 
 @dataclass(slots=True)
 class ProjectionTree:
-    """The fields of one level that the specification names, in its order."""
+    """The fields that the specification names in one level, in its order."""
 
     fields: dict[str, ProjectionLeaf | ProjectionTree] = field(default_factory=dict)
 
@@ -100,7 +100,7 @@ class ProjectionSpec:
 @dataclass(frozen=True, slots=True)
 class ProjectionScope:
     """The names that computed fields may refer to: constant variables, names bound at evaluation time, and the
-    arguments of `$meta` that documents have a value of."""
+    arguments of `$meta` for which documents have a value."""
 
     collation: Collation | None
     constants: Mapping[str, Any]
@@ -121,7 +121,7 @@ def read_specification(spec: dict[str, Any], *, is_find: bool, scope: Projection
 
 
 class _SpecificationReader:
-    """Collects the fields of a specification, one after the other."""
+    """Collects the fields of a specification one by one."""
 
     def __init__(self, is_find: bool, scope: ProjectionScope) -> None:
         self.is_find = is_find
@@ -257,7 +257,7 @@ class _SpecificationReader:
         self._add_computed(checked_path(path), value)
 
     def _read_expression(self, path: str, value: Any) -> None:
-        # Plain projections need none of this.
+        # Plain projections do not need these.
         from headrace.query.expressions.operator_table import OPERATORS, UNSUPPORTED
 
         if self.mode is ProjectionType.EXCLUSION and type(value) is not dict:

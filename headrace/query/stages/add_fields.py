@@ -1,7 +1,7 @@
 """`$addFields` and `$set`: add computed fields, or replace fields in their place.
 
-Rule: every expression sees the document as it came in. A dotted path goes into each document of an array; what
-is neither document nor array on its way is replaced by a document. A number in a path is a field name.
+Rule: every expression sees the original document. A dotted path goes into each document of an array. A document
+replaces any value on the path that is neither document nor array. A number in a path is a field name.
 
 The fields are kept as a tree: `{"a.b": x, "a.c": y}` becomes `{"a": {"b": x, "c": y}}`.
 """
@@ -31,7 +31,7 @@ def parse_add_fields(name: str, spec: Any, context: PipelineContext) -> tuple[St
 
 
 def _parse_fields(spec: Document, context: PipelineContext) -> DocumentFunction:
-    """A function that gives the document with the fields of `spec` added; all paths are checked before any value."""
+    """Return a function that adds the fields of `spec` to a document. All paths are checked before any value."""
     if not spec:
         raise CommandError(40177, "specification must have at least one field")
     _tree(spec, lambda value: None)
@@ -49,7 +49,7 @@ def _tree(spec: Document, parse: Callable[[Any], Any]) -> FieldTree:
 
 
 def _add(tree: FieldTree, steps: tuple[str, ...], value: Any, path: str, parse: Callable[[Any], Any]) -> None:
-    """Puts the expression, or for a document of fields each of them, into the tree."""
+    """Put an expression into the tree. Of a document of fields, put each field's expression."""
     if type(value) is dict and not next(iter(value), "$").startswith("$"):
         for field, inner in value.items():
             if "." in field:
@@ -70,7 +70,7 @@ def _add(tree: FieldTree, steps: tuple[str, ...], value: Any, path: str, parse: 
 
 
 def put_field(tree: FieldTree, steps: tuple[str, ...], evaluate: Callable[[Any], Any], path: str, code: int) -> None:
-    """Put the function that computes a field into the tree. Raises `code` where a field of the tree contains it."""
+    """Put the function that computes a field into the tree. Raises `code` if a field of the tree contains it."""
     check_length(steps, 5984700)
     *parents, last = steps
     for step in parents:
@@ -83,7 +83,7 @@ def put_field(tree: FieldTree, steps: tuple[str, ...], evaluate: Callable[[Any],
 
 
 def _flat(items: tuple[tuple[str, DocumentFunction], ...]) -> DocumentFunction:
-    """The usual case: no dotted path."""
+    """Return the function that adds fields without dotted paths, the usual case."""
 
     def add(document: Document) -> Document:
         added = document.copy()
@@ -99,7 +99,7 @@ def _flat(items: tuple[tuple[str, DocumentFunction], ...]) -> DocumentFunction:
 
 
 def with_fields(value: Any, root: Any, tree: FieldTree) -> Any:
-    """The value with the fields of the tree added; their functions see `root`."""
+    """The value with the fields of the tree added. Their functions get `root`."""
     if type(value) is list:
         return [with_fields(item, root, tree) for item in value]
     added = value.copy() if type(value) is dict else {}

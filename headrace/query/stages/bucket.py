@@ -45,7 +45,7 @@ def parse_bucket(name: str, spec: Any, context: PipelineContext) -> tuple[Stage,
 
 
 def require_group_by(name: str, value: Any, code: int) -> None:
-    """Raises unless the value is a path or an expression object."""
+    """Raise `code` unless the value is a path or an expression object."""
     is_path = type(value) is str and value.startswith("$")
     is_expression = type(value) is dict and next(iter(value), "").startswith("$")
     if not (is_path or is_expression):
@@ -94,7 +94,7 @@ def _check_default(default: Any, boundaries: list[Any], context: PipelineContext
 def _bucket_key(
     evaluate: Callable[[Document], Any], boundaries: list[Any], default: Any, context: PipelineContext
 ) -> Callable[[Document], Any]:
-    """The lower boundary of the bucket a document falls into, or the default."""
+    """Return a function from a document to the lower boundary of its bucket, or to the default."""
     collation = context.collation
     keys = [sort_key(boundary, collation) for boundary in boundaries]
     bucket_count = len(boundaries) - 1

@@ -38,7 +38,7 @@ class BucketAuto(Stage):
     context: PipelineContext
 
     def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
-        """One document a bucket, in order of their boundaries; reads everything first. Raises 292."""
+        """One document for each bucket, in order of their boundaries. Reads all input first. Raises 292."""
         with self.context.memory.stage(self.name) as memory:
             sorter = Sorter(memory, lambda raw: (self._key(decode(raw)["v"]),))
             for document in documents:
@@ -48,7 +48,7 @@ class BucketAuto(Stage):
             yield from self._buckets(sorter.sorted(), size)
 
     def _buckets(self, records: Iterator[bytes], size: int) -> Iterator[Document]:
-        """The buckets of sorted records, of about `size` each."""
+        """The buckets of sorted records, each of about `size` records."""
         made, lower = 0, None
         current = next(records, None)
         while current is not None and made < self.count:
@@ -80,7 +80,7 @@ class BucketAuto(Stage):
 
 
 class _Bucket:
-    """A bucket being filled."""
+    """A bucket that is being filled."""
 
     __slots__ = ("_bound", "_last", "_stage", "count", "states")
 
@@ -92,7 +92,7 @@ class _Bucket:
         self.states = new_states(stage.fields)
 
     def add(self, item: Document) -> None:
-        """Add a document with its value."""
+        """Add a document together with its value."""
         env = Env(item["d"], self._stage.context.bound)
         for (_, accumulator), state in zip(self._stage.fields, self.states):
             accumulator.add(state, env)
@@ -101,10 +101,10 @@ class _Bucket:
             self._last = item["v"]
         if self.count % _MEASURED_COUNT == 0:
             for state in self.states:
-                state.held()  # which checks how much that is
+                state.held()  # `held` raises if the state is too large
 
     def reaches(self, value: Any) -> bool:
-        """Whether a full bucket takes this value as well: it equals its last, or lies below its rounded bound."""
+        """Whether a full bucket takes this value, too: it equals the last value, or is below the rounded boundary."""
         rounder = self._stage.rounder
         if rounder is None:
             return compare(value, self._last, self._stage.context.collation) == 0
@@ -113,7 +113,7 @@ class _Bucket:
         return compare(value, self._bound) < 0
 
     def upper(self, following: tuple[Any] | None) -> Any:
-        """The upper boundary; `following`: the value of the next bucket's first, None where there is none."""
+        """The upper boundary. `following` has the first value of the next bucket, or is None for the last bucket."""
         if self._stage.rounder is None:
             return self._last if following is None else following[0]
         return self._stage.rounder.up(self._last) if self._bound is None else self._bound

@@ -1,4 +1,4 @@
-"""Metadata of documents on its way through a pipeline, from the search or the `$geoNear` that it begins with."""
+"""Carries the metadata of documents through a pipeline that begins with a search or a `$geoNear`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from headrace.query.stages.sort_stage import ONE_BY_ONE
 from headrace.query.stages.stage import DocumentStage, Stage
 
 CARRIED: Final = frozenset({"$sample", "$setWindowFields", "$sort"})
-"""Stages that read ahead and return the documents that they read: metadata goes through them in its document."""
+"""Stages that read ahead and return the documents that they read. Metadata passes through them inside the document."""
 HIDDEN: Final = "$_internalMetadata"
-"""The name of the stages that do that."""
+"""The name of the stages that note and carry metadata."""
 
 
 def metadata_after(stage: Stage, text: TextQuery | None, before: DocumentMetadata | None) -> DocumentMetadata | None:
-    """Return the metadata that documents have after a stage; `before`: what they had before it. `text`: of the search
-    that a first stage may be."""
+    """Return the metadata that documents have after a stage. `before`: their metadata before the stage. `text`: the
+    search that the first stage may be."""
     if isinstance(stage, GeoNear):
         return stage.live
     if text is not None and text.search is not None and stage.name == "$match":
@@ -28,14 +28,14 @@ def metadata_after(stage: Stage, text: TextQuery | None, before: DocumentMetadat
 
 
 def with_metadata(stages: Sequence[Stage], metadata: DocumentMetadata) -> list[Stage]:
-    """Return the stages, of which the first makes the metadata, with those between them that note and carry it. None
-    are needed where nothing asks for it."""
+    """Return the stages, with hidden stages between them that note and carry metadata. The first stage makes the
+    metadata. No hidden stage is added if nothing reads the metadata."""
     if not metadata.is_read:
         return list(stages)
     note = DocumentStage(HIDDEN, {}, metadata.note)
     carry = DocumentStage(HIDDEN, {}, metadata.carry)
     made: list[Stage] = [stages[0]]
-    if not isinstance(stages[0], GeoNear):  # which notes the values of each document itself
+    if not isinstance(stages[0], GeoNear):  # `$geoNear` notes the values of each document itself
         made.append(note)
     goes_on = True
     for stage in stages[1:]:

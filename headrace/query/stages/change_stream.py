@@ -1,7 +1,7 @@
-"""`$changeStream` and `$changeStreamSplitLargeEvent`, as far as a parser of stages must know them.
+"""`$changeStream` and `$changeStreamSplitLargeEvent`, as far as the parser of stages must know them.
 
-What they do is in `changes/`: the parser of streams takes `$changeStream` off before the stages come here, and
-does the splitting after the last stage.
+`changes/` implements them: the parser of streams removes `$changeStream` before the stages are parsed here, and splits
+events after the last stage.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from headrace.values.bson import type_name
 
 @dataclass(frozen=True, slots=True)
 class ChangeStream(Stage):
-    """A `$changeStream` where a plain pipeline is parsed: first, for the command to see."""
+    """A `$changeStream` in a plain pipeline. It must be first; the command recognises it."""
 
     name: str
     spec: Any
 
     def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
-        """Never to be run: a stream has no documents to give."""
+        """Never run: a stream has no documents."""
         raise CommandError(40573, "The $changeStream stage must be run by a change stream cursor")
 
 
 def parse_change_stream(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
-    """The stage of `{$changeStream: {...}}`; its options are checked by the parser of streams."""
+    """The stage of `{$changeStream: {...}}`. The parser of streams checks its options."""
     if type(spec) is not dict:
         raise CommandError(50808, f"$changeStream stage expects a document as argument, found {type_name(spec)}")
     return (ChangeStream(name, spec),)

@@ -1,10 +1,10 @@
-"""`$densify`: makes documents for the values missing between those that are there.
+"""`$densify`: makes documents for the missing values between existing ones.
 
     {field: "t", partitionByFields: ["k"], range: {step: 1, unit: "hour", bounds: "full"}}
 
-Rule: bounds "partition" fills between the least and greatest value of each partition, "full" between those of all
-documents in each partition, `[lower, upper)` between the given ones. Documents whose field is null or missing pass
-first, unchanged.
+Rule: bounds "partition" fill each partition between its own least and greatest value. Bounds "full" fill each partition
+between the least and greatest value of all documents. `[lower, upper)` are explicit bounds. Documents whose field is
+null or missing pass first, unchanged.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class Densify(Stage):
     context: PipelineContext
 
     def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
-        """The documents sorted by partition and field, with those made between; reads everything first.
+        """The documents sorted by partition and field, with the new documents between them. Reads all input first.
 
-        Raises 6007200 where they are more than the stage may hold.
+        Raises 6007200 if there are more documents than the stage may hold.
         """
         with self.context.memory.stage(self.name) as memory:
             yield from self._densified(documents, memory)
@@ -108,7 +108,7 @@ class Densify(Stage):
         return [nested(document, path) for path in self.partition_paths]
 
     def _partition_fields(self, members: list[Document]) -> Document:
-        """The first fields of a document made in the partition."""
+        """The first fields of a new document in the partition."""
         made: Document = {}
         for path in self.partition_paths:
             value = nested(members[0], path)

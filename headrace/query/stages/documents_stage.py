@@ -14,7 +14,7 @@ from headrace.values.bson import type_name
 
 @dataclass(frozen=True, slots=True)
 class DocumentsStage(Stage):
-    """Yields what its expression computes, whatever comes in."""
+    """Yields the documents that its expression computes and ignores its input."""
 
     name: str
     spec: Any
@@ -35,7 +35,7 @@ class DocumentsStage(Stage):
 
 
 def parse_documents(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
-    """The stage of `{$documents: expression}`; only where no collection is read."""
+    """The stage of `{$documents: expression}`. It is allowed only if no collection is read."""
     if context.collection is not None:
         raise CommandError(73, "$documents can only be run with {aggregate: 1}")
     return (DocumentsStage(name, spec, parse_expression(spec, context.parse_context()), context),)

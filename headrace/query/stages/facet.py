@@ -24,7 +24,7 @@ class Facet(Stage):
     context: PipelineContext
 
     def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
-        """One document with an array for each pipeline; reads everything first. Raises 292, and 4031700."""
+        """One document with an array for each pipeline. Reads all input first. Raises 292 and 4031700."""
         from headrace.query.pipeline import run_pipeline
 
         with self.context.memory.stage(self.name) as memory:

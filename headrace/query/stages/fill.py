@@ -1,7 +1,7 @@
-"""`$fill`: values in place of null and missing ones: a given value, the last one seen, or one in between.
+"""`$fill`: replaces null and missing values by a given value, the last value seen, or an interpolated value.
 
-Rule: MongoDB rewrites it: methods become `$setWindowFields` with `$locf` or `$linearFill`, values an `$addFields`
-with `$ifNull`, so that with values only it looks at one document at a time, and a change stream allows it.
+Rule: MongoDB rewrites the stage. Methods become `$setWindowFields` with `$locf` or `$linearFill`, values an
+`$addFields` with `$ifNull`. So with values only, it looks at one document at a time, and a change stream allows it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """`$geoNear`: the documents of a collection, the nearest first, with their distance.
 
     {$geoNear: {near: point, key: "at", query: {a: 1}, distanceField: "metres"}}
-        →  find {a: 1, at: {$near: point}}, each document with its distance in `metres`
+    →  find {a: 1, at: {$near: point}}, each document with its distance in `metres`
 
-The stage is a first one and has documents of its own: the command reads them through a geospatial index
-(`execution/geo_near_stage.py`). `{$meta: "geoNearDistance"}` and `"geoNearPoint"` in the stages after it are those of
-the document that has left the stage last (`carried_metadata.py`).
+The stage must be first and makes its own documents: the command reads them through a geospatial index
+(`execution/geo_near_stage.py`). In later stages, `{$meta: "geoNearDistance"}` and `"geoNearPoint"` are the values of
+the document that left this stage last (`carried_metadata.py`).
 Source: MongoDB's documentation, and the messages of its server.
 """
 
@@ -54,11 +54,11 @@ class GeoNear(ServerStage):
     locations: tuple[str, ...] | None = None
     multiplier: float = 1.0
     live: DocumentMetadata = field(default_factory=lambda: DocumentMetadata(_DISTANCE, _POINT, _SORT_KEY))
-    """Distance and point of the document that has left last."""
+    """The distance and point of the document that left the stage last."""
 
     def filter_on(self, path: str) -> Document:
-        """Return the filter of the find on the field of an index. Raises 5860401, 5860402, 7555701, 7555702, 14 and 2
-        for arguments that are not what they must be, once they are known."""
+        """Return the filter of the find on an index's field. Raises 5860401, 5860402, 7555701, 7555702, 14 and 2 for
+        arguments whose values, once known, are invalid."""
         near = self._value(self.near, 5860402, "$geoNear requires a constant near argument")
         if type(near) not in (dict, list):
             raise CommandError(
@@ -83,7 +83,7 @@ class GeoNear(ServerStage):
         return expression(Env({}, self.context.bound))
 
     def placed(self, document: Document, distance: float, point: Any) -> Document:
-        """Return a document with its distance, which is from now on that of `$meta`."""
+        """Return a document with its distance. From now on `$meta` returns this distance."""
         distance *= self.multiplier
         self.live.values = {_DISTANCE: distance, _POINT: point, _SORT_KEY: [distance]}
         if self.distance_field is not None:

@@ -1,6 +1,6 @@
-"""The series of preferred numbers that `$bucketAuto` rounds boundaries to.
+"""The series of preferred numbers to which `$bucketAuto` rounds boundaries.
 
-Rule: `up` gives the least number of the series greater than the value, `down` the greatest less than it; zero
+Rule: `up` returns the least number of the series greater than the value, `down` the greatest less than the value. Zero
 rounds to zero. Source: MongoDB's documentation of `$bucketAuto`, "Granularity".
 """
 
@@ -30,12 +30,12 @@ SERIES: Final[dict[str, tuple[float, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Rounder:
-    """Rounds to one series; an empty one means the powers of two."""
+    """Rounds to one series. An empty series means the powers of two."""
 
     series: tuple[float, ...]
 
     def check(self, value: Any) -> None:
-        """Raises unless the value can be rounded: a number, not NaN, not negative."""
+        """Raise an error unless the value can be rounded: a number, not NaN, not negative."""
         if type(value) not in (int, Int64, float, Decimal128):
             raise CommandError(
                 40258, f"A value of type '{type_name(value)}' cannot be rounded by a granularity; it must be numeric."
@@ -71,7 +71,7 @@ class Rounder:
         return self.series[index - 1] * factor if index else self.series[-1] * factor / 10
 
     def _factor(self, number: float) -> float:
-        """The power of ten by which the series reaches the number."""
+        """The power of ten that scales the series to the number."""
         factor = 10.0 ** math.floor(math.log10(number))
         return factor if self.series[0] * factor <= number else factor / 10
 
@@ -81,7 +81,7 @@ def _number(value: Any) -> float:
 
 
 def parse_granularity(value: Any) -> Rounder:
-    """The rounder a granularity names."""
+    """The rounder of a granularity's name."""
     if type(value) is not str:
         raise CommandError(
             40261, f"The $bucketAuto 'granularity' field must be a string, but found type: {type_name(value)}."

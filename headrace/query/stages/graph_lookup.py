@@ -1,7 +1,7 @@
 """`$graphLookup`: all documents that can be reached from each document, step by step.
 
-Rule: a document is reached once, at its least depth. Documents are in the order of the steps, and within a step in the
-collection's order (MongoDB guarantees none).
+Rule: a document is reached once, at its least depth. Documents are in the order of the steps. Within a step they are in
+the collection's order (MongoDB guarantees none).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _REQUIRED = ("from", "as", "startWith", "connectFromField", "connectToField")
 
 @dataclass(frozen=True, slots=True)
 class GraphLookup(Stage):
-    """Puts into each document, at `into`, the array of what can be reached from it."""
+    """Adds to each document, at `into`, the array of the documents reachable from it."""
 
     name: str
     spec: Any
@@ -47,7 +47,7 @@ class GraphLookup(Stage):
     context: PipelineContext
 
     def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
-        """Each document with its array; the other collection is read through an index, or once."""
+        """Each document with its array. The other collection is read through an index, or once."""
         with self.context.memory.stage(self.name) as memory:
             join = EqualityJoin(
                 self.context, self.name, (None, self.source), self.connect_to, memory, self.restriction
@@ -56,7 +56,7 @@ class GraphLookup(Stage):
                 yield with_nested(document, self.into, list(self._reached(document, join, memory.bytes_max)))
 
     def _reached(self, document: Document, join: EqualityJoin, bytes_max: int) -> Iterator[Document]:
-        """Return the reachable documents. Raises 40099 where that is more than the stage may hold."""
+        """Return the reachable documents. Raises 40099 if they are more than the stage may hold."""
         size = 0
         start = self.start(document)
         frontier = start if type(start) is list else [] if start is MISSING else [start]

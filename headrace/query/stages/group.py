@@ -1,7 +1,7 @@
 """`$group`, and `$count` and `$sortByCount`, which are groups.
 
-Rule: groups leave in the order in which their keys were first seen; MongoDB promises no order. The `_id` of a
-group is the first key seen of those equal to it. A field without value is null.
+Rule: groups leave in the order in which their keys were first seen (MongoDB promises no order). The `_id` of a group is
+the first of its equal keys. A field without value is null.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ AccumulatedFields: TypeAlias = tuple[tuple[str, "Accumulator"], ...]
 
 GROUP_BYTES: Final = 256
 STATE_BYTES: Final = 256
-"""About the memory of a group and a state of an accumulator."""
+"""About the bytes that a group takes, and that each of its accumulator states takes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group(Stage):
-    """Puts documents with equal keys together; `key` gives a group's `_id` (never MISSING)."""
+    """Groups documents with equal keys. `key` returns a group's `_id` (never MISSING)."""
 
     name: str
     spec: Any
@@ -43,23 +43,23 @@ class Group(Stage):
     context: PipelineContext
 
     def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
-        """One document a group; reads everything first. Raises 292, and 146 where an accumulator holds too much."""
+        """One document for each group. Reads all input first. Raises 292, and 146 if an accumulator holds too much."""
         with self.context.memory.stage("$group") as memory:
             groups: Groups = {}
             left = documents if self._gather(documents, groups, memory) else None
             yield from self._results(groups, left, memory)
 
     def apply_columns(self, columns: GroupColumns, raws: Iterator[bytes]) -> Iterator[Document]:
-        """As `apply`, over encoded documents, of which only some fields are decoded."""
+        """As `apply`, for encoded documents. Only some of their fields are decoded."""
         with self.context.memory.stage("$group") as memory:
             groups: Groups = {}
             left = columns.documents(raws) if columns.gather(raws, groups, memory) else None
             yield from self._results(groups, left, memory)
 
     def _results(self, groups: Groups, left: Iterator[Document] | None, memory: StageMemory) -> Iterator[Document]:
-        """The documents of the groups; `left`: what is still to be grouped, with the help of the disk."""
+        """The documents of the groups. `left`: documents that are still to be grouped, with the help of the disk."""
         if left is not None:
-            from headrace.query.stages.group_spill import PartitionedGroups  # which imports pickle
+            from headrace.query.stages.group_spill import PartitionedGroups  # it imports pickle
 
             partitions = PartitionedGroups(self, memory)
             partitions.take(groups)
@@ -72,7 +72,7 @@ class Group(Stage):
             yield self.result(value, states)
 
     def _gather(self, documents: Iterator[Document], groups: Groups, memory: StageMemory) -> bool:
-        """Group all documents; or True, with some left, once the groups need more memory than there is."""
+        """Group all documents. Return True, with some documents left, as soon as the groups exceed the memory."""
         key, bound, collation = self.key, self.context.bound, self.context.collation
         evaluates = [accumulator.evaluate for _, accumulator in self.fields]
 
@@ -110,13 +110,13 @@ class Group(Stage):
         return False
 
     def size(self, value: Any, states: list[Any]) -> int:
-        """About what a group takes in memory."""
+        """About how many bytes of memory a group takes."""
         held: int = sum([state.held() for state in states])
         return GROUP_BYTES + STATE_BYTES * len(states) + size_of(value) + held
 
     @property
     def grows(self) -> bool:
-        """Whether a group takes more memory with each document."""
+        """Whether a group may take more memory with each document."""
         return any(accumulator.grows for _, accumulator in self.fields)
 
     def result(self, value: Any, states: list[Any]) -> Document:
@@ -125,12 +125,12 @@ class Group(Stage):
 
 
 def new_states(fields: AccumulatedFields) -> list[Any]:
-    """Fresh states of the accumulators."""
+    """New states of the accumulators."""
     return [accumulator.new_state() for _, accumulator in fields]
 
 
 def results(fields: AccumulatedFields, states: list[Any]) -> Document:
-    """The results of the accumulators; null where there is no value."""
+    """The results of the accumulators; null for a result without value."""
     document = {}
     for (name, accumulator), state in zip(fields, states):
         value = accumulator.result(state)
@@ -170,10 +170,10 @@ def _parse_field(field: str, value: Any, context: PipelineContext) -> Accumulato
 
 
 def group_key(value: Any, context: PipelineContext) -> Callable[[Document], Any]:
-    """The function from a document to its group's `_id`.
+    """Return a function from a document to its group's `_id`.
 
-    Raises 17390 for an object with a number or a boolean. An object of several fields leaves out those without value;
-    of one field, it holds null instead (MongoDB computes keys so).
+    Raises 17390 for an object with a number or a boolean. As in MongoDB, an object of several fields omits fields
+    without value, but an object of one field holds null instead.
     """
     fields = value if type(value) is dict and value and not next(iter(value)).startswith("$") else {}
     if any(type(item) is bool or type(item) in NUMBERS for item in fields.values()):
@@ -192,13 +192,13 @@ def group_key(value: Any, context: PipelineContext) -> Callable[[Document], Any]
 
 @dataclass(frozen=True, slots=True)
 class Count(Stage):
-    """Counts documents; `name` is `$group`, which MongoDB rewrites it to and names in errors."""
+    """Counts documents. `name` is `$group`, to which MongoDB rewrites the stage and which its errors name."""
 
     spec: str
     name: str = "$group"
 
     def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
-        """One document, or none where none came."""
+        """One document, or none for an empty input."""
         count = sum(1 for _ in documents)
         if count:
             yield {self.spec: count}

@@ -1,10 +1,10 @@
 """`$group` over raw documents, by columns: only the fields that its keys and accumulators read are decoded.
 
 A batch of documents becomes a column for each field. `$unwind` before the group repeats the rows of the columns. The
-rows of a batch are put together by their keys, and each accumulator takes the values of a group's rows at once.
+rows of a batch are collected by key. Each accumulator takes the values of all rows of a group at once.
 
-Rule: a group sees the values of its documents in their order, as one by one; groups are in the order in which their
-keys were first seen.
+Rule: a group sees the values of its documents in order, as if they came one by one. Groups are in the order in which
+their keys were first seen.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _OWN_HASHES: Final = frozenset({int, str})
 
 
 class RowBatch:
-    """The rows of a batch: columns by name, and the documents of these fields, for expressions."""
+    """The rows of a batch: columns by name, and documents of these fields, for expressions."""
 
     __slots__ = ("_documents", "columns", "count")
 
@@ -45,7 +45,7 @@ class RowBatch:
 
     @property
     def documents(self) -> list[Document]:
-        """A document of its fields for each row."""
+        """A document of the batch's fields for each row."""
         if self._documents is None:
             names = list(self.columns)
             rows = zip(*self.columns.values()) if names else iter([()] * self.count)
@@ -53,7 +53,7 @@ class RowBatch:
         return self._documents
 
     def unwound(self, name: str, *, keeps_empty: bool) -> RowBatch:
-        """The rows with the elements of the arrays in a column, as `$unwind` has them."""
+        """The rows after an `$unwind` of a column: one for each element of its arrays."""
         items: list[Any] = []
         origins: list[int] = []
         for number, value in enumerate(self.columns[name]):
@@ -91,12 +91,12 @@ class GroupColumns:
         self._unwind = unwind
 
     def documents(self, raws: Iterator[bytes]) -> Iterator[Document]:
-        """The documents that the group would take."""
+        """The documents that the group would take if it did not read columns."""
         documents = map(decode, raws)
         return documents if self._unwind is None else self._unwind.apply(documents)
 
     def gather(self, documents: Iterator[bytes], groups: Groups, memory: StageMemory) -> bool:
-        """Group all documents; or True, with some left, once the groups need more memory than there is."""
+        """Group all documents. Return True, with some documents left, as soon as the groups exceed the memory."""
         group, columns = self._group, Columns(self._names)
         watch = GrowthWatch(group, memory) if group.grows else None
         size = unwatched = 0
@@ -118,7 +118,7 @@ class GroupColumns:
         return False
 
     def _add(self, rows: RowBatch, groups: Groups) -> int:
-        """Add rows to their groups; return about how much memory new groups take."""
+        """Add rows to their groups. Return about how many bytes the new groups take."""
         group, keys, size = self._group, self._key(rows), 0
         inputs = [read(rows) for read in self._inputs]
         for hashed, numbers in _together(keys, group.context.collation).items():
@@ -137,7 +137,7 @@ class GroupColumns:
 
 
 def _together(keys: Column, collation: Any) -> dict[Any, list[int]]:
-    """The numbers of the rows of each key, by its hash."""
+    """The numbers of the rows with each key, by the key's hash."""
     if collation is not None or not _OWN_HASHES.issuperset(map(type, keys)):
         keys = [hash_key(key, collation) for key in keys]
     found: dict[Any, list[int]] = {}
@@ -150,11 +150,11 @@ def _together(keys: Column, collation: Any) -> dict[Any, list[int]]:
 
 
 def group_columns(group: Group, unwind: Unwind | None = None) -> GroupColumns | None:
-    """The group, or an unwind and a group, by columns; None where they read many fields or the whole document."""
+    """A group, or an unwind and a group, by columns. None if they read many fields or the complete document."""
     if unwind is not None and (len(unwind.path) > 1 or unwind.index_path is not None):
         return None
     if "_id" not in group.spec:
-        return None  # a `$bucket`, whose key is no expression
+        return None  # a `$bucket`: its key is not an expression
     scope = group.context.parse_context()
     key = parse_expression(group.spec["_id"], scope)
     inputs: list[CompiledExpression] = []
@@ -202,7 +202,7 @@ def _reader(expression: CompiledExpression, group: Group) -> Reader:
 
 
 def _each(function: Callable[[Document], Any], documents: Sequence[Document]) -> list[Any]:
-    """The results of a limited function, which may take long."""
+    """The results of a function that may take long, with a time limit."""
     results = []
     for document in documents:
         tick()

@@ -1,11 +1,11 @@
-"""A group that exceeds its memory: its keys are cut into partitions, of which some go to disk for a while.
+"""A group that exceeds its memory: its keys are divided into partitions, and some partitions go to disk for a while.
 
-    resident partition     its groups are in memory and take what comes
-    spilled partition      a stream on disk: the groups as they were, then the documents that came since
+    resident partition     its groups are in memory and take new documents
+    spilled partition      a stream on disk: the groups at the time of the spill, then the documents that came later
 
-When all documents have come, the groups of the resident partitions leave; then one spilled partition after the other
-is grouped in the same way, cut anew by another hash. So each group sees its documents in their order, and nothing has
-to be merged. The states of accumulators are pickled: the file has no name, and only this process reads it.
+After the last document, the groups of the resident partitions leave. Then the spilled partitions are grouped one by one
+in the same way, with another hash. So each group sees its documents in order, and no merge is needed. The states of
+accumulators are pickled: the file has no name, and only this process reads it.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 PARTITION_COUNT: Final = 16
 LEVEL_MAX: Final = 8
-"""The number of hashes: groups that these put together stay together."""
+"""The number of hashes. Groups that all of these put into one partition stay together."""
 _DOCUMENT, _GROUP = b"d", b"g"
 
 
 class PartitionedGroups:
-    """The groups of one level."""
+    """The groups of one level, divided into partitions."""
 
     def __init__(self, group: Group, memory: StageMemory, level: int = 0) -> None:
         self._group = group
@@ -48,7 +48,7 @@ class PartitionedGroups:
         self._watch = GrowthWatch(group, memory) if group.grows else None
 
     def add_document(self, value: Any, document: Document) -> None:
-        """Put a document into the group of a key."""
+        """Add a document to the group with this key."""
         hashed = hash_key(value, self._collation)
         number = self._number(hashed)
         stream = self._streams[number]
@@ -68,13 +68,13 @@ class PartitionedGroups:
             self._measure()
 
     def take(self, groups: Groups) -> None:
-        """Take over what was grouped so far, and what it holds of the memory."""
+        """Take over existing groups and the memory that they hold."""
         self._memory.add(-self._memory.used)
-        for key in paced(list(groups)):  # each is forgotten there as it is taken here
+        for key in paced(list(groups)):  # each group is removed there as it is added here
             self._add_group(*groups.pop(key))
 
     def _add_group(self, value: Any, states: list[Any]) -> None:
-        """Take a group as it is."""
+        """Add an existing group with its states."""
         hashed = hash_key(value, self._collation)
         number = self._number(hashed)
         stream = self._streams[number]
@@ -88,7 +88,7 @@ class PartitionedGroups:
         return hash((self._level, hashed)) % PARTITION_COUNT
 
     def _measure(self) -> None:
-        """Look at all groups again."""
+        """Measure all groups again."""
         assert self._watch is not None
         for number, groups in enumerate(self._resident):
             size = self._watch.measure(groups.values())
@@ -103,14 +103,14 @@ class PartitionedGroups:
             self.count()
 
     def count(self) -> None:
-        """Count what has come in the last while; puts partitions on disk until the rest fits."""
+        """Count the memory taken since the last call. Spill partitions to disk until the rest fits."""
         size, self._uncounted = self._uncounted, 0
         self._memory.add(size)
         while self._memory.is_over and self._level < LEVEL_MAX and self._spill():
             pass
 
     def _spill(self) -> bool:
-        """Put the largest partition on disk; False where that would gain nothing."""
+        """Spill the largest partition to disk. Return False if that would gain nothing."""
         number = max(range(PARTITION_COUNT), key=self._bytes.__getitem__)
         groups, size = self._resident[number], self._bytes[number]
         if len(groups) < 2:
@@ -124,7 +124,7 @@ class PartitionedGroups:
         return True
 
     def results(self) -> Iterator[Document]:
-        """One document a group."""
+        """One document for each group."""
         for number, groups in enumerate(self._resident):
             for value, states in groups.values():
                 yield self._group.result(value, states)
@@ -158,7 +158,7 @@ class PartitionedGroups:
 
 
 class _Pickler(pickle.Pickler):
-    """Leaves out the collation, which states refer to."""
+    """Leaves out the collation, to which states refer."""
 
     def __init__(self, file: io.BytesIO, collation: Any) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
@@ -169,7 +169,7 @@ class _Pickler(pickle.Pickler):
 
 
 class _Unpickler(pickle.Unpickler):
-    """Puts the collation back."""
+    """Restores the collation."""
 
     def __init__(self, file: io.BytesIO, collation: Any) -> None:
         super().__init__(file)

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from headrace.query.stages.group import Group
 
 WATCH_COUNT: Final = 64
-"""Documents between two looks whether the groups have grown."""
+"""Documents between two checks whether the groups have grown."""
 
 Groups = dict[Any, tuple[Any, list[Any]]]
-"""By the hash of their keys: the key and the states of the accumulators."""
+"""(key, states of the accumulators) of each group, by the key's hash."""
 
 
 class GrowthWatch:
-    """Says when groups whose states grow have to be measured again: that is a look at each."""
+    """Decides when growing groups are measured again, because a measure looks at every group."""
 
     __slots__ = ("_count", "_group", "_growth", "_memory")
 
@@ -31,7 +31,7 @@ class GrowthWatch:
         self._growth = GROWTH.bytes
 
     def is_due(self, count: int = 1) -> bool:
-        """Called after each `count` documents: whether much may have been added since the last measure."""
+        """Whether the groups may have grown much since the last measure. Called after each `count` documents."""
         self._count += count
         if self._count % WATCH_COUNT:
             return False
@@ -39,7 +39,7 @@ class GrowthWatch:
         return GROWTH.bytes - self._growth >= least or self._count * ELEMENT_BYTES >= least
 
     def measure(self, groups: Iterable[tuple[Any, list[Any]]]) -> int:
-        """Return the memory of the groups. Raises 146 where one state takes too much."""
+        """Return the memory of the groups in bytes. Raises 146 if one state takes too much."""
         size = 0
         for value, states in paced(groups):
             size += self._group.size(value, states)

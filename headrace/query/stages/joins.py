@@ -1,7 +1,7 @@
 """Joins of documents by equality of fields, for `$lookup` and `$graphLookup`.
 
-Rule: a local array joins by each of its elements; a missing local value joins as null. A foreign document joins by
-every value of its path, as in a filter: an array by each element and itself, a missing value as null.
+Rule: a local array joins by each of its elements. A foreign document joins by every value of its path, as in a filter:
+an array by each element and as a whole. A missing value joins as null, local or foreign.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def check_joined(name: str, database: str, collection: str) -> None:
-    """Raise 73 for a collection that a stage of this name cannot read, because of how it is called."""
+    """Raise 73 for a collection whose name does not allow a stage of this name to read it."""
     if "\0" in collection:
         raise CommandError(73, "namespaces cannot have embedded null characters")
     if collection.startswith("."):
@@ -32,7 +32,7 @@ def check_joined(name: str, database: str, collection: str) -> None:
 
 
 def local_values(document: Document, path: tuple[str, ...]) -> Iterator[Any]:
-    """The values at a local path: an array's elements, not the array; nothing where there is no value."""
+    """The values at a local path: the elements of an array, not the array; nothing if there is no value."""
     value = document.get(path[0], MISSING)
     if len(path) == 1:
         yield from _trailing(value)
@@ -63,7 +63,7 @@ def _trailing(value: Any) -> Iterable[Any]:
 
 
 def counted(documents: Iterable[Document], memory: StageMemory) -> Iterator[Document]:
-    """Documents that are held for the run of a stage. Raises 146 where the process has no memory for them."""
+    """Count the documents that a stage holds during its run. Raises 146 if the process has no memory for them."""
     size = 0
     for document in documents:
         size += size_of(document)
@@ -74,12 +74,12 @@ def counted(documents: Iterable[Document], memory: StageMemory) -> Iterator[Docu
 
 
 _LOOKUP_WEIGHT: Final = 10
-"""About how many documents are read in the time of one lookup through an index."""
+"""About how many documents can be read in the time of one lookup through an index."""
 
 
 class EqualityJoin:
-    """A join by equality: through an index of the other collection where it has one, and as long as the documents
-    are few beside it; otherwise all of it is read, once."""
+    """A join by equality. It uses an index of the other collection, if there is one, as long as there are few lookups
+    compared with the collection's size. Otherwise it reads the complete collection, once."""
 
     __slots__ = (
         "_context", "_count", "_equal", "_everything", "_foreign", "_memory", "_name", "_path", "_restriction",
@@ -90,7 +90,7 @@ class EqualityJoin:
         self, context: PipelineContext, name: str, source: tuple[str | None, str] | None, path: tuple[str, ...],
         memory: StageMemory, restriction: Callable[[Document], bool] | None = None,
     ) -> None:  # fmt: skip
-        """`restriction`: which of the documents count."""
+        """Prepare a join. Documents that do not pass `restriction` do not join."""
         self._context = context
         self._name = name
         self._path = path
@@ -100,13 +100,13 @@ class EqualityJoin:
         self._everything: ForeignIndex | None = None
         self._count = 0
         self.is_small = False
-        """Whether what was last read, of which only some may join, is within the limit of what joins."""
+        """Whether the documents last read, of which only some may join, fit the limit for joined documents."""
         self._equal = None
         if source is not None and context.find_equal is not None and context.collation is None:
             self._equal = context.find_equal(*source, ".".join(path))
 
     def candidates(self, values: list[Any]) -> Iterable[Document] | None:
-        """Through the index, documents that may join with any of the values; None where it is better to read all."""
+        """Find documents through the index that may join with any of the values. None if reading all is better."""
         self._count += len(values)
         equal = self._equal
         if equal is None or self._everything is not None or self._count * _LOOKUP_WEIGHT > equal.count:
@@ -143,7 +143,7 @@ class EqualityJoin:
 
 
 class ForeignIndex:
-    """The documents of a foreign collection by the values they join by; built once per run of a stage."""
+    """The documents of a foreign collection by the values that they join by. Built once per run of a stage."""
 
     __slots__ = ("_collation", "_positions", "documents")
 
@@ -165,5 +165,5 @@ class ForeignIndex:
 
 
 def join_key(value: Any, collation: Collation | None) -> Hashable:
-    """Return a key that is equal for values that join; a missing value joins as null."""
+    """Return a key that is equal for values that join. A missing value joins as null."""
     return hash_key(None if value is MISSING else value, collation)

@@ -56,7 +56,7 @@ def parse_skip(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, .
 
 
 def non_negative_int64(name: str, value: Any, code: int) -> int:
-    """The argument as an integer of zero or more that fits 64 bits; raises `code` for any other value."""
+    """The argument as an integer of zero or more that fits 64 bits. Raises `code` for any other value."""
     complaint = f"invalid argument to {name} stage: "
     if type(value) not in (int, Int64, float, Decimal128):
         raise CommandError(code, f"{complaint}Expected a number in: {name}: {value!r}")

@@ -1,7 +1,7 @@
 """`$lookup`: the matching documents of another collection, as an array in each document.
 
-Rule: the other collection is read once for a run of the stage, and indexed by the foreign field. A pipeline that
-binds no variables and follows no fields is run once; otherwise it is run for each document, with its variables.
+Rule: the other collection is read once for a run of the stage, and indexed by the foreign field. A pipeline without
+variables and join fields runs once. Any other pipeline runs for each document, with its variables.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ class JoinFields:
 
 @dataclass(frozen=True, slots=True)
 class LookupPipeline:
-    """The pipeline of a lookup; `live` is the dict its expressions read their variables from."""
+    """The pipeline of a lookup. Its expressions read their variables from the dict `live`."""
 
     stages: tuple[Stage, ...]
     let: tuple[tuple[str, Callable[[Document], Any]], ...]
     live: dict[str, Any]
     equality: tuple[tuple[str, ...], str] | None = None
-    """A path and the variable to which the first `$match` compares it."""
+    """A path and the variable to which the first `$match` compares the path."""
 
     def bind(self, document: Document, outer: Mapping[str, Any]) -> None:
-        """Give the variables their values for a document."""
+        """Set the variables to their values for a document."""
         self.live.update(outer)
         self.live.update([(name, evaluate(document)) for name, evaluate in self.let])
 
 
 @dataclass(frozen=True, slots=True)
 class LookupStage(Stage):
-    """Puts into each document, at `into`, the array of what joins with it."""
+    """Adds to each document, at `into`, the array of the documents that join with it."""
 
     name: str
     spec: Any
@@ -60,7 +60,7 @@ class LookupStage(Stage):
     inner: LookupPipeline | None
     context: PipelineContext
     is_unwound: bool = False
-    """Whether an `$unwind` of the array follows: MongoDB then makes no array."""
+    """Whether an `$unwind` of the array follows. MongoDB then makes no array."""
 
     def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
         """Each document with its array."""
@@ -70,7 +70,7 @@ class LookupStage(Stage):
                 yield with_nested(document, self.into, find(document))
 
     def _finder(self, memory: StageMemory) -> Callable[[Document], list[Document]]:
-        """The function from a document to what joins with it, for one run of the stage."""
+        """Return a function from a document to the documents that join with it, for one run of the stage."""
         if self.fields is None:
             return self._piped_finder(memory)
         joined = self._joiner(self.fields, memory)
@@ -93,7 +93,7 @@ class LookupStage(Stage):
         inner = self.inner
         if inner is None:
             raise AssertionError("a lookup has fields or a pipeline")
-        describes = inner.stages and isinstance(inner.stages[0], ServerStage)  # which brings its own documents
+        describes = inner.stages and isinstance(inner.stages[0], ServerStage)  # the stage makes its own documents
         source = None if describes else self.source
         foreign: Iterable[Document] = () if source is None else counted(self.context.read(*source), memory)
         if inner.let or self.context.bound:
@@ -110,7 +110,8 @@ class LookupStage(Stage):
     def _bound_finder(
         self, inner: LookupPipeline, foreign: Iterable[Document], memory: StageMemory
     ) -> Callable[[Document], list[Document]]:
-        """The pipeline run for each document, over what an index leads to, or all."""
+        """Return a function that runs the pipeline for each document, over the documents an index finds, or over
+        all."""
         join = None
         if inner.equality is not None:
             join = EqualityJoin(self.context, self.name, self.source, inner.equality[0], memory)
@@ -138,7 +139,7 @@ class LookupStage(Stage):
         return list(self._limited(run_pipeline(inner.stages, foreign)))
 
     def _limited(self, documents: Iterable[Document]) -> Iterator[Document]:
-        """Yield the documents that join with one. Raises 4568 where they are too large."""
+        """Yield the documents that join with one document. Raises 4568 if they are too large."""
         size, most = 0, limits.LOOKUP_BYTES_MAX
         for document in documents:
             size += size_of(document)
@@ -151,7 +152,7 @@ class LookupStage(Stage):
 
 
 def with_unwinds(stages: Sequence[Stage]) -> tuple[Stage, ...]:
-    """The stages, each `$lookup` knowing whether an `$unwind` of its array follows."""
+    """The stages, with `is_unwound` set in each `$lookup` whose array the next stage unwinds."""
     following = (*stages[1:], None)
     return tuple(
         replace(stage, is_unwound=isinstance(after, Unwind) and after.path == stage.into)
@@ -189,7 +190,7 @@ def parse_lookup(name: str, spec: Any, context: PipelineContext) -> tuple[Stage,
 
 
 def _comes_after_join(stage: ServerStage) -> CommandError:
-    """The error of a stage that must be first, where the join by fields comes first."""
+    """The error of a stage that must be first, but the join by fields comes before it."""
     if isinstance(stage, Search):
         return CommandError(17313, "$match with $text is only allowed as the first pipeline stage")
     code = 40603 if stage.name == "$geoNear" else 40602
@@ -218,7 +219,7 @@ def _checked_options(spec: Document) -> Document:
 
 
 def _source(name: str, options: Document, context: PipelineContext) -> tuple[str | None, str] | None:
-    """Which collection is read; None where the pipeline brings its own documents."""
+    """(database, collection) to read; None if the pipeline makes its own documents."""
     source = options.get("from")
     if type(source) is str:
         check_joined(name, context.database, source)
@@ -250,7 +251,7 @@ def _inner(options: Document, source: tuple[str | None, str] | None, context: Pi
 
 
 def _equality(pipeline: list[Any], let: Document) -> tuple[tuple[str, ...], str] | None:
-    """The first comparison by `$eq` of a path with a variable that the pipeline begins with."""
+    """The first `$eq` comparison of a path with a variable in a `$match` at the beginning of the pipeline."""
     match = pipeline[0].get("$match") if pipeline and type(pipeline[0]) is dict else None
     expression = match.get("$expr") if type(match) is dict else None
     conditions = expression.get("$and", [expression]) if type(expression) is dict else []

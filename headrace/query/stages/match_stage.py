@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 _NOT_SUPPORTED: Final = 115
 _OUT_OF_PLACE: Final = "$where"
-"""The beginning of the message of an operator that MongoDB, too, refuses in `$match`."""
+"""The beginning of the message for an operator that MongoDB refuses in `$match`, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Match(Stage):
-    """Keeps what `predicate` accepts."""
+    """Keeps the documents that `predicate` accepts."""
 
     name: str
     spec: Any
@@ -30,25 +30,25 @@ class Match(Stage):
     allowed_in_change_stream: ClassVar[bool] = True
 
     def each(self, document: Document) -> Document | None:
-        """The document itself, or None where the filter refuses it."""
+        """The document itself, or None if the filter refuses it."""
         return document if self.predicate(document) else None
 
     def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
-        """The documents accepted, in order."""
+        """The accepted documents, in order."""
         return filter(self.predicate.test, documents)
 
 
 @dataclass(frozen=True, slots=True)
 class Search(ServerStage):
-    """A `$match` with a `$text` that the pipeline of another stage begins with: its documents come from the text index
-    of the other collection, with their marks if `score` is read."""
+    """A `$match` with a `$text` at the beginning of another stage's pipeline. Its documents come from the text index of
+    the other collection, with their marks if `score` is read."""
 
     context: PipelineContext = field(default_factory=PipelineContext)
     score: DocumentMetadata = field(default_factory=search_score)
 
     @classmethod
     def instead_of(cls, match: Stage, score: DocumentMetadata, context: PipelineContext) -> Search:
-        """Return the stage instead of a parsed `$match`."""
+        """Return the search that replaces a parsed `$match`."""
         search = cls(match.name, match.spec, context=context, score=score)
         assert context.describe is not None and context.collection is not None
         return replace(search, made=partial(context.describe, context.collection, match.name, search))

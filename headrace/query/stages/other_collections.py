@@ -19,7 +19,7 @@ def other_collections(pipeline: Any, database: str) -> Iterator[str]:
 
 
 def joined_collections(pipeline: Any, database: str) -> Iterator[tuple[str, Any]]:
-    """Yield the same namespaces, each with the pipeline that is run over it, None where there is none."""
+    """Yield the same namespaces, each with the pipeline that runs over the collection, or None."""
     for stage in pipeline if type(pipeline) is list else ():
         for name, spec in stage.items() if type(stage) is dict else ():
             if name == "$facet" and type(spec) is dict:
@@ -30,7 +30,7 @@ def joined_collections(pipeline: Any, database: str) -> Iterator[tuple[str, Any]
 
 
 def _joined(name: str, spec: Any, database: str) -> Iterator[tuple[str, Any]]:
-    """Yield the collection that one stage names, and those of its own pipeline."""
+    """Yield the collection that a stage names, and the collections that its own pipeline reads."""
     options = {"coll": spec} if type(spec) is str else spec if type(spec) is dict else {}
     collection = options.get("coll" if name == "$unionWith" else "from")
     pipeline = options.get("pipeline")

@@ -1,4 +1,4 @@
-"""Rules of where a stage may be: first, last, in another stage, after `$changeStream`."""
+"""Rules for the position of a stage: first, last, inside another stage, after `$changeStream`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ REFUSED_INSIDE: Final = {
 
 
 def check_placement(stages: Sequence[Stage], context: PipelineContext) -> None:
-    """Raises the error of the first stage that is not allowed at its position."""
+    """Raise the error of the first stage that is not allowed at its position."""
     if context.in_change_stream:
         _check_change_stream(stages)
     if context.inside:

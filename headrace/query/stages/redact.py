@@ -1,7 +1,7 @@
-"""`$redact`: at each level of a document, keep it, leave it out, or look at the levels below.
+"""`$redact`: at each level of a document, keep the level, leave it out, or look at the levels below.
 
-Rule: the expression is evaluated with CURRENT as the level; a level is a document, also one in an array. `$$KEEP`
-and its fellows are the strings "keep", "prune" and "descend", as they are in the server.
+Rule: the expression is evaluated with CURRENT as the level. A level is a document, also one in an array. `$$KEEP`,
+`$$PRUNE` and `$$DESCEND` are the strings "keep", "prune" and "descend", as in the server.
 """
 
 from __future__ import annotations

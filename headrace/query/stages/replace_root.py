@@ -1,4 +1,4 @@
-"""`$replaceRoot` and `$replaceWith`: a computed document in place of the document."""
+"""`$replaceRoot` and `$replaceWith`: replace the document by a computed document."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """`$sample`: a random selection of the documents.
 
-As in MongoDB it takes the first of a sort by random numbers, within the memory of a `$sort`.
+As in MongoDB, documents are sorted by random numbers and the first are taken, within the memory of a `$sort`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.values.bson import decode
 
 _NUMBER_BYTES: Final = 8
-"""The size of the random number that a record begins with."""
+"""The size of the random number at the beginning of a record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Sample(Stage):
     memory: OperationMemory = UNBOUNDED
 
     def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
-        """`size` documents, or all where there are fewer; reads everything first. Raises 292."""
+        """`size` documents, or all if there are fewer. Reads all input first. Raises 292."""
         with self.memory.stage("$sort") as memory:
             sorter = Sorter(memory, _key_of, count_max=self.size)
             for document in documents:

@@ -1,8 +1,8 @@
 """First stages whose documents come from the server, not from a collection.
 
-Rule: a command that has documents for such a stage takes the stage off and runs the stages after it over them. At the
-start of the pipeline of a `$lookup` or `$unionWith` the stage gives its documents itself. Elsewhere it refuses to
-run: a caller that does not know it must not pass it a collection's documents.
+Rule: a command that has the documents of such a stage removes the stage and runs the later stages over the documents.
+At the start of the pipeline of a `$lookup` or `$unionWith` the stage makes its documents itself. Elsewhere it refuses
+to run, so that it never receives a collection's documents from a caller that does not know it.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from headrace.values.bson import type_name
 
 @dataclass(frozen=True, slots=True)
 class ServerStage(Stage):
-    """Stands for documents that the server makes up."""
+    """Stands for documents that the server makes."""
 
     name: str
     spec: Any
     made: Callable[[], Iterable[Document]] | None = None
-    """The function that makes the documents of the stage inside another one."""
+    """The function that makes the documents if the stage is inside another stage."""
 
     def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
-        """Yield the documents that the server makes up, instead of those that come. Raises 238 where there are none."""
+        """Yield the documents that the server makes, and ignore the input. Raises 238 if `made` is None."""
         if self.made is None:
             raise CommandError(238, f"{self.name} is not available on this server")
         yield from self.made()
@@ -46,7 +46,7 @@ def parse_server_stage(name: str, spec: Any, context: PipelineContext) -> tuple[
 
 
 def parse_current_op(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
-    """The stage of `{$currentOp: {...}}`: of the deployment only."""
+    """The stage of `{$currentOp: {...}}`. It is allowed for the deployment only."""
     if type(spec) is not dict:
         raise CommandError(9, f"$currentOp options must be specified in an object, but found: {type_name(spec)}")
     if context.database != "admin" or context.collection is not None:
@@ -55,7 +55,7 @@ def parse_current_op(name: str, spec: Any, context: PipelineContext) -> tuple[St
 
 
 def _check_switches(name: str, spec: dict[str, Any], *switches: str, null: bool) -> None:
-    """Raise 40415 for an option that is none of the switches, 14 for one that is no boolean. `null`: it may be null."""
+    """Raise 40415 for an unknown option, 14 for an option that is not a boolean. `null`: null is allowed."""
     for field, value in spec.items():
         if field not in switches:
             raise CommandError(40415, f"BSON field '{name}.{field}' is an unknown field.")
@@ -66,7 +66,7 @@ def _check_switches(name: str, spec: dict[str, Any], *switches: str, null: bool)
 
 
 def parse_list_cluster_catalog(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
-    """The stage of `{$listClusterCatalog: {...}}`: of a database, or of `admin` for all of them."""
+    """The stage of `{$listClusterCatalog: {...}}`: for one database, or in `admin` for all databases."""
     if type(spec) is not dict:
         raise CommandError(9621302, f"{name} must take a nested object but found: {type_name(spec)}")
     if context.collection is not None:
@@ -76,7 +76,7 @@ def parse_list_cluster_catalog(name: str, spec: Any, context: PipelineContext) -
 
 
 def parse_query_settings(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
-    """The stage of `{$querySettings: {...}}`: of the deployment."""
+    """The stage of `{$querySettings: {...}}`. It is allowed for the deployment only."""
     if type(spec) is not dict:
         raise CommandError(7746800, f"{name} must take a nested object but found: {type_name(spec)}")
     if context.collection is not None:
@@ -86,14 +86,14 @@ def parse_query_settings(name: str, spec: Any, context: PipelineContext) -> tupl
 
 
 def parse_list_sessions(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
-    """The stage of `{$listSessions: {...}}`: of the collection of sessions only."""
+    """The stage of `{$listSessions: {...}}`. It is allowed for the collection of sessions only."""
     if (context.database, context.collection) != ("config", "system.sessions"):
         raise CommandError(73, "$listSessions may only be run against config.system.sessions")
     return (ServerStage(name, spec),)
 
 
 def parse_list_local_sessions(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
-    """The stage of `{$listLocalSessions: {...}}`: of a database only."""
+    """The stage of `{$listLocalSessions: {...}}`. It is allowed for a database only."""
     if context.collection is not None:
         raise CommandError(
             73, "$listLocalSessions must be run against the database with {aggregate: 1}, not a collection"

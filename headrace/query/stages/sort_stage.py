@@ -1,4 +1,4 @@
-"""`$sort`, which keeps only the documents wanted where a `$limit` follows."""
+"""`$sort`. If a `$limit` follows, it keeps only as many documents as the limit needs."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ ONE_BY_ONE: Final = frozenset({
     "$addFields", "$graphLookup", "$limit", "$lookup", "$match", "$project", "$redact", "$replaceRoot", "$replaceWith",
     "$set", "$skip", "$unset", "$unwind",
 })  # fmt: skip
-"""Stages that read a document only once they have returned all that they make of the one before."""
+"""Stages that read a document only after they returned all results of the previous document."""
 
 
 class SortedKey:
-    """The sort key of the document that has left a `$sort` last, for `{$meta: "sortKey"}` in later stages."""
+    """The sort key of the document that left a `$sort` last, for `{$meta: "sortKey"}` in later stages."""
 
     __slots__ = ("_key", "_order", "is_read")
 
@@ -42,14 +42,14 @@ class SortedKey:
         return document
 
     def reader(self) -> Evaluate:
-        """Return the expression that has the key, whatever the document has become since."""
+        """Return the expression of the key. It works even if the document has been reshaped since."""
         self.is_read = True
         return lambda env: self._key
 
 
 @dataclass(frozen=True, slots=True)
 class Sort(Stage):
-    """Sorts by `order`, equal ones as they came; yields `count_max` at most where that is not None."""
+    """Sorts by `order`, stable. Yields at most `count_max` documents unless that is None."""
 
     name: str
     spec: Any
@@ -59,7 +59,7 @@ class Sort(Stage):
     key: SortedKey | None = None
 
     def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
-        """All documents, or the first `count_max`, in order; reads everything first. Raises 292."""
+        """All documents, or the first `count_max`, in order. Reads all input first. Raises 292."""
         with self.memory.stage("$sort") as memory:
             sorter, key = self.order.sorter(memory, self.count_max), limited(self.order.merge_key)
             for document in documents:
@@ -68,7 +68,7 @@ class Sort(Stage):
             yield from map(decode, sorter.sorted())
 
     def apply_raw(self, documents: Iterator[bytes]) -> Iterator[bytes]:
-        """As `apply`, over encoded documents, of which only the fields that it sorts by are decoded."""
+        """As `apply`, for encoded documents. Only the fields in the sort are decoded."""
         with self.memory.stage("$sort") as memory:
             sorter, keys = self.order.sorter(memory, self.count_max), SortColumns(self.order)
             for batch in batches(documents):
@@ -88,12 +88,12 @@ def parse_sort_stage(name: str, spec: Any, context: PipelineContext) -> tuple[St
 
 
 def key_after(stage: Stage, key: SortedKey | None) -> SortedKey | None:
-    """Return the key that documents have after a stage; `key` is the one they had before it."""
+    """Return the key that documents have after a stage. `key` is their key before the stage."""
     return stage.key if isinstance(stage, Sort) else key if stage.name in ONE_BY_ONE else None
 
 
 def with_sort_keys(stages: Sequence[Stage]) -> Iterator[Stage]:
-    """Yield the stages, with one that notes the key after each `$sort` whose key is read."""
+    """Yield the stages. After each `$sort` whose key is read, a stage that notes the key is added."""
     for stage in stages:
         yield stage
         if isinstance(stage, Sort) and stage.key is not None and stage.key.is_read:
@@ -101,7 +101,7 @@ def with_sort_keys(stages: Sequence[Stage]) -> Iterator[Stage]:
 
 
 def with_limits(stages: Sequence[Stage]) -> tuple[Stage, ...]:
-    """The stages, each `$sort` knowing how many documents a later `$limit` lets it yield."""
+    """The stages, with `count_max` set in each `$sort` that a later `$limit` bounds."""
     return tuple(
         replace(stage, count_max=_wanted(stages[index + 1 :])) if isinstance(stage, Sort) else stage
         for index, stage in enumerate(stages)
@@ -109,7 +109,8 @@ def with_limits(stages: Sequence[Stage]) -> tuple[Stage, ...]:
 
 
 def _wanted(following: Sequence[Stage]) -> int | None:
-    """How many documents the stages after a sort read; None if all. Only stages one to one may lie before."""
+    """The number of documents that the stages after a sort read; None if they may read all. Only one-to-one stages may
+    stand before the `$limit`."""
     skipped = 0
     for stage in following:
         if isinstance(stage, Skip):

@@ -1,8 +1,8 @@
 """The interface of a stage, and the context in which stages are parsed.
 
-Rule: a stage is parsed once into closures and has no state between runs; `apply` may be called any number of times. The
-exception: `PipelineContext.bound` is written by an outer `$lookup` before each run of its sub-pipeline, and read by the
-expressions in it. Another is `SortedKey`, which a `$sort` writes for each document and later stages read.
+Rule: a stage is parsed once into closures and has no state between runs. `apply` may be called any number of times.
+There are two exceptions. An outer `$lookup` writes `PipelineContext.bound` before each run of its sub-pipeline, whose
+expressions read it. A `$sort` writes `SortedKey` for each document, and later stages read it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Describe: TypeAlias = Callable[[str, str, Any], Iterable[Document]]
 
 @dataclass(frozen=True, slots=True)
 class EqualDocuments:
-    """Finds documents by equality through an index: `find` those with one of the values, of `count` in all."""
+    """Finds documents that equal one of some values, through an index. `count` is the size of the collection."""
 
     find: Callable[[list[Any]], Iterable[Document]]
     count: int
@@ -45,25 +45,29 @@ JOINING: Final = frozenset({"$lookup", "$unionWith"})
 """The stages whose pipelines begin with the documents of another collection."""
 _NO_METADATA: Final[Readers] = {}
 _GENERATOR: Final = random.Random()
-"""The generator of all pipelines: one takes 2.8 KB, which each change stream would hold."""
+"""The generator shared by all pipelines. Each generator takes 2.8 KB, and every change stream would hold one."""
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineContext:
     """The names that a pipeline may refer to, known when it is parsed.
 
-    `variables` are the values of `$$` variables for the complete command: `let`, NOW, CLUSTER_TIME. `read_collection`
-    returns the documents of another collection (database or None for `database`, collection, `depth`), each time from
-    the start; None where no other collection may be read. `find_equal` returns, where an index leads to them, what
-    gives the documents of another collection with one of some values at a path, perhaps with others. `describe` returns
-    the answer of a stage such as `$collStats`, for a collection, name and argument of the stage. `collection` is
-    None for `{aggregate: 1}`. `in_change_stream`: the stages follow a `$changeStream`. `bound` has the values of
-    variables that an outer stage binds for each of its documents. `inside` is the name of the outer stage of a
-    sub-pipeline, or empty; `depth` counts the stages around it that read another collection. `generator` is the
-    source of random numbers of `$sample`. `memory` limits what blocking stages hold. `search_in` returns
-    what parses a search of another collection, `text` parses the `$text` of the first stage; None elsewhere. `carried`
-    is the metadata of documents from a search or a `$geoNear` on, and `sort_key` returns the evaluator of
-    `{$meta: "sortKey"}`; None where no `$sort` comes before, and after a stage that reads ahead.
+    `variables` are the values of `$$` variables for the complete command: `let`, NOW, CLUSTER_TIME. `bound` has the
+    values of variables that an outer stage binds for each of its documents. `collection` is None for `{aggregate: 1}`.
+    `in_change_stream`: the stages follow a `$changeStream`.
+
+    `read_collection` returns the documents of another collection (database or None for `database`, collection,
+    `depth`), each time from the start. It is None if no other collection may be read. `find_equal` returns an
+    `EqualDocuments` for a path in another collection, if an index supports it; its documents may include non-matching
+    ones. `describe` returns the answer of a stage such as `$collStats`, for a collection, and the name and argument of
+    the stage.
+
+    `inside` is the name of the outer stage of a sub-pipeline, or empty. `depth` counts the enclosing stages that read
+    another collection. `generator` is the source of random numbers of `$sample`. `memory` limits the memory of blocking
+    stages. `search_in` returns the parser of a search of another collection. `text` parses the `$text` of the first
+    stage; it is None in later stages. `carried` is the metadata of documents after a search or a `$geoNear`. `sort_key`
+    returns the evaluator of `{$meta: "sortKey"}`. It is None before the first `$sort` and after a stage that reads
+    ahead.
     """
 
     database: str = ""
@@ -90,14 +94,14 @@ class PipelineContext:
         return ParseContext(constants, frozenset(self.bound), self.collation, metadata=self.metadata())
 
     def metadata(self) -> Readers:
-        """The arguments of `$meta` that documents have a value of."""
+        """The arguments of `$meta` for which documents have a value."""
         if self.sort_key is None and self.carried is None:
             return _NO_METADATA
         carried = {} if self.carried is None else self.carried.readers()
         return carried if self.sort_key is None else {**carried, "sortKey": self.sort_key}
 
     def expression(self, value: Any) -> Callable[[Document], Any]:
-        """The expression of a value, as a function of a document that returns a value or MISSING."""
+        """Return the expression of a value, as a function from a document to a value or MISSING."""
         evaluate, bound = parse_expression(value, self.parse_context()).evaluate, self.bound
 
         def checked(document: Document) -> Any:
@@ -123,7 +127,7 @@ class PipelineContext:
 
     def subpipeline(self, value: Any, inside: str, **changes: Any) -> tuple[Stage, ...]:
         """The stages of a pipeline inside the stage `inside`; `changes` are fields of the context."""
-        from headrace.query.pipeline import parse_pipeline  # the table of stages lies between
+        from headrace.query.pipeline import parse_pipeline  # the table of stages is imported there
 
         collection = changes.get("collection")
         text = None
@@ -133,14 +137,15 @@ class PipelineContext:
         return parse_pipeline(value, context=inner)
 
     def joining(self) -> PipelineContext:
-        """The context of the sub-pipeline of a stage that reads another collection. Raises 232 at too great a depth."""
+        """The context of the sub-pipeline of a stage that reads another collection. Raises 232 if stages nest too
+        deeply."""
         most = limits.SUBPIPELINE_DEPTH_MAX
         if self.depth >= most:
             raise CommandError(232, f"Maximum number of nested sub-pipelines exceeded. Limit is {most}")
         return replace(self, depth=self.depth + 1)
 
     def read(self, database: str | None, collection: str) -> Iterable[Document]:
-        """The documents of another collection. Raises 20 where none may be read."""
+        """The documents of another collection. Raises 20 if none may be read."""
         if self.read_collection is None:
             raise CommandError(20, "this pipeline may not read other collections")
         return self.read_collection(database, collection, self.depth)
@@ -149,8 +154,8 @@ class PipelineContext:
 class Stage:
     """One parsed stage of a pipeline.
 
-    `name` is the name that the client sent ("$set"), or that of the stage it is rewritten to, which MongoDB's errors
-    name. `spec` is its argument as the client sent it.
+    `name` is the name that the client sent ("$set"), or the name of the stage to which it is rewritten, which MongoDB's
+    errors use. `spec` is its argument as the client sent it.
     """
 
     __slots__ = ()
@@ -159,13 +164,13 @@ class Stage:
     spec: Any
 
     def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
-        """The documents that leave the stage; reads lazily where the stage's meaning allows."""
+        """The documents that leave the stage. It reads lazily if its meaning allows."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentStage(Stage):
-    """A stage that maps each document independently; `each` returns None for a document that is dropped."""
+    """A stage that maps each document independently. `each` returns None for a document to drop."""
 
     name: str
     spec: Any

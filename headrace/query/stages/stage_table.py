@@ -1,4 +1,4 @@
-"""Every stage MongoDB knows: those that Headrace runs, and those it does not with the error it answers."""
+"""Every stage that MongoDB knows: the stages that Headrace runs, and the unsupported ones with their errors."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Steps in time by calendar unit, for ranges of dates in `$setWindowFields` and `$densify`.
 
-Rule: weeks and shorter units are fixed lengths; months, quarters and years keep the day of the month, or take the
-month's last day where that is earlier. All in UTC.
+Rule: weeks and shorter units have fixed lengths. Months, quarters and years keep the day of the month, or take the
+month's last day if that is earlier. All times are in UTC.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ UNITS: Final = frozenset({*MILLISECONDS, *MONTHS})
 
 
 def shifted(date: DatetimeMS, unit: str, amount: Any) -> DatetimeMS:
-    """The date `amount` whole units later (earlier if negative); error 15 where there is none."""
+    """The date `amount` whole units later (earlier if negative). Raises 15 if the date is out of range."""
     count = amount if type(amount) is int else to_long(amount)
     if unit in MILLISECONDS:
         return _date(int(date) + count * MILLISECONDS[unit])

@@ -1,4 +1,4 @@
-"""`$unionWith`: the documents of another collection, through a pipeline, after those that came."""
+"""`$unionWith`: appends the documents of another collection, through a pipeline."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _OPTIONS = frozenset({"coll", "pipeline"})
 
 @dataclass(frozen=True, slots=True)
 class UnionWith(Stage):
-    """Adds what `stages` make of `collection`; None means the stages bring their own documents."""
+    """Appends the documents of `collection` after `stages`. Without a collection, the stages make their own
+    documents."""
 
     name: str
     spec: Any
@@ -24,7 +25,7 @@ class UnionWith(Stage):
     context: PipelineContext
 
     def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
-        """The documents that came, then the others."""
+        """The input documents, then the appended ones."""
         from headrace.query.pipeline import run_pipeline
 
         yield from documents

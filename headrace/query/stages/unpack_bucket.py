@@ -1,6 +1,6 @@
-"""`$_internalUnpackBucket`: the measurements of the buckets of a time series.
+"""`$_internalUnpackBucket`: the measurements in the buckets of a time series.
 
-It is the one stage of the view that a time series collection is; a client may use it, too.
+A time series collection is a view with this single stage. A client may use the stage, too.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class UnpackBucket(Stage):
     series: Series
 
     def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
-        """The measurements of buckets that are decoded."""
+        """The measurements of decoded buckets."""
         return map(decode, self.apply_raw(map(encode_in_order, documents)))
 
     def apply_raw(self, buckets: Iterator[bytes]) -> Iterator[bytes]:
-        """The measurements of raw buckets, raw."""
+        """The raw measurements of raw buckets."""
         for bucket in buckets:
             yield from measurements_of(self.series, bucket)
 

@@ -1,6 +1,6 @@
-"""Stages that MongoDB has and Headrace has not, with the errors it answers.
+"""Stages that MongoDB has and Headrace lacks, with their errors.
 
-Rule: in a change stream such a stage is refused as a stage (20), as MongoDB does; otherwise with its error here.
+Rule: a change stream refuses such a stage with error 20, as MongoDB does. Elsewhere its own error is raised.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ UNSUPPORTED: Final[dict[str, tuple[int, str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Refused(Stage):
-    """Stands in a change stream's pipeline until the placement of stages is checked, which refuses it."""
+    """Stands in a change stream's pipeline until the check of the stages' placement refuses it."""
 
     name: str
     spec: Any
 
     def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
-        """Never to be run."""
+        """Never run."""
         raise AssertionError(f"{self.name} should have been refused")
 
 
 def parse_unsupported(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
-    """Raises the stage's error; in a change stream gives a stage, to be refused in its turn."""
+    """Raise the stage's error. In a change stream, return a stage for the placement check to refuse."""
     if context.in_change_stream:
         return (Refused(name, spec),)
     code, message = UNSUPPORTED[name]

@@ -18,7 +18,7 @@ _NO_INDEX = None
 
 @dataclass(frozen=True, slots=True)
 class Unwind(Stage):
-    """Unwinds the array at `path`; `index_path` is where the element's index goes, or None."""
+    """Unwinds the array at `path`. `index_path` is the path for the element's index, or None."""
 
     name: str
     spec: Any
@@ -27,7 +27,7 @@ class Unwind(Stage):
     index_path: tuple[str, ...] | None
 
     def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
-        """For each document one for each element; for one without array, itself or nothing."""
+        """A document for each element. A document without array is kept or dropped."""
         for document in documents:
             value = nested(document, self.path)
             if type(value) is list and value:
@@ -45,7 +45,7 @@ class Unwind(Stage):
 
 
 def nested(document: Document, path: tuple[str, ...]) -> Any:
-    """The value at `path` through documents only, or MISSING."""
+    """The value at `path`, which enters documents only, or MISSING."""
     value: Any = document
     for step in path:
         if type(value) is not dict:
@@ -55,7 +55,7 @@ def nested(document: Document, path: tuple[str, ...]) -> Any:
 
 
 def with_nested(document: Document, path: tuple[str, ...], value: Any) -> Document:
-    """A copy of the document with `value` at `path`; what is not a document on the way becomes one."""
+    """A copy of the document with `value` at `path`. A document replaces any other value on the way."""
     if len(path) == 1:
         return {**document, path[0]: value}
     inner = document.get(path[0])
@@ -63,7 +63,7 @@ def with_nested(document: Document, path: tuple[str, ...], value: Any) -> Docume
 
 
 def without_nested(document: Document, path: tuple[str, ...]) -> Document:
-    """A copy of the document without the field at `path`, which must be there."""
+    """A copy of the document without the field at `path`. The field must exist."""
     copy = dict(document)
     if len(path) == 1:
         del copy[path[0]]

@@ -1,7 +1,7 @@
 """`$setWindowFields`: fields computed from the documents around each document.
 
-Rule: the documents leave sorted by partition, then by `sortBy`. Every window function sees the documents as they
-came in; its fields are added, or replaced in their place, together.
+Rule: the documents leave sorted by partition, then by `sortBy`. Every window function sees the original documents. The
+new fields are then added, or replaced in their place, all together.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class SetWindowFields(Stage):
     context: PipelineContext
 
     def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
-        """All documents with their fields, partition after partition; reads everything first.
+        """All documents with their fields, one partition after the other. Reads all input first.
 
-        Raises 292, and 5414201 where a partition is too large for the memory.
+        Raises 292, and 5414201 if a partition is too large for the memory.
         """
         with self.context.memory.stage(self.name) as memory:
             sorter = Sorter(memory, lambda raw: self._key(decode(raw)[_DOCUMENT]))
@@ -67,7 +67,7 @@ class SetWindowFields(Stage):
         return sort_key(None if value is MISSING else value, self.context.collation)
 
     def _partitions(self, records: Iterator[bytes], memory: StageMemory) -> Iterator[list[Document]]:
-        """The documents of one partition after the other."""
+        """The documents of each partition, one partition after the other."""
         members: list[Document] = []
         last: Any = None
         held = 0
@@ -93,7 +93,7 @@ class SetWindowFields(Stage):
 
 
 def _columns(outputs: FieldTree, partition: Partition) -> FieldTree:
-    """The tree of functions from the index of a document in the partition to the value of a field."""
+    """The tree of functions that return a field's value by the document's index in the partition."""
     return {
         name: _columns(output, partition) if type(output) is dict else output(partition).__getitem__
         for name, output in outputs.items()
@@ -129,12 +129,12 @@ def parse_set_window_fields(name: str, spec: Any, context: PipelineContext) -> t
 
 
 def _order(spec: dict[str, Any] | None, context: PipelineContext) -> SortKey | None:
-    """The order of `sortBy`: an empty one is an order too, in which all documents are equal."""
+    """The order of `sortBy`. An empty `sortBy` is an order in which all documents are equal."""
     return None if spec is None else parse_sort(spec, context.collation, natural=False)
 
 
 def _partition(value: Any, context: PipelineContext) -> Callable[[Document], Any]:
-    """The function from a document to the value that its partition has. Raises 14 for a constant array."""
+    """Return a function from a document to the value of its partition. Raises 14 for a constant array."""
     expression = parse_expression(value, context.parse_context())
     if expression.is_constant:
         _check_partition(expression(Env({})))

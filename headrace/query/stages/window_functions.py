@@ -1,6 +1,6 @@
-"""The functions of `$setWindowFields`: each computes a value for each document of a partition.
+"""The functions of `$setWindowFields`. Each computes a value for each document of a partition.
 
-Accumulators accept any window; the other functions depend on the order of the partition and accept no window, except
+Accumulators accept any window. The other functions depend on the order of the partition and accept no window, except
 `$derivative` and `$integral`.
 """
 
@@ -39,7 +39,7 @@ _RANKS: Final = frozenset(("$denseRank", "$documentNumber", "$rank"))
 
 
 def parse_window_function(spec: Any, order: SortKey | None, context: PipelineContext) -> WindowFunction:
-    """The function that `{name: argument, window: {...}}` spells."""
+    """Parse the function of `{name: argument, window: {...}}`."""
     if type(spec) is not dict:
         raise CommandError(9, f"the output of $setWindowFields must be an object, found {type_name(spec)}")
     name = next((field for field in spec if field.startswith("$")), "")
@@ -67,7 +67,7 @@ def _accumulated(name: str, argument: Any, bounds: WindowBounds, context: Pipeli
     from headrace.query.accumulators import check_n, parse_accumulator
 
     if name.endswith("N") and type(argument) is dict and "n" in argument:
-        check_n(_constant(argument["n"], context))  # whose errors are not those of $group
+        check_n(_constant(argument["n"], context))  # its errors differ from those of $group
     accumulator = parse_accumulator(name, argument, context.parse_context())
 
     def compute(partition: Partition) -> list[Any]:
@@ -88,7 +88,7 @@ def _folded(accumulator: Accumulator, environments: list[Env]) -> Any:
 
 
 def _carried(accumulator: Accumulator, environments: list[Env], windows: list[tuple[int, int]]) -> list[Any]:
-    """As `_folded` for windows that each contain the one before."""
+    """As `_folded`, for windows that each contain the window before."""
     state, added, column = accumulator.new_state(), 0, []
     for _, end in paced(windows):
         for environment in paced(environments[added:end]):
@@ -171,7 +171,7 @@ def _moving_average(name: str, argument: Any, context: PipelineContext) -> Windo
 
 
 def _alpha(options: dict[str, Any]) -> Decimal:
-    """How much a new value weighs: as `alpha` says, or as `N` values do."""
+    """The weight of a new value, from `alpha` or from the number `N`."""
     if "alpha" in options:
         alpha = options["alpha"]
         if type(alpha) not in NUMBERS or not 0 < _number(alpha) < 1:
@@ -230,7 +230,7 @@ def _fill_between(column: list[Any], coordinates: list[float], start: int, end: 
 
 
 def _slope(points: list[tuple[Any, Any]]) -> Any:
-    """The difference of the ends of a window by that of their places; None where a value is no number."""
+    """The slope between the two ends of a window; None if a value is not a number."""
     if len(points) < 2:
         return None
     (from_place, from_value), (to_place, to_value) = points[0], points[-1]
@@ -241,7 +241,7 @@ def _slope(points: list[tuple[Any, Any]]) -> Any:
 
 
 def _area(points: list[tuple[Any, Any]]) -> Any:
-    """The area below the numbers of a window, as trapezoids; None where there are none."""
+    """The area below the numbers of a window, by trapezoids; None if there are no numbers."""
     numbers = [point for point in paced(points) if type(point[1]) in NUMBERS]
     if not numbers:
         return None
@@ -301,7 +301,7 @@ def _places(name: str, values: list[Any], dates: bool) -> list[Any]:
 
 
 def _scaled(name: str, argument: Any, window: Any, order: SortKey | None, context: PipelineContext) -> WindowFunction:
-    """`$minMaxScaler`: where the number lies between the least and the greatest one of its window."""
+    """`$minMaxScaler`: the position of a number between the least and the greatest number of its window."""
     is_object = type(argument) is dict and not next(iter(argument), "").startswith("$")
     options = {"input": argument}
     if is_object:
@@ -335,7 +335,7 @@ def _scaled(name: str, argument: Any, window: Any, order: SortKey | None, contex
 
 
 def _constant(value: Any, context: PipelineContext) -> Any:
-    """The value of an expression that no document is needed for; None for another one."""
+    """The value of an expression that needs no document; None for any other expression."""
     expression = parse_expression(value, context.parse_context())
     return expression(Env({})) if expression.is_constant else None
 

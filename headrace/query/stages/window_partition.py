@@ -1,4 +1,4 @@
-"""The documents of one partition, in order, and which of them lie in the window of a document.
+"""The documents of one partition, in order, and the window of each document.
 
     documents: ["unbounded", "current"]     by count: documents before (-) and after (+) the document
     range: [-10, 10]                        by value: of the one ascending sort field
@@ -32,7 +32,7 @@ CURRENT: Final = "current"
 
 
 class Partition:
-    """Documents in order; `sort_values` are those of the one sort field."""
+    """Documents in order. `sort_values` are the values of the only sort field."""
 
     __slots__ = ("context", "documents", "order", "sort_path")
 
@@ -49,7 +49,7 @@ class Partition:
         self.context = context
 
     def sort_values(self) -> list[Any]:
-        """The value of the one sort field in each document, or MISSING."""
+        """The value of the only sort field in each document, or MISSING."""
         path = self.sort_path or ()
         return [nested(document, path) for document in paced(self.documents)]
 
@@ -60,15 +60,15 @@ class Partition:
 
 
 def sorted_by(order: SortKey | None) -> tuple[str, ...] | None:
-    """The path of the one sort field; None where there are none or several."""
+    """The path of the only sort field; None if there are none or several."""
     return tuple(order.paths[0][0].split(".")) if order is not None and len(order.paths) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)
 class WindowBounds:
-    """A parsed window. `lower` and `upper` are distances from the document, None for unbounded.
+    """A parsed window. `lower` and `upper` are distances from the document; None for unbounded.
 
-    In a window by value they may be CURRENT: the document itself, where 0 means all documents with its value.
+    In a window by value they may be CURRENT, the document itself, whereas 0 means all documents with its value.
     """
 
     lower: Any = None
@@ -78,12 +78,12 @@ class WindowBounds:
 
     @property
     def grows(self) -> bool:
-        """Whether each window is the one before and more: a state can be carried on."""
+        """Whether each window contains the window before, so that a state can be continued."""
         return self.lower is None
 
     @property
     def holds_document(self) -> bool:
-        """Whether the window of a document contains it."""
+        """Whether each document is in its own window."""
         lower, upper = (0 if bound in (None, CURRENT) else double_of(bound) for bound in (self.lower, self.upper))
         return lower <= 0 <= upper
 
@@ -136,7 +136,7 @@ def _clamped(index: int, count: int) -> int:
 
 
 def parse_window_bounds(spec: Any, order: SortKey | None, context: PipelineContext) -> WindowBounds:
-    """The window that `spec` spells; without one it is the whole partition."""
+    """Parse a window. The default is the complete partition."""
     if spec is MISSING:
         return WindowBounds()
     if type(spec) is not dict:
@@ -186,7 +186,7 @@ def _range_bounds(pair: tuple[Any, Any], unit: str | None, order: SortKey | None
 
 
 def _pair(value: Any, option: str, context: PipelineContext) -> tuple[Any, Any]:
-    """The two bounds: None for unbounded, CURRENT, or the value of a constant expression, which is not null."""
+    """The two bounds: None for unbounded, CURRENT, or the value of a constant expression other than null."""
     if type(value) is not list or len(value) != 2:
         raise CommandError(9, f"Window bounds must be a 2-element array: {option}")
     lower, upper = (_bound(bound, context) for bound in value)

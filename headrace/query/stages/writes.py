@@ -1,6 +1,6 @@
-"""`$out` and `$merge`: what is written where; the command performs the writes.
+"""`$out` and `$merge`: the target and the rule of the writes. The command performs the writes.
 
-A writing stage returns its documents unchanged; the command takes them and follows `stage.writes`:
+A writing stage returns its documents unchanged. The command takes the documents and follows `stage.writes`:
 
     out     replace the collection by the documents
     merge   for each document, `writes.decide(existing, document)`
@@ -30,7 +30,7 @@ WHEN_NOT_MATCHED: Final = ("discard", "fail", "insert")
 
 @dataclass(frozen=True, slots=True)
 class Writes:
-    """The target and the mode; `on` are the paths that identify the matching document of a merge."""
+    """The target and the mode. `on` are the paths that identify the matching document of a merge."""
 
     kind: Literal["out", "merge"]
     database: str
@@ -39,12 +39,12 @@ class Writes:
     when_matched: str | Callable[[Document, Document], Document] = "merge"
     when_not_matched: str = "insert"
     time_series: Document | None = None
-    """The option of the time series that an `$out` writes."""
+    """The options of the time series that an `$out` creates."""
 
     def decide(self, existing: Document | None, document: Document) -> Document | None:
-        """The document to be stored in place of `existing`, or as a new one; None to leave things as they are.
+        """The document to store in place of `existing`, or as a new document; None to write nothing.
 
-        Raises 11000 where a match is to fail, 13113 where none is. Whether `_id` changes is for the writer to see.
+        Raises 11000 if a match must fail, 13113 if a missing match must fail. The writer checks whether `_id` changes.
         """
         if existing is None:
             if self.when_not_matched == "fail":
@@ -100,7 +100,7 @@ def parse_out(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ..
 
 
 def _target(name: str, value: Any, context: PipelineContext) -> tuple[str, str]:
-    """The database and collection that a string or `{db, coll}` names."""
+    """(database, collection) of a string or of `{db, coll}`."""
     target = value if type(value) is dict else {"coll": value}
     if name == "$merge" and type(value) is dict and target.get("coll") is None and set(target) <= {"db", "coll"}:
         raise CommandError(5786801, "$merge 'into' must name a collection in 'coll'")
@@ -131,7 +131,7 @@ def _target(name: str, value: Any, context: PipelineContext) -> tuple[str, str]:
 
 
 def check_database_name(database: str) -> bool:
-    """Whether a database may have this name."""
+    """Whether a name is valid for a database."""
     return bool(database) and _DATABASE_REFUSED.isdisjoint(database)
 
 
@@ -206,7 +206,7 @@ def _when_matched(options: Document, context: PipelineContext) -> str | Callable
 
 
 def _pipeline_of(pipeline: list[Any], let: Any, context: PipelineContext) -> Callable[[Document, Document], Document]:
-    """The function from the existing and the new document to the one to store."""
+    """Return a function from the existing and the new document to the document to store."""
     from headrace.query.pipeline import parse_pipeline, run_pipeline
 
     if type(let) is not dict:

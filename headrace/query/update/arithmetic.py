@@ -43,7 +43,7 @@ def _double_as_decimal(number: float) -> Decimal:
 
 
 class ArithmeticNode(UpdateLeafNode):
-    """$inc and $mul by `by`; `compute` works on Python numbers, `decimal` names the method of a decimal context."""
+    """$inc and $mul by `by`. `compute` works on Python numbers; `decimal` names the method of a decimal context."""
 
     __slots__ = ("by", "compute", "decimal", "name")
 
@@ -163,14 +163,14 @@ def parse_bit(field: str, argument: Any, collation: Any) -> UpdateLeafNode:
 
 
 def parse_inc(field: str, argument: Any, collation: Any) -> UpdateLeafNode:
-    """The leaf of {$inc: {field: number}}. Raises 14 for an argument that is no number."""
+    """The leaf of {$inc: {field: number}}. Raises 14 for an argument that is not a number."""
     if type(argument) not in _NUMBERS:
         raise CommandError(14, f"Cannot increment with non-numeric argument: {{{element_text(field, argument)}}}")
     return ArithmeticNode("$inc", argument, operator.add, "add")
 
 
 def parse_mul(field: str, argument: Any, collation: Any) -> UpdateLeafNode:
-    """The leaf of {$mul: {field: number}}. Raises 14 for an argument that is no number."""
+    """The leaf of {$mul: {field: number}}. Raises 14 for an argument that is not a number."""
     if type(argument) not in _NUMBERS:
         raise CommandError(14, f"Cannot multiply with non-numeric argument: {{{element_text(field, argument)}}}")
     return ArithmeticNode("$mul", argument, operator.mul, "multiply")

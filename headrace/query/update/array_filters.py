@@ -20,8 +20,8 @@ _LOGICAL: Final = frozenset({"$and", "$nor", "$or"})
 def parse_array_filters(filters: list[dict[str, Any]], collation: Any, variables: Any) -> ArrayFilters:
     """The predicates on `{identifier: element}`, by identifier.
 
-    Raises 9 for a filter without exactly one identifier and for a repeated one, 2 for an invalid identifier, and what
-    the filters raise.
+    Raises 9 for a filter without exactly one identifier and for a repeated one, 2 for an invalid identifier, and the
+    errors of the filters.
     """
     from headrace.query.match import parse_filter
 

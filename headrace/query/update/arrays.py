@@ -18,15 +18,15 @@ CONDITIONS: Final = frozenset({
     "$geoIntersects", "$geoNear", "$geoWithin", "$gt", "$gte", "$in", "$lt", "$lte", "$maxDistance",
     "$minDistance", "$mod", "$ne", "$near", "$nearSphere", "$nin", "$options", "$regex", "$size", "$type", "$within",
 })  # fmt: skip
-"""Operators that, as the first name, make the argument of $pull a condition on the element, not on its fields."""
+"""If the argument of $pull begins with one of these operators, it is a condition on the element, not on its fields."""
 
 
 _FEW_COUNT: Final = 4
-"""The most values that are compared with each element; for more, hash keys are compared."""
+"""Up to this many values are compared with each element. For more, hash keys are compared."""
 
 
 class AddToSetNode(UpdateLeafNode):
-    """$addToSet: appends those of the values that equal no element.
+    """$addToSet: appends the values that equal no element.
 
     As in MongoDB 8, the diff has only the added values, unless the array was empty (before MongoDB 8, the complete
     array: reference §3.4).
@@ -145,7 +145,7 @@ def parse_pull(field: str, argument: Any, collation: Any) -> UpdateLeafNode:
 
 
 def parse_pull_all(field: str, argument: Any, collation: Any) -> UpdateLeafNode:
-    """The leaf of {$pullAll: {field: [value, ...]}}. Raises 2 for an argument that is no array."""
+    """The leaf of {$pullAll: {field: [value, ...]}}. Raises 2 for an argument that is not an array."""
     if type(argument) is not list:
         raise CommandError(2, f"$pullAll requires an array argument but was given a {type_name(argument)}")
     keys = frozenset(hash_key(value, collation) for value in argument)

@@ -14,7 +14,7 @@ from headrace.values.order import compare
 
 
 class SetNode(UpdateLeafNode):
-    """$set: sets the value; a no-op if the field has identical BSON already."""
+    """$set: sets the value. It is a no-op if the field already has identical BSON."""
 
     __slots__ = ("value",)
 
@@ -27,14 +27,14 @@ class SetNode(UpdateLeafNode):
 
 
 class SetOnInsertNode(SetNode):
-    """$setOnInsert: as $set, if an upsert inserts the document."""
+    """$setOnInsert: like $set, but only when an upsert inserts the document."""
 
     __slots__ = ()
     insert_only = True
 
 
 class UnsetNode(UpdateLeafNode):
-    """$unset: removes the field; an array element becomes null (see `Walk`)."""
+    """$unset: removes the field. An array element becomes null (see `Walk`)."""
 
     __slots__ = ()
     creates = False
@@ -62,7 +62,7 @@ class CompareNode(UpdateLeafNode):
 
 
 class CurrentDateNode(UpdateLeafNode):
-    """$currentDate: sets the time of the update as a date or a timestamp; never a no-op."""
+    """$currentDate: sets the time of the update as a date or a timestamp. It is never a no-op."""
 
     __slots__ = ("as_timestamp",)
 

@@ -1,7 +1,7 @@
 """Records the $v: 2 diff of an update by operators while it changes a document.
 
-Rule (reference: change-streams.md §3.4): a changed field goes to section `u`, a new one to `i` at its first created
-component, a removed one to `d`; changes within arrays are recorded by index. Fields are in the order in which they
+Rule (reference: change-streams.md §3.4): a changed field goes to section `u`, a new field to `i` at its first created
+component, a removed field to `d`. Changes within arrays are recorded by index. Fields are in the order in which they
 changed, sections in the order d, u, i, sub-diffs. There are no empty sub-diffs.
 """
 
@@ -13,7 +13,7 @@ from headrace.query.update.leaf_node import FieldRef
 
 
 class DiffLog:
-    """Collects changes by path; an int in a path means that its container is an array."""
+    """Collects changes by path. An int in a path is an index in an array."""
 
     __slots__ = ("_root",)
 

@@ -1,7 +1,7 @@
-"""The change in an oplog entry of an update, applied again: a diff, `{$v: 2, diff: {...}}`.
+"""Applies the change in an update's oplog entry again: a diff, `{$v: 2, diff: {...}}`.
 
-Rule: what comes from a client is checked before it is applied. A diff that has been applied already, or that is older
-than the document, leaves what later entries correct: a replay of all entries ends as their documents did.
+Rule: input from a client is checked before it is applied. A diff may have been applied already or may be older than the
+document. Later entries then still correct the document, so that a replay of all entries gives the original documents.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DIGITS_MAX: Final = len(str(_LENGTH_MAX))
 
 
 class DiffUpdate(Update):
-    """A diff, and the entry that the oplog records again."""
+    """A diff, and the entry that the oplog records when the diff is applied again."""
 
     __slots__ = ("_diff",)
     kind = "operators"
@@ -41,7 +41,7 @@ class DiffUpdate(Update):
 def parse_entry(change: dict[str, Any]) -> Update:
     """Parse the `o` of an update's entry: a diff, the operators of releases before 5.0, or a new document.
 
-    Raises 9 for what is no diff, and 4772600 for an unknown version.
+    Raises 9 for any other value, and 4772600 for an unknown version.
     """
     if "_id" in change or not next(iter(change), "").startswith("$"):
         return Replacement(change)

@@ -1,7 +1,7 @@
 """Paths in updates: `a.b.0`, positional `a.$`, `a.$[]` and `a.$[identifier]`.
 
-Rule: no component is empty; none inside `_id` begins with a dollar sign; there is at most one `$`; the first component
-is not positional.
+Rule: no component is empty. No component inside `_id` begins with a dollar sign. There is at most one `$`. The first
+component is not positional.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from headrace.query.expressions.field_paths import DBREF_FIELDS
 def parse_field_path(path: str) -> tuple[str, ...]:
     """The components of a path.
 
-    Raises 56 for an empty one, 52 for a dollar sign inside `_id`, 2 for a misplaced positional one, 15 for a path that
-    is longer than any document is deep.
+    Raises 56 for an empty component, 52 for a dollar sign inside `_id`, 2 for a misplaced positional component, 15 for
+    a path that is longer than any document is deep.
     """
     if not path:
         raise CommandError(56, "An empty update path is not valid.")

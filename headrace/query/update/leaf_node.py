@@ -1,7 +1,7 @@
 """The contract of the leaves of an update: one operator on one field.
 
-Rule: a leaf is parsed once, holds no state, and never changes a value in place: `change` gets the field's old value
-(MISSING if there is none) and gives the new one, MISSING to remove it, NO_OP to leave it, or `Appended`.
+Rule: a leaf is parsed once, holds no state, and never changes a value in place. `change` takes the field's old value
+(MISSING if there is none) and returns the new value, MISSING to remove the field, NO_OP to leave it, or `Appended`.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class NoOp:
 
 
 NO_OP: Final = NoOp()
-"""Returned by a leaf that does not change the field."""
+"""A leaf returns this if it does not change the field."""
 
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """An array that only grew at its end, by `count` values: the oplog records only those."""
+    """An array that grew by `count` values at its end. The oplog records only the new values."""
 
     array: list[Any]
     count: int
@@ -49,8 +49,8 @@ class ApplyParams:
 class UpdateLeafNode:
     """One operator on one path.
 
-    `creates`: a missing field is created (`change` is called with MISSING). If False, a missing field is ignored, but
-    a path that is not viable is an error unless `lenient`. `insert_only`: ignored unless an upsert inserts.
+    `creates`: a missing field is created (`change` is called with MISSING). If False, a missing field is ignored, but a
+    path that is not viable is an error unless `lenient`. `insert_only`: the leaf applies only when an upsert inserts.
     `depth` is the number of levels of objects and arrays that the new value may add below the field.
     """
 
@@ -63,7 +63,7 @@ class UpdateLeafNode:
         self.depth = 0
 
     def change(self, old: Any, params: ApplyParams, path: FieldRef) -> Any:
-        """The new value; `path` is the field's, for messages. Raises 2 or 14 for an old value of a wrong type."""
+        """The new value. `path` is the field's path, for messages. Raises 2 or 14 for an old value of a wrong type."""
         raise NotImplementedError
 
 

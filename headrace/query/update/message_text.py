@@ -1,4 +1,5 @@
-"""Values as text in MongoDB's messages of failed updates: `{a: 5, b: [ "x", true ]}`. Not JSON, never parsed."""
+"""Values as text in MongoDB's messages of failed updates: `{a: 5, b: [ "x", true ]}`. The text is neither JSON nor
+parsed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Updates by operators: {$set: …, $inc: …}. The diff is recorded while applying, never computed from documents."""
+"""Updates by operators: {$set: …, $inc: …}. The diff is recorded while they are applied, never computed from
+documents."""
 
 from __future__ import annotations
 
@@ -19,11 +20,11 @@ from headrace.query.update.walk import Walk
 from headrace.values.bson import MISSING, type_name
 
 PlainFields = tuple[tuple[str, Any, tuple[str, ...]], ...]
-"""(name, leaf or the plain fields of the document there, path) of the fields of an update."""
+"""The fields of an update as (name, leaf or the plain fields of a subdocument, path)."""
 
 
 class OperatorUpdate(Update):
-    """An update tree. `_plain` has its leaves if `_apply_plain` can handle them all; or None."""
+    """An update tree. `_plain` has its leaves if `_apply_plain` can apply all of them, otherwise None."""
 
     __slots__ = ("_fields", "_has_dollar", "_has_rename", "_needs_position", "_plain", "_tree")
     kind = "operators"
@@ -37,7 +38,7 @@ class OperatorUpdate(Update):
         self._has_rename = has_rename
         self._needs_position = needs_position
         self._has_dollar = any(name.startswith("$") for name in self._fields)
-        """Whether it changes top-level fields whose names begin with a dollar sign."""
+        """Whether the update changes top-level fields whose names begin with a dollar sign."""
 
     @property
     def needs_position(self) -> bool:
@@ -46,7 +47,7 @@ class OperatorUpdate(Update):
 
     @property
     def fields(self) -> frozenset[str]:
-        """The first names of its paths."""
+        """The first names of the update's paths."""
         return self._fields
 
     def apply(self, document: dict[str, Any], context: UpdateContext) -> Applied:
@@ -80,8 +81,8 @@ def _check_names(diff: dict[str, Any]) -> None:
 def _apply_plain(
     fields: PlainFields, document: dict[str, Any], params: ApplyParams
 ) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """The fast path of `Walk`: the new document and the diff, empty where nothing changes; None where a path leads
-    through anything but documents."""
+    """The fast path of `Walk`: (new document, diff), the diff empty if nothing changes. None if a path leads through
+    anything but documents."""
     new = document.copy()
     deletes: dict[str, Any] = {}
     updates: dict[str, Any] = {}
@@ -127,9 +128,9 @@ def _apply_plain(
 
 
 def parse_operators(update: Mapping[str, Any], filters: ArrayFilters, collation: Any) -> OperatorUpdate:
-    """The update of `{$operator: {path: argument}}`; `filters` are its parsed arrayFilters.
+    """The update of `{$operator: {path: argument}}`. `filters` are its parsed arrayFilters.
 
-    Raises 9, 40, 52, 56 and what the operators raise; the first error in the order of the document.
+    Raises 9, 40, 52, 56 and the errors of operators; the first error in the order of the document.
     """
     tree = UpdateObjectNode()
     used: set[str] = set()
@@ -162,7 +163,8 @@ def parse_operators(update: Mapping[str, Any], filters: ArrayFilters, collation:
 
 
 def _add_rename(tree: UpdateObjectNode, path: str, argument: Any, filters: ArrayFilters, used: set[str]) -> None:
-    """A $rename occupies two paths; the placeholder at its source only reveals conflicts with other operators."""
+    """Add a $rename, which occupies two paths. The placeholder at its source only reveals conflicts with other
+    operators."""
     add(tree, parse_field_path(path), ConflictPlaceholderNode(), filters, used)
     if type(argument) is not str:
         raise CommandError(2, f"The 'to' field for $rename must be a string: {element_text(path, argument)}")
@@ -171,7 +173,7 @@ def _add_rename(tree: UpdateObjectNode, path: str, argument: Any, filters: Array
 
 
 class ConflictPlaceholderNode(UpdateLeafNode):
-    """Occupies the source path of a $rename, so that no other operator may use it; does nothing itself."""
+    """Occupies the source path of a $rename so that no other operator may use the path. It changes nothing."""
 
     __slots__ = ()
     creates = False
@@ -192,7 +194,7 @@ def _closed(tree: UpdateObjectNode) -> OperatorUpdate:
 
 
 def _plain(node: Any, path: tuple[str, ...]) -> PlainFields | None:
-    """The fields of a node, those of documents below as tuples; None for what only `Walk` can apply."""
+    """The plain fields of a node, with subdocuments as nested tuples; None if only `Walk` can apply the node."""
     if type(node) is not UpdateObjectNode or node.positional is not None:
         return None
     fields: list[tuple[str, Any, tuple[str, ...]]] = []
@@ -210,7 +212,7 @@ def _plain(node: Any, path: tuple[str, ...]) -> PlainFields | None:
 
 
 def _features(node: Any) -> tuple[bool, bool]:
-    """Whether there is a $rename below, and whether there is a `$`."""
+    """(whether there is a $rename below, whether there is a `$` below)."""
     if isinstance(node, UpdateLeafNode):
         return type(node) is RenameNode, False
     children = list(node.children.values())

@@ -1,4 +1,4 @@
-"""Updates by an aggregation pipeline: [{$set: …}, {$unset: …}]; the diff is computed from the two documents."""
+"""Updates by an aggregation pipeline: [{$set: …}, {$unset: …}]. The diff is computed from the two documents."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ ALLOWED_STAGES: Final = frozenset({"$addFields", "$project", "$replaceRoot", "$r
 
 
 class PipelineUpdate(Update):
-    """`_bound` holds NOW and CLUSTER_TIME, which are set before each run.
+    """An update by stages. `_bound` holds NOW and CLUSTER_TIME, which are set before each run.
 
-    So one `PipelineUpdate` may not be applied by two threads at the same time.
+    So two threads must not apply one `PipelineUpdate` at the same time.
     """
 
     __slots__ = ("_bound", "_steps")
@@ -49,7 +49,7 @@ class PipelineUpdate(Update):
 
 
 def parse_pipeline_update(pipeline: list[Any], variables: Mapping[str, Any] | None, collation: Any) -> PipelineUpdate:
-    """The update of a list of stages. Raises what the stages raise, and 72 for a stage not allowed in updates."""
+    """The update of a list of stages. Raises the errors of stages, and 72 for a stage not allowed in updates."""
     from headrace.query.expressions import less_bound
     from headrace.query.pipeline import PipelineContext, parse_pipeline
 

@@ -1,7 +1,7 @@
-"""$push: inserts values into an array, then sorts it, then slices it.
+"""$push: inserts values into an array, then sorts the array, then slices it.
 
-Rule: if values were only appended to an array that was not empty, the diff has just those. With $sort, a $slice that
-removed elements, or values inserted before others, the diff has the complete array.
+Rule: if values were only appended to an array that was not empty, the diff has only the new values. With $sort, with a
+$slice that removed elements, or with values inserted before others, the diff has the complete array.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class PushNode(UpdateLeafNode):
         return Appended(array, len(self.values)) if kind is Appended else array
 
     def _changed(self, old: list[Any]) -> tuple[list[Any], Any]:
-        """The new array, and how it came about: NO_OP, Appended or None for any other change."""
+        """(new array, kind of change): NO_OP, Appended, or None for any other change."""
         kind: Any = NO_OP
         array = list(old)
         if self.values:
@@ -72,7 +72,7 @@ class PushNode(UpdateLeafNode):
 def parse_push(field: str, argument: Any, collation: Any) -> UpdateLeafNode:
     """The leaf of {$push: {field: value | {$each: [...], $position, $sort, $slice}}}. Raises 2 for an invalid clause.
 
-    An object without `$each` is itself the value.
+    An object without `$each` is the value to push.
     """
     if type(argument) is not dict or "$each" not in argument:
         return PushNode([argument], None, None, None)
@@ -131,7 +131,7 @@ def _by_value(descending: bool, collation: Any) -> Sorter:
 
 
 def _by_fields(fields: list[tuple[tuple[str, ...], bool]], collation: Any) -> Sorter:
-    """Sorts by the last field first; the sorts are stable."""
+    """Return a sorter by several fields. It sorts by the last field first, because the sorts are stable."""
 
     def sort(array: list[Any]) -> None:
         for path, descending in reversed(fields):
@@ -145,7 +145,7 @@ def _key_at(path: tuple[str, ...], collation: Any, value: Any) -> Any:
 
 
 def _field(value: Any, components: tuple[str, ...]) -> Any:
-    """The value at a path, which enters arrays by index only; None if there is none."""
+    """The value at a path, which enters arrays only by index; None if there is none."""
     for component in components:
         if type(value) is dict:
             value = value.get(component)

@@ -1,6 +1,6 @@
-"""$rename: a field's value set at another path, and the field removed.
+"""$rename: sets a field's value at another path and removes the field.
 
-Rule: neither path may go through an array. A missing source is a no-op; a source whose path leads through a scalar is
+Rule: neither path may go through an array. A missing source is a no-op. A source whose path leads through a scalar is
 an error.
 """
 
@@ -51,9 +51,10 @@ class RenameNode(UpdateLeafNode):
         return value
 
     def check_target(self, document: dict[str, Any], path: FieldRef, inside_array: bool) -> None:
-        """Raises 2 if the target is in an array.
+        """Raise 2 if the target is in an array.
 
-        `path` is the target's, or with `inside_array` that of the array in which it would be created.
+        `path` is the target's path. With `inside_array` it is the path of the array in which the target would be
+        created.
         """
         arrays = [str(path[at - 1]) for at, component in enumerate(path) if type(component) is int]
         if inside_array:
@@ -62,7 +63,7 @@ class RenameNode(UpdateLeafNode):
             raise _in_array("destination", self.target, document, arrays[-1])
 
     def check_depth(self, value: Any, most: int) -> None:
-        """Raises 15 if `value` at the target would nest deeper than `most` levels."""
+        """Raise 15 if `value` at the target would nest deeper than `most` levels."""
         if len(self.target) + depth(value) > most:
             raise CommandError(15, f"Document exceeds maximum nesting depth of {most}")
 

@@ -1,4 +1,4 @@
-"""Replacement updates, and the rule for `_id` that they share with pipeline updates."""
+"""Replacement updates, and their rule for `_id`, which pipeline updates share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.values.order import equal
 
 
 class Replacement(Update):
-    """A new document. It gets the old `_id` if it has none; a top-level Timestamp(0, 0) becomes the cluster time.
+    """A new document. It gets the old `_id` if it has none. A top-level Timestamp(0, 0) becomes the cluster time.
 
     Only a replacement with an `_id` can be a no-op: MongoDB compares the document as the client sent it.
     """
@@ -61,13 +61,13 @@ def dollar_prefixed(name: str) -> CommandError:
 
 
 def check_depth(document: dict[str, Any]) -> None:
-    """Raises 15 for a document nested deeper than `limits.NESTING_MAX`; the document itself is level 0."""
+    """Raise 15 for a document nested deeper than `limits.NESTING_MAX`. The document itself is level 0."""
     if depth(document) - 1 > limits.NESTING_MAX:
         raise CommandError(15, f"Document exceeds maximum nesting depth of {limits.NESTING_MAX}")
 
 
 def with_old_id(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """The new document with `_id` first: its own or the old one's. Raises 66 if the `_id` changed."""
+    """The new document with `_id` first: its own `_id` or the old one. Raises 66 if the `_id` changed."""
     before, after = old.get("_id", MISSING), new.get("_id", MISSING)
     if before is MISSING and after is MISSING:
         return new

@@ -1,10 +1,9 @@
-"""An update by operators of raw documents: only the fields that it changes are decoded, and encoded again.
+"""An update by operators of raw documents. Only the fields that it changes are decoded and encoded again.
 
     SlicedUpdate(update, context).apply(documents)     → (new document, the entry's `o`) of each
 
-Rule: the result follows from the fields of the update and from nothing else, so `Update.apply` computes it from a
-document of these fields alone, and once for all documents whose fields have the same bytes. What lies around them is
-copied as it is.
+Rule: the result depends only on the fields of the update. So `Update.apply` computes it from a document of these fields
+alone, and once for all documents whose fields have the same bytes. The rest of the document is copied unchanged.
 """
 
 from __future__ import annotations
@@ -21,21 +20,21 @@ from headrace.values.bson.columns import FIELD_COUNT_MAX, Columns
 
 _KNOWN_COUNT_MAX: Final = 1024
 _KNOWN_BYTES_MAX: Final = 256
-"""Bytes of fields whose result is kept."""
+"""The most bytes of fields whose result is cached."""
 
 Elements = tuple[bytes | None, ...]
-"""The raw elements of the fields; None: there is none."""
+"""The raw element of each field; None if the field is missing."""
 Result = tuple[bytes, bytes] | None
-"""(the new document, the `o` of its entry); None where nothing changes."""
+"""(the new document, the `o` of its entry); None if nothing changes."""
 
 
 class _Change(NamedTuple):
     """The result of the update for documents with certain elements."""
 
     elements: tuple[bytes, ...]
-    """The new element of each field; empty where there is none."""
+    """The new element of each field; empty if there is none."""
     added: bytes
-    """The elements of new fields, which come last."""
+    """The elements of new fields, which are appended to the document."""
     growth: int
     logged: bytes
 
@@ -46,7 +45,7 @@ class SlicedUpdate:
     __slots__ = ("_columns", "_context", "_known", "_update", "fields")
 
     def __init__(self, update: Update, context: UpdateContext, fields: frozenset[str]) -> None:
-        """`context`: that of all documents. `fields`: those that the update may change."""
+        """Prepare an update. All documents share `context`. The update changes at most `fields`."""
         self.fields = fields
         self._columns = Columns(sorted(fields))
         self._context = context
@@ -54,8 +53,8 @@ class SlicedUpdate:
         self._update = update
 
     def apply(self, documents: Sequence[bytes]) -> list[Result] | None:
-        """The result for each document. None where `Update.apply` must say what one of them becomes: it is refused, or
-        may have a field twice."""
+        """The result for each document. None if `Update.apply` must decide about a document: the update refuses it, or
+        it may have a field twice."""
         raw = self._columns.raw(documents)
         columns = [raw[name] for name in self._columns.names]
         if any(column.twice for column in columns):
@@ -102,7 +101,7 @@ _UNKNOWN: Final[Any] = object()
 
 
 def sliced_update(update: Update, context: UpdateContext) -> SlicedUpdate | None:
-    """The update for raw documents; None where its result follows from more than a few fields."""
+    """The update for raw documents; None if its result depends on more than a few fields."""
     fields = update.fields
     if not fields or "_id" in fields or len(fields) > FIELD_COUNT_MAX or update.needs_position:
         return None
@@ -110,7 +109,7 @@ def sliced_update(update: Update, context: UpdateContext) -> SlicedUpdate | None
 
 
 def _new(element: bytes | None, name: str, before: dict[str, Any], after: dict[str, Any]) -> bytes:
-    """The new element of a field; empty where it is gone, or is added."""
+    """The new element of a field; empty if the field is removed or added."""
     if element is None or name not in after:
         return b""
     return element if after[name] is before[name] else _elements({name: after[name]})
@@ -121,7 +120,7 @@ def _elements(document: dict[str, Any]) -> bytes:
 
 
 def _put_together(document: bytes, size: int, elements: Elements, ends: list[int], change: _Change) -> bytes:
-    """The document with other elements in place of those that end at `ends`."""
+    """Replace the elements that end at `ends` by the new elements."""
     pieces = [size.to_bytes(4, "little")]
     at = 4
     places = [(end, len(element), new) for end, element, new in zip(ends, elements, change.elements) if element]

@@ -1,7 +1,7 @@
 """The interface of a parsed update, and the result of applying it to a document.
 
-Rule: applying an `Update` does not change it, so it can be cached and used for many documents and commands. The
-document passed to `apply` is not changed either; the new document shares the unchanged values with it.
+Rule: applying an `Update` does not change it, so it can be cached and used for many documents and commands. `apply`
+does not change the given document either. The new document shares the unchanged values with it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class UpdateContext:
 
 
 class Diff(NamedTuple):
-    """The oplog entry is a difference: `entry` is its complete `o`, {$v: 2, diff: {…}}."""
+    """The oplog records a difference: `entry` is the complete `o`, {$v: 2, diff: {…}}."""
 
     entry: dict[str, Any]
 
@@ -42,14 +42,14 @@ class Diff(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """The oplog entry is the complete new document."""
+    """The oplog records the complete new document."""
 
 
 REPLACED: Final = Replaced()
 
 
 class Applied(NamedTuple):
-    """The new document, and what the oplog records of the change; `change` is None if nothing changed.
+    """The new document, and the change that the oplog records; `change` is None if nothing changed.
 
     When inserting, `change` is undefined.
     """
@@ -71,13 +71,13 @@ class Update:
 
     @property
     def fields(self) -> frozenset[str] | None:
-        """The top-level fields that it reads and may change; None if these may be any."""
+        """The top-level fields that the update reads and may change; None if it may use any."""
         return None
 
     def apply(self, document: dict[str, Any], context: UpdateContext) -> Applied:
         """The document after the update, with `_id` first.
 
-        Raises `CommandError` 2, 14, 28, 34, 40, 66, 15 for a document nested too deeply, and what expressions raise.
-        The size of the new document is checked by the caller, which encodes it.
+        Raises `CommandError` 2, 14, 28, 34, 40, 66, 15 for a document nested too deeply, and the errors of expressions.
+        The caller encodes the new document and checks its size.
         """
         raise NotImplementedError

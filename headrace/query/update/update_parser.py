@@ -1,7 +1,7 @@
 """Parses the update of a command.
 
-Rule: a document whose first field begins with a dollar sign has operators, any other is a replacement; a list is a
-pipeline.
+Rule: a list is a pipeline. A document whose first field begins with a dollar sign has operators. Any other document is
+a replacement.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def parse_update(
 ) -> Update:
     """The parsed update. It can be reused for the same arguments, and references values of `update`.
 
-    `variables` are those that pipelines and filters may refer to. Raises `CommandError` for every error that does not
-    depend on a document: 2, 9, 14, 40, 52, 56, 72, ….
+    Pipelines and filters may refer to `variables`. Raises `CommandError` for every error that does not depend on a
+    document: 2, 9, 14, 40, 52, 56, 72, ….
     """
     if type(update) is list:
         if array_filters:

@@ -1,7 +1,7 @@
 """The tree of the fields that an update changes: object and array nodes, and leaves with operators.
 
 Rule: two operators with the same path, or with one path inside the other's, conflict (error 40). Siblings are applied
-in the order of their names, numbers by value; `$` is ordered by the index that it stands for.
+in the order of their names, numbers by value. `$` is ordered by the index that it stands for.
 Source: MongoDB's manual, "Update Operators Behavior".
 """
 
@@ -30,7 +30,7 @@ class UpdateObjectNode:
         self._merged: dict[str, tuple[tuple[str, Any], ...]] = {}
 
     def close(self) -> None:
-        """Sort the children; to be called once, when all are added."""
+        """Sort the children. Call it once, after all children were added."""
         names = sorted(self.children, key=sibling_key)
         self.ordered = tuple((name, self.children[name]) for name in names)
         for child in (*self.children.values(), self.positional):
@@ -58,7 +58,7 @@ class UpdateObjectNode:
 
 
 class UpdateArrayNode:
-    """Children by array filter identifier; the empty identifier is `$[]`, all elements."""
+    """Children by array filter identifier. The empty identifier stands for `$[]`, all elements."""
 
     __slots__ = ("_merged", "children", "filters", "ordered")
 
@@ -69,14 +69,14 @@ class UpdateArrayNode:
         self._merged: dict[tuple[str, ...], Any] = {}
 
     def close(self) -> None:
-        """Sort the children; to be called once, when all are added."""
+        """Sort the children. Call it once, after all children were added."""
         self.ordered = tuple((name, self.children[name], self.filters.get(name)) for name in sorted(self.children))
         for child in self.children.values():
             if not isinstance(child, UpdateLeafNode):
                 child.close()
 
     def matching(self, element: Any) -> Any:
-        """The node to apply to this element, or None if no filter matches it. Raises 40 where nodes conflict."""
+        """The node to apply to this element, or None if no filter matches the element. Raises 40 if nodes conflict."""
         names = [name for name, _, test in self.ordered if test is None or test({name: element})]
         if len(names) < 2:
             return self.children[names[0]] if names else None
@@ -91,13 +91,13 @@ class UpdateArrayNode:
 
 
 def sibling_key(name: str) -> tuple[bytes, int, bytes]:
-    """The sort key of siblings: names by their bytes; numbers by value, sorted where "0" would be."""
+    """The sort key of siblings: names by their bytes. Numbers are sorted by value, at the place of "0"."""
     text = name.encode()
     return (b"0", len(text), text) if is_index(name) else (text, 0, text)
 
 
 def merge(left: Any, right: Any, where: str) -> Any:
-    """One node that applies both. Raises 40 where they conflict; `where` is the path, for the message."""
+    """One node that applies both. Raises 40 if they conflict. `where` is the path, for the message."""
     if isinstance(left, UpdateLeafNode) or type(left) is not type(right):
         raise CommandError(40, f"Update created a conflict at '{where}'")
     merged: Any = (

@@ -1,4 +1,4 @@
-"""The document an upsert inserts when its filter matched nothing.
+"""The document that an upsert inserts if its filter matched nothing.
 
 Rule: the document starts with the fields for which the filter implies equality with one value, in the order of their
 paths: `{a: 1}`, `$eq`, an `$in` or `$all` of one value, also under `$and` or an `$or` of one branch. Two values for one
@@ -19,7 +19,7 @@ from headrace.values.order import hash_key
 
 
 def check_upsert_filter(filter_document: dict[str, Any]) -> None:
-    """Raises 224 for `$expr`. To be called for every upsert, after the update is parsed, even if the filter matches."""
+    """Raise 224 for `$expr`. Call it for every upsert, after parsing the update, even if the filter matches."""
     if _names_expr(filter_document):
         raise CommandError(224, "$expr is not allowed in the query predicate for an upsert")
 
@@ -31,9 +31,10 @@ def upsert_document(
     *,
     new_id: Callable[[], Any] = ObjectId,
 ) -> dict[str, Any]:
-    """The document to insert, with `_id` first, which is `new_id()` if neither filter nor update sets it.
+    """The document to insert, with `_id` first. The `_id` is `new_id()` if neither filter nor update sets it.
 
-    `context.inserting` must be True. Raises 54, 66, 53 for an invalid `_id`, 111, and what applying the update raises.
+    `context.inserting` must be True. Raises 54, 66, 53 for an invalid `_id`, 111, and the errors of applying the
+    update.
     """
     document = _from_filter(filter_document, only_id=update.kind == "replacement")
     new = update.apply(document, context).document
@@ -46,7 +47,7 @@ def upsert_document(
 
 
 def check_id(value: Any) -> None:
-    """Raises 53 for an array or a regular expression as `_id`, 52 for an object with a name that begins with `$`."""
+    """Raise 53 for an array or a regular expression as `_id`, 52 for an object with a name that begins with `$`."""
     if type(value) is list or type(value) is Regex:
         kind = "array" if type(value) is list else "regex"
         raise CommandError(53, f"The '_id' value cannot be of type {kind}")
@@ -120,7 +121,7 @@ def _all(filters: list[dict[str, Any]]) -> Equalities | None:
 
 
 def _any(filters: list[dict[str, Any]]) -> Equalities | None:
-    """The equalities of an $or: those of its only branch that can match; none if several can."""
+    """The equalities of an $or: of its only branch that can match; none if several branches can."""
     possible = [branch for branch in map(_equalities, filters) if branch is not None]
     if not possible:
         return None
@@ -143,7 +144,7 @@ def _conditions(path: str, conditions: dict[str, Any]) -> Equalities | None:
 
 
 def _distinct(values: list[Any]) -> list[Any]:
-    """The distinct values of an $in; the first of equal ones."""
+    """The distinct values of an $in. Of equal values the first is kept."""
     distinct: dict[Any, Any] = {}
     for value in values:
         distinct.setdefault(hash_key(value), value)

@@ -1,10 +1,10 @@
 """Applies an update tree to a document: finds each field, calls its leaf, stores the result and records the diff.
 
-Rule: the given document is not changed. Containers on an updated path are copied before they are entered (all of them
-in advance if there is a $rename, which may reach any); all other values are shared between the old and new document.
+Rule: the given document is not changed. Containers on an updated path are copied before they are entered. A $rename may
+reach any container, so then all are copied in advance. The old and the new document share all other values.
 
-If a leaf creates a field, the missing part of its path is created as nested objects. An index past the end of an
-array pads it with nulls. A scalar on the path is error 28 (PathNotViable).
+If a leaf creates a field, the missing part of its path is created as nested objects. An index past the end of an array
+pads the array with nulls. A scalar on the path is error 28 (PathNotViable).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from headrace.values.order import equal
 
 
 class Walk:
-    """One run over one document. `document` is the new one; `log` is None while changes are not recorded."""
+    """One run over one document. `document` is the new document. `log` is None while changes are not recorded."""
 
     __slots__ = ("_moved", "copies", "document", "log", "params", "positional")
 
@@ -36,7 +36,7 @@ class Walk:
         self._moved: list[RenameNode] = []
 
     def fields(self, node: UpdateObjectNode, container: Any, path: FieldRef) -> bool:
-        """Apply a node to an object or array that may be modified; returns whether anything changed."""
+        """Apply a node to an object or array that may be modified. Return whether anything changed."""
         changed = False
         for name, child in node.in_order(self.positional):
             if type(container) is dict:
@@ -118,7 +118,7 @@ class Walk:
             self.log.deleted(here)
 
     def _elements(self, node: UpdateArrayNode, array: list[Any], path: FieldRef) -> bool:
-        """Apply to the matching elements. If several match, the diff has the one that changed or the complete array."""
+        """Apply to the matching elements. If several of them change, the diff has the complete array."""
         matching = [(index, child) for index, child in enumerate(map(node.matching, array)) if child is not None]
         if len(matching) == 1:
             index, child = matching[0]
@@ -135,7 +135,7 @@ class Walk:
     # ---------------------------------------------------------------- missing fields
 
     def _create(self, node: Any, container: Any, component: Any, name: str, path: FieldRef) -> bool:
-        """Create the missing field `component` of a container if a leaf below creates it; returns whether one did."""
+        """Create the missing field `component` of a container if a leaf below creates it. Return whether one did."""
         value = self._made(node, container, path, (name,))
         if value is MISSING:
             return False
@@ -260,7 +260,7 @@ def _not_traversable(container: Any, path: FieldRef, rest: tuple[str, ...]) -> C
 
 
 def _check_immutable(here: FieldRef, old: Any, new: Any) -> None:
-    """Raises 66 if `_id` changes. It may change its type if it compares equal; nothing inside it may change."""
+    """Raise 66 if `_id` changes. It may change its type if it compares equal. Nothing inside it may change."""
     if here[0] == "_id" and (len(here) > 1 or new is MISSING or not equal(old, new)):
         raise _immutable(here)
 
