@@ -1,5 +1,5 @@
-"""Sinks: what a stream of rows is written to. Each applies a batch so that its target is right whatever crashes.
+"""Sinks: the targets of a stream of rows. Each applies a batch so that its target is right after any crash.
 
-`contract.py` is what each fulfils, `sink_options.py` makes one from its kind and options, `foreach_batch.py` gives it
-to Spark. The tables that they write are in `tables/`.
+`contract.py` states what every sink must do, `sink_options.py` makes a sink from its kind and options, and
+`foreach_batch.py` gives it to Spark. The tables that sinks write are in `tables/`.
 """

@@ -1,7 +1,7 @@
-"""Checks, in a program without a job's file, that a table of state begins with all documents.
+"""Checks, in a program without a job file, that a table of state begins with all documents.
 
-A job's start checks ask the server (`jobs/beginning_checks.py`). A program's stream is known by its rows alone: the
-first one that a new table gets is the beginning of a snapshot, or the creation of the collection.
+The start checks of a job ask the server (`jobs/beginning_checks.py`). In a program only the rows show how the stream
+begins: the first row of a new table must be the beginning of a snapshot or the creation of the collection.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ _BEGINNINGS: Final = frozenset({SNAPSHOT_BEGIN, "create"})
 
 
 class NoBeginning(ValueError):
-    """A new table of state would get events, and not the documents of before."""
+    """A new table of state would get events, but not the documents that existed before them."""
 
 
 def check_beginning(sink: Sink, batch: MicroBatch) -> None:
-    """Raise NoBeginning if the batch is the first of a table of state and begins amid the life of its collection."""
+    """Raise NoBeginning if a table of state has no rows, and the batch begins with neither snapshot nor creation."""
     if not isinstance(sink, HistorySink | MirrorSink | PerCollectionSink) or sink.owner is not None:
         return
     each = isinstance(sink, PerCollectionSink)
     if not each and SERVER not in batch.table.column_names and sink.position().token:
-        return  # no row needs to be looked at
+        return  # the table has rows, so no row has to be checked
     first: dict[tuple[str | None, ...], Row] = {}
     for row in batch.rows():
         if not each or row.collection:
@@ -42,7 +42,7 @@ def check_beginning(sink: Sink, batch: MicroBatch) -> None:
 
 
 def _reached(sink: HistorySink | MirrorSink | PerCollectionSink, row: Row) -> str:
-    """The token that the row's table has reached; empty if it has not begun."""
+    """Return the token that the table of the row has reached; empty for a new table."""
     if isinstance(sink, PerCollectionSink):
         assert row.database
         assert row.collection

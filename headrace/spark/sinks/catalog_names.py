@@ -1,8 +1,9 @@
 """Names of tables in Spark's catalogs, with `{database}` and `{collection}`: a table for each collection.
 
-Catalogs take letters, digits and `_`, and most ignore case. So in a table's name a collection's
-is in lower case, any other ASCII character is `_`, and one that is not ASCII the hexadecimal digits of its bytes. Two
-collections may come to one table: the second is refused. A name does not say whose table it is; the last commit does.
+Catalogs allow letters, digits and `_`, and most ignore case. So the collection's part of a table name is in lower case,
+any other ASCII character becomes `_`, and a non-ASCII character becomes the hexadecimal digits of its bytes. Two
+collections may get the same table name: the second is refused. The last commit of a table, not its name, says which
+collection it belongs to.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from headrace.spark.tables.table_owner import NotOurTable, TableOwner
 
 
 def table_in(template: str, namespace: Namespace) -> str:
-    """The name of the collection's table."""
+    """Return the name of the collection's table."""
     database, collection = map(_identifier, namespace)
     return filled(template, database, collection)
 
@@ -29,26 +30,26 @@ def _identifier(name: str) -> str:
 
 
 def check_schema(template: str) -> None:
-    """Raises PathError for a name in which a catalog is one of several: which there are is the session's affair."""
+    """Raise PathError if the catalog of a table name is a placeholder: the session defines which catalogs exist."""
     names = template.split(".")
     if len(names) > 2 and any(has_placeholders(each) for each in names[:-2]):
         raise PathError(f"{template!r}: only the schema and the name of a table can be a collection's")
 
 
 def overlap(one: str, other: str) -> bool:
-    """Whether the names may be those of one table."""
+    """Whether the two names may name the same table."""
     one, other = (_folded(name).replace(".", "/") for name in (one, other))
     return one.count("/") == other.count("/") and paths_overlap(one, other)
 
 
 class TakenNames:
-    """Which collection has which table of a sink, in a process that writes them."""
+    """The collection that has each table of a sink, in the process that writes them."""
 
     def __init__(self) -> None:
         self._taken: dict[str, Namespace] = {}
 
     def take(self, table: str, namespace: Namespace) -> None:
-        """Raises NotOurTable if another collection has the table."""
+        """Raise NotOurTable if another collection has the table."""
         other = self._taken.setdefault(_folded(table), namespace)
         if other != namespace:
             raise NotOurTable(
@@ -58,9 +59,10 @@ class TakenNames:
 
 
 def tables_in_catalog(template: str, known: Iterable[Namespace]) -> Iterator[Namespace]:
-    """The collections that have a table, by a name or by what was committed to it; Spark runs, or is started.
+    """Yield the collections that have a table, found by its name or by the owner in its last commit. Start Spark if
+    needed.
 
-    A table of one that is `known` to be there is not asked whose it is.
+    The owner of a table is not read if its collection is `known`.
     """
     there = {_folded(name): name for name in _listed(template)}
     names = {namespace: _folded(table_in(template, namespace)) for namespace in known}
@@ -76,7 +78,7 @@ def _folded(name: str) -> str:
 
 
 def _listed(template: str) -> Iterator[str]:
-    """The names, in full, of the tables that the template may stand for."""
+    """Yield the full names of the tables that match the template."""
     from headrace.spark.session import get_session
 
     session = get_session()
@@ -105,7 +107,7 @@ def _schemas(template: list[str]) -> Iterator[list[str]]:
 
 
 def _owner_of(name: str) -> Namespace | None:
-    """The collection of which the table has rows; None if it is none of ours."""
+    """Return the collection whose rows the table holds; None if Headrace did not write the table."""
     from pyspark.errors import AnalysisException
 
     from headrace.spark.session import get_session

@@ -1,7 +1,7 @@
-"""`changes`: an append-only Delta table of the events, for audit, replay, and whatever is built over it.
+"""`changes`: an append-only Delta table of the events, for audit, replay, and whatever is built on it.
 
-Every event once, in commits of one batch each; `ORDER BY token` is the order in which they happened.
-A drop, a rename, an invalidate: recorded as the rows they are; with the policy `fail` the job stops before them.
+The table has every event once, and each batch is one commit. `ORDER BY token` gives the order in which the events
+happened. A drop, a rename and an invalidate are rows, too; with the policy `fail` the job stops before them.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ def changes_sink(
     path: str | Path, *, policy: str = "follow", writers: str = "tasks", typed: TypedOptions | None = None,
     table: str = "", using: str = "",
 ) -> LogSink:  # fmt: skip
-    """The sink whose table is at `path`; created by its first batch. For `writers` see `log_sink.checked_writers`.
+    """Return the sink whose table is at `path`; the first batch creates the table. For `writers` see
+    `log_sink.checked_writers`.
 
-    A `table` in one of Spark's catalogs, made `using` a format (`tables/catalog/`), is written by the driver; the path
-    is then empty.
+    A `table` of one of Spark's catalogs, in the format `using` (`tables/catalog/`), is written by the driver; `path` is
+    then empty.
     """
     if "." in table:
         from headrace.spark.session import get_session

@@ -1,8 +1,8 @@
-"""A sink of several tables, one for each collection: the rows of a batch go to the tables of their collections.
+"""A sink of several tables, one for each collection: each row of a batch goes to the table of its collection.
 
-A table is made when its collection has the first row. Each stores its own position with its rows: after a crash between
-two tables the batch is repeated, and those that have it already skip it. A rename is a row of both collections.
-A drop or a rename alone makes no table.
+The first row of a collection creates its table, unless the rows are drops and renames only. Each table stores its own
+position with its rows. After a crash between two tables the batch is repeated, and the tables that have it skip it. A
+rename is a row of both collections.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 OpenTable = Callable[[Namespace], Sink]
 _KIND: Final = "operationType"
 _SUMMED: Final = ("row_count", "event_count", "rest_count", "dead_letter_count")
-"""The figures that are summed over the reports of tables."""
+"""The figures that are summed over the reports of the tables."""
 
 
 class CollectionsSink:
-    """See `contract.Sink`. `open_table` opens the sink of a collection, whose table need not exist."""
+    """See `contract.Sink`. `open_table` opens the sink of a collection; its table need not exist yet."""
 
     def __init__(self, open_table: OpenTable, selection: CollectionSelection) -> None:
         self._open_table, self._selection = open_table, selection
@@ -41,13 +41,13 @@ class CollectionsSink:
         self._clock = SystemClock()
         self._committed: dict[Namespace, bool] = {}
         self.owner: TableOwner | None = None
-        """The owner of the tables, but for the collection."""
+        """The owner of the tables; each table adds its collection."""
         self.fingerprint: Callable[[Namespace], str] | None = None
-        """Which stream the rows of a log of a collection are of."""
+        """Returns the fingerprint of a collection's stream, for a log."""
         self.guard: Callable[[Namespace, Sink], Sink] | None = None
-        """Puts something in front of the sink of a collection: dead letters."""
+        """Wraps the sink of a collection, such as with dead letters."""
         self.listener: Callable[[str, BatchReport, float], None] | None = None
-        """Called with a collection, what was committed of it, and the seconds that it took; from several threads."""
+        """Called from several threads with a collection, the report on its commit, and the duration in seconds."""
 
     def position(self) -> LastBatch:
         return self._last
@@ -89,7 +89,7 @@ class CollectionsSink:
         return report
 
     def take_committed(self) -> dict[Namespace, bool]:
-        """The collections that were committed to since the last call, and whether each was dropped or renamed."""
+        """Return the collections committed to since the last call, and whether each was dropped or renamed."""
         committed, self._committed = self._committed, {}
         return dict(sorted(committed.items()))
 
@@ -107,7 +107,7 @@ class CollectionsSink:
 
 
 def _has_begun(sink: Sink) -> bool:
-    """Whether something was committed to its table."""
+    """Whether the sink's table has a commit."""
     try:
         position = sink.position()
     except TableMissing:
@@ -116,7 +116,7 @@ def _has_begun(sink: Sink) -> bool:
 
 
 def rows_by_collection(rows: pa.Table, selection: CollectionSelection) -> Iterator[tuple[Namespace, pa.Table]]:
-    """The selected collections that have rows, in order, each with its own; rows of no collection are left out."""
+    """Yield the selected collections that have rows, sorted, each with its rows. Omit rows without a collection."""
     names = [rows.column(name).to_pylist() for name in ("database", "collection", _KIND)]
     numbers: dict[Namespace, list[int]] = {}
     for number, (database, collection, kind) in enumerate(zip(*names, strict=True)):

@@ -1,11 +1,11 @@
-"""The contract of a sink: what a micro-batch is, and what applying one must do. One test checks it for every sink.
+"""The contract of a sink: what a micro-batch is, and how a sink applies one. One test checks it for every sink.
 
-What must hold for every sink: after all batches were applied, in order, the target is right, although
+After all batches were applied in order, the target is right, even if
 
-- a batch was interrupted anywhere and applied again (with the same number and the same range, as Spark does);
-- the query was lost with its checkpoint and another one, whose numbers begin at 0, repeats earlier events.
+- a batch was interrupted anywhere and applied again (with the same number and range, as Spark does);
+- the query lost its checkpoint, and a new query, whose numbers begin at 0, repeats earlier events.
 
-A sink recognizes the first by query and number, the second by the token, and stores both in the commit of its data.
+A sink recognizes the first case by query and number, the second by the token. It stores both in the commit of its data.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _ROW_COLUMNS: Final = (
     "token", "operationType", "database", "collection", "documentKey", "fullDocument", "updateDescription", "other",
     "server",
 )  # fmt: skip
-"""The columns that say what a row does; the others say when, or are only recorded."""
+"""The columns that say what a row does. The other columns say when, or are only recorded."""
 FOLDED_COLUMNS: Final = (*_ROW_COLUMNS, "wallTime")
-"""The columns that a sink reads which folds events into documents, and needs no others."""
+"""The columns that a sink reads if it folds events into documents."""
 
 
 class SeveralServers(ValueError):
@@ -39,10 +39,10 @@ class SeveralServers(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class BatchReport:
-    """A committed batch: its rows, how many of them are new events, and the token that the sink has reached.
+    """A committed batch: the count of its rows and of its new events, and the token that the sink has reached.
 
-    `first_event_ms` is when the first event was written, `committed_ms` when the batch was committed. `rest_count` are
-    values that have no column of a typed table, `dead_letter_count` rows that the sink has refused.
+    `first_event_ms` is the time of the first event, `committed_ms` the time of the commit. `rest_count` counts values
+    without a column in a typed table, `dead_letter_count` rows that the sink refused.
     """
 
     batch: int
@@ -57,14 +57,14 @@ class BatchReport:
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """A micro-batch: `number` counts within `query`, Spark's id of the checkpoint. `table` has the source's columns."""
+    """A micro-batch. `number` counts within `query`, Spark's id of the checkpoint. `table` has the source's columns."""
 
     query: str
     number: int
     table: pa.Table
 
     def masked(self, mask: Mask | None) -> MicroBatch:
-        """The batch without what the mask masks; None: as it is."""
+        """Return the batch with the mask applied; unchanged if the mask is None."""
         if mask is None:
             return self
         from headrace.spark.masks.masked_columns import masked_texts
@@ -72,23 +72,23 @@ class MicroBatch:
         return replace(self, table=masked_texts(self.table, mask))
 
     def rows(self) -> list[Row]:
-        """The rows in the order of their tokens, without the times; columns that the batch lacks are None."""
+        """Return the rows sorted by token, without the times; a column that the batch lacks is None."""
         names = {name for name in _ROW_COLUMNS if name in self.table.column_names}
         nothing = [None] * self.table.num_rows
         columns = [self.table.column(name).to_pylist() if name in names else nothing for name in Row._fields]
         return sorted(map(Row._make, zip(*columns, strict=True)), key=attrgetter("token"))
 
     def rows_of_one_server(self) -> list[Row]:
-        """As `rows`, of a source with one server; raises SeveralServers if rows name their server.
+        """Return `rows()` of a source with one server; raise SeveralServers if the rows name their server.
 
-        Documents of two servers can have the same `_id`, and a token of one says nothing of the other's.
+        Documents of two servers can have the same `_id`, and tokens of two servers cannot be compared.
         """
         if SERVER in self.table.column_names:
             raise SeveralServers("such a sink follows a collection of one server: give each server a job of its own")
         return self.rows()
 
     def first_event_ms(self) -> int | None:
-        """When the first event was written, in milliseconds since the epoch by the server's clock; None if unknown."""
+        """Return the time of the first event: milliseconds since the epoch on the server's clock; None if unknown."""
         if "wallTime" not in self.table.column_names:
             return None
         import pyarrow.compute as pc
@@ -97,7 +97,7 @@ class MicroBatch:
         return None if first is None else round(first.timestamp() * 1000)
 
     def report(self, event_count: int, token: str, rest_count: int = 0) -> BatchReport:
-        """The report on this batch, which has just been committed; see `BatchReport`."""
+        """Return the report on this batch, which has just been committed."""
         return BatchReport(
             self.number, self.table.num_rows, event_count, token, self.first_event_ms(), SystemClock().now_ms(),
             rest_count,
@@ -105,7 +105,8 @@ class MicroBatch:
 
 
 class SinkPosition(Protocol):
-    """A position stored with a sink's data: every event up to `token` is in; the last batch was `batch` of `query`."""
+    """A position stored with a sink's data. Every event up to `token` is applied; the last batch was `batch` of
+    `query`."""
 
     @property
     def token(self) -> str: ...
@@ -117,7 +118,7 @@ class SinkPosition(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LastBatch:
-    """The last batch that this process has applied, of a sink of several tables: each has a position of its own."""
+    """The last batch that this process applied to a sink of several tables; each table has its own position."""
 
     token: str = ""
     query: str = ""
@@ -128,27 +129,27 @@ class Sink(Protocol):
     """The target of a stream of rows, written by one writer at a time."""
 
     def apply(self, batch: MicroBatch) -> BatchReport | None:
-        """Applies the batch durably; None if it was applied already, or is empty.
+        """Apply the batch durably. Return None if the batch is empty or was applied before.
 
-        An interrupted call is repeated with the same batch.
+        After an interrupted call the caller applies the same batch again.
         """
 
     def position(self) -> SinkPosition:
-        """The position as last committed."""
+        """Return the last committed position."""
 
 
 @runtime_checkable
 class FrameSink(Sink, Protocol):
-    """A sink that can leave the rows where Spark has them instead of in the driver; it does if `takes_frames`."""
+    """A sink that can leave the rows in Spark instead of collecting them to the driver; it does if `takes_frames`."""
 
     takes_frames: bool
 
     def apply_frame(self, frame: DataFrame, query: str, number: int) -> BatchReport | None:
-        """As `apply`, with the rows of batch `number` of `query` as Spark's frame."""
+        """Apply batch `number` of `query`, as `apply` does; `frame` has its rows."""
 
 
 def take_rows(table: pa.Table, numbers: Sequence[int]) -> pa.Table:
-    """The rows with these numbers, of which there may be none."""
+    """Return the rows with these numbers; `numbers` may be empty."""
     import pyarrow as pa
 
     return table.take(pa.array(numbers, pa.int64()))

@@ -1,10 +1,10 @@
-"""A sink in front of another one: rows that it refuses go to the dead letters, the others of the batch are applied.
+"""A wrapper of a sink: rows that the sink refuses go to the dead letters, and the rest of the batch is applied.
 
-Rule: what the sink has is right but for the keys that wait (`DeadLetters.waiting`), and each refused row is in the
-table before the batch without it is committed. A batch that is repeated refuses the same rows.
+Rules: the sink is right except for the keys that wait (`DeadLetters.waiting`). Each refused row is in the table of dead
+letters before the batch without it is committed. A repeated batch refuses the same rows.
 
-A sink whose target refuses documents only as they are written says so by its `CommitOutcome`: the row that made the
-document is then written down, and the document waits. Which documents wait no more is known by the outcome as well.
+Some targets refuse documents only while they write them, and report so in their `CommitOutcome`. The row that made the
+document is then added to the table, and the document waits. The outcome also says which documents no longer wait.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 
 class DeadLetterSink:
-    """See `contract.Sink`. `name` is the sink's in the table, `now_ms` the time."""
+    """See `contract.Sink`. `name` is the sink's name in the table of dead letters, `now_ms` returns the time."""
 
     def __init__(self, sink: Sink, letters: DeadLetters, name: str, now_ms: Callable[[], int]) -> None:
         self.sink = sink
         self._letters, self._name, self._now_ms = letters, name, now_ms
         self._table: pa.Table | None = None
         self._rows: list[Row] = []
-        """The rows of the batch that is being applied, in their order; also as `_table`."""
+        """The rows of the batch that is being applied, in order; `_table` has the same rows."""
         self._late_count = 0
         table = getattr(sink, "table", None)
         self._late = isinstance(table, RefusesAsItWrites)
@@ -84,7 +84,7 @@ class DeadLetterSink:
             return report and replace(report, row_count=len(rows), dead_letter_count=count)
 
     def _write(self, batch: MicroBatch, rows: list[Row], division: Division, refused: RefusedRows) -> int:
-        """Writes the refused rows, and which keys wait no more; how many rows are new there."""
+        """Write the refused rows and the keys that no longer wait. Return how many rows are new in the table."""
         if not division.refused and refused.waiting == division.waiting:
             return 0
         values = take_rows(batch.table, division.refused).to_pylist()
@@ -103,7 +103,7 @@ class DeadLetterSink:
         return self._letters.add(letters, self._now_ms())
 
     def _settled(self, outcome: CommitOutcome) -> None:
-        """Writes down which documents the target has refused, and which of those that waited it has now."""
+        """Record which documents the target refused, and which waiting documents it now accepted."""
         rows = {(row.token, identity_of(row)): number for number, row in enumerate(self._rows)}
         letters = [self._letter_of(write, rows) for write in outcome.refused]
         waiting = self._letters.waiting(self._name).keys()
@@ -123,7 +123,8 @@ class DeadLetterSink:
         self._letters.add(letters, self._now_ms())
 
     def _letter_of(self, write: RefusedWrite, rows: Mapping[tuple[str, str | None], int]) -> DeadLetter:
-        """With the row, if it is of this batch; otherwise a process before this one had it, and ended."""
+        """Return the dead letter of a refused write, with its row if this batch has it. An earlier process may have had
+        it."""
         identity, kind = key_identity(write.key), None
         value: dict[str, Any] = {"token": write.token, "documentKey": dumps({"_id": loads(write.key)})}
         number = rows.get((write.token, identity))
@@ -133,6 +134,6 @@ class DeadLetterSink:
 
 
 def _brought(rows: Sequence[Row]) -> set[str | None]:
-    """The keys whose document the last of their rows brings, so that the target may refuse it."""
+    """Return the keys whose last row brings a document, which the target may still refuse."""
     last = {identity_of(row): row for row in rows}
     return {key for key, row in last.items() if key is not None and row.operationType != "delete"}

@@ -3,9 +3,10 @@
     Delta     each batch is a commit that also records the query and the batch's number
     Parquet   the same, with the list of valid files as in the sink `parquet`
 
-Rule: exactly once. A repeated batch is recognized by its query and number. When the checkpoint was lost and a new query
-repeats earlier events, documents of events are recognized by their tokens, groups by their window and `_id`: a group in
-the table stays as it is. (It was complete when it was written; repeated, it may lack what the oplog no longer has.)
+Rule: exactly once. The query and number identify a repeated batch. If the checkpoint was lost and a new query repeats
+earlier events, documents of events are recognized by their tokens, and groups by their window and `_id`. A group that
+is in the table stays unchanged: it was complete when it was written, and the repeated group may lack events that have
+left the oplog.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from headrace.spark.tables.table_owner import TableOwner, check_owner
 
 _DOCUMENT, _TOKEN, _WINDOW = "document", "token", "window"
 _AGAIN: Final = "groups"
-"""`Progress.again` of a table whose groups came from more than one query."""
+"""The value of `Progress.again` for a table whose groups came from more than one query."""
 
 GroupIdentity = tuple[str, str]
 
 
 def documents_sink(path: str | Path, *, table: str = "delta") -> DocumentsSink:
-    """The sink whose table, `delta` or `parquet`, is at `path`; created by its first batch."""
+    """Return the sink whose `delta` or `parquet` table is at `path`; the first batch creates the table."""
     return DocumentsSink(DeltaLog(path) if table == "delta" else ParquetLog(path))
 
 
@@ -73,7 +74,7 @@ class DocumentsSink:
 
 
 def _new_documents(table: pa.Table, before: Progress) -> tuple[pa.Table, Progress]:
-    """The documents of later events, in the order of the events."""
+    """Return the documents of new events, sorted by token, and the progress after them."""
     new = table.filter(pc.greater(table.column(_TOKEN).cast(pa.string()), before.token)).sort_by(_TOKEN)
     return new, replace(before, token=max(before.token, pc.max(table.column(_TOKEN)).as_py()))
 

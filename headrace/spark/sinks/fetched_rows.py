@@ -1,7 +1,7 @@
-"""Whether Spark has a batch's rows already: the source reads a small batch where it plans it (`source/prefetch.py`).
+"""Whether Spark already has the rows of a batch: the source reads a small batch while it plans it.
 
-Its rows are then a few of Spark's own, and collecting them starts no Python worker, which a task that writes them does.
-Asked by internal names of Spark's; where they differ, no batch is such a one, and tasks write it.
+See `source/prefetch.py`. Collecting such rows starts no Python worker; writing them in tasks would. The check uses
+internal names of Spark. If these differ, the answer is no, and tasks write the batch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _DEPTH_MAX: Final = 8
 
 
 def were_fetched(frame: DataFrame) -> bool:
-    """Whether the frame of a micro-batch has rows that were read as it was planned, and no others."""
+    """Whether all rows of a micro-batch's frame were read while the batch was planned."""
     from py4j.protocol import Py4JError
 
     try:

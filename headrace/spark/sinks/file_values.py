@@ -1,6 +1,6 @@
-"""Values of a job's file: the base of its tables, the types of its values, and errors that say what is allowed.
+"""Values of a job file: the base of its tables, the types of its values, and errors that say what is allowed.
 
-What a key allows is said once, by its type. The check, the message, the reference page and the JSON schema follow it.
+The type of a key states once what is allowed. The check, the message, the reference page and the JSON schema use it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headrace.spark.errors import nearest
 from headrace.spark.tables.checked_paths import checked_path
 
 Place = tuple[str | int, ...]
-"""Keys of the file, and numbers of sinks, from the top to a value."""
+"""Keys of the file, and numbers of sinks, on the path from the top to a value."""
 _LISTED_KEY_COUNT_MAX: Final = 20
 _PORT_MAX: Final = 65535
 
@@ -32,7 +32,7 @@ class FileError(ValueError):
 
 
 class FileTable(BaseModel):
-    """A table of a job's file. A key that it does not have is an error, and no value is converted."""
+    """A table of a job file. An unknown key is an error, and no value is converted."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, protected_namespaces=())
 
@@ -88,7 +88,7 @@ class Schema(GenerateJsonSchema):
     """JSON schemas whose titles say what is allowed; pydantic's own titles would repeat the key."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
-        """Return False: a key has no other title than that of its type."""
+        """Return False: only the type of a key gives it a title."""
         return False
 
 
@@ -130,7 +130,7 @@ def _range(schema: Mapping[str, Any]) -> str:
 
 
 def _check_inner(annotation: Any, value: Any, name: str, place: Place) -> None:
-    """Raise FileError for what is wrong in a table of a table, of a table of tables, or of an array of tables."""
+    """Raise FileError for the first error inside a value: a table, a table of tables, or an array of tables."""
     tables = [each for each in _types(annotation) if isinstance(each, type) and issubclass(each, FileTable)]
     if len(tables) > 1 and isinstance(value, list):
         for number, each in enumerate(value):
@@ -146,7 +146,7 @@ def _check_inner(annotation: Any, value: Any, name: str, place: Place) -> None:
 
 
 def check_kind(tables: Sequence[type[FileTable]], given: Mapping[str, Any], place: Place) -> None:
-    """Raise FileError for a sink that has no kind, or whose table is none of that kind."""
+    """Raise FileError for a sink without a known kind, or whose table is wrong for its kind."""
     kinds = {get_args(table.model_fields["kind"].annotation)[0]: table for table in tables}
     kind = given.get("kind")
     if not isinstance(kind, str) or kind not in kinds:
@@ -156,7 +156,7 @@ def check_kind(tables: Sequence[type[FileTable]], given: Mapping[str, Any], plac
 
 
 def _types(annotation: Any) -> list[Any]:
-    """The types in an annotation: those of a union, and of what a container has."""
+    """Return the types in an annotation: the members of a union, and the items of a container."""
     return [each for one in get_args(annotation) for each in _types(one)] or [annotation]
 
 
@@ -178,7 +178,7 @@ def _field_path(text: str) -> str:
 
 
 def _in_units(units: Mapping[str, int], *, least: int = 0, multiple: int = 1) -> BeforeValidator:
-    """Makes a number of a text such as `30 days`, which has one of the units."""
+    """Return a validator that converts a text such as `30 days` to a number; its unit must be one of `units`."""
 
     def convert(text: Any) -> int:
         matched = re.fullmatch(r"(\d+) ?(\w+)", str(text))

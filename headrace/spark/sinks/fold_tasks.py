@@ -1,16 +1,17 @@
-"""A large batch of a mirror or a history, folded by Spark's tasks: the driver commits the files that they wrote.
+"""Spark's tasks fold a large batch of a mirror or a history. The driver commits the files that they wrote.
 
-The rows come in files, divided into slots by the document's key (`tables/slots.py`). The task of a slot reads its rows
-and what the table has of their documents, folds them as the driver would, and writes each file of the table anew that
-has one of them. A file of several slots is written anew by all of them, each its own rows, if it has a row of any.
+The rows come in files, divided into slots by the document's key (`tables/slots.py`). The task of a slot reads the rows
+of its slot and the stored rows of their documents. It folds them as the driver would, and rewrites each file of the
+table that holds one of these documents. If a file belongs to several slots and any of them has a row for it, each of
+their tasks writes a new file with its own rows.
 
-Where documents need columns that a typed table has not yet, tasks say which, the driver adds all of them, and these
-tasks run again. Where a column's type is to be another, all tasks run again and write all files anew. So the driver
-sees no row, and its work does not grow with them.
+If documents need columns that a typed table lacks, tasks report the columns, the driver adds all of them, and these
+tasks run again. If the type of a column changes, all tasks run again and rewrite all files. So the driver sees no row,
+and its work does not grow with their number.
 
-Rule: what a task returns says nothing of another slot. So a batch with a row that is about more than one document (a
-drop, the beginning or the end of a snapshot) is folded in the driver, and so is one of which a task cannot be sure: an
-event that does not fit, or a document that comes to another slot by a key of another type.
+Rule: what a task returns says nothing of another slot. So the driver folds a batch with a row about more than one
+document: a drop, or the beginning or end of a snapshot. It also folds a batch of which a task cannot be sure: an event
+does not fit, or a key of another type moves a document to another slot.
 """
 
 from __future__ import annotations
@@ -52,28 +53,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FoldedRows:
-    """The new and changed rows of a slot, and how far its events go."""
+    """The new and changed rows of a slot, and the token that its events reach."""
 
     token: str
     event_count: int
     rows: pa.Table
     remaining: Callable[[pa.Table], pa.Table]
-    """Gives those of the stored rows that stay as they are."""
+    """Returns the stored rows that stay unchanged."""
 
 
 class Fold(Protocol):
-    """The folding of rows of some documents into a table's rows."""
+    """How to fold rows of some documents into the rows of a table."""
 
     def keys(self, rows: list[Row]) -> set[str]:
-        """The keys whose rows it needs."""
+        """Return the keys whose stored rows are needed."""
 
     def folded(self, rows: list[Row], existing: pa.Table, prefix: str) -> FoldedRows:
-        """The rows folded into those that exist. Raises MirrorDiverged. Stored columns' names begin with `prefix`."""
+        """Fold the rows into the existing rows. Names of stored columns begin with `prefix`. Raise MirrorDiverged."""
 
 
 @dataclass(frozen=True, slots=True)
 class MirrorFold:
-    """See `Fold`; as `tables/fold.py` does it."""
+    """See `Fold`; folds as `tables/fold.py` does."""
 
     state: MirrorState
 
@@ -89,7 +90,7 @@ class MirrorFold:
 
 @dataclass(frozen=True, slots=True)
 class HistoryFold:
-    """See `Fold`; as `tables/versions.py` does it."""
+    """See `Fold`; folds as `tables/versions.py` does."""
 
     progress: Progress
     policy: str
@@ -113,7 +114,7 @@ class HistoryFold:
 
 @dataclass(frozen=True, slots=True)
 class FoldedSlot:
-    """The files that a slot's task has written, those of the table that they replace, and how far its events go."""
+    """The result of a slot's task: the files written, the table's files that they replace, and the token reached."""
 
     slot: int
     token: str = ""
@@ -122,10 +123,10 @@ class FoldedSlot:
     added: tuple[WrittenFile, ...] = ()
     removed: tuple[str, ...] = ()
     wanted: tuple[str, ...] = ()
-    """Schemas that typed documents need; then there are no files."""
+    """Schemas that typed documents need; if there are any, no files were written."""
 
     def with_bucket(self, other: FoldedSlot) -> FoldedSlot:
-        """The slot with another of its buckets."""
+        """Return the slot with the result of another of its buckets added."""
         return FoldedSlot(
             self.slot, max(self.token, other.token), self.event_count + other.event_count,
             self.rest_count + other.rest_count, self.added + other.added, self.removed + other.removed,
@@ -135,7 +136,7 @@ class FoldedSlot:
 
 @dataclass(frozen=True, slots=True)
 class FoldTask:
-    """The input of a batch's tasks: the files of the rows, the table's, how to fold, and the fields that it omits."""
+    """The input of a batch's tasks: the files of rows, the files of the table, how to fold, and the omitted fields."""
 
     table: DocumentFiles
     staged: Sequence[WrittenFile]
@@ -143,7 +144,7 @@ class FoldTask:
     omit: Mask | None
 
     def run(self, spark: SparkSession, table: DeltaDocuments) -> tuple[DocumentFiles, list[FoldedSlot]] | None:
-        """Return the table's files, and the result of each slot's task; None if the driver is to fold the batch.
+        """Return the table's files and the result of each slot's task; None if the driver must fold the batch.
 
         The table may have new columns in either case.
         """
@@ -161,7 +162,7 @@ class FoldTask:
         return (files, folded) if files and folded else None
 
     def _run(self, spark: SparkSession, slots: Sequence[int]) -> list[FoldedSlot] | None:
-        """Return the result of each of these slots; None, without any files, if the driver is to fold them."""
+        """Return the result of each of these slots; None if the driver must fold them, and then no files are left."""
         numbers = list(slots)
 
         def answers(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -183,7 +184,7 @@ class FoldTask:
             self.table.location.remove_file(file.name)
 
     def folded(self, slot: int) -> FoldedSlot | None:
-        """Folds the rows of the slot; None if the driver is to do that."""
+        """Fold the rows of the slot; return None if the driver must fold them."""
         result = FoldedSlot(slot)
         for bucket, rows in self._rows(slot).items():
             try:
@@ -200,7 +201,8 @@ class FoldTask:
         return result
 
     def _rows(self, slot: int) -> dict[int, list[Row]]:
-        """The rows of the slot by their bucket, in order. A slot with files to write anew has a bucket in any case."""
+        """Return the rows of the slot by bucket, in order. If all files must be rewritten, buckets without rows are
+        included."""
         pieces = []
         for file in self.staged:
             groups = [number for number, group in enumerate(file.slots) if group == slot]
@@ -217,11 +219,11 @@ class FoldTask:
         return buckets
 
     def _masked(self, pieces: Sequence[pa.Table]) -> list[Row]:
-        """The rows, in order, without the fields that the table omits."""
+        """Return the rows in order, without the fields that the table omits."""
         return MicroBatch("", 0, pa.concat_tables(pieces)).masked(self.omit).rows() if pieces else []
 
     def _touched(self, slot: int, bucket: int, rows: list[Row]) -> list[DocumentFile]:
-        """The files that the slot's task writes anew; of shared ones each task finds the same."""
+        """Return the files that the slot's task rewrites. For a shared file, all tasks decide the same."""
         table, keys = self.table, pa.array(document_keys(rows), pa.string())
         files = table.files_of(slot, bucket)
         every = pa.array([], pa.string())
@@ -247,13 +249,13 @@ class FoldTask:
 
 
 def is_cluster(spark: Any) -> bool:
-    """Whether tasks run in other processes than Spark's driver. In one process the driver folds with half the work."""
+    """Whether tasks run outside the driver's process. In one process the driver folds with half the work."""
     context = getattr(spark, "sparkContext", None)
     return context is None or not (context.master == "local" or context.master.startswith("local["))
 
 
 def slot_count(spark: Any) -> int:
-    """How many tasks fold a batch: as many as the cluster runs at once, within reason."""
+    """Return how many tasks fold a batch: as many as the cluster runs at once, up to a limit."""
     from headrace import limits
 
     context = getattr(spark, "sparkContext", None)

@@ -1,7 +1,7 @@
-"""The base of the sinks `mirror` and `history`, which says who folds a batch.
+"""The base of the sinks `mirror` and `history`. It decides who folds a batch.
 
-Spark's tasks fold a large batch of a Delta table (`fold_tasks.py`), the driver any other: a small batch, one with a
-drop or with the beginning or end of a snapshot, one of several servers, and any batch with the policy `keep`.
+Spark's tasks fold a large batch of a Delta table (`fold_tasks.py`). The driver folds any other batch: a small one, one
+with a drop or with the beginning or end of a snapshot, one of several servers, and any batch with the policy `keep`.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
 
 def _active_session() -> Any:
-    """The session of the thread; None without one, as in tests of a sink alone."""
+    """Return the thread's Spark session; None without one, as in tests of a sink alone."""
     from pyspark.sql import SparkSession
 
     return SparkSession.getActiveSession()
 
 
 class FoldingSink:
-    """See `contract.FrameSink`. `several`: of servers. `shared`: tasks can write the table's files."""
+    """See `contract.FrameSink`. `several`: rows may be of several servers. `shared`: tasks can write its files."""
 
     def __init__(self, table: KeyedTable, policy: str, *, several: bool, shared: bool) -> None:
         self.folded_by_tasks = table if shared and policy != "keep" and isinstance(table, DeltaDocuments) else None
@@ -56,29 +56,29 @@ class FoldingSink:
         self._slots: Slots | None = None
         self.owner: TableOwner | None = None
         self.omit: Mask | None = None
-        """The fields that the table does not have."""
+        """The fields that the table omits."""
 
     def position(self) -> Any:
         """See `contract.Sink`."""
         raise NotImplementedError
 
     def _fold(self, state: Any) -> Fold:
-        """The folding that tasks do when the table is in this state."""
+        """Return how tasks fold into a table in this state."""
         raise NotImplementedError
 
     def _apply_rows(self, rows: list[Row], query: str, batch: int, state: Any) -> tuple[Any, int]:
-        """Commits the rows; the state after them, and how many were new events."""
+        """Commit the rows. Return the state after them, and the number of new events."""
         raise NotImplementedError
 
     @property
     def takes_frames(self) -> bool:
-        """Whether `apply_frame` may be called. The driver looks at the first rows of a new table."""
+        """Whether `apply_frame` may be called. The driver must see the first rows of a new table."""
         if self.folded_by_tasks is None or not is_cluster(_active_session()):
             return False
         return self.staged_by_source or bool(self.position().token)
 
     def slots(self, spark: Any) -> Slots:
-        """The slots into which this sink has rows divided, from its first batch on."""
+        """Return the slots that divide the rows; they are fixed from the first batch on."""
         assert self.folded_by_tasks is not None
         self._slots = self._slots or self.folded_by_tasks.slots(slot_count(spark))
         return self._slots
@@ -89,7 +89,7 @@ class FoldingSink:
             return self._apply(batch)
 
     def apply_frame(self, frame: DataFrame, query: str, number: int) -> BatchReport | None:
-        """As `apply`, but tasks fold the rows of a large batch. Raises FilesNotShared."""
+        """Apply the frame as `apply` does, but let tasks fold the rows of a large batch. Raise FilesNotShared."""
         table, state = self.folded_by_tasks, self.position()
         assert table is not None
         check_owner(state.owner, self.owner, table)

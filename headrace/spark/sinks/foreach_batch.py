@@ -1,14 +1,14 @@
-"""Sinks in Spark's `foreachBatch`, and what is needed to write a custom one.
+"""Sinks in Spark's `foreachBatch`, and how to write a custom one.
 
-Three ways, by what the target can do:
+Three ways, depending on the target:
 
-- It can store a line of text in the same transaction as the data: write a `contract.Sink`, with `Progress` and `Sieve`
-  for the bookkeeping (docs/sinks/own.md has one for SQLite in thirty lines). Exactly once.
+- The target stores a line of text in the same transaction as the data: write a `contract.Sink`, with `Progress` and
+`Sieve` for the bookkeeping (docs/sinks/own.md has one for SQLite in thirty lines). Exactly once.
 - Writing the same rows again does no harm (an upsert by key): `OnceSink` with a function of the rows. It stores its
-  position in a file after the call, so a crash in between calls the function again with the same rows.
-- Anything else (a message, a mail): the same, at least once.
+position in a file after the call. If the process ends in between, the function is called again with the same rows.
+- Any other target (a message, a mail): also `OnceSink`, at least once.
 
-Several sinks each store their own position: a batch that one has committed and another has not is given to both again.
+Each of several sinks stores its own position. If one has committed a batch and another has not, both get it again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Listener = Callable[[BatchReport], None]
 
 @contextmanager
 def _writing(query: str) -> Iterator[None]:
-    """Inside, a batch of the query is being written. (A function, since `ACTIVE` cannot be pickled by Connect.)"""
+    """A context in which a batch of the query is being written. A function, because Connect cannot pickle `ACTIVE`."""
     ACTIVE.begin(query)
     try:
         yield
@@ -45,26 +45,27 @@ def _writing(query: str) -> Iterator[None]:
 
 
 def wait_for_sinks(*, query: str | None = None, timeout_s: float = limits.SINK_EXIT_SECONDS_MAX) -> bool:
-    """Waits until no sink of this process is writing a batch (of the query, if given); False if the time is up.
+    """Wait until no sink of this process is writing a batch (of `query`, if given). Return False after `timeout_s`.
 
-    For whoever has lost Spark and cannot stop the query. At the process's end it happens by itself.
+    For a caller that has lost Spark and cannot stop the query. At the process's end it is called automatically.
     """
     return ACTIVE.wait(query, timeout_s)
 
 
 class BatchTooLarge(RuntimeError):
-    """The rows of a batch do not fit the driver, which has to have them for the sinks."""
+    """The rows of a batch do not fit into the driver, which collects them for the sinks."""
 
 
 def for_each_batch(
     *sinks: Sink, listener: Listener | None = None, checkpoint: str | Path | None = None
 ) -> Callable[[DataFrame, int], None]:
-    """The function for `writeStream.foreachBatch` that applies each batch to every sink, in order.
+    """Return the function for `writeStream.foreachBatch` that applies each batch to every sink, in order.
 
-    The rows are collected to the driver once, unless every sink takes frames: then tasks write them. `listener` is
-    called after each sink's commit. `checkpoint` is the query's checkpointLocation, needed through Spark Connect only.
-    The function raises what a sink raises, NoBeginning for a mirror, a history or a copy whose stream begins amid the
-    life of its collection, and QueryStopping if its query is stopped by Ctrl-C.
+    The driver collects the rows once, unless every sink takes frames: then tasks write them. `listener` is called after
+    each sink's commit. `checkpoint` is the query's checkpointLocation, required only with Spark Connect.
+
+    The function raises what a sink raises. It raises NoBeginning if the stream of a mirror, a history or a copy does
+    not begin with a snapshot or the collection's creation, and QueryStopping if Ctrl-C is stopping its query.
     """
 
     def apply(frame: DataFrame, number: int) -> None:
@@ -102,13 +103,13 @@ def _collected_rows(frame: DataFrame, number: int) -> pa.Table:
 
 
 _TOO_LARGE: Final = ("spark.driver.maxResultSize", "java.lang.OutOfMemoryError")
-"""Spark's messages for a result that the driver does not take."""
+"""Spark's messages for a result too large for the driver."""
 
 
 def _apply_frames(
     sinks: Sequence[FrameSink], frame: DataFrame, query: str, number: int
 ) -> Iterator[BatchReport | None]:
-    """Gives each sink the frame; for several it is cached, so that the source is read once."""
+    """Give the frame to each sink. For several sinks cache it, so that the source is read once."""
     if len(sinks) == 1:
         yield sinks[0].apply_frame(frame, query, number)
         return
@@ -121,10 +122,11 @@ def _apply_frames(
 
 
 class OnceSink:
-    """A sink of a function that writes new rows (an Arrow table, in the order of tokens) and a file for its position.
+    """A sink made of a function and a file for its position. The function writes new rows: an Arrow table sorted by
+    token.
 
-    The function is called at least once for each row, and with other rows in between only after a crash; when it
-    returns, the rows must be durable. A new snapshot repeats the rows of a snapshot.
+    The function is called at least once for each row. Only after a crash can a repeated row follow later rows. When the
+    function returns, the rows must be durable. A new snapshot repeats the rows of an earlier one.
     """
 
     def __init__(self, write: Callable[[pa.Table], object], notes: str | Path) -> None:

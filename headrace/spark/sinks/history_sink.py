@@ -1,8 +1,9 @@
 """The sink `history`: every version of every document, see `tables/history_table.py`.
 
-A drop, a rename, an invalidate end every version (`follow`), are ignored (`keep`), or stop the job (`fail`).
+A drop, a rename and an invalidate end every version (`follow`), are ignored (`keep`), or stop the job (`fail`).
 
-Of several servers the versions of each are computed from its own rows, as its tokens say nothing of another's.
+With several servers, the versions of each server are computed from its own rows, because tokens of two servers cannot
+be compared.
 """
 
 from __future__ import annotations
@@ -25,10 +26,7 @@ from headrace.spark.tables.versions import DocumentVersion, OpenVersions, Versio
 
 
 class HistorySink(FoldingSink):
-    """See `FoldingSink`. Of a `table` in one of Spark's catalogs, made `using` a format, the path is empty.
-
-    For `writers` see `log_sink.checked_writers`.
-    """
+    """See `FoldingSink`. For a `table` of one of Spark's catalogs, in the format `using`, the path is empty."""
 
     def __init__(
         self, path: str | Path, *, policy: str = "follow", typed: TypedOptions | None = None, table: str = "",
@@ -51,7 +49,7 @@ class HistorySink(FoldingSink):
         return after, count
 
     def _changes(self, rows: list[Row], before: Progress) -> tuple[Progress, list[DocumentVersion], int]:
-        """The progress after the rows, the versions that they change, and how many of them are new events."""
+        """Return the progress after the rows, the versions that they change, and the number of new events."""
         each = rows_by_server(rows)
         keys = {server_key(server, key) for server, some in each.items() for key in document_keys(some)}
         opened = self.table.current(keys | self._leftover_keys.same_as(rows, before))
@@ -69,7 +67,8 @@ class HistorySink(FoldingSink):
         return after, changed, count
 
     def _all_of(self, server: str) -> Callable[[str], OpenVersions]:
-        """The versions of the server's documents that are still valid, by the `_id` alone, see `VersionChanges`."""
+        """Return a function that reads the valid versions of the server's documents, by `_id` alone; see
+        `VersionChanges`."""
         if not server:
             return partial(self.table.current, None)
         return lambda before: _renamed(of_server(server, self.table.current(None, before)))
@@ -85,5 +84,5 @@ def _opened(path: str | Path, typed: TypedOptions | None, table: str, using: str
 
 
 def _renamed(versions: OpenVersions) -> OpenVersions:
-    """The versions, each with the key under which it is here."""
+    """Return the versions, each with the key that it has in this dict."""
     return {key: version if version.key == key else replace(version, key=key) for key, version in versions.items()}

@@ -1,4 +1,4 @@
-"""The options of the sink `kafka`, what Spark's writer gets of them, and whether a broker answers."""
+"""The options of the sink `kafka`, the options that Spark's writer gets, and a check that a broker answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.spark.errors import OptionError
 from headrace.spark.mongodb.connection_strings import referred
 
 FORMATS: Final = ("canonical", "relaxed")
-"""Formats of values: canonical Extended JSON keeps each type, relaxed is what most readers of JSON expect."""
+"""Formats of values. Canonical Extended JSON keeps each type; most readers of JSON expect relaxed Extended JSON."""
 PROVIDER: Final = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 """The class of Spark's Kafka writer, which is in a jar of its own."""
 PACKAGE: Final = "org.apache.spark:spark-sql-kafka-0-10_2.13"
@@ -26,7 +26,7 @@ _PORT_MAX: Final = 65535
 
 @dataclass(frozen=True, slots=True)
 class KafkaOptions:
-    """`client` are the options of Kafka's clients, without `kafka.`; values may say where they are."""
+    """The sink's options. `client` has the options of Kafka's clients without `kafka.`; a value may be a reference."""
 
     servers: str
     topic: str
@@ -35,20 +35,20 @@ class KafkaOptions:
     client: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def topic_of(self, database: str | None, collection: str | None) -> str | None:
-        """The topic of an event of this namespace; None if the topic's name needs what the event has not."""
+        """Return the topic of an event of this namespace; None if the topic needs a name that the event lacks."""
         names = {"database": database, "collection": collection}
         if any(not names[name] for name in _PLACEHOLDER.findall(self.topic)):
             return None
         return _PLACEHOLDER.sub(lambda name: _in_topic(names[name.group(1)] or ""), self.topic)
 
     def writer_options(self) -> dict[str, str]:
-        """The options of Spark's writer. Raises OptionError for a value that is not where it should be."""
+        """Return the options of Spark's writer. Raise OptionError if a referenced value cannot be read."""
         client = {f"kafka.{name}": referred(value, f"the option {name}") for name, value in self.client.items()}
         return {"kafka.bootstrap.servers": self.servers, **client}
 
 
 def kafka_options(given: Mapping[str, Any]) -> KafkaOptions:
-    """The options that a sink's table in a job's file has. Raises OptionError."""
+    """Return the options of a sink's table in a job file. Raise OptionError."""
     servers = given["servers"]
     servers = ",".join(map(str, servers)) if isinstance(servers, list) else str(servers)
     if not all(_port_fits(server) for server in servers.split(",")):
@@ -67,7 +67,7 @@ def kafka_options(given: Mapping[str, Any]) -> KafkaOptions:
 
 
 def unreachable(servers: str, seconds: float) -> str:
-    """Why no broker takes a connection within the time; empty if one does."""
+    """Return why no broker accepts a connection within `seconds`; empty if one does."""
     clock = SystemClock()
     until_ms = clock.monotonic_ms() + seconds * 1000
     reason = ""
@@ -85,7 +85,7 @@ def unreachable(servers: str, seconds: float) -> str:
 
 
 def _flat(given: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """TOML reads `kafka.security.protocol` as tables in tables."""
+    """Yield the options with their dotted names. TOML reads `kafka.security.protocol` as nested tables."""
     for name, value in given.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{name}.")
@@ -94,7 +94,7 @@ def _flat(given: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str
 
 
 def _in_topic(name: str) -> str:
-    """The name, with `_` and two hexadecimal digits for each byte of what a topic's name cannot have."""
+    """Return the name with each character that a topic cannot have as `_` and two hexadecimal digits per byte."""
     return "".join(
         character if _TOPIC.fullmatch(character) else "".join(f"_{byte:02x}" for byte in character.encode())
         for character in name

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SCHEMA: Final = "key BINARY, value BINARY, topic STRING, headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
-"""The columns that Spark's writer takes."""
+"""The columns that Spark's Kafka writer takes."""
 
 Record = tuple[bytes | None, bytes | None, str, list[dict[str, Any]]]
 
 
 def encoder(options: KafkaOptions) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for `mapInArrow` that makes records of rows, in their order."""
+    """Return the function for `mapInArrow` that makes a record of each row, in order."""
 
     def encode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -36,7 +36,7 @@ def encoder(options: KafkaOptions) -> Callable[[Iterator[pa.RecordBatch]], Itera
 
 
 def records(batch: pa.RecordBatch, options: KafkaOptions) -> Iterator[Record]:
-    """The records of the rows; none for an event without the names that the topic's needs."""
+    """Yield the records of the rows. Omit an event without the names that the topic needs."""
     texts: dict[int, str] = {}
     relaxed = options.format == "relaxed"
     decoded = events(batch, texts=None if relaxed else texts)
@@ -65,7 +65,7 @@ def records(batch: pa.RecordBatch, options: KafkaOptions) -> Iterator[Record]:
 
 
 def batch_of(made: list[Record]) -> pa.RecordBatch:
-    """The records as `SCHEMA` has them."""
+    """Return the records as an Arrow batch of `SCHEMA`."""
     import pyarrow as pa
 
     header = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])

@@ -1,13 +1,13 @@
-"""`kafka`: every event as a record of a topic of Kafka, by Spark's own writer; at least once, in order by key.
+"""`kafka`: every event as a record of a Kafka topic, by Spark's own writer; at least once, in order by key.
 
-The rows of a batch are put in the order of their tokens, those of one key in one task, and written; then the sink
-stores its position in a file beside the job. A crash in between writes the batch once more. So in a partition of
-Kafka the events of a key are in order, with runs of them repeated from an earlier one on: a reader passes over what is
-not newer than the token that it has seen of the key. After a snapshot the same rule leaves out events that the
-snapshot's document has already.
+The rows of a batch are sorted by token, with the rows of one key in one task, and written. Then the sink stores its
+position in a file beside the job. A crash in between writes the batch again. So in a Kafka partition the events of a
+key are in order, but runs of them may repeat. A reader skips each event that is not newer than the last token that it
+has seen of the key. After a snapshot the same rule skips events that the snapshot's document already includes.
 
-A drop, a rename, an invalidate are records without a key; with the policy `fail` the job stops before them.
-Not transactional: Spark's writer has no transactions of Kafka's.
+A drop, a rename and an invalidate are records without a key; with the policy `fail` the job stops before them.
+
+Not transactional: Spark's writer does not use Kafka's transactions.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 
 def kafka_sink(position: str | Path, policy: str = "follow", **options: Any) -> KafkaSink:
-    """The sink with the options that a job's file has."""
+    """Return the sink with the options of a job file."""
     return KafkaSink(kafka_options(options), position, policy)
 
 
 _LIGHT: Final = ("token", "operationType", "database", "collection", "wallTime", "server")
-"""The columns that say how far the batch goes."""
+"""The columns that show how far the batch goes."""
 _SNAPSHOTS: Final = f"'{SNAPSHOT}', '{SNAPSHOT_BEGIN}', '{SNAPSHOT_END}'"
 
 
@@ -69,7 +69,7 @@ class KafkaSink:
         before = self._before()
         if before.has(query, number):
             return None
-        # The rows are read twice: what they are, and then whole. Several sinks have them cached already.
+        # The rows are read twice: first a few columns, then all. With several sinks the frame is already cached.
         cached = not frame.is_cached
         if cached:
             frame.persist()
@@ -81,7 +81,7 @@ class KafkaSink:
                 frame.unpersist()
 
     def forget(self) -> None:
-        """Removes the position; the records stay."""
+        """Remove the position; the records stay."""
         self._file.unlink(missing_ok=True)
 
     def _before(self) -> Progress:
@@ -90,7 +90,7 @@ class KafkaSink:
         return before
 
     def _publish(self, frame: DataFrame, batch: MicroBatch, before: Progress) -> BatchReport:
-        """Writes the rows of the frame, of which the batch has the columns that say how far they go."""
+        """Write the rows of the frame; `batch` has only the columns that show how far they go."""
         rows = batch.rows_of_one_server()
         self._check(rows, before)
         sieve = Sieve(before)
@@ -110,12 +110,12 @@ class KafkaSink:
         return batch.report(sieve.event_count, after.token)
 
     def _check(self, rows: list[Row], before: Progress) -> None:
-        """Raises CollectionGone if the rows say so and the policy is `fail`."""
+        """Raise CollectionGone if a row is a drop, a rename or an invalidate and the policy is `fail`."""
         for row in rows if self._policy == "fail" else ():
             if row.operationType in INVALIDATING and row.token > before.token:
                 raise CollectionGone(f"{row.operationType} of {row.database}.{row.collection} at {row.token}")
 
 
 def _task_count(frame: DataFrame) -> int:
-    """How many tasks write: as many as run at once."""
+    """Return how many tasks write: as many as run at once."""
     return max(1, int(frame.sparkSession.sparkContext.defaultParallelism))

@@ -1,16 +1,16 @@
-"""The base of the append-only sinks: the new rows of a batch go to the end of a table of events, in one commit.
+"""The base of the append-only sinks: one commit appends the new rows of a batch to a table of events.
 
-The columns are the source's own, all of them. A drop, a rename and an invalidate are rows like any other: they are
-what happened. With the policy `fail` they stop the job instead; `keep` and `follow` are the same here.
+The table has all columns of the source. A drop, a rename and an invalidate are rows like any other. With the policy
+`fail` they stop the job instead; `keep` and `follow` are the same here.
 
-After a new snapshot (a lost checkpoint, a collection of that name made again) a row `snapshotBegin` says that what
-lies between it and the event before is not in the log.
+After a new snapshot (a lost checkpoint, or a collection created again) a row `snapshotBegin` marks a gap: the log lacks
+the events between this row and the event before it.
 
-If tasks can write the log's files (`SharedLog`), rows are not collected to the driver: each task writes a file and
-returns statistics of it, and the driver commits the files as they are, with the progress. In a job that does nothing
-more with the rows these are the tasks that read them (`tables/staged_rows.py`). The driver reads only a small batch
-that Spark has already, one of several servers, or one with rows that may be in the log already (a repeated snapshot),
-and checks each row.
+If tasks can write the log's files (`SharedLog`), rows are not collected to the driver. Each task writes a file and
+returns its statistics; the driver commits the files unchanged, with the progress. If the job does nothing else with the
+rows, the tasks that read the rows write the files (`tables/staged_rows.py`). The driver collects and checks only three
+kinds of batch: a small one whose rows Spark already has, one of several servers, and one with rows that the log may
+already have (a repeated snapshot).
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ if TYPE_CHECKING:
 
 
 WRITERS: Final = ("tasks", "driver")
-"""The writer of the files: the tasks that have the rows, or the driver, for a path that only it sees."""
+"""The writers of the files: the tasks that have the rows, or the driver, for a path that only the driver sees."""
 
 
 def checked_writers(writers: str) -> str:
-    """Returns `writers`; raises ValueError if it is not in `WRITERS`."""
+    """Return `writers`; raise ValueError if it is not in `WRITERS`."""
     if writers not in WRITERS:
         raise ValueError(f"the writers of a sink are one of {', '.join(WRITERS)}, not {writers!r}")
     return writers
@@ -66,12 +66,12 @@ class LogSink:
         self._policy = checked_policy(policy)
         self._swept = False
         self.source = ""
-        """Which stream the rows are of (`mongodb/stream_fingerprint.py`), if the caller knows it."""
+        """The fingerprint of the rows' stream (`mongodb/stream_fingerprint.py`), if the caller knows it."""
         self.owner: TableOwner | None = None
         self.staged_by_source = False
         """Whether the source stages rows into the log's folder."""
         self.omit: Mask | None = None
-        """The fields that the table does not have; rows then go through the driver."""
+        """The fields that the table omits; with any, the driver collects the rows."""
 
     def position(self) -> Progress:
         return self.log.progress()
@@ -97,7 +97,8 @@ class LogSink:
         return batch.report(count, after.token, rest_count_of(self.log) - rest_before)
 
     def apply_frame(self, frame: DataFrame, query: str, number: int) -> BatchReport | None:
-        """As `apply`, but tasks write the rows, and the driver commits their files. Raises FilesNotShared."""
+        """Apply the frame as `apply` does, but let tasks write the rows; the driver commits the files. Raise
+        FilesNotShared."""
         assert isinstance(self.log, SharedLog)
         before = self._before()
         if before.has(query, number):
@@ -128,7 +129,8 @@ class LogSink:
     def _commit_staged(
         self, staged: StagedBatch, schema: pa.Schema, before: Progress, query: str, number: int
     ) -> BatchReport | None:
-        """Commits the files, or, where their rows may be in the log or do not fit it as they are, their new rows."""
+        """Commit the files; or only their new rows, if the log may have some of the rows or cannot take the files
+        unchanged."""
         assert isinstance(self.log, SharedLog)
         location, prefix = self.log.location, staged_prefix(query, number)
         after = progress_after(before, staged.stats)
@@ -147,7 +149,8 @@ class LogSink:
         if staged.seen_count:
             self.log.append_files(staged.files, schema, after)
         if not self._swept:
-            # What a crashed attempt left: the same batch is the first that the next run's sink applies.
+            # Remove files of a crashed attempt: the first batch that the sink applies in the next run is the same
+            # batch.
             remove_files(location, prefix, but=staged.files)
             self._swept = True
         if not staged.seen_count:
@@ -159,25 +162,26 @@ class LogSink:
         )  # fmt: skip
 
     def note(self, query: str, number: int, token: str) -> None:
-        """Records that every event up to `token` is in, after an empty batch; one with rows has recorded it already."""
+        """Record after an empty batch that every event up to `token` is applied; a batch with rows has recorded it
+        already."""
         before = self._before()
         further = before.token and token > before.token and not before.has(query, number)
         if further and isinstance(self.log, NotingLog):
             self.log.note(replace(before, token=token, query=query, batch=number))
 
     def _before(self) -> Progress:
-        """The progress, of a table that is this sink's. Raises NotOurTable."""
+        """Return the progress of the table. Raise NotOurTable if it belongs to another sink."""
         before = self.log.progress()
         check_owner(before.owner, self.owner, self.log)
         return before
 
     def _named(self, progress: Progress) -> Progress:
-        """The progress with the stream and the owner that are known."""
+        """Return the progress with the stream and the owner, if they are known."""
         owner = self.owner.text() if self.owner else progress.owner
         return replace(progress, source=self.source or progress.source, owner=owner)
 
     def _sieved(self, batch: MicroBatch, before: Progress) -> tuple[pa.Table, Progress, int]:
-        """The new rows, checked one by one, the progress after them, and how many of them are events."""
+        """Check the rows one by one. Return the new rows, the progress after them, and how many of them are events."""
         rows = batch.rows()
         present = self.log.snapshot_rows(before.oldest_snapshot_begin()) if may_be_present(rows, before) else ()
         sieve = Sieve(before, present)

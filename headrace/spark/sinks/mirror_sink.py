@@ -1,10 +1,10 @@
-"""`mirror`: a table equal to the collection, in Delta (in buckets when large), Parquet, or a catalog of Spark's.
+"""`mirror`: a table equal to the collection, in Delta (in buckets when large), Parquet, or one of Spark's catalogs.
 
 Rows are folded into the final state of each document (`tables/fold.py`) and committed together with the position.
 
-A drop, a rename, an invalidate empty the mirror, and what the collection of that name holds then comes by its own
-rows (`follow`); or the rows stay, also when a new snapshot begins, and are replaced as their keys come again (`keep`);
-or the job stops and nothing of the batch is written (`fail`).
+After a drop, a rename or an invalidate, the policy decides. `follow` empties the mirror, and new rows fill it with what
+the collection of that name then holds. `keep` keeps the rows, also when a new snapshot begins, and replaces each when
+its key comes again. `fail` stops the job and writes nothing of the batch.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ def mirror_sink(
     path: str | Path, *, table: str = "delta", buckets: int = 0, policy: str = "follow",
     typed: TypedOptions | None = None, using: str = "", writers: str = "tasks",
 ) -> MirrorSink:  # fmt: skip
-    """The sink whose table is at `path`; created by its first batch. For `buckets` see `delta_mirror.DeltaMirror`.
+    """Return the sink whose table is at `path`; the first batch creates it. For `buckets` see
+    `delta_mirror.DeltaMirror`.
 
-    A `table` with a dot is one in one of Spark's catalogs, made `using` a format, see `tables/catalog/`; `path` is
-    then empty.
-    A table with typed columns is a Delta table with a path. For `writers` see `log_sink.checked_writers`.
+    A `table` with a dot is a table of one of Spark's catalogs, in the format `using` (`tables/catalog/`); `path` is
+    then empty. A table with typed columns is a Delta table with a path. For `writers` see `log_sink.checked_writers`.
     """
     if "." not in table:
         shared = checked_writers(writers) == "tasks"
@@ -51,7 +51,7 @@ def mirror_sink(
 
 
 class MirrorSink(FoldingSink):
-    """See `FoldingSink`. `rows_max` bounds one commit; a transaction is never cut."""
+    """See `FoldingSink`. `rows_max` bounds one commit, but a transaction is never split."""
 
     def __init__(
         self, table: MirrorTable, policy: str = "follow", rows_max: int = _UNBOUNDED, *, several: bool = False,
@@ -68,7 +68,7 @@ class MirrorSink(FoldingSink):
         return MirrorFold(state)
 
     def apply_rows(self, rows: list[Row], query: str, batch: int) -> int:
-        """Commits rows, in order, as (the last of) batch `batch` of `query`; the number of events that were new."""
+        """Commit rows, in order, as (the last of) batch `batch` of `query`. Return the number of new events."""
         return self._apply_rows(rows, query, batch, self.table.state())[1]
 
     def _apply_rows(self, rows: list[Row], query: str, batch: int, state: MirrorState) -> tuple[MirrorState, int]:
@@ -88,7 +88,7 @@ class MirrorSink(FoldingSink):
         return state, count
 
     def _check(self, rows: list[Row], state: MirrorState) -> None:
-        """Raises CollectionGone if the rows say so and the policy is `fail`."""
+        """Raise CollectionGone if a row is a drop, a rename or an invalidate and the policy is `fail`."""
         if self._policy == "fail":
             for row in rows:
                 if row.operationType in INVALIDATING and row.token > state.of_server(row.server or "").token:
@@ -96,7 +96,7 @@ class MirrorSink(FoldingSink):
 
 
 def _pieces(rows: list[Row], rows_max: int) -> Iterator[list[Row]]:
-    """The rows in pieces, each of `rows_max` or somewhat more: rows of one cluster time stay together."""
+    """Yield the rows in pieces of `rows_max` or slightly more: rows of one cluster time stay together."""
     start = 0
     while start < len(rows):
         end = min(start + rows_max, len(rows))

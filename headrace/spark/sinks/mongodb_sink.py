@@ -1,17 +1,18 @@
-"""`mongodb`: the events applied to another MongoDB or Headrace, idempotently, so that two servers stay equal.
+"""`mongodb`: applies the events to another MongoDB or Headrace, idempotently, so that the two servers stay equal.
 
-With a `collection` every row goes into that one, and a drop or a rename of the source empties it, as in `mirror`.
-Without it each row goes into the collection of its own name, in the same database or in `database`; then
+With a `collection` every row goes into that collection, and a drop or a rename of the source empties it, as in
+`mirror`. Without it each row goes into the collection of its own name, in the same database or in `database`. Then
 
 - a drop drops the collection of that name, with its indexes;
-- a rename renames it; the name it had, if it is renamed onto one, goes. Renamed to another database: as there;
-- `dropDatabase` and `invalidate` do nothing of themselves: each collection's drop came before.
+- a rename renames the copy, and replaces a collection that has the new name, also in another database;
+- `dropDatabase` and `invalidate` do nothing: each collection's drop came before.
 
-None of these can be part of a commit, so they are done between two and guarded by the position: given again, a drop
-finds nothing, and a rename finds its source gone. With `keep` they are ignored, with `fail` the job stops.
+A drop or a rename cannot be part of a commit. So it runs between two commits, guarded by the position: repeated, a drop
+finds no collection, and a rename finds that its source is gone. With `keep` they are ignored, with `fail` the job
+stops.
 
-What it does not do: copy indexes, options of collections, views. Writes of others to the same documents are lost when
-the documents change in the source.
+Not copied: indexes, options of collections, and views. If other clients write to a document of the copy, the next
+change of the document in the source overwrites it.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ Namespace = tuple[str, str]
 def mongodb_sink(
     uri: str, *, database: str | None = None, collection: str | None = None, policy: str = "follow"
 ) -> MirrorSink | PerCollectionSink:
-    """The sink that writes to the server at `uri`: into one collection, or into those of the rows' own names."""
+    """Return the sink that writes to the server at `uri`: into one collection, or into a collection for each row's
+    name."""
     uri = resolved(uri)
     if collection is None:
         return PerCollectionSink(uri, database, policy)
@@ -47,7 +49,7 @@ def mongodb_sink(
 
 
 class PerCollectionSink:
-    """See `contract.Sink`. Each collection has a position; a batch is in when it is in everywhere."""
+    """See `contract.Sink`. Each collection has its own position. A batch is applied when every collection has it."""
 
     def __init__(self, uri: str, database: str | None = None, policy: str = "follow") -> None:
         self._uri = uri
@@ -59,16 +61,17 @@ class PerCollectionSink:
         self.owner: TableOwner | None = None
 
     def position(self) -> LastBatch:
-        """The position that this process applied last."""
+        """Return the position that this process applied last."""
         return self._last
 
     def forget(self, names: Iterable[Namespace]) -> None:
-        """Removes the positions of these collections' copies; the documents stay."""
+        """Remove the positions of these collections' copies; the documents stay."""
         for name in names:
             self.copy_of(name).forget()
 
     def check_rights(self, names: Iterable[Namespace]) -> None:
-        """Raises MayNotWrite if the user may not write the target of these collections: of one in each database."""
+        """Raise MayNotWrite if the user may not write the copies of these collections. Check one collection per
+        database."""
         targets = {target[0]: target for target in (self._namespace(*name) for name in names)}
         for target in targets.values():
             self._table(target).check_rights()
@@ -94,16 +97,16 @@ class PerCollectionSink:
         return batch.report(count, rows[-1].token)
 
     def take_committed(self) -> dict[Namespace, bool]:
-        """As `collections_sink.CollectionsSink.take_committed`."""
+        """See `collections_sink.CollectionsSink.take_committed`."""
         committed, self._committed = self._committed, {}
         return committed
 
     def reached(self, name: Namespace) -> str:
-        """The token up to which the target has the collection's events; empty if it has none."""
+        """Return the token up to which the target has the collection's events; empty if it has none."""
         return self.copy_of(name).state().token
 
     def copy_of(self, name: Namespace) -> MongoMirror:
-        """The copy of a collection of the source."""
+        """Return the copy of a collection of the source."""
         return self._table(self._namespace(*name))
 
     def _namespace(self, database: str, collection: str) -> Namespace:
@@ -115,7 +118,10 @@ class PerCollectionSink:
         return self._tables[namespace]
 
     def _flush(self, pending: dict[Namespace, list[Row]], batch: MicroBatch | None = None) -> int:
-        """The rows' events that were new. Only the last rows of a collection in a batch say which batch it was."""
+        """Commit the pending rows. Return the number of new events.
+
+        Only the last commit of a collection in a batch records the batch's number.
+        """
         count = 0
         for namespace, rows in pending.items():
             table = self._table(namespace)
@@ -129,7 +135,7 @@ class PerCollectionSink:
         return count
 
     def _leave(self, row: Row) -> None:
-        """A drop or a rename, done once or, which is the same, again."""
+        """Apply a drop or a rename; repeating it does no harm."""
         if row.operationType not in {"drop", "rename"} or not (row.database and row.collection):
             return
         table = self._table(self._namespace(row.database, row.collection))

@@ -1,6 +1,6 @@
 """The sink `parquet`: an append-only log of the events in Parquet files, see `tables/parquet_log.py`.
 
-A drop, a rename, an invalidate are recorded as rows, as in the sink `changes`.
+A drop, a rename and an invalidate are recorded as rows, as in the sink `changes`.
 """
 
 from __future__ import annotations
@@ -12,5 +12,6 @@ from headrace.spark.tables.parquet_log import ParquetLog
 
 
 def parquet_sink(path: str | Path, *, policy: str = "follow", writers: str = "tasks") -> LogSink:
-    """The sink whose files are in `path`; created by its first batch. For `writers` see `log_sink.checked_writers`."""
+    """Return the sink whose files are in `path`; its first batch creates them. For `writers` see
+    `log_sink.checked_writers`."""
     return LogSink(ParquetLog(path), policy, shared=checked_writers(writers) == "tasks")

@@ -1,6 +1,6 @@
-"""Python's garbage collector, left aside while many rows are folded, which make no cycles.
+"""Pausing Python's garbage collector while many rows, which contain no cycles, are folded.
 
-It would go through all of them, and through what Spark and pandas have loaded, again and again: a fifth of the time.
+Otherwise it traverses the rows and all objects of Spark and pandas again and again: a fifth of the time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 
 
 class _Pauses:
-    """How many threads are in the context, and whether the collector was enabled before the first."""
+    """The number of threads in the context, and whether the collector was enabled before the first one entered."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -39,7 +39,7 @@ _PAUSES: Final = _Pauses()
 
 @contextmanager
 def paused_collector() -> Iterator[None]:
-    """Within the context nothing is collected; several threads may be in it."""
+    """Pause the garbage collector within the context. Several threads may be in it."""
     _PAUSES.begin()
     try:
         yield

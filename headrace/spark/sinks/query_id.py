@@ -1,7 +1,7 @@
-"""Which query a batch is of: Spark's id of the checkpoint, the same for as long as the checkpoint is.
+"""The query of a batch: Spark's id of the checkpoint, which is the same as long as the checkpoint exists.
 
-In `foreachBatch` it is a local property of Spark's context, except through Spark Connect, where the function runs in a
-process that is given rows and a number only. There it is read from the checkpoint, which must then be named.
+In `foreachBatch` the id is a local property of Spark's context. Through Spark Connect the function runs in a process
+that gets only rows and a number. There the id is read from the checkpoint, so the caller must name it.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ if TYPE_CHECKING:
 
 
 class CheckpointUnnamed(RuntimeError):
-    """Through Spark Connect, and the checkpoint was not named."""
+    """Spark Connect is used, and the checkpoint was not named."""
 
 
 def query_id(frame: DataFrame, checkpoint: str | None) -> str:
-    """The id of the query whose batch the frame is; `checkpoint` is the query's, wherever Spark can read it.
+    """Return the id of the query whose batch `frame` is. `checkpoint` is the query's checkpointLocation.
 
-    Raises CheckpointUnnamed.
+    Raise CheckpointUnnamed.
     """
     if checkpoint is not None:
-        # Written before the first batch, and read by Spark, which can read wherever it can write checkpoints.
+        # Spark writes this file before the first batch. Spark reads it, because only Spark may reach the checkpoint's
+        # storage.
         (line,) = frame.sparkSession.read.text(f"{checkpoint.rstrip('/')}/metadata").collect()
         identifier: str = json.loads(line.value)["id"]
         return identifier

@@ -1,6 +1,6 @@
-"""Every key of a `[[sink]]` of a job's file: its type, its default, its meaning and an example.
+"""Every key of a `[[sink]]` of a job file: its type, its default, its meaning and an example.
 
-`sink_options.py` checks what keys mean together. `docs/reference.py` writes the reference page from these classes.
+`sink_options.py` checks combinations of keys. `docs/reference.py` writes the reference page from these classes.
 """
 
 from __future__ import annotations

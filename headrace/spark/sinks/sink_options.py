@@ -1,4 +1,4 @@
-"""A sink from its kind and options, as a job's file has them."""
+"""A sink made from its kind and options, as a job file has them."""
 
 from __future__ import annotations
 
@@ -37,15 +37,17 @@ from headrace.spark.upkeep.upkeep_options import UpkeepOptions
 
 
 class SinkError(ValueError):
-    """There is no such sink, or not with these options."""
+    """The sink does not exist, or not with these options."""
 
 
 @dataclass(frozen=True, slots=True)
 class SinkKind:
-    """How a kind of sink is made: `maker` names a function of a module here; that of a sink `own` is among its options.
+    """How to make a kind of sink. `maker` names a function of a module here; a sink `own` names its function in its
+    options.
 
-    `folds`: it folds events into documents, and needs each event as it is, as text.
-    `takes`: what its rows are: "events", "documents" that a pipeline made, or "both".
+    `folds`: the sink folds events into documents, and needs each event unchanged, as text.
+
+    `takes`: the rows that the sink takes: "events", "documents" that a pipeline made, or "both".
     """
 
     maker: str
@@ -56,12 +58,12 @@ class SinkKind:
 
     @property
     def options(self) -> frozenset[str]:
-        """The keys that it has in a job's file, besides `kind`; empty if it takes any."""
+        """The keys of the kind in a job file, besides `kind`; empty if it takes any key."""
         return frozenset(self.model.keys()) - {"kind"} if self.model is not Own else frozenset()
 
 
 def imported_factory(factory: str) -> Callable[..., Any]:
-    """Return what the text `module:function` names. Raises SinkError for what cannot be imported, or called."""
+    """Return the object that the text `module:function` names. Raise SinkError if it cannot be imported or called."""
     module, _, name = factory.partition(":")
     try:
         found = attrgetter(name)(import_module(module))
@@ -73,11 +75,11 @@ def imported_factory(factory: str) -> Callable[..., Any]:
 
 
 _IN_CATALOGS: Final = frozenset({"changes", "history", "mirror"})
-"""The kinds that can be a table of Spark's catalogs."""
+"""The kinds whose table can be in one of Spark's catalogs."""
 _KEEPING: Final = ("changes", "history")
-"""The kinds that have rows of which old ones can be removed."""
+"""The kinds whose old rows can be removed."""
 _USING: Final = ("delta", "iceberg")
-"""The formats in which such a table is made."""
+"""The formats in which a table of a catalog is created."""
 KINDS: Final[dict[str, SinkKind]] = {
     "changes": SinkKind("changes_sink:changes_sink", Changes, "path", folds=False),
     "documents": SinkKind("documents_sink:documents_sink", Documents, "path", folds=False, takes="documents"),
@@ -90,19 +92,19 @@ KINDS: Final[dict[str, SinkKind]] = {
     "sql": SinkKind("sql_sink:sql_sink", Sql, "uri"),
 }
 _NOT_PASSED: Final = TYPED_OPTIONS | {"omit"}
-"""Options that are more than an argument of the maker."""
+"""Options that are not passed to the maker."""
 _PER_COLLECTION: Final = frozenset({"changes", "history", "mirror", "parquet"})
-"""The kinds whose path, or table in a catalog, may have `{database}` and `{collection}`."""
+"""The kinds whose path, or table name in a catalog, may have `{database}` and `{collection}`."""
 
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """A sink as a job names it; `options` are those of its kind."""
+    """A sink of a job. `options` are the options of its kind."""
 
     kind: str
     options: Mapping[str, Any] = field(repr=False)
     upkeep: UpkeepOptions | None = None
-    """The upkeep of its Delta table; None for none."""
+    """The upkeep of the sink's Delta table; None for none."""
 
     @property
     def folds(self) -> bool:
@@ -116,36 +118,36 @@ class SinkOptions:
 
     @property
     def of_several_servers(self) -> bool:
-        """Whether rows of several servers can be in its table."""
+        """Whether the sink's table can have rows of several servers."""
         return self.kind in _PER_COLLECTION
 
     @property
     def has_policy(self) -> bool:
-        """Whether it has the option `policy`: what to do when the collection is dropped."""
+        """Whether the sink has the option `policy`: what to do when the collection is dropped."""
         return "policy" in KINDS[self.kind].options
 
     @property
     def in_catalog(self) -> bool:
-        """Whether it is a table of one of Spark's catalogs, which only Spark can read."""
+        """Whether the sink's table is in one of Spark's catalogs, which only Spark can read."""
         return self.kind in _IN_CATALOGS and "." in str(self.options.get("table", ""))
 
     @property
     def per_collection(self) -> bool:
-        """Whether it is a table for each collection, by a path or a table's name with `{collection}`."""
+        """Whether each collection has its own table: its path or table name has `{collection}`."""
         return self.kind in _PER_COLLECTION and has_placeholders(self.target)
 
     @property
     def target(self) -> str:
-        """Its path, or the name of its table in a catalog."""
+        """The path of the table, or its name in a catalog."""
         return str(self.options.get("table" if self.in_catalog else "path", ""))
 
     @property
     def schema_files(self) -> tuple[str, ...]:
-        """The file of its columns, if the job's file names one."""
+        """The file of the table's columns, if the job file names one."""
         return (str(self.options["schema_file"]),) if "schema_file" in self.options else ()
 
     def of_collection(self, namespace: Namespace) -> SinkOptions:
-        """The sink of the collection's own table."""
+        """Return the sink of the collection's own table."""
         if self.in_catalog:
             return replace(self, options={**self.options, "table": table_in(self.target, namespace)})
         paths = {
@@ -155,16 +157,16 @@ class SinkOptions:
 
     @property
     def is_table(self) -> bool:
-        """Whether it is a table of events or documents, and no place to which a program or a server sees."""
+        """Whether the sink writes a table of events or documents, not a topic, a server or a database."""
         return self.kind in _PER_COLLECTION
 
     @property
     def location(self) -> TableLocation | None:
-        """Where its table is; None if it has no path."""
+        """The location of the table; None if it has no path."""
         return location_of(self.options["path"]) if "path" in KINDS[self.kind].options & self.options.keys() else None
 
     def open(self) -> Sink:
-        """The sink, whose table need not exist yet. Raises SinkError for a custom one that cannot be imported."""
+        """Return the sink; its table need not exist yet. Raise SinkError if a custom sink cannot be imported."""
         given = {name: value for name, value in self.options.items() if self.kind == "own" or name not in _NOT_PASSED}
         if self.kind == "own":
             own: Sink = imported_factory(given.pop("factory"))(**given)
@@ -184,9 +186,9 @@ class SinkOptions:
 
 
 def parse_sink(given: Mapping[str, Any], folder: Path, number: int = 0) -> SinkOptions:
-    """The sink that a table of a job's file describes; relative paths are in `folder`. Raises FileError, SinkError.
+    """Return the sink that a table of a job file describes. Relative paths are in `folder`. Raise FileError, SinkError.
 
-    `number` is that of the sink in the file, from 0.
+    `number` is the sink's number in the file, from 0.
     """
     check_kind([kind.model for kind in KINDS.values()], given, ("sink", number))
     options = dict(given)
@@ -220,7 +222,8 @@ def parse_sink(given: Mapping[str, Any], folder: Path, number: int = 0) -> SinkO
 
 
 def _upkeep(name: str, options: Mapping[str, Any], given: Any, in_catalog: bool) -> UpkeepOptions | None:
-    """The upkeep of the sink's table; by default there is some of Delta's in a path, and none in a catalog."""
+    """Return the upkeep of the sink's table. By default a Delta table with a path has upkeep, and one in a catalog has
+    none."""
     if "upkeep" not in KINDS[name].options or options.get("table") == "parquet":
         if given:
             raise SinkError(
@@ -243,7 +246,8 @@ def _upkeep(name: str, options: Mapping[str, Any], given: Any, in_catalog: bool)
 
 
 def _check_kafka(options: dict[str, Any], folder: Path) -> None:
-    """Raises SinkError for options of Kafka that are wrong; fills in the brokers as text, and where the position is."""
+    """Check options of Kafka; write the brokers as text and the resolved path of the position into them. Raise
+    SinkError."""
     from headrace.spark.sinks.kafka_options import kafka_options
 
     try:
@@ -256,7 +260,7 @@ def _check_kafka(options: dict[str, Any], folder: Path) -> None:
 
 
 def _check_typed(name: str, options: dict[str, Any], folder: Path) -> None:
-    """Raises SinkError for options of typed columns that are wrong; fills in where their file is, and `cluster`."""
+    """Check options of typed columns; write the path of the schema file and `cluster` into them. Raise SinkError."""
     if options.get("table", "delta") != "delta":
         raise SinkError(f"the sink {name!r} has typed columns in a Delta table with a path only")
     if "schema_file" in options or (options.get("schema") == INFER and is_url(options["path"])):

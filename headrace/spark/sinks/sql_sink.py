@@ -1,7 +1,7 @@
 """`sql`: a table of a relational database equal to the collection, through SQLAlchemy; PostgreSQL is tested.
 
 Why SQLAlchemy: rows and position must be one transaction, with upserts and deletes by key. Spark's JDBC writer only
-appends, in transactions of its tasks; a DBAPI driver that pip installs does it from the driver, without jars.
+appends, in a transaction per task. A DBAPI driver installed with pip does this from Spark's driver, without jars.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from headrace.spark.tables.sql.sql_mirror import SqlMirror
 
 
 def sql_sink(uri: str, table: str, *, policy: str = "follow") -> MirrorSink:
-    """The sink whose table is in the database at `uri`, SQLAlchemy's URL; created by its first batch."""
+    """Return the sink whose table is in the database at `uri`, an SQLAlchemy URL; the first batch creates the table."""
     try:
         return MirrorSink(SqlMirror(referred(uri), table), policy)
     except ImportError as error:

@@ -1,7 +1,7 @@
-"""A sink in front of another one: rows on which the job's stages have failed go to the dead letters, and no further.
+"""A wrapper of a sink: rows on which the job's stages failed go to the dead letters, not to the sink.
 
-They come in order, as they were, with the reason in a column of their own (`pipelines/evaluate.py`). They are in the
-table before the batch without them is committed; a batch that is repeated has the same.
+The rows come in order and unchanged, with the reason in a separate column (`pipelines/evaluate.py`). They are in the
+table of dead letters before the batch without them is committed. A repeated batch has the same failed rows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headrace.spark.tables.dead_letters import REFUSED, DeadLetter, DeadLetters,
 
 
 class StageFailuresSink:
-    """See `contract.Sink`. `name` is the sink's in the table, `now_ms` the time."""
+    """See `contract.Sink`. `name` is the sink's name in the table of dead letters, `now_ms` returns the time."""
 
     def __init__(self, sink: Sink, letters: DeadLetters, name: str, now_ms: Callable[[], int]) -> None:
         self.sink = sink

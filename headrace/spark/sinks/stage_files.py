@@ -1,7 +1,7 @@
-"""Writes a batch's rows as files of a log, in Spark's tasks: each writes one file and returns statistics of it.
+"""Writes a batch's rows as files of a log, in Spark's tasks: each task writes one file and returns its statistics.
 
-A task that is retried or runs twice (speculation) writes another file; only the results of the attempts that Spark
-accepts are returned, and only those files are committed.
+A task that is retried or runs twice (speculation) writes another file. Spark returns only the results of the attempts
+that it accepts, and only the files of these attempts are committed.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 def stage(
     frame: DataFrame, location: TableLocation, prefix: str, schema: pa.Schema, token: str, slots: Slots | None = None
 ) -> StagedBatch:
-    """Writes the frame's rows, without events up to `token`, to files whose names begin with `prefix`, in `slots`.
+    """Write the frame's rows, without events up to `token`, to files whose names begin with `prefix`, in `slots`.
 
-    Raises FilesNotShared if the driver does not see what workers wrote.
+    Raise FilesNotShared if the driver does not see the files that workers wrote.
     """
     write = partial(write_staged, location=location, prefix=prefix, schema=schema, token=token, slots=slots)
     staged = _written(frame, location, write)
@@ -35,7 +35,7 @@ def stage(
 def stage_converted(
     frame: DataFrame, location: TableLocation, prefix: str, schema: pa.Schema, token: str, convert: Convert
 ) -> StagedBatch | None:
-    """As `stage`, the rows as `convert` gives them. None, perhaps with files, if documents need other columns."""
+    """Stage the rows that `convert` returns. Return None (perhaps after writing files) if columns are missing."""
 
     def write(batches: Iterator[pa.RecordBatch]) -> StagedBatch | None:
         try:
@@ -51,7 +51,7 @@ def stage_converted(
 def _written(
     frame: DataFrame, location: TableLocation, write: Callable[[Iterator[pa.RecordBatch]], StagedBatch | None]
 ) -> list[StagedBatch | None]:
-    """Return what `write` returns in each task."""
+    """Return the result of `write` in each task."""
     location.create()
 
     def answers(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

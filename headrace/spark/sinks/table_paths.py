@@ -1,7 +1,8 @@
 """Paths with `{database}` and `{collection}`: a table for each collection, and which collections have one already.
 
-In a path a name has its letters, digits, `-`, `_` and `.`; any other character is `~` and the two hexadecimal digits of
-each of its bytes, and so is a `_` or `.` in front, since readers of tables take such names for hidden files.
+A name in a path keeps its letters, digits, `-`, `_` and `.`; any other character becomes `~` and two hexadecimal digits
+for each of its bytes. A leading `_` or `.` is escaped, too, because readers of tables ignore such names as hidden
+files.
 """
 
 from __future__ import annotations
@@ -17,23 +18,23 @@ from headrace.spark.tables.table_location import location_of
 _PLACEHOLDERS: Final = {"collection": r"(?P<collection>(?![_.])[^/]+)", "database": r"(?P<database>(?![_.])[^/]+)"}
 _PLACEHOLDER: Final = re.compile(r"\{([^{}/]*)\}")
 _NAME_BYTES_MAX: Final = 200
-"""The most bytes of a file's name; an escaped character takes three. A collection's name has at most 255."""
+"""The most bytes of a file name; an escaped byte takes three. A collection's name has at most 255."""
 
 _SHORTENED: Final = "~~"
-"""The mark after a shortened name; no other name has it."""
+"""The mark after a shortened name; no other escaped name contains it."""
 
 
 class PathError(ValueError):
-    """A path with braces that is none of several tables."""
+    """The placeholders of a path are wrong: it does not give each collection a table."""
 
 
 def has_placeholders(path: str) -> bool:
-    """Whether the path has `{collection}` or other names in braces."""
+    """Whether the path has `{collection}` or another name in braces."""
     return _PLACEHOLDER.search(path) is not None
 
 
 def check_placeholders(path: str, database: str | None) -> None:
-    """Raises PathError for a path, or a name in a catalog, that does not give each collection a table of its own."""
+    """Raise PathError if a path, or a name in a catalog, does not give each collection its own table."""
     placeholders = _PLACEHOLDER.findall(path)
     if unknown := sorted(set(placeholders) - _PLACEHOLDERS.keys()):
         raise PathError(f"{path!r} has {{{unknown[0]}}}: there are {{database}} and {{collection}}")
@@ -45,18 +46,18 @@ def check_placeholders(path: str, database: str | None) -> None:
 
 
 def path_of(path: str, namespace: Namespace) -> str:
-    """The path of the collection's table."""
+    """Return the path of the collection's table."""
     return filled(path, escaped(namespace[0]), escaped(namespace[1]))
 
 
 def filled(template: str, database: str, collection: str) -> str:
-    """The template with these texts in place of its placeholders."""
+    """Return the template with these names in place of its placeholders."""
     names = {"database": database, "collection": collection}
     return _PLACEHOLDER.sub(lambda placeholder: names[placeholder[1]], template)
 
 
 def overlap(one: str, other: str) -> bool:
-    """Whether a table of one path may be inside a table of the other, or the same."""
+    """Whether tables of the two paths may be the same, or one inside the other."""
     for mine, others in zip(one.rstrip("/").split("/"), other.rstrip("/").split("/"), strict=False):
         if mine != others and not has_placeholders(mine) and not has_placeholders(others):
             return False
@@ -66,7 +67,8 @@ def overlap(one: str, other: str) -> bool:
 
 
 def tables_at(path: str, database: str | None, known: Iterable[Namespace] = ()) -> Iterator[Namespace]:
-    """The collections that have a folder at such a path; of those with a shortened name the `known` ones."""
+    """Yield the collections that have a folder at such a path. A shortened name is found only if the collection is
+    `known`."""
     for name in known:
         if is_shortened(path_of(path, name)) and has_files(path_of(path, name)):
             yield name
@@ -79,12 +81,12 @@ def tables_at(path: str, database: str | None, known: Iterable[Namespace] = ()) 
 
 
 def is_shortened(path: str) -> bool:
-    """Whether a name in the path was shortened, so that it cannot be read back."""
+    """Whether the path has a shortened name, which cannot be read back."""
     return _SHORTENED in path
 
 
 def has_files(path: str) -> bool:
-    """Whether there is a folder with something in it."""
+    """Whether the folder exists and is not empty."""
     location = location_of(path)
     return location.exists() and bool(location.names())
 
@@ -109,7 +111,7 @@ def _walk(folder: str, pieces: list[str], names: dict[str, str]) -> Iterator[dic
 
 
 def expression(piece: str) -> str:
-    """The regular expression of the names that a piece of a path stands for."""
+    """Return a regular expression that matches the names of a piece of a path."""
     texts = _PLACEHOLDER.split(piece)
     return "".join(
         _PLACEHOLDERS.get(text, "[^/]+") if number % 2 else re.escape(text) for number, text in enumerate(texts)
@@ -117,7 +119,7 @@ def expression(piece: str) -> str:
 
 
 def escaped(name: str) -> str:
-    """The name in a path; a long one is shortened, with a hash."""
+    """Return the name as it is in a path; a long name is shortened, with a hash."""
     text = re.sub(r"[^A-Za-z0-9_.-]", _hexadecimal, name)
     text = re.sub(r"\A[_.]", _hexadecimal, text)
     if len(text) > _NAME_BYTES_MAX:
@@ -130,7 +132,7 @@ def _hexadecimal(match: re.Match[str]) -> str:
 
 
 def unescaped(text: str) -> str | None:
-    """The name of which `escaped` made the text; None if it was shortened, or nothing makes it."""
+    """Return the name that `escaped` turned into this text; None if it was shortened, or if no name gives this text."""
     pieces = re.split(r"((?:~[0-9A-F]{2})+)", text)
     try:
         name = "".join(

@@ -17,7 +17,7 @@ TYPED_OPTIONS: Final = frozenset({"cluster", "evolve", "flatten", "partition", "
 
 
 def typed_options(options: Mapping[str, Any], path: str) -> TypedOptions | None:
-    """The options, of a table at `path`; None if it has no typed columns. Raises SchemaError."""
+    """Return the options of a table at `path`; None if it has no typed columns. Raise SchemaError."""
     given = {name: value for name, value in options.items() if name in TYPED_OPTIONS}
     if not given:
         return None
@@ -36,14 +36,15 @@ def typed_options(options: Mapping[str, Any], path: str) -> TypedOptions | None:
 
 
 def schema_file(options: Mapping[str, Any], path: str, folder: Path) -> str:
-    """The path of the schema's file as a job's file in `folder` means it; a table in an object store has one there."""
+    """Return the path of the schema file; relative paths are in `folder`. The file of a table in an object store is
+    local."""
     if "schema_file" in options:
         return str(folder / str(options["schema_file"]))
     return str(folder / f"_{path.partition('://')[2].replace('/', '-')}.columns") if is_url(path) else _next_to(path)
 
 
 def _next_to(path: str) -> str:
-    """The file next to a table in a folder. A table of another collection has no name that begins with `_`."""
+    """Return the file next to a table's folder. No table of another collection has a name that begins with `_`."""
     return str(Path(path).with_name(f"_{Path(path).name}.columns"))
 
 
@@ -51,7 +52,7 @@ def _flattened(given: bool | str | list[str]) -> frozenset[tuple[str, ...]] | No
     if isinstance(given, bool):
         return None if given else frozenset()
     paths = list(map(parse_path, _texts(given)))
-    # The way to a flattened object is flattened, too.
+    # Flattening an object also flattens the objects around it.
     return frozenset(path[: depth + 1] for path in paths for depth in range(len(path)))
 
 
