@@ -1,11 +1,13 @@
-"""The document after an event, from the document before it: how a mirror stays equal without asking the server.
+"""The document after an event, computed from the document before it. So a mirror stays equal without asking the server.
 
-Why not ask (`updateLookup`): it returns the current document, another one at each reading, and nothing after a
-delete; a mirror made so is at no single token. An event applied to the right document gives the right document, always.
+Why not `updateLookup`: the server returns the current document, which differs at each read and is missing after a
+delete. A mirror built so is valid at no single token. An event applied to the right document always gives the right
+document.
 
-Three ways, the first that the event allows: its own `fullDocument`; the raw difference (`$v: 2`), exact in
-everything; `updateDescription`, exact but for this: an update by a pipeline that only moves a field within its
-document is described like one that sets it where it is. So a mirror asks for the raw one where the server has it.
+Three ways, in order of preference: the event's `fullDocument`; the raw difference (`$v: 2`), which is exact in
+everything; `updateDescription`, which is exact with one exception: a pipeline update that only moves a field within its
+document is described like one that sets the field in place. So a mirror requests the raw difference where the server
+has it.
 """
 
 from __future__ import annotations
@@ -20,11 +22,11 @@ Document = dict[str, Any]
 
 
 class CannotApply(ValueError):
-    """An update's description does not fit the document, or can be read in two ways."""
+    """An update's description does not fit the document, or is ambiguous."""
 
 
 def apply_update(document: Document, description: Document) -> Document:
-    """`document` changed as the description says (either form); the one given is left alone. Raises CannotApply."""
+    """Return a changed copy of `document`; the description may have either form. Raise CannotApply."""
     if "$v" in description:
         return _apply_raw(document, description)
     ambiguous = description.get("disambiguatedPaths")
@@ -45,9 +47,10 @@ def _apply_raw(document: Document, description: Document) -> Document:
 
 
 def _components(document: Document, path: str, ambiguous: Document | None) -> list[str | int]:
-    """The path's steps: from `disambiguatedPaths`, else at its dots, unless some field on the way has a dot itself.
+    """Return the steps of a path: from `disambiguatedPaths`, otherwise split at its dots. Raise CannotApply if a field
+    on the path may have a dot in its name.
 
-    Whether a number is an index or a field's name, the document tells: see `_step`.
+    The document decides whether a number is an index or a field's name: see `_step`.
     """
     if ambiguous and path in ambiguous:
         return [step if isinstance(step, str) else int(step) for step in ambiguous[path]]
@@ -81,7 +84,7 @@ def _parent(document: Any, steps: list[str | int]) -> Any:
 
 
 def _step(container: Any, step: str | int) -> Any:
-    """The step as a key of this container: an index into an array, a name in a document."""
+    """Return the step as a key of this container: an index into an array, or a name in a document."""
     return int(step) if isinstance(container, list) else str(step)
 
 
@@ -89,7 +92,7 @@ def _set(document: Document, steps: list[str | int], value: Any) -> None:
     parent = _parent(document, steps)
     step = _step(parent, steps[-1])
     if isinstance(parent, list):
-        # An index beyond the end fills what lies between with null, as the server does.
+        # An index beyond the end fills the elements between with null, as the server does.
         parent.extend([None] * (step + 1 - len(parent)))
     parent[step] = value
 

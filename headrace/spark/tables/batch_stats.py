@@ -1,8 +1,8 @@
-"""Statistics of a batch by which all its rows are known to be new to a log, without checking each.
+"""Statistics of a batch that show, without checking each row, that all its rows are new to a log.
 
-Most batches are like that: events after the last one, or a snapshot that is read for the first time. For them the
-progress follows from the statistics, which tasks compute and the driver merges. For any other batch `progress_after`
-returns None, and `progress.Sieve` checks each row: it has the rule, of which this is the part that needs no order.
+Most batches are new: events after the last one, or a snapshot that is read for the first time. The progress then
+follows from the statistics, which tasks compute and the driver merges. For any other batch `progress_after` returns
+None, and `progress.Sieve` checks each row. The sieve has the whole rule; this module has the part that needs no order.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SNAPSHOTS: Final = (SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END)
 
 @dataclass(frozen=True, slots=True)
 class InvalidatingEvent:
-    """An event after which the collection is another one, or none."""
+    """An event after which the collection is gone or replaced."""
 
     token: str
     description: str
@@ -32,9 +32,9 @@ class InvalidatingEvent:
 
 @dataclass(frozen=True, slots=True)
 class BatchStats:
-    """`first` and `last` bound the tokens of the events, which are `distinct` if no two are known to be the same.
+    """`first` and `last` bound the tokens of the events. `distinct`: no two events are known to have the same token.
 
-    `begins` and `ends` are the tokens of the rows around snapshots, of which there are few.
+    `begins` and `ends` are the tokens of the few rows around snapshots.
     """
 
     row_count: int = 0
@@ -49,7 +49,7 @@ class BatchStats:
 
 
 def without_seen_events(rows: pa.Table, token: str) -> pa.Table:
-    """The rows without the events up to `token`, which a log at that token has."""
+    """Return the rows without the events up to `token`: a log at that token has them."""
     old = pc.less_equal(rows["token"].cast(pa.string()), token)
     if not pc.any(old).as_py():
         return rows
@@ -57,7 +57,7 @@ def without_seen_events(rows: pa.Table, token: str) -> pa.Table:
 
 
 def batch_stats(rows: pa.Table) -> BatchStats:
-    """The statistics of the rows, in any order."""
+    """Return the statistics of the rows, which may be in any order."""
     if not rows.num_rows:
         return BatchStats()
     snapshots = _is_snapshot(rows)
@@ -78,7 +78,7 @@ def batch_stats(rows: pa.Table) -> BatchStats:
 
 
 def merged_stats(all_stats: Iterable[BatchStats]) -> BatchStats:
-    """The statistics of all rows together. Where ranges of events overlap, whether they are distinct is not known."""
+    """Return the statistics of all rows together. Where ranges of events overlap, `distinct` is False."""
     each = [stats for stats in all_stats if stats.row_count]
     events = sorted((stats for stats in each if stats.event_count), key=lambda stats: stats.first)
     apart = all(before.last < progress_after.first for before, progress_after in pairwise(events))
@@ -100,10 +100,10 @@ def merged_stats(all_stats: Iterable[BatchStats]) -> BatchStats:
 
 
 def progress_after(progress: Progress, stats: BatchStats) -> Progress | None:
-    """The progress after the rows if every one of them is new; None if the statistics do not show that.
+    """Return the progress after the rows if all of them are new; None if the statistics do not show that.
 
-    The same as the sieve's: no snapshot is being repeated, each that begins is later than the last. Where a row shares
-    its token with the begin or end of a snapshot, so that their order matters, this returns None.
+    The result is the sieve's: no snapshot repeats, and each begins later than the last. Return None if an event shares
+    its token with the begin or end of a snapshot, because then their order matters.
     """
     if not stats.row_count:
         return progress
@@ -113,7 +113,7 @@ def progress_after(progress: Progress, stats: BatchStats) -> Progress | None:
         return None
     if stats.event_count and (not stats.distinct or stats.first <= progress.token):
         return None
-    # An event at the token of a beginning is new or not by their order.
+    # Whether an event with the token of a beginning is new depends on their order.
     if stats.event_count and any(stats.first <= token <= stats.last for token in begins):
         return None
     sieve = Sieve(progress)

@@ -8,17 +8,17 @@ from typing import Final
 
 _PATH_BYTES_MAX: Final = 4096
 _NAME_BYTES_MAX: Final = 255
-"""Linux's limits on a path, and on each name in it."""
+"""Linux's limit on a name in a path; a whole path has `_PATH_BYTES_MAX`."""
 _EXPANDED: Final = re.compile(r"~|.*\$(\w|\{)", re.DOTALL)
-"""A path that a shell would change before a program sees it."""
+"""A path that a shell would expand before a program sees it."""
 
 
 class LocationError(ValueError):
-    """A path or URL at which no table can be."""
+    """No table can be at this path or URL."""
 
 
 def checked_path(path: str) -> str:
-    """Return the path or URL as it is given. Raise LocationError, without the path, for one that cannot be meant."""
+    """Return the path or URL unchanged. Raise LocationError, without the path, if it cannot be meant."""
     if not path.strip():
         raise LocationError(f"is a path, not {path!r}")
     if "\0" in path:

@@ -1,12 +1,12 @@
 """Dead letters: rows that a sink has refused, in a Delta table, each with its token, its sink and the reason.
 
-    sink, token, key        whose and which; `key` is the identity of the document's key, null for a row without one
+    sink, token, key        the sink and the row; `key` identifies the document's key, null for a row without one
     state                   `refused`, or `resolved`: the document came again, or was replayed
-    operationType, reason   what the row is, what the sink says
+    operationType, reason   the operation of the row, and the sink's message
     row                     all columns of the row, as JSON
-    at                      when it was written
+    at                      when the dead letter was written
 
-They are written before the batch is committed that they were in; a repeated batch finds them there.
+Dead letters are written before their batch is committed. A repeated batch finds them in the table.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from headrace.spark.tables.table_location import location_of
 REFUSED: Final = "refused"
 RESOLVED: Final = "resolved"
 REPLAYED: Final = "replayed"
-"""The reason of what is resolved by a replay."""
+"""The reason of a letter that a replay resolved."""
 SCHEMA: Final = pa.schema(
     [pa.field(name, pa.string()) for name in ("sink", "token", "key", "state", "operationType", "reason", "row")]
     + [pa.field("at", pa.timestamp("us", "UTC"))]
@@ -41,7 +41,7 @@ class DeadLettersFull(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A line of the table."""
+    """A row of the table."""
 
     sink: str
     token: str
@@ -53,14 +53,14 @@ class DeadLetter:
 
 
 def row_text(row: dict[str, Any]) -> str:
-    """A row as JSON: times as ISO 8601, bytes in hexadecimal."""
+    """Return a row as JSON: times as ISO 8601, bytes in hexadecimal."""
     return json.dumps(
         row, ensure_ascii=False, default=lambda value: value.hex() if isinstance(value, bytes) else value.isoformat()
     )
 
 
 class DeadLetters:
-    """The table at a path. It is read once, and has one writer; its threads, of several tables, take turns."""
+    """The table at a path. It is read once and has one writer process, whose threads take turns."""
 
     def __init__(self, path: str | Path, count_max: int) -> None:
         self._location = location_of(path)
@@ -73,15 +73,15 @@ class DeadLetters:
         return str(self._location)
 
     def letters(self) -> list[DeadLetter]:
-        """All of them, in the order in which they were written."""
+        """Return all letters in the order in which they were written."""
         with self._lock:
             return list(self._known().values())
 
     def waiting(self, sink: str, before: str = "~", done: str = "") -> dict[str, DeadLetter]:
-        """The first letter of each key whose document the sink does not have as the source has it.
+        """Return the first letter of each key whose document in the sink differs from the source.
 
-        Letters of the token `before` and later ones are left out, unless the sink has `done` them: they are of the
-        batch that begins there, at an earlier attempt.
+        Omit letters of the token `before` and later, unless the sink has `done` them: they belong to an earlier attempt
+        at the batch that begins at `before`.
         """
         waiting: dict[str, DeadLetter] = {}
         for letter in sorted(self.letters(), key=lambda letter: (letter.token, letter.state == RESOLVED)):
@@ -94,11 +94,12 @@ class DeadLetters:
         return waiting
 
     def refused_count(self) -> int:
-        """How many rows were refused."""
+        """Return how many rows were refused."""
         return sum(letter.state == REFUSED for letter in self.letters())
 
     def add(self, letters: Iterable[DeadLetter], at_ms: float) -> int:
-        """Writes those that are not there yet, durably; how many. Raises DeadLettersFull if they are too many."""
+        """Write the letters that the table lacks, durably. Return their count. Raise DeadLettersFull if there are too
+        many."""
         with self._lock:
             return self._add(letters, at_ms)
 

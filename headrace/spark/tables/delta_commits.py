@@ -1,4 +1,4 @@
-"""The metadata of a Delta commit of this program: what it records besides its rows, and how it is read."""
+"""The metadata of a Delta commit of this program: writing it and reading it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace import limits
 from headrace.spark.tables.mirror_table import STATE_KEY
 from headrace.spark.tables.progress import Progress
 
-# So many commits add about as many small files, which are then joined; and those that come of it, less often.
+# Each commit adds about one small file. After `COMPACT_COMMITS` commits these are joined; the joined files less often.
 COMPACT_COMMITS: Final = 100
 _COMPACT_ALL_COMMITS: Final = 2500
 
@@ -20,9 +20,9 @@ _COMPACT_ALL_COMMITS: Final = 2500
 def compact_small_files(
     table: DeltaTable, properties: CommitProperties, commits: int = COMPACT_COMMITS, cluster: Sequence[str] = ()
 ) -> None:
-    """Join small files, every `commits` commits, in a commit with these properties, sorted by the columns `cluster`.
+    """Join small files every `commits` commits, sorted by the columns `cluster`, in a commit with these properties.
 
-    A table that is large is not sorted.
+    A large table is not sorted.
     """
     following = table.version() + 1
     if following % commits:
@@ -36,18 +36,18 @@ def compact_small_files(
 
 
 def commit_properties(text: str, query: str, batch: int, others: Mapping[str, str] | None = None) -> CommitProperties:
-    """The metadata of a commit: `text`, the table's state or progress, under `STATE_KEY`, and `others` as they are.
+    """Return the metadata of a commit: `text`, the table's state or progress, under `STATE_KEY`, and the `others`.
 
-    The transaction tells other writers of Delta the query and its batch; this program reads the text only.
+    The transaction tells other writers of Delta the query and its batch; this program reads only the text.
     """
     transactions = [Transaction(query, batch)] if query else None
     return CommitProperties(custom_metadata={STATE_KEY: text, **(others or {})}, app_transactions=transactions)
 
 
 def newest_commit(table: DeltaTable) -> dict[str, Any] | None:
-    """The metadata of the newest commit of this program; None if none is in the table's history.
+    """Return the metadata of this program's newest commit; None if the table's history has none.
 
-    It is the last one unless others (an OPTIMIZE, say) have committed since.
+    It is the last commit unless others (such as OPTIMIZE) have committed since.
     """
     for depth in (1, None):
         for commit in table.history(depth):
@@ -57,17 +57,17 @@ def newest_commit(table: DeltaTable) -> dict[str, Any] | None:
 
 
 def committed_progress(table: DeltaTable) -> Progress | None:
-    """The progress in the newest commit of this program; None if there is none."""
+    """Return the progress in this program's newest commit; None if there is none."""
     commit = newest_commit(table)
     return None if commit is None else Progress.of(str(commit[STATE_KEY]))
 
 
 def cluster_columns(table: DeltaTable, wanted: Iterable[str]) -> list[str]:
-    """The wanted columns by which a compaction can sort the table: it has them, and no partitions by them."""
+    """Return the wanted columns that a compaction can sort by: columns of the table that do not partition it."""
     names = {field.name for field in table.schema().fields} - set(table.metadata().partition_columns)
     return [name for name in wanted if name in names]
 
 
 def byte_count(table: DeltaTable) -> int:
-    """The bytes of all files of the table."""
+    """Return the bytes of all files of the table."""
     return int(sum(pa.table(table.get_add_actions(flatten=True)).column("size_bytes").to_pylist()))

@@ -1,8 +1,8 @@
-"""The base of tables in Delta: rows with documents, changed in one commit with the table's state.
+"""The base of Delta tables whose rows hold documents. One commit changes rows and the table's state.
 
-A commit puts, in place of each file that has a row which changes, one without that row, and adds the new rows
-(`delta_files.py`). Tasks may have written these files (`sinks/fold_tasks.py`). Where a column's type must be another
-one, the table is written anew in that commit, one batch of rows after the other.
+A commit replaces each file that has a changing row by one without that row, and adds the new rows (`delta_files.py`).
+Tasks may have written these files (`sinks/fold_tasks.py`). If a column's type changes, the commit rewrites the whole
+table, one batch of rows after the other.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ Reshape = Callable[[pa.Table], pa.Table]
 
 
 class DeltaDocuments:
-    """The table at a location; `partition_by` is a column of its own that partitions it, if any."""
+    """The table at a location. `partition_by` is a column that only partitions the table, if any."""
 
     compact_commits: int = 100
-    """After how many commits small files are joined."""
+    """The number of commits after which small files are joined."""
 
     def __init__(self, location: TableLocation, codec: DocumentCodec, partition_by: str = "") -> None:
         self.location, self.codec = location, codec
@@ -63,22 +63,22 @@ class DeltaDocuments:
 
     @property
     def schema(self) -> TableSchema | None:
-        """The schema of typed documents."""
+        """The schema of typed documents; None if documents are text."""
         return self.codec.schema
 
     def commit_of(self, table: DeltaTable) -> dict[str, Any]:
-        """The metadata of the table's newest commit of this program. Raises NotAMirror if there is none."""
+        """Return the metadata of this program's newest commit of the table. Raise NotAMirror if there is none."""
         commit = newest_commit(table)
         if commit is None:
             raise NotAMirror(f"the Delta table {self.location} has no commit of this program")
         return commit
 
     def columns(self, table: DeltaTable | None) -> Any:
-        """The columns of the table's documents, see `DocumentCodec`. Raises NotAMirror."""
+        """Return the columns of the table's documents, see `DocumentCodec`. Raise NotAMirror."""
         return self.codec.columns(self.commit_of(table) if table and self.schema else None)
 
     def metadata(self, table: DeltaTable | None) -> dict[str, str]:
-        """The part of a commit's metadata about the documents' columns, as they are."""
+        """Return the part of a commit's metadata that describes the current columns of the documents."""
         return commit_metadata(self.columns(table).schema) if self.schema else {}
 
     def of_servers(self, table: DeltaTable) -> bool:
@@ -88,7 +88,7 @@ class DeltaDocuments:
     def read_rows(
         self, table: DeltaTable, files: Sequence[StoredFile], schema: pa.Schema, condition: Any = None
     ) -> pa.Table:
-        """Rows of these files, as rows of the schema."""
+        """Return the rows of these files with the columns of the schema."""
         columns = self.columns(table)
         dataset = self.location.dataset([file.name for file in files], self.codec.in_files(schema, columns))
         batches = (pa.Table.from_batches([batch]) for batch in dataset.to_batches(filter=condition))
@@ -97,7 +97,7 @@ class DeltaDocuments:
         )
 
     def keys_in(self, table: DeltaTable, files: Sequence[StoredFile]) -> Iterator[str]:
-        """The keys of the rows in these files."""
+        """Yield the keys of the rows in these files."""
         names = [self.codec.name(name) for name in ([SERVER] if self.of_servers(table) else []) + ["_id"]]
         schema = pa.schema([pa.field(name, pa.string()) for name in names])
         for file in files:
@@ -105,7 +105,7 @@ class DeltaDocuments:
                 yield from key_texts(rows)
 
     def write(self, rows: pa.Table, properties: CommitProperties) -> None:
-        """Makes the table of these rows, in place of what it has."""
+        """Replace all rows of the table, or create it."""
         self.location.create()
         write_deltalake(
             self._open_table.now() or self.location.url, rows, mode="overwrite", schema_mode="overwrite",
@@ -113,7 +113,7 @@ class DeltaDocuments:
         )  # fmt: skip
 
     def rewrite(self, table: DeltaTable, rows: EncodedRows, remaining: Reshape, properties: CommitProperties) -> None:
-        """Writes the remaining rows by the new columns, and the new rows, in one commit of deltalake's."""
+        """Write the remaining rows with the new columns, and the new rows, in one commit by deltalake."""
         new = rows.typed.columns if rows.typed else None
         old, dataset = self.columns(table), table.to_pyarrow_dataset()
         there = self.codec.converted(dataset.schema.empty_table(), old, new).schema
@@ -134,13 +134,13 @@ class DeltaDocuments:
         self, table: DeltaTable, rows: EncodedRows, files: Sequence[StoredFile], remaining: Reshape,
         properties: CommitProperties,
     ) -> None:  # fmt: skip
-        """Commits the rows, and those that remain of the files, of which other rows are to go.
+        """Commit the new rows, and the remaining rows of the files that lose rows.
 
-        New columns come in the same commit if the whole table is written anew, otherwise in one before.
+        New columns are in the same commit if the whole table is rewritten, otherwise in a commit before it.
         """
         touched, typed = self._touched(table, files, remaining), rows.change is not SchemaChange.NONE
         anew = rows.change is SchemaChange.REWRITTEN or (typed and len(touched) == len(stored_files(table)))
-        # A table with constraints of its owner's is written by deltalake, which checks them.
+        # deltalake writes a table on which its owner has set constraints, because it checks them.
         if anew or not is_plain(table):
             self.rewrite(table, rows, remaining, properties)
             return
@@ -161,7 +161,7 @@ class DeltaDocuments:
         self, table: DeltaTable, added: Iterable[WrittenFile], removed: Iterable[str], properties: CommitProperties,
         schema: pa.Schema | None = None,
     ) -> None:  # fmt: skip
-        """Puts files in place of others in one commit; with a schema in place of all, whose columns the table gets."""
+        """Replace files in one commit. With a schema, replace all files, and give the table its columns."""
         now = SystemClock().now_ms()
         old = [] if schema else [RemoveAction(name, True, now) for name in dict.fromkeys(removed)]
         table.create_write_transaction(
@@ -172,7 +172,7 @@ class DeltaDocuments:
         self.compact(table, properties)
 
     def _touched(self, table: DeltaTable, files: Sequence[StoredFile], remaining: Reshape) -> list[StoredFile]:
-        """The files of which rows are to go, and small ones, whose rows join the new ones."""
+        """Return the files that lose rows, and small files whose rows join the new ones."""
         joined: list[StoredFile] = []
         if not (self.codec.partitions or self.codec.cluster):
             size = 0
@@ -188,11 +188,11 @@ class DeltaDocuments:
         return [file for file in files if file in joined or changes(file)]
 
     def compact(self, table: DeltaTable, properties: CommitProperties) -> None:
-        """Joins small files when it is time, sorted by the columns that the job names; a large table upkeep sorts."""
+        """Join small files when due, sorted by the columns that the job names; a large table is sorted by upkeep."""
         compact_small_files(table, properties, self.compact_commits, self.codec.cluster)
 
     def slots(self, count: int) -> Slots:
-        """Slots for the table's rows: `count`, or some times as many where the table is large."""
+        """Return the slots for the table's rows: `count`, or a multiple for a large table."""
         table = self._open_table.now()
         size = byte_count(table) if table else 0
         while size / count > limits.FOLD_SLOT_BYTES_MAX / 2:
@@ -200,15 +200,15 @@ class DeltaDocuments:
         return Slots(count)
 
     def properties(self, state: Any, metadata: Mapping[str, str]) -> CommitProperties:
-        """The properties of a commit of this state, with other metadata."""
+        """Return the properties of a commit of this state, with other metadata."""
         raise NotImplementedError
 
     def files(self, slots: Slots) -> DocumentFiles | None:
-        """The table's files, for tasks that write them anew; None if the driver is to fold."""
+        """Return the table's files, for tasks that rewrite them; None if the driver must fold."""
         raise NotImplementedError
 
     def files_for(self, slots: Slots, rows: pa.Schema, of: tuple[str, Any] | None = None) -> DocumentFiles | None:
-        """As `files`: those `of` a partition, its column and value, or all."""
+        """Return what `files` returns; with `of`, a column and its value, only the files of that partition."""
         table = self._open_table.now()
         columns = self.columns(table)
         if self.schema and not (table and self.schema.settled(columns.schema)):
@@ -231,9 +231,9 @@ class DeltaDocuments:
         return DocumentFiles(self.location, slots, tuple(files), self.codec, rows, partitions, commit)
 
     def grown(self, files: DocumentFiles, wanted: Iterable[str]) -> DocumentFiles | None:
-        """The files when the table has what is in the schemas that tasks want; None if the driver is to fold.
+        """Return the files after adding the columns in the schemas that tasks want; None if the driver must fold.
 
-        New columns come by a commit that changes nothing else. For other types all files are to be written anew.
+        A separate commit adds new columns. For changed types, all files must be rewritten.
         """
         table, schema = self._open_table.now(), self.schema
         assert table and schema
@@ -259,7 +259,7 @@ class DeltaDocuments:
         state: Any,
         rest_count: int = 0,
     ) -> None:
-        """Puts files in place of others and stores the state: both, durably, or neither."""
+        """Replace files and store the state, durably: both or neither."""
         table, properties = self._open_table.now(), self.properties(state, files.commit)
         if table is None:
             actions = [file.added(SystemClock().now_ms()) for file in added]
@@ -276,7 +276,7 @@ class DeltaDocuments:
             self.schema.committed(TypedRows(files.columns, [], change, rest_count))
 
     def _extend(self, table: DeltaTable, schema: pa.Schema, metadata: Mapping[str, str]) -> DeltaTable:
-        """The table with all columns of the schema, by a commit that changes nothing else."""
+        """Add all columns of the schema, in a commit that changes nothing else, and return the table."""
         commit = self.commit_of(table)
         others = {name: str(value) for name, value in commit.items() if name.startswith("headrace.")}
         properties = commit_properties(str(commit[STATE_KEY]), "", -1, {**others, **metadata})
@@ -290,7 +290,7 @@ class ProgressTable(DeltaDocuments):
     """A table whose state is a `Progress`."""
 
     def progress(self) -> Progress:
-        """The progress as last committed; `Progress()` if there is no table yet. Raises NotAMirror."""
+        """Return the last committed progress; `Progress()` if the table does not exist. Raise NotAMirror."""
         table = self._open_table.now()
         if table is None:
             return Progress()
@@ -303,7 +303,7 @@ class ProgressTable(DeltaDocuments):
 
 
 def _filled(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The rows with all columns of the schema, null where they lack one."""
+    """Return the rows with all columns of the schema; missing ones are null."""
     columns = [
         rows.column(field.name) if field.name in rows.column_names else pa.nulls(rows.num_rows, field.type)
         for field in schema

@@ -1,10 +1,10 @@
-"""Files of a Delta table that this program reads and writes itself: which there are, their rows, commits of them.
+"""Files of a Delta table that this program reads and writes itself: listing them, reading their rows, committing them.
 
-A merge of deltalake plans a query over the table and costs 30 to 50 ms of CPU, however few rows there are. So rows
-change by files: a file with such a row is read, a batch at a time, and its other rows go to a new file.
+A merge by deltalake plans a query over the table and costs 30 to 50 ms of CPU, even for a few rows. So a file with a
+changing row is read, a batch at a time, and its other rows go to a new file.
 
-It is one commit: the new files are durable before it, and the old ones are the version before. A crash before the
-commit leaves files that no reader takes; upkeep removes them.
+It is one commit: the new files are durable before it, and the old files stay as the previous version. A crash before
+the commit leaves files that no reader uses; upkeep removes them.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from headrace.spark.tables.open_table import OpenDeltaTable
 from headrace.spark.tables.table_location import TableLocation
 from headrace.spark.tables.written_file import OpenFile, WrittenFile
 
-# Properties of tables that need a writer which supports them.
+# Properties of tables that only some writers support.
 _STRANGE: Final = ("delta.columnMapping.mode", "delta.constraints")
 
 
 def fits(table: DeltaTable, schema: pa.Schema) -> bool:
-    """Whether a file with these columns can be added to the table as it is."""
+    """Whether a file with these columns can be added to the table unchanged."""
     if table.metadata().partition_columns or not is_plain(table):
         return False
     there = {field.name: field.type for field in table.schema().fields}
@@ -41,15 +41,16 @@ def fits(table: DeltaTable, schema: pa.Schema) -> bool:
 
 
 def is_plain(table: DeltaTable) -> bool:
-    """Whether the table has no properties that need another writer than this."""
+    """Whether no property of the table requires another writer."""
     return not any(name.startswith(_STRANGE) for name in table.metadata().configuration)
 
 
 def files_between(table: DeltaTable, after: str, upto: str | None) -> list[str]:
-    """The names of files that may have tokens after `after`, up to and including `upto`, by the log's statistics."""
+    """Return the names of files that, by the log's statistics, may have tokens after `after` up to and including
+    `upto`."""
     actions = pa.table(table.get_add_actions(flatten=True))
     names = {"path", "min.token", "max.token"} & set(actions.column_names)
-    # The log has names as URLs have them.
+    # The log has URL-encoded names.
     return [unquote(each["path"]) for each in actions.select(sorted(names)).to_pylist() if _overlaps(each, after, upto)]
 
 
@@ -64,7 +65,7 @@ def _overlaps(action: dict[str, Any], after: str, upto: str | None) -> bool:
 def add_files(
     open_table: OpenDeltaTable, files: Sequence[WrittenFile], schema: pa.Schema, properties: CommitProperties
 ) -> None:
-    """Adds the files in one commit with these properties, which creates the table if there is none."""
+    """Add the files in one commit with these properties; create the table if it does not exist."""
     now = SystemClock().now_ms()
     added = [file.added(now) for file in files]
     table = open_table.now()
@@ -78,7 +79,7 @@ def add_files(
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A file of the table as it is, with the values of the columns that partition the table."""
+    """A file of the table, with the values of the columns that partition the table."""
 
     name: str
     size: int
@@ -86,7 +87,7 @@ class StoredFile:
 
 
 def stored_files(table: DeltaTable) -> list[StoredFile]:
-    """The files of the table."""
+    """Return the files of the table."""
     actions, prefix = pa.table(table.get_add_actions(flatten=True)), "partition."
     columns = [name for name in actions.column_names if name.startswith(prefix)]
     return [
@@ -99,7 +100,7 @@ def stored_files(table: DeltaTable) -> list[StoredFile]:
 
 
 def read_file(location: TableLocation, file: StoredFile, schema: pa.Schema) -> Iterator[pa.Table]:
-    """The rows of a file in batches, with the columns of the schema; a column that the file lacks is null."""
+    """Yield the rows of a file in batches, with the columns of the schema; a column that the file lacks is null."""
     import pyarrow.dataset as ds
 
     there = pa.schema([field for field in schema if field.name not in file.values])
@@ -113,14 +114,14 @@ def read_file(location: TableLocation, file: StoredFile, schema: pa.Schema) -> I
 
 
 def note(table: DeltaTable, properties: CommitProperties) -> None:
-    """A commit without rows."""
+    """Make a commit without rows."""
     table.create_write_transaction(
         [], "append", table.schema(), table.metadata().partition_columns, commit_properties=properties
     )
 
 
 class FileWriter:
-    """Writes rows to new files, one for each partition, with names that `name` makes."""
+    """Writes rows to new files, one for each partition; `name` returns the name of the next file."""
 
     def __init__(
         self, location: TableLocation, partitions: Sequence[str], name: Callable[[], str] | None = None
@@ -132,14 +133,14 @@ class FileWriter:
         self._written: list[WrittenFile] = []
 
     def write(self, rows: pa.Table) -> None:
-        """Adds the rows, which have the columns of the partitions."""
+        """Add rows, which include the columns of the partitions."""
         if rows.num_rows:
             self._waiting.append(rows)
             if sum(each.nbytes for each in self._waiting) > limits.ROW_GROUP_BYTES:
                 self._flush()
 
     def finish(self) -> tuple[WrittenFile, ...]:
-        """Return all files, which are durable; further rows go to others."""
+        """Return all files, which are durable. Later rows go to new files."""
         self._flush()
         for values, file in self._open.items():
             texts = dict(zip(self._partitions, map(_partition_text, values), strict=True))
@@ -166,7 +167,7 @@ class FileWriter:
 
 
 def _partition_text(value: bool | int | str | date | None) -> str | None:
-    """The value of a partition column as Delta's log has it."""
+    """Return the value of a partition column as Delta's log writes it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return None if value is None else str(value)

@@ -22,7 +22,7 @@ from headrace.spark.tables.written_file import WrittenFile
 
 
 class DeltaLog(ProgressTable):
-    """See `event_log.SharedLog`; rows come with documents as text. `typed`: they are stored as typed columns."""
+    """See `event_log.SharedLog`. Rows come with documents as text; with `typed`, they are stored as typed columns."""
 
     def __init__(self, path: str | Path, typed: TypedOptions | None = None) -> None:
         location = location_of(path)
@@ -41,13 +41,13 @@ class DeltaLog(ProgressTable):
             self.rewrite(table, encoded, lambda old: old, properties)
         else:
             self.location.create()
-            # A later release, or another option of the source, may bring columns that the table has not yet.
+            # A later release, or another option of the source, may bring columns that the table lacks.
             write_deltalake(
                 table or self.location.url, encoded.table, mode="append", schema_mode="merge",
                 partition_by=self.partition_by or None, commit_properties=properties,
             )  # fmt: skip
         self.codec.committed(encoded)
-        # A table that is given is at its new version then.
+        # After the write, `table`, if it existed, is at its new version.
         self.compact(table or self._table(), properties)
 
     def note(self, progress: Progress) -> None:
@@ -87,7 +87,7 @@ class DeltaLog(ProgressTable):
         return self.codec.decoded(rows, rows.schema, self.columns(table))
 
     def between(self, after: str, upto: str | None = None) -> pa.Table:
-        """The rows with tokens after `after` up to and including `upto`, in the order of their tokens."""
+        """Return the rows with tokens after `after` up to and including `upto`, sorted by token."""
         table = self._table()
         schema = pa.schema(table.schema().to_arrow())
         token = pc.field("token").cast(pa.large_string())

@@ -1,8 +1,8 @@
-"""A mirror as a Delta table, written by `deltalake`: each batch is one commit, its state in the commit's metadata.
+"""A mirror as a Delta table, written by `deltalake`: each batch is one commit, with its state in the commit's metadata.
 
-Its documents are text, or typed columns with `_key` and `_token` beside them; of several servers also `_server`.
+Documents are text, or typed columns with `_key` and `_token` beside them; with several servers also `_server`.
 
-A large table (from some million rows on) is partitioned into buckets by a hash of the key: a batch then reads and
+A large table (from about a million rows) is partitioned into buckets by a hash of the key. A batch then reads and
 rewrites only files of the buckets that it touches. The column `bucket` has no other meaning.
 
 Old files are the table's history; a job's upkeep removes them (`upkeep/`).
@@ -42,7 +42,7 @@ _BUCKETS_KEY: Final = "headrace.buckets"
 
 
 class DeltaMirror(DeltaDocuments):
-    """See `mirror_table.MirrorTable`. `buckets` cannot change once the table exists; 0 for none."""
+    """See `mirror_table.MirrorTable`. `buckets` cannot change after the table is created; 0 for no buckets."""
 
     compact_commits = 50
 
@@ -96,7 +96,7 @@ class DeltaMirror(DeltaDocuments):
         return self.read_rows(table, stored_files(table), schema(servers=self.of_servers(table)))
 
     def _files(self, table: DeltaTable, keys: list[str]) -> list[StoredFile]:
-        """The files in which rows of the keys may be."""
+        """Return the files that may have rows of the keys."""
         touched = set(map(self._slots.bucket, keys))
         bucket = self.codec.name(BUCKET)
         return [file for file in stored_files(table) if not self._slots.buckets or file.values[bucket] in touched]

@@ -1,8 +1,9 @@
-"""How a table has its documents: as text, or as typed columns (`typed/typed_codec.py`). All else of the table is alike.
+"""How a table stores its documents: as text, or as typed columns (`typed/typed_codec.py`). The rest of a table is
+alike.
 
 Mirrors and histories know rows with the columns `_id`, `document`, `token` and so on, and documents as text. A codec
-makes of these the rows of files, and the other way round. It names the table's own columns, too: beside typed columns
-they are `_key`, `_token` and so on, since a document may have a field of any name.
+converts these rows to the rows of files, and back. It also names the table's own columns: beside typed columns they are
+`_key`, `_token` and so on, because a document may have a field of any name.
 """
 
 from __future__ import annotations
@@ -23,57 +24,57 @@ DOCUMENT: Final = "document"
 
 @dataclass(frozen=True, slots=True)
 class EncodedRows:
-    """Rows as files have them, with partition columns that are made of documents."""
+    """Rows as files store them, with the partition columns that are computed from documents."""
 
     table: pa.Table
     typed: TypedRows | None = None
 
     @property
     def change(self) -> SchemaChange:
-        """Return what the rows do to the schema of those that there are."""
+        """The change that the rows make to the table's schema."""
         return self.typed.change if self.typed else SchemaChange.NONE
 
     @property
     def metadata(self) -> dict[str, str]:
-        """The part of a commit about the schema."""
+        """The part of a commit's metadata that describes the schema."""
         return commit_metadata(self.typed.columns.schema) if self.typed else {}
 
 
 class DocumentCodec:
-    """Documents as text: the rows of files are the rows. `columns`, of typed documents, are None."""
+    """Documents as text: the rows of files are the mirror's or history's rows, and `columns` are None."""
 
     prefix: str = ""
-    """The beginning of the names of the table's own columns."""
+    """The prefix of the names of the table's own columns."""
     schema: TableSchema | None = None
     cluster: tuple[str, ...] = ()
     partitions: tuple[pa.Field, ...] = ()
-    """Partition columns that are made of documents."""
+    """Partition columns that are computed from documents."""
 
     def name(self, column: str) -> str:
-        """The name of one of the table's own columns."""
+        """Return the name of one of the table's own columns."""
         return column
 
     def columns(self, commit: Mapping[str, Any] | None) -> ArrowColumns | None:
-        """The columns of the table's documents by a commit's metadata; None: before the first. Raises NotAMirror."""
+        """Return the documents' columns from a commit's metadata; None stands for a new table. Raise NotAMirror."""
         return None
 
     def in_files(self, rows: pa.Schema, columns: ArrowColumns | None) -> pa.Schema:
-        """The schema of files with rows of this schema: all but the partition columns."""
+        """Return the schema of files whose rows have this schema: all columns but the partition columns."""
         return rows
 
     def encoded(self, rows: pa.Table, columns: ArrowColumns | None) -> EncodedRows:
-        """The rows for a table whose documents have had these columns."""
+        """Return the rows as files store them, in a table whose documents have these columns."""
         return EncodedRows(rows)
 
     def decoded(self, rows: pa.Table, schema: pa.Schema, columns: ArrowColumns | None) -> pa.Table:
-        """Rows of files as rows of this schema."""
+        """Return rows of files as rows of this schema."""
         return rows.select(schema.names)
 
     def converted(self, rows: pa.Table, old: ArrowColumns | None, new: ArrowColumns | None) -> pa.Table:
-        """Rows of files by the old columns as rows by the new ones."""
+        """Convert rows of files from the old columns to the new ones."""
         return rows
 
     def committed(self, rows: EncodedRows) -> None:
-        """The rows are in the table."""
+        """Take note that the rows are committed."""
         if self.schema and rows.typed:
             self.schema.committed(rows.typed)

@@ -1,4 +1,4 @@
-"""The files of a mirror or a history, as tasks need them that write some of them anew."""
+"""The files of a mirror or a history, as needed by the tasks that rewrite some of them."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from headrace.spark.tables.written_file import WrittenFile
 
 @dataclass(frozen=True, slots=True)
 class DocumentFile(StoredFile):
-    """A file of the table; `shared`: rows of several slots may be in it."""
+    """A file of the table. `shared`: it may have rows of several slots."""
 
     owner: int
-    """The bucket, or in a table without buckets the slot."""
+    """The bucket, or the slot in a table without buckets."""
     shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentFiles:
-    """Files of a table, and what is to be known to read and to write some.
+    """Files of a table, with what a task needs to read and to write them.
 
-    `rows` is the schema of the rows with documents as text, `commit` the metadata by which the documents' columns are.
+    `rows` is the schema of the rows with documents as text; `commit` is the metadata that defines the documents'
+    columns.
     """
 
     location: TableLocation
@@ -40,7 +41,8 @@ class DocumentFiles:
     partitions: Sequence[pa.Field]
     commit: Mapping[str, str]
     before: Mapping[str, str] | None = None
-    """The metadata by which the columns are in the files, if all are to be written anew since a type has changed."""
+    """The metadata that defines the columns in the present files, if a type has changed and all files must be
+    rewritten."""
 
     @property
     def columns(self) -> Any:
@@ -58,14 +60,14 @@ class DocumentFiles:
         return pa.schema([*(field for field in in_files if field.name not in names), *self.partitions])
 
     def files_of(self, slot: int, bucket: int) -> list[DocumentFile]:
-        """The files in which rows of the slot, and of this bucket if there are any, may be."""
+        """Return the files that may have rows of the slot, or of the bucket in a table with buckets."""
         owner = bucket if self.slots.buckets else slot
         return [file for file in self.files if file.shared or file.owner == owner]
 
     def is_touched(self, file: DocumentFile, keys: pa.Array) -> bool:
-        """Whether the file is to be written anew: it has a row with one of the keys, or all files are.
+        """Whether the file must be rewritten: it has a row with one of the keys, or all files are rewritten.
 
-        The keys are those of the slot; for a shared file, which all slots then write anew, those of the batch.
+        `keys` are the slot's keys. For a shared file, which all slots then rewrite, they are the keys of the batch.
         """
         if self.before is not None:
             return True
@@ -74,7 +76,7 @@ class DocumentFiles:
         return any(pc.any(pc.is_in(rows.column(0), keys)).as_py() for rows in some)
 
     def read(self, file: DocumentFile, slot: int) -> pa.Table:
-        """The rows of the slot in the file, as they are stored."""
+        """Return the slot's rows in the file, as they are stored."""
         old = self.columns if self.before is None else self.codec.columns(self.before)
         schema = self._stored(old)
         rows = pa.concat_tables([schema.empty_table(), *read_file(self.location, file, schema)])
@@ -86,12 +88,12 @@ class DocumentFiles:
         return rows.filter(pc.equal(pa.array(slots, pa.int32()), slot))
 
     def decoded(self, stored: pa.Table, keys: Iterable[str]) -> pa.Table:
-        """The rows that have the keys, documents as text."""
+        """Return the rows with these keys, with documents as text."""
         wanted = pc.is_in(stored.column(self.codec.name("_id")), pa.array(keys, pa.string()))
         return self.codec.decoded(stored.filter(wanted), self.rows, self.columns)
 
     def write(self, slot: int, stored: pa.Table) -> tuple[WrittenFile, ...]:
-        """Writes the rows of a slot to new files, one for each partition."""
+        """Write the rows of a slot to new files, one for each partition."""
         names = [field.name for field in self.partitions]
         writer = FileWriter(self.location, names, lambda: self.slots.file_name(slot))
         writer.write(stored)

@@ -1,4 +1,4 @@
-"""A log of events: a table that only grows, with its progress stored in the commits of its rows."""
+"""A log of events: a table that only grows. The commit of its rows also stores its progress."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 
 class EventLog(Protocol):
-    """An append-only table, with the progress in the commit of its rows. One writer at a time."""
+    """An append-only table. The commit of its rows also stores the progress. It has one writer at a time."""
 
     def progress(self) -> Progress:
-        """As last committed; `Progress()` if there is no table yet."""
+        """Return the last committed progress; `Progress()` if the table does not exist."""
 
     def append(self, rows: pa.Table, progress: Progress) -> None:
-        """Adds rows (there may be none) and stores the progress: both, durably, or neither."""
+        """Append rows (perhaps none) and store the progress, durably: both or neither."""
 
     def snapshot_rows(self, since: str) -> Collection[RowIdentity]:
-        """Identities of the snapshots' rows with tokens from `since` on; slow, and rarely needed."""
+        """Return the identities of snapshot rows with tokens from `since` on. Slow, and rarely needed."""
 
     def read(self) -> pa.Table:
-        """All rows, in no order."""
+        """Return all rows, in any order."""
 
 
 @runtime_checkable
@@ -35,26 +35,28 @@ class NotingLog(EventLog, Protocol):
     """A log that can store a progress without rows."""
 
     def note(self, progress: Progress) -> None:
-        """Stores it, durably; called only once the log has rows."""
+        """Store the progress durably. The log must have rows."""
 
 
 @runtime_checkable
 class SharedLog(EventLog, Protocol):
-    """A log whose files can be written by tasks, into its folder, before they are committed."""
+    """A log whose files tasks can write into its folder before the commit."""
 
     converts: bool
-    """Whether files have the rows as `converter` gives them, instead of as the source does."""
+    """Whether `converter` makes the rows of files from the source's rows; otherwise files have the source's rows."""
 
     @property
     def location(self) -> TableLocation:
-        """Where the files belong; it need not exist yet."""
+        """The folder of the files; it need not exist yet."""
 
     def takes(self, schema: pa.Schema) -> bool:
         """Whether files of rows with these columns can be committed."""
 
     def converter(self) -> Convert | None:
-        """Return the function that makes stored rows of the source's; None: these are stored as they are. Call it once
-        `takes` is true."""
+        """Return the function that converts the source's rows to stored rows; None if they are stored unchanged.
+
+        Call it only when `takes` is true.
+        """
 
     def append_files(self, files: Sequence[WrittenFile], schema: pa.Schema, progress: Progress) -> None:
-        """Adds files of the location (there may be none) and stores the progress: both, durably, or neither."""
+        """Add files (perhaps none) of the location and store the progress, durably: both or neither."""

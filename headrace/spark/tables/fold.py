@@ -1,25 +1,24 @@
-"""The fold of a batch of rows into a mirror: computed from the rows and the mirror's own rows, nothing else.
+"""The fold of a batch of rows into a mirror, computed only from these rows and the mirror's own rows.
 
-What must hold: a mirror's row is the document as it was at the row's token. So an event counts for a key exactly
-when its token is greater than the row's, and than the mirror's own token, which also speaks for the keys that are
-gone. Giving the same rows again, or some of them, changes nothing.
+Rule: a row of the mirror is the document at the row's token. So an event counts for a key exactly when its token is
+greater than the row's token and than the mirror's own token, which also covers the keys that were deleted. Folding the
+same rows again, or some of them, changes nothing.
 
-Keys are compared as MongoDB compares them (`rows/key_identity.py`): a row whose key is 1.0 takes the place of one whose
-key is 1.
+Keys are compared as MongoDB compares them (`rows/key_identity.py`): a row with key 1.0 replaces a row with key 1.
 
-A new snapshot does not empty a mirror: whoever reads it meanwhile finds each document, at the latest as it was before.
-The snapshot's rows replace those of their keys, and when it is complete the rows that are older than its beginning go:
-what is left of them was not in the collection any more.
+A new snapshot does not empty a mirror: its readers find each document, at worst as it was before the snapshot. The
+snapshot's rows replace the rows of their keys. When the snapshot is complete, rows older than its beginning are
+removed: their documents were no longer in the collection.
 
-Events may come between the chunks of a snapshot, if no chunk is read before the events that are folded before it: a
-snapshot of one of several collections. An event of a key whose chunk was not read yet is folded like any other: an
-insert or a replacement makes the row, a delete removes it, and the chunk's row, which is newer, takes its place. An
-update that finds no row of this snapshot changes nothing: either the chunk's row has it, or the document is gone before
-its chunk is read. So early events, those up to the snapshot's end, never need a row and never take one of before the
-snapshot as theirs.
+Events may come between the chunks of a snapshot of one of several collections, provided that each chunk is read after
+the events folded before it. An event whose key's chunk was not read yet is folded like any other: an insert or a
+replacement makes the row, a delete removes it, and the row of the chunk, which is newer, replaces it. An update that
+finds no row of this snapshot changes nothing: either the row of the chunk includes it, or the document is deleted
+before its chunk is read. So early events, up to the snapshot's end, need no row, and never use a row from before the
+snapshot.
 
-Of several servers the rows of each are folded by themselves, since its tokens say nothing of another's: a drop takes
-away the rows of that server only.
+With several servers, the rows of each are folded separately, because tokens of two servers cannot be compared. A drop
+removes only the rows of its server.
 """
 
 from __future__ import annotations
@@ -41,24 +40,24 @@ from headrace.spark.tables.refused_rows import RowRefused
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# After these the collection of that name is another one, or none; what it holds then comes by its own rows.
+# After these operations the collection of that name is gone or replaced; new rows bring its later documents.
 INVALIDATING: Final = frozenset({"drop", "dropDatabase", "invalidate", "rename"})
-# Rows about one document, which they name by its key.
+# Operations on one document, named by its key.
 _KEYED: Final = frozenset({"delete", "insert", "replace", "update"})
 DOCUMENT_OPERATIONS: Final = _KEYED | {SNAPSHOT}
 _PLAIN_KEY: Final = re.compile(r'\{"_id":(\{"\$\w+":"[^"\\]*"\}|"[^"\\]*")\}')
-"""A key of one field with a plain value."""
+"""A `documentKey` of one field with a plain value."""
 _ALL: Final = "~"
 """Greater than every token."""
 
 
 class MirrorDiverged(RowRefused):
-    """An update came for a document that the mirror does not have, or that it does not fit: not the same collection."""
+    """An update's document is not in the mirror, or does not fit the update: the mirror is of another collection."""
 
 
 @dataclass(frozen=True, slots=True)
 class MirrorRow:
-    """A row of the mirror: the document's text, true at the token. `refused`: a later one was not taken."""
+    """A row of the mirror: the document's text, true at the token. `refused`: the target refused a later document."""
 
     document: str
     token: str
@@ -67,12 +66,12 @@ class MirrorRow:
 
 @dataclass(frozen=True, slots=True)
 class MirrorState:
-    """The state that a mirror stores besides its rows, in the same commit.
+    """The state that a mirror stores with its rows, in the same commit.
 
-    Every event up to `token` is in. Up to `snapshot_token`, where the snapshot ended, an update may find no row.
-    `batch` is the last batch of the query `query`. While a snapshot comes in over the rows of before, `begun` is the
-    token at which it began: older rows do not count any more. The last snapshot of all began at `snapshot_began`;
-    without a `snapshot_token` it is not complete.
+    Every event up to `token` is applied. Up to `snapshot_token`, where the snapshot ended, an update may find no row.
+    `batch` is the last batch of the query `query`. While a snapshot replaces earlier rows, `begun` is the token at
+    which it began, and rows with a smaller token no longer count. `snapshot_began` is the token at which the last
+    snapshot began; if `snapshot_token` is empty, that snapshot is not complete.
     """
 
     token: str = ""
@@ -84,16 +83,16 @@ class MirrorState:
     """The owner of the table (`table_owner.py`); empty if a program without a job made it."""
     snapshot_began: str = ""
     leftovers: bool = False
-    """Whether rows of a collection that is gone may be among the others (`leftover_keys.py`)."""
+    """Whether the table may still have rows of a collection that is gone (`leftover_keys.py`)."""
     servers: Mapping[str, MirrorState] = field(default_factory=dict)
-    """The state of each of several servers, by its name; `token` is then the last of all."""
+    """The state of each of several servers, by its name. `token` is then the last token of all servers."""
 
     def of_server(self, server: str) -> MirrorState:
-        """The state by which rows of this server are folded; an empty name: of the only one."""
+        """Return the state for folding rows of this server; an empty name stands for the only server."""
         return self.servers.get(server, _NEW) if server else self
 
     def with_server(self, server: str, state: MirrorState) -> MirrorState:
-        """The state when that of this server is `state`."""
+        """Return the state with `state` as the state of this server."""
         if not server:
             return state
         return replace(self, token=max(self.token, state.token), servers={**self.servers, server: state})
@@ -104,7 +103,8 @@ class MirrorState:
         return bool(self.snapshot_began) and not self.snapshot_token
 
     def is_early(self, token: str) -> bool:
-        """Whether an event at `token` may be of a document that the snapshot did not find, or will find later."""
+        """Whether the document of an event at `token` may be missing: the snapshot has not read it yet, or did not find
+        it."""
         return self.in_snapshot or token <= self.snapshot_token
 
     def has(self, query: str, batch: int) -> bool:
@@ -117,12 +117,10 @@ _NEW: Final = MirrorState()
 
 @dataclass(slots=True)
 class MirrorChanges:
-    """The changes to a mirror: empty it first if `clear`, then `upserts` and `deletes`, and store `state`.
+    """The changes to a mirror: empty it first if `clear`, apply `upserts` and `deletes`, and store `state`.
 
-    Rows with a token below `stale_before` are to go, too.
-
-    `absolute` says that no document here was computed from one in the mirror: done in part and then folded again, the
-    rows give the same.
+    Rows with a token below `stale_before` are also removed. `absolute`: no document was computed from a document of the
+    mirror. So if the changes are done in part and the rows are folded again, the result is the same.
     """
 
     state: MirrorState
@@ -133,15 +131,15 @@ class MirrorChanges:
     absolute: bool = True
     stale_before: str = ""
     stale_of_servers: dict[str, str] = field(default_factory=dict)
-    """The `stale_before` for the rows of each of several servers (keys are then those of `rows/server_keys.py`)."""
+    """The `stale_before` of each of several servers; keys are then the keys of `rows/server_keys.py`."""
 
     @property
     def has_rows(self) -> bool:
-        """Whether rows come, change or go."""
+        """Whether rows are added, changed or removed."""
         return bool(self.upserts or self.deletes or self.stale_before or self.stale_of_servers)
 
     def remaining(self, rows: pa.Table, prefix: str = "") -> pa.Table:
-        """Which rows of the mirror stay as they are; its columns' names begin with `prefix`."""
+        """Return the rows of the mirror that stay unchanged. The names of its columns begin with `prefix`."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -160,7 +158,7 @@ class MirrorChanges:
 
 
 def document_keys(rows: Iterable[Row]) -> set[str]:
-    """The keys of all documents that the rows are about, those before a replacement and after it."""
+    """Return the keys of all documents that the rows are about, before and after each replacement."""
     keys: set[str] = set()
     for row in rows:
         if row.operationType in DOCUMENT_OPERATIONS:
@@ -170,29 +168,29 @@ def document_keys(rows: Iterable[Row]) -> set[str]:
 
 
 def keys_to_read(rows: Iterable[Row]) -> set[str]:
-    """The keys whose rows `fold` needs. A snapshot's chunks are new to the mirror, or overwrite it."""
+    """Return the keys whose stored rows `fold` needs. A snapshot row needs none: it is new, or overwrites a row."""
     return set(map(key_text, {row.documentKey for row in rows if row.operationType in _KEYED}))
 
 
 def key_of(row: Row) -> str:
-    """The `_id` as text, which is the key of a mirror's row."""
+    """Return the `_id` as text: the key of a mirror's row."""
     return key_text(row.documentKey)
 
 
 def key_text(text: str | None) -> str:
-    """The text of the `_id` in the text of a `documentKey`."""
+    """Return the text of the `_id` from the text of a `documentKey`."""
     plain = _PLAIN_KEY.fullmatch(text or "")
-    # A sharded collection's key also has the shard key's fields.
+    # In a sharded collection `documentKey` also has the fields of the shard key.
     return plain[1] if plain else dumps(loads(text or "")["_id"])
 
 
 def fold(
     rows: Iterable[Row], state: MirrorState, existing: Mapping[str, MirrorRow], *, clearing: bool = True
 ) -> MirrorChanges:
-    """The changes that `rows` make to a mirror in `state`; `existing` holds its rows of `keys_to_read(rows)`.
+    """Return the changes that `rows` make to a mirror in `state`; `existing` has its rows of `keys_to_read(rows)`.
 
-    Rows are taken in the order of their tokens. Without `clearing` nothing takes rows away but their own deletes: no
-    drop, no new snapshot. Raises MirrorDiverged.
+    Rows are taken in token order. Without `clearing`, only deletes remove rows, not a drop or a new snapshot. Raise
+    MirrorDiverged.
     """
     folding = _Folding(state, existing, clearing)
     folding.take(sorted(rows, key=attrgetter("token")))
@@ -200,14 +198,14 @@ def fold(
 
 
 def server_keys_to_read(rows: Iterable[Row]) -> set[str]:
-    """The keys whose rows `fold_servers` needs."""
+    """Return the keys whose stored rows `fold_servers` needs."""
     return {server_key(server, key) for server, some in rows_by_server(rows).items() for key in keys_to_read(some)}
 
 
 def fold_servers(
     rows: list[Row], state: MirrorState, existing: Mapping[str, MirrorRow], *, clearing: bool = True
 ) -> MirrorChanges:
-    """As `fold`, of one server or of several. Raises MirrorDiverged."""
+    """Fold rows of one server or of several, as `fold` does. Raise MirrorDiverged."""
     each = rows_by_server(rows)
     if "" in each:
         return fold(rows, state, existing, clearing=clearing)
@@ -225,7 +223,7 @@ def fold_servers(
 
 
 class _Changed(NamedTuple):
-    """A row as it is now: its key's text, the document's text (None: gone), the token at which that is true."""
+    """A changed row: the text of its key, the text of its document (None if deleted), and the token."""
 
     key: str
     document: str | None
@@ -242,11 +240,11 @@ def _text_of(document: dict[str, Any] | JsonDocument | str | None) -> str | None
 
 
 class _Folding:
-    """The mirror's rows as they change.
+    """The mirror's rows while they change.
 
-    Rows of documents wait until a row comes that is about more than one (a drop, the beginning of a snapshot), or the
-    end. Then they are applied document by document: each is parsed once and written as text once, while it is in the
-    processor's caches.
+    Rows of documents wait until a row about more than one document (a drop, the beginning of a snapshot), or until the
+    end. Then they are applied document by document: each document is parsed once and written as text once, while it is
+    in the processor's caches.
     """
 
     def __init__(self, state: MirrorState, existing: Mapping[str, MirrorRow], clearing: bool) -> None:
@@ -254,7 +252,7 @@ class _Folding:
         self._token = state.token
         self._existing = existing
         self._texts: dict[str, list[str]] = {}
-        """The keys of existing rows by their identity: one, but for rows of a snapshot that is still being read."""
+        """The keys of existing rows by their identity: one key each, except while a snapshot is being read."""
         for key in existing:
             self._texts.setdefault(key_identity(key), []).append(key)
         self._refused = {key_identity(key) for key, row in existing.items() if row.refused}
@@ -264,11 +262,11 @@ class _Folding:
         self._absolute = True
         self._count = 0
         self._changed: dict[str, _Changed] = {}
-        """By the identity of the key."""
+        """The changed rows, by the identity of their key."""
         self._waiting: dict[str, list[Row]] = {}
-        """The rows that wait, in order, by the identity of their key."""
+        """The waiting rows, in order, by the identity of their key."""
         self._waiting_of: dict[str | None, list[Row]] = {}
-        """The same lists by the text of `documentKey`: most documents change more than once."""
+        """The same lists by the text of `documentKey`, because most documents change more than once."""
 
     def take(self, rows: Iterable[Row]) -> None:
         waiting_of = self._waiting_of
@@ -298,7 +296,7 @@ class _Folding:
                 self._count += 1
 
     def _settle(self) -> None:
-        """Applies the rows that wait. Raises MirrorDiverged, of several the first."""
+        """Apply the waiting rows. Raise the MirrorDiverged with the first token."""
         diverged: MirrorDiverged | None = None
         for identity, rows in self._waiting.items():
             try:
@@ -328,7 +326,7 @@ class _Folding:
         return changes
 
     def _begin(self, token: str) -> None:
-        """A snapshot begins. A server that is behind the mirror (restored from a copy) has no token to go by."""
+        """Begin a snapshot. Tokens of a server older than the mirror (restored from a copy) cannot be compared."""
         if token < self._token:
             self._empty()
         elif not self._token:
@@ -343,7 +341,7 @@ class _Folding:
         self._state = replace(self._state, token=token, snapshot_token="", begun=begun, snapshot_began=token)
 
     def _apply(self, identity: str, rows: list[Row]) -> None:
-        """Applies the rows of one document."""
+        """Apply the rows of one document."""
         key, text, token = self._current(identity)
         document: dict[str, Any] | JsonDocument | str | None = text
         changed = False

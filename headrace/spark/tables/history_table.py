@@ -1,12 +1,12 @@
-"""A Delta table of every version of every document, with the tokens and times between which it was true.
+"""A Delta table of every version of every document, with the tokens and times between which it was valid.
 
     _id, document         the key and the document, canonical Extended JSON
-    token, until          from this token on, up to this one exclusive; null: still true
-    since, ended          the times inside these tokens, to the second
-    operationType         what made it: insert, replace, update, snapshot
-    endedBy               what ended it: delete, replace, update, drop, rename, ..., snapshot (see `versions.py`)
-    current               the table's partitions: the versions still true, and the others
-    server                of several servers: whose document it is
+    token, until          valid from this token up to that one, exclusive; null if still valid
+    since, ended          the times in these tokens, to the second
+    operationType         the operation that made the version: insert, replace, update, snapshot
+    endedBy               the operation that ended it: delete, replace, update, drop, ... (see `versions.py`)
+    current               whether the version is still valid; the table is partitioned by this column
+    server                with several servers: the server of the document
 
 `WHERE current` is the collection; `WHERE token <= T AND (until > T OR until IS NULL)` is the collection at T.
 """
@@ -56,29 +56,30 @@ CURRENT: Final = "current"
 
 
 class VersionTable(Protocol):
-    """The versions, and the progress in the same commit. One writer at a time."""
+    """The versions, and the progress in the same commit. It has one writer at a time."""
 
     def progress(self) -> Progress:
-        """As last committed; `Progress()` if there is no table yet. Raises NotAMirror."""
+        """Return the last committed progress; `Progress()` if the table does not exist. Raise NotAMirror."""
 
     def current(self, keys: Iterable[str] | None = None, confirmed_before: str = "") -> dict[str, DocumentVersion]:
-        """The versions that are still valid, by key: all of them, or those of `keys`, or last confirmed before a token.
+        """Return the valid versions by key: all, or only those of `keys`, or only those last confirmed before a token.
 
-        Of several servers the keys are those of `rows/server_keys.py`.
+        With several servers the keys are the keys of `rows/server_keys.py`.
         """
 
     def read_keys(self) -> Iterator[str]:
-        """The keys of the versions that are still valid."""
+        """Yield the keys of the valid versions."""
 
     def commit(self, changed: list[DocumentVersion], progress: Progress) -> None:
-        """Writes new and changed versions and stores the progress: both, durably, or neither."""
+        """Write new and changed versions and store the progress, durably: both or neither."""
 
     def read(self) -> pa.Table:
-        """All versions, in no order."""
+        """Return all versions, in any order."""
 
 
 class HistoryTable(ProgressTable):
-    """See `VersionTable`. `typed`: of typed columns, all others with `_` before their names, and `_key`."""
+    """See `VersionTable`. `typed`: documents are typed columns; the other columns get the prefix `_`, and `_id` is
+    `_key`."""
 
     def __init__(self, path: str | Path, typed: TypedOptions | None = None) -> None:
         location = location_of(path)
@@ -137,11 +138,11 @@ class HistoryTable(ProgressTable):
 
 
 VERSION_NAMES: Final = ["_id", "document", "token", "operationType", "confirmed"]
-"""The columns of a version that is still valid, in the order of `DocumentVersion`."""
+"""The columns of a valid version, in the order of `DocumentVersion`."""
 
 
 def versions_by_key(rows: pa.Table, keys: set[str] | None) -> dict[str, DocumentVersion]:
-    """The versions in the rows, which have `VERSION_NAMES` and maybe the server, by key; None: all of them."""
+    """Return the versions by key; all if `keys` is None. The rows have `VERSION_NAMES` and perhaps the server."""
     columns = [rows.column(name).to_pylist() for name in VERSION_NAMES]
     if SERVER in rows.column_names:
         columns[0] = list(map(server_key, rows.column(SERVER).to_pylist(), columns[0]))
@@ -150,7 +151,7 @@ def versions_by_key(rows: pa.Table, keys: set[str] | None) -> dict[str, Document
 
 
 def table_of(versions: Iterable[DocumentVersion], *, servers: bool = False) -> pa.Table:
-    """The versions as rows of the table; `servers`: of one of several."""
+    """Return the versions as rows of the table. `servers`: with the column of the server."""
     schema = SCHEMA_OF_SERVERS if servers else SCHEMA
     columns: dict[str, list[Any]] = {name: [] for name in schema.names}
     for version in versions:
@@ -166,8 +167,9 @@ def table_of(versions: Iterable[DocumentVersion], *, servers: bool = False) -> p
 
 
 def version_texts(rows: pa.Table, prefix: str) -> pa.ChunkedArray:
-    """The identity of each row's version: token, server, if there are several, and key. Columns' names begin with
-    `prefix`.
+    """Return the identity of each row's version: token, server if there is one, and key.
+
+    The names of the columns begin with `prefix`.
     """
     names = (f"{prefix}token", f"{prefix}{SERVER}", "_key" if prefix else "_id")
     columns = [rows.column(name).cast(pa.string()) for name in names if name in rows.column_names]
@@ -175,7 +177,7 @@ def version_texts(rows: pa.Table, prefix: str) -> pa.ChunkedArray:
 
 
 def without_versions(rows: pa.Table, changing: pa.ChunkedArray, prefix: str) -> pa.Table:
-    """The rows but for the current versions that `version_texts` gave."""
+    """Return the rows except the current versions whose `version_texts` are in `changing`."""
     gone = pc.is_in(version_texts(rows, prefix), changing.combine_chunks())
     if (current := f"{prefix}{CURRENT}") in rows.column_names:
         gone = pc.and_(gone, rows.column(current))
@@ -183,7 +185,7 @@ def without_versions(rows: pa.Table, changing: pa.ChunkedArray, prefix: str) -> 
 
 
 def _in_files(schema: pa.Schema) -> pa.Schema:
-    """The schema without the column that partitions the table."""
+    """Return the schema without the column that partitions the table."""
     return schema.remove(schema.get_field_index(CURRENT))
 
 
@@ -191,11 +193,11 @@ def _time(token: str | None) -> datetime | None:
     try:
         return None if token is None else datetime.fromtimestamp(Token(token).time.time, UTC)
     except ValueError:
-        # A token that no server made has no time.
+        # A token that no server made contains no time.
         return None
 
 
 def at(history: pa.Table, token: str) -> pa.Table:
-    """The rows of a history that are the collection as it was at `token`."""
+    """Return the rows of a history that are the collection as it was at `token`."""
     until = pc.field("until")
     return history.filter((pc.field("token") <= token) & (until.is_null() | (until > token)))

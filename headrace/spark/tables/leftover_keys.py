@@ -1,11 +1,11 @@
-"""Keys whose rows a table has kept of a collection that is gone, and which come again as another type of number.
+"""Keys of rows that a table kept after their collection was gone, and that come again as another type of number.
 
-With the policy `keep` the rows stay behind a drop, a rename, or a new snapshot. The document 1.0 of the collection that
-comes then takes the place of the row 1, as it would in MongoDB; a table, which has keys as texts, does not find it by
-its own. Until rows are kept this cannot happen, and nothing is looked up.
+With the policy `keep` the rows stay after a drop, a rename or a new snapshot. A document with `_id` 1.0 in the next
+collection then replaces the row 1, as in MongoDB. But the table stores keys as texts, and does not find 1 by the text
+of 1.0. As long as no rows were kept this cannot happen, and nothing is looked up.
 
-The texts of an int, a long and a double follow from the number. Those of a Decimal128 and of numbers within a document
-are many, so such keys of the table are read once in a process, and again when rows are kept anew.
+The texts of an int, a long and a double follow from the number. A Decimal128, or a number within a document, has many
+texts. So such keys of the table are read once in a process, and again when more rows are kept.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _LEAVES_ROWS: Final = INVALIDATING | {SNAPSHOT_BEGIN}
 
 
 class KeyedTable(Protocol):
-    """A table that can say which keys it has."""
+    """A table that can list its keys."""
 
     def read_keys(self) -> Iterator[str]:
-        """The keys of all rows, of a history of those that are current; of several servers those of `server_keys`."""
+        """Yield the keys of all rows, or of a history's current rows; with several servers, as in `server_keys`."""
 
 
 class LeftoverKeys:
-    """The keys of one table, asked for before each commit."""
+    """The keys of one table, looked up before each commit."""
 
     def __init__(self, table: KeyedTable, policy: str) -> None:
         self._table = table
@@ -39,7 +39,7 @@ class LeftoverKeys:
         """Keys that have many texts, by their identity."""
 
     def same_as(self, rows: Iterable[Row], state: MirrorState | Progress) -> set[str]:
-        """Texts by which the table may have the keys of these rows besides the rows' own; empty if it keeps none."""
+        """Return other texts that the keys of these rows may have in the table; none if the table has kept no rows."""
         rows = list(rows)
         if self._keeps and any(row.operationType in _LEAVES_ROWS for row in rows):
             self._many = None

@@ -1,8 +1,8 @@
-"""The interface of a table that holds a mirror, and the two kinds of files it can be in.
+"""The interface of a table that holds a mirror, and its two kinds: Delta and Parquet.
 
-The columns are `_id` (the key's canonical Extended JSON), `document` (the document's) and `token` (the resume token
-at which the document is true); of several servers also `server`, first. The mirror's state is written in the same
-commit as the rows it belongs to, so that a crash leaves both or neither.
+The columns are `_id` (the key as canonical Extended JSON), `document` (the document as the same) and `token` (the
+resume token at which the document is true). With several servers the first column is `server`. The mirror's state is
+written in the same commit as its rows, so a crash leaves both or neither.
 """
 
 from __future__ import annotations
@@ -24,38 +24,38 @@ STATE_KEY: Final = "headrace"
 
 
 class NotAMirror(RuntimeError):
-    """There is a table at the path, but no mirror was ever written to it, or not by this program."""
+    """The table at the path is no mirror, or another program wrote it."""
 
 
 class TableGone(RuntimeError):
-    """A table has begun, by the job's checkpoint or by its own position, and is not there."""
+    """The table is missing, although the job's checkpoint or the sink's own position says that it was begun."""
 
 
 class ReadMirror(Protocol):
     """The content of a mirror, for a comparison."""
 
     def state(self) -> MirrorState:
-        """The state last committed; `MirrorState()` if there is no table yet. Raises NotAMirror, TableGone."""
+        """Return the last committed state; `MirrorState()` if the table does not exist. Raise NotAMirror, TableGone."""
 
     def read(self) -> pa.Table:
-        """All rows, in no order."""
+        """Return all rows, in any order."""
 
 
 class MirrorTable(ReadMirror, Protocol):
     """A mirror's rows and its state. One writer at a time."""
 
     def rows(self, keys: Iterable[str]) -> dict[str, MirrorRow]:
-        """The rows of those `keys` that the mirror has."""
+        """Return the mirror's rows with these keys; `keys` may have others."""
 
     def read_keys(self) -> Iterator[str]:
-        """The keys of all rows; none if the table itself compares keys as MongoDB does."""
+        """Yield the keys of all rows; none if the table itself compares keys as MongoDB does."""
 
     def commit(self, changes: MirrorChanges) -> None:
-        """Makes the changes and stores their state: both, durably, or, if interrupted, neither."""
+        """Make the changes and store the state, durably; if interrupted, both or neither."""
 
 
 def open_mirror_table(path: str | Path, kind: str = "delta", *, buckets: int = 0) -> MirrorTable:
-    """The mirror's table at `path`, `delta` (in `buckets`, if any) or `parquet`; its first commit creates it."""
+    """Return the mirror's table at `path`: `delta` (in `buckets`, if any) or `parquet`. Its first commit creates it."""
     from headrace.spark.tables.delta_mirror import DeltaMirror
     from headrace.spark.tables.parquet_mirror import ParquetMirror
 
@@ -70,7 +70,7 @@ KINDS: Final = ("delta", "parquet")
 
 
 def schema(*, servers: bool = False) -> pa.Schema:
-    """The columns of every mirror; `servers`: of one of several."""
+    """Return the columns of every mirror. `servers`: with the column of the server."""
     import pyarrow as pa
 
     names = names_of([SERVER] if servers else [])
@@ -78,12 +78,12 @@ def schema(*, servers: bool = False) -> pa.Schema:
 
 
 def names_of(columns: Iterable[str]) -> list[str]:
-    """The columns of a mirror that a table with these columns has."""
+    """Return which of a table's columns belong to its mirror."""
     return [*([SERVER] if SERVER in columns else []), "_id", "document", "token"]
 
 
 def upserted(changes: MirrorChanges) -> pa.Table:
-    """The changes' new and changed rows as a table."""
+    """Return the new and changed rows as a table."""
     import pyarrow as pa
 
     stored = changes.upserts.values()
@@ -93,7 +93,7 @@ def upserted(changes: MirrorChanges) -> pa.Table:
 
 
 def merged_rows(changes: MirrorChanges) -> pa.Table:
-    """The rows to merge, with a column `gone` for those to delete."""
+    """Return the rows to merge; the column `gone` marks those to delete."""
     import pyarrow as pa
 
     new = upserted(changes)
@@ -106,7 +106,7 @@ def merged_rows(changes: MirrorChanges) -> pa.Table:
 
 
 def _keys(changes: MirrorChanges, keys: Iterable[str]) -> list[list[str]]:
-    """The columns of the keys: of several servers also that of the servers."""
+    """Return the columns of the keys; with several servers the first is the column of the servers."""
     if not changes.state.servers:
         return [list(keys)]
     split = [split_server_key(key) for key in keys]
@@ -114,12 +114,12 @@ def _keys(changes: MirrorChanges, keys: Iterable[str]) -> list[list[str]]:
 
 
 def same_key(changes: MirrorChanges) -> str:
-    """The SQL condition that a row `target` and a row `new` are of one document."""
+    """Return the SQL condition that a row `target` and a row `new` have the same document."""
     return "target._id = new._id" + (f" and target.{SERVER} = new.{SERVER}" if changes.state.servers else "")
 
 
 def stale_condition(changes: MirrorChanges) -> str:
-    """The SQL condition of the rows `target` that are to go as they are stale; empty if none are."""
+    """Return the SQL condition for stale rows `target`, which are removed; empty if none are."""
     if changes.stale_before:
         return f"target.token < '{changes.stale_before}'"
     each = [
@@ -130,12 +130,12 @@ def stale_condition(changes: MirrorChanges) -> str:
 
 
 def state_text(state: MirrorState) -> str:
-    """The state as JSON, as it is stored."""
+    """Return the state as JSON, as it is stored."""
     return json.dumps(state_fields(state))
 
 
 def state_fields(state: MirrorState) -> dict[str, Any]:
-    """The state as it is stored; of one server without those of several."""
+    """Return the fields of the state to store, without `servers` if there is only one server."""
     fields = asdict(state)
     servers = {name: state_fields(each) for name, each in state.servers.items()}
     del fields["servers"]
@@ -143,7 +143,7 @@ def state_fields(state: MirrorState) -> dict[str, Any]:
 
 
 def state_of(text: str) -> MirrorState:
-    """The state that `state_text` made the text of."""
+    """Return the state from the text that `state_text` returned."""
     return _state_of(json.loads(text))
 
 
@@ -158,7 +158,7 @@ def _state_of(given: dict[str, Any]) -> MirrorState:
 
 
 def stored_rows(table: pa.Table) -> dict[str, MirrorRow]:
-    """A mirror's rows, by key; of several servers by those of `rows/server_keys.py`."""
+    """Return a mirror's rows by key; with several servers by the keys of `rows/server_keys.py`."""
     names = names_of(table.column_names)
     columns = [table.column(name).to_pylist() for name in names]
     if SERVER in names:
@@ -168,24 +168,24 @@ def stored_rows(table: pa.Table) -> dict[str, MirrorRow]:
 
 
 def stored_rows_of(table: pa.Table, keys: Iterable[str]) -> dict[str, MirrorRow]:
-    """The rows of a mirror that have these keys, where the table may have rows of other servers besides."""
+    """Return a mirror's rows with these keys, where `table` may also have rows of other servers."""
     wanted, rows = set(keys), stored_rows(table)
     return {key: row for key, row in rows.items() if key in wanted}
 
 
 def key_texts(rows: pa.Table | pa.RecordBatch) -> Iterator[str]:
-    """The keys of rows of which there is the column of keys and, of several servers, that of the servers before it."""
+    """Return the keys of rows, whose last column is the keys and, with several servers, whose first is the servers."""
     *servers, keys = (column.to_pylist() for column in rows.columns)
     return map(server_key, servers[0], keys) if servers else iter(keys)
 
 
 def id_texts(keys: Iterable[str]) -> list[str]:
-    """The texts of the `_id`s in the keys, each once."""
+    """Return the texts of the `_id`s in the keys, without duplicates."""
     return list(dict.fromkeys(split_server_key(key)[1] for key in keys))
 
 
 def keys_condition(column: str, keys: Iterable[str] | None) -> Any:
-    """The condition that the column, of the keys' `_id`s, has one of the keys; None for all."""
+    """Return the condition that the column of `_id`s has one of the keys; None if `keys` is None."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,4 +1,4 @@
-"""A Delta table that stays open: opening reads every commit since its last checkpoint, refreshing only new commits."""
+"""A Delta table that stays open. Opening reads every commit since its last checkpoint, refreshing only new ones."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from headrace.spark.tables.table_location import TableLocation
 
 
 class OpenDeltaTable:
-    """The table at a location, for a sink's lifetime. Others may commit to it, but not remove it meanwhile."""
+    """The table at a location, for a sink's lifetime. Others may commit to it meanwhile, but not remove it."""
 
     def __init__(self, location: TableLocation) -> None:
         self.location = location
         self._table: DeltaTable | None = None
 
     def now(self) -> DeltaTable | None:
-        """The table as it is now; None while there is none."""
+        """Return the table in its present state; None if it does not exist."""
         if self._table is None:
             self._table = self.location.table()
         else:

@@ -1,14 +1,15 @@
-"""A log of events as Parquet files, with the list of the valid ones in the format of Spark's own file sink.
+"""A log of events as Parquet files, with a list of the valid files in the format of Spark's own file sink.
 
-    <path>/part-<query>-<batch>-<uuid>.parquet  what a task wrote of a batch; a crash may leave some not in the list
-    <path>/part-00007-<query>-<batch>.parquet   the same, when the driver wrote all of it
+    <path>/part-<query>-<batch>-<uuid>.parquet  a file that a task wrote; after a crash the list may lack it
+    <path>/part-00007-<query>-<batch>.parquet   a file of a whole batch that the driver wrote
     <path>/_spark_metadata/7                    `v1`, then a line of JSON for each file; put in place by a rename
-    <path>/_spark_metadata/9.compact            every tenth has the lines of all before it
+    <path>/_spark_metadata/9.compact            every tenth list has the lines of all lists before it
 
 Spark reads the list, and so sees each event once. Readers that take every file of the directory (DuckDB, pandas) may
 see a batch twice: give them the files that `ParquetLog.files` returns, or use a Delta table (the sink `changes`).
-Unlike Spark's sink this one survives a lost checkpoint: Spark's goes by the batch's number alone, and drops the batches
-of a new query until they exceed the old.
+
+Unlike Spark's sink, this log survives a lost checkpoint. Spark's sink compares only the batch's number, and drops the
+batches of a new query until their numbers exceed the old ones.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class ParquetLog:
 
     def progress(self) -> Progress:
         number = self._last()
-        # Spark passes over a name that it does not know.
+        # Spark ignores a key that it does not know.
         return Progress() if number is None else Progress.of(self._lines(number)[-1][STATE_KEY])
 
     def append(self, rows: pa.Table, progress: Progress) -> None:
@@ -70,7 +71,7 @@ class ParquetLog:
 
     def append_files(self, files: Sequence[WrittenFile], schema: pa.Schema, progress: Progress) -> None:
         if not files:
-            # The progress is in the line of a file.
+            # The progress is stored in the line of a file.
             self.append(schema.empty_table(), progress)
             return
         last = self._last()
@@ -78,7 +79,7 @@ class ParquetLog:
         self._commit_list([self._path / file.name for file in files], 0 if last is None else last + 1, progress)
 
     def _commit_list(self, files: Sequence[Path], number: int, progress: Progress) -> None:
-        """Puts the list of that number in place: this is the commit."""
+        """Put the list with this number in place: this is the commit."""
         self._list.mkdir(parents=True, exist_ok=True)
         added = [_line(file) for file in files]
         added[-1][STATE_KEY] = progress.text()
@@ -100,7 +101,7 @@ class ParquetLog:
         return set(zip(*(column.to_pylist() for column in table.filter(wanted).columns), strict=True))
 
     def files(self) -> list[Path]:
-        """The valid files, in the order of their batches."""
+        """Return the valid files, in the order of their batches."""
         return [Path(unquote(urlsplit(line["path"]).path)) for line in self._all()]
 
     def read(self) -> pa.Table:
@@ -111,7 +112,7 @@ class ParquetLog:
         return max((int(name) for name in names if name.isdigit()), default=None)
 
     def _all(self) -> list[dict[str, Any]]:
-        """The lines of the last compact list and of every list behind it."""
+        """Return the lines of the last compact list and of every later list."""
         last = self._last()
         if last is None:
             return []

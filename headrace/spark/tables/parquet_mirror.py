@@ -1,10 +1,10 @@
 """A mirror as one Parquet file, replaced by a rename: every reader sees one complete state.
 
     <path>/mirror.parquet     the rows; the mirror's state is in the file's own metadata
-    <path>/_writing.parquet   what a crash may leave; readers ignore names that begin with an underscore
+    <path>/_writing.parquet   may remain after a crash; readers ignore names that begin with an underscore
 
-Each commit writes the whole table, so this is for collections that a machine writes in a second or so (some
-hundred thousand documents); a larger mirror is a Delta table.
+Each commit writes the whole table. So this is for collections that a machine writes in about a second (some hundred
+thousand documents); a larger mirror is a Delta table.
 """
 
 from __future__ import annotations

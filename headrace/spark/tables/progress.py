@@ -1,16 +1,16 @@
-"""How far an append-only target is, and which rows of a batch are new to it.
+"""The progress of an append-only target, and the rule for which rows of a batch are new to it.
 
-An append-only target cannot be emptied and filled again, as a mirror can when a snapshot begins. So snapshots are
-identified by the token at which they began, and this is the rule for a row:
+An append-only target cannot be emptied and filled again, as a mirror is when a snapshot begins. So snapshots are
+identified by the token at which they began. The rule for a row:
 
-- an event is new when its token is greater than the last one's;
-- `snapshotBegin` is new when its token is greater than that of the last snapshot;
-- the rows of a snapshot are new with their snapshot. Repeated (by a new query after the checkpoint was lost within a
-  snapshot, and nothing was written since), they are new when the target does not have them; when that snapshot was
-  complete, none is.
+- An event is new if its token is greater than the last event's.
+- `snapshotBegin` is new if its token is greater than that of the last snapshot.
+- The rows of a snapshot are new if their snapshot is new. A new query may repeat a snapshot after the checkpoint was
+lost. If nothing was written after that snapshot's rows, a repeated row is new if the target lacks it. If that snapshot
+was complete, no row is new.
 
-Of several servers each has a progress of its own, since their tokens do not follow one another: a row is judged by its
-server's.
+With several servers each has its own progress, because their tokens cannot be compared. A row is judged by the progress
+of its server.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ RowIdentity = tuple[str | None, str, str | None, str | None]
 
 
 class OtherPosition(RuntimeError):
-    """The error of a table whose stored position is another kind of sink's: the table is not this sink's."""
+    """The stored position of a table is of another kind of sink: the table belongs to another sink."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Every event up to `token` is in. The last snapshot began at `begun`, and is complete if `ended` is not empty.
+    """Every event up to `token` is applied. The last snapshot began at `begun`; it is complete if `ended` is not empty.
 
-    `again` is not empty while a snapshot is being given a second time: the token at which that one began. `earlier` are
-    the beginnings and ends of the complete snapshots before the last one. Of several servers, `servers` has each one's;
-    `token` is then the last of all. `source` says which stream the rows are of, if that is known.
+    While a snapshot is repeated, `again` is the token at which it began; otherwise it is empty. `earlier` has the
+    beginnings and ends of the complete snapshots before the last. With several servers, `servers` has the progress of
+    each, and `token` is the last token of all. `source` is the fingerprint of the rows' stream, if known.
     """
 
     token: str = ""
@@ -53,7 +53,7 @@ class Progress:
     owner: str = ""
     """The owner of the table (`table_owner.py`); empty if a program without a job made it."""
     leftovers: bool = False
-    """Whether versions of a collection that is gone may be among those that are open (`leftover_keys.py`)."""
+    """Whether open versions of a collection that is gone may remain (`leftover_keys.py`)."""
     removed: str = ""
     """Rows with tokens before this one were removed as too old; empty if none were."""
 
@@ -67,35 +67,35 @@ class Progress:
         return self.query == query and batch <= self.batch
 
     def snapshots(self) -> tuple[tuple[str, str], ...]:
-        """The beginnings and ends of all complete snapshots, in order."""
+        """Return the beginnings and ends of all complete snapshots, in order."""
         return (*self.earlier, (self.begun, self.ended)) if self.ended else self.earlier
 
     def begins(self, token: str) -> Progress:
-        """The progress when a new snapshot has begun at `token`."""
+        """Return the progress after a new snapshot has begun at `token`."""
         token_now = max(self.token, token)
         return replace(self, begun=token, ended="", again="", token=token_now, earlier=self.snapshots())
 
     def of_server(self, server: str | None) -> Progress:
-        """The progress by which a row of this server is judged; None: of the only one."""
+        """Return the progress for judging a row of this server; None stands for the only server."""
         return self if server is None else self.servers.get(server, _NOTHING)
 
     def with_server(self, server: str | None, progress: Progress) -> Progress:
-        """The progress when that of this server is `own`."""
+        """Return the progress with `progress` as the progress of this server."""
         if server is None:
             return progress
         return replace(self, token=max(self.token, progress.token), servers={**self.servers, server: progress})
 
     def oldest_snapshot_begin(self) -> str:
-        """The token from which on rows of the last snapshots are."""
+        """Return the token of the first row that a last snapshot of any server may have."""
         return min((progress.begun for progress in self.servers.values()), default=self.begun)
 
     def text(self) -> str:
-        """The progress as JSON, to store with the data."""
+        """Return the progress as JSON, to store with the data."""
         return json.dumps(asdict(self))
 
     @classmethod
     def of(cls, text: str) -> Progress:
-        """The progress that `text` made the text of."""
+        """Return the progress from the text that `text` returned."""
         given = json.loads(text)
         if unknown := given.keys() - cls.__dataclass_fields__.keys():
             raise OtherPosition(f"a position with {', '.join(sorted(unknown))} is not that of a log or a history")
@@ -112,14 +112,14 @@ _NOTHING = Progress()
 
 
 def identity(row: Row) -> RowIdentity:
-    """The identity of a row of a snapshot."""
+    """Return the identity of a row of a snapshot."""
     return (row.operationType, row.token, row.documentKey, row.server)
 
 
 class Sieve:
-    """Decides which rows are new, in the order of their tokens, and tracks the progress.
+    """Decides which rows are new, in token order, and tracks the progress.
 
-    `present` are the identities of snapshots' rows that the target has, needed only if `may_be_present`.
+    `present` has the identities of the snapshot rows in the target; it is needed only if `may_be_present`.
     """
 
     def __init__(self, progress: Progress, present: Collection[RowIdentity] = ()) -> None:
@@ -128,7 +128,7 @@ class Sieve:
         self._present = present
 
     def is_new(self, row: Row) -> bool:
-        """Whether the target lacks the row; to be called once for each, in order."""
+        """Whether the target lacks the row. Call this once for each row, in order."""
         now = self.progress.of_server(row.server)
         if row.operationType in _SNAPSHOTS:
             behind, new = self._snapshot(now, row)
@@ -141,7 +141,7 @@ class Sieve:
         return True
 
     def _snapshot(self, now: Progress, row: Row) -> tuple[Progress, bool]:
-        """The progress after a row of a snapshot, and whether it is new."""
+        """Return the progress after a row of a snapshot, and whether the row is new."""
         if row.operationType == SNAPSHOT_BEGIN:
             return (now.begins(row.token), True) if row.token > now.begun else (replace(now, again=row.token), False)
         last = now.again in {"", now.begun}
@@ -152,7 +152,7 @@ class Sieve:
 
 
 def may_be_present(rows: Sequence[Row], progress: Progress) -> bool:
-    """Whether rows of a snapshot may be in already, so that the sieve needs to know which."""
+    """Whether the target may have some of these snapshot rows, so that the sieve needs their identities."""
     return any(
         _may_be_present((row for row in rows if row.server == server), progress.of_server(server))
         for server in {row.server for row in rows}

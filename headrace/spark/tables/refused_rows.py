@@ -1,10 +1,10 @@
-"""Rows that a sink refuses, and what becomes of the rows after them.
+"""Rows that a sink refuses, and the rows after them.
 
-A document whose update was refused is not as the source's any more: further updates of it are refused as well, until a
-row brings it as it is (an insert, a replacement, a row of a snapshot, an update with `fullDocument`), or takes it away.
+A document whose update was refused no longer equals the source's. Its further updates are refused, too, until a row
+brings the whole document (an insert, a replacement, a row of a snapshot, an update with `fullDocument`) or deletes it.
 
-A server refuses documents only as they come. Such a target says what became of a commit (`CommitOutcome`) behind
-its writes, and before its position says that they are done: so a repeated batch finds the same rows refused.
+A server refuses documents only when they are written. Such a target reports the outcome of a commit (`CommitOutcome`)
+after its writes, and before its position says that they are done. So a repeated batch refuses the same rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ENDING = frozenset({"drop", "dropDatabase", "invalidate", "rename"})
 
 
 class RowRefused(RuntimeError):
-    """A sink cannot take the row with this token, and has committed nothing of its batch."""
+    """A sink cannot take the row with this token. It has committed nothing of the batch."""
 
     def __init__(self, message: str, token: str = "") -> None:
         super().__init__(message)
@@ -31,7 +31,7 @@ class RowRefused(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class RefusedWrite:
-    """A document that a server refused: its key's text, the token of the row that made it what it is, the reason."""
+    """A document that a server refused: its key's text, the token of the last row that changed it, and the reason."""
 
     key: str
     token: str
@@ -40,7 +40,7 @@ class RefusedWrite:
 
 @dataclass(frozen=True, slots=True)
 class CommitOutcome:
-    """The outcome of a commit: the keys of the documents that were accepted, with their rows' tokens; the others."""
+    """The outcome of a commit: the keys of accepted documents, with their rows' tokens, and the refused documents."""
 
     accepted: Mapping[str, str]
     refused: Sequence[RefusedWrite]
@@ -48,18 +48,18 @@ class CommitOutcome:
 
 @runtime_checkable
 class RefusesAsItWrites(Protocol):
-    """A table that knows only by writing what is refused. Without `on_outcome` a refusal is a CommitRefused."""
+    """A table whose target refuses documents only in a write. Without `on_outcome` a refusal raises CommitRefused."""
 
     on_outcome: Callable[[CommitOutcome], object] | None
 
 
 @dataclass(slots=True)
 class RefusedRows:
-    """The keys, by their identity, whose documents wait for a row that brings them, and the tokens that were refused.
+    """The keys, by identity, whose documents wait for a row that brings them; and the refused rows.
 
-    `reasons` are the sink's, by the token of the row; `marked` those of rows that came with a mark in place of a
-    document, by their numbers. Events up to `done` are in the sink already: they are given to it
-    as they are, and say nothing.
+    `reasons` has the sink's reasons by the token of the row. `marked` has the reasons of rows that came with a mark in
+    place of a document, by the row's number. The sink has applied the events up to `done`: it gets them unchanged, and
+    they change no waiting key.
     """
 
     waiting: set[str] = field(default_factory=set)
@@ -68,12 +68,12 @@ class RefusedRows:
     marked: dict[int, str] = field(default_factory=dict)
 
     def reason(self, number: int, row: Row) -> str:
-        """Why row `number` is refused."""
+        """Return why row `number` is refused."""
         waits = "the document waits for a row that brings it as it is"
         return self.marked.get(number) or self.reasons.get(row.token, waits)
 
     def divided(self, rows: Sequence[Row]) -> Division:
-        """Which of the rows, in the order of their tokens, the sink is to get."""
+        """Divide the rows, which are in token order, into the sink's rows and the refused rows."""
         waiting = set(self.waiting)
         division = Division([], [], waiting)
         for number, row in enumerate(rows):
@@ -97,7 +97,7 @@ class RefusedRows:
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """The numbers of the rows for the sink, and of those refused; the keys that wait after them."""
+    """The numbers of the rows for the sink and of the refused rows, and the keys that wait after them."""
 
     taken: list[int]
     refused: list[int]
@@ -105,7 +105,7 @@ class Division:
 
 
 def identity_of(row: Row) -> str | None:
-    """The identity of the key of the row's document; None if it is about none."""
+    """Return the identity of the key of the row's document; None if the row is about no document."""
     if row.operationType not in _DOCUMENT_OPERATIONS or not row.documentKey:
         return None
     return key_identity(dumps(loads(row.documentKey)["_id"]))

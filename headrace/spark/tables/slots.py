@@ -1,7 +1,8 @@
-"""Slots: a batch's rows, and a mirror's files, divided by the document's key, so that one task folds what is in a slot.
+"""Slots divide a batch's rows and a mirror's files by the document's key, so that one task folds one slot.
 
-The rows of a document are all in one slot. A slot of a table with buckets has whole buckets, others go by a hash of the
-key. A file that a task has written names its slot; any other file of a table without buckets may have rows of each.
+All rows of a document are in one slot. In a table with buckets a slot has whole buckets; otherwise the slot is a hash
+of the key. The name of a file that a task wrote contains its slot. Any other file of a table without buckets may have
+rows of every slot.
 """
 
 from __future__ import annotations
@@ -27,31 +28,31 @@ _NAME: Final = re.compile(r"part-slot-(\d+)-of-(\d+)-[0-9a-f-]+\.parquet")
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """`count` slots, of a table with as many `buckets`; 0 for none."""
+    """`count` slots of a table with `buckets` buckets (0: no buckets)."""
 
     count: int
     buckets: int = 0
 
     @classmethod
     def of(cls, text: str) -> Slots | None:
-        """The slots whose `text` it is; None for an empty text."""
+        """Return the slots from the text that `text` returned; None for an empty text."""
         return cls(*map(int, text.split("/"))) if text else None
 
     def text(self) -> str:
-        """The slots as an option of the source has them."""
+        """Return the slots as an option of the source."""
         return f"{self.count}/{self.buckets}"
 
     def bucket(self, key: str) -> int:
-        """The bucket of a document by the text of its `_id`; 0 in a table without buckets."""
+        """Return the bucket of a document by the text of its `_id`; 0 in a table without buckets."""
         return crc32(key.encode()) % self.buckets if self.buckets else 0
 
     def slot(self, key: str) -> int:
-        """The slot of a document by the text of its `_id`."""
+        """Return the slot of a document by the text of its `_id`."""
         number = self.bucket(key) if self.buckets else crc32(key_identity(key).encode())
         return number % self.count
 
     def divided(self, rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-        """The rows of each slot; those that are about no document are in slot 0."""
+        """Yield the slots that have rows, with their rows. Rows about no document are in slot 0."""
         import pyarrow as pa
 
         keys = rows.column("documentKey").to_pylist()
@@ -62,7 +63,7 @@ class Slots:
                 yield slot, some
 
     def bucketed(self, rows: pa.Table, prefix: str = "") -> pa.Table:
-        """The rows with the column of their buckets, if there are any; columns' names begin with `prefix`."""
+        """Return the rows with a column of their buckets, if the table has any. Column names begin with `prefix`."""
         import pyarrow as pa
 
         if not self.buckets:
@@ -74,10 +75,10 @@ class Slots:
         return rows.append_column(pa.field(f"{prefix}{BUCKET}", pa.int32(), nullable=False), numbers)
 
     def file_name(self, slot: int) -> str:
-        """A new name for a file of the slot."""
+        """Return a new name for a file of the slot."""
         return f"part-slot-{slot}-of-{self.count}-{uuid4()}.parquet"
 
     def slot_of_file(self, name: str) -> int | None:
-        """The slot that has all rows of a file of a table without buckets; None if several may have."""
+        """Return the only slot that has rows in a file of a table without buckets; None if several may have."""
         named = _NAME.fullmatch(name)
         return int(named[1]) if named and int(named[2]) == self.count else None

@@ -1,7 +1,7 @@
-"""Parquet files that tasks write into a log's folder, and that nobody reads until the driver commits them.
+"""Parquet files that tasks write into a log's folder; no reader sees them until the driver commits them.
 
-Each task returns statistics of its file. A file that is never committed is garbage: it is named after its batch, so
-that the repeated batch can remove it, and no two attempts write the same file.
+Each task returns statistics of its file. A file that is never committed is garbage. It is named after its batch, so the
+repeated batch can remove it, and no two attempts write the same file.
 """
 
 from __future__ import annotations
@@ -26,39 +26,40 @@ from headrace.spark.tables.slots import Slots
 from headrace.spark.tables.table_location import TableLocation
 from headrace.spark.tables.written_file import OpenFile, WrittenFile
 
-# The columns by which readers of a log pass over whole files.
+# The columns whose statistics let readers of a log skip whole files.
 _BOUNDED: Final = ("token", "clusterTime")
 
 
 Convert = Callable[[pa.Table], tuple[pa.Table, int]]
-"""Gives rows as the table stores them, and how many values are in the rest. Raises `ColumnsNeeded`."""
+"""Returns rows as the table stores them, and how many values are in the rest. Raises `ColumnsNeeded`."""
 
 
 class ColumnsNeeded(Exception):
-    """A document needs columns that the table has not yet."""
+    """A document needs columns that the table lacks."""
 
 
 class FilesNotShared(RuntimeError):
-    """The error when the driver cannot see what a worker wrote: the path is not one that both share."""
+    """The driver does not see the files that a worker wrote: driver and workers do not share the path."""
 
 
 @dataclass(frozen=True, slots=True)
 class StagedBatch:
-    """The files that tasks wrote of a batch: of `seen_count` rows those that `stats` describe are in them."""
+    """The files that tasks wrote of a batch. `seen_count` counts the rows that the tasks read; `stats` describes the
+    rows in the files."""
 
     seen_count: int
     stats: BatchStats
     files: tuple[WrittenFile, ...] = ()
     rest_count: int = 0
-    """Values that are in the rest of typed documents."""
+    """The number of values in the rest of typed documents."""
 
     def text(self) -> str:
-        """As JSON."""
+        """Return the batch as JSON."""
         return json.dumps(asdict(self))
 
     @classmethod
     def of(cls, text: str) -> StagedBatch:
-        """Parse the text of a batch (`text`)."""
+        """Return the batch from the text that `text` returned."""
         given = json.loads(text)
         stats = given["stats"]
         event = stats["invalidated"] and InvalidatingEvent(**stats["invalidated"])
@@ -68,12 +69,12 @@ class StagedBatch:
 
 
 def staged_prefix(query: str, number: int) -> str:
-    """The beginning of the names of all files of a batch."""
+    """Return the prefix of the names of all files of a batch."""
     return f"part-{query or 'none'}-{number}-"
 
 
 class StagingWriter:
-    """Writes the rows that are not events up to `token`, as they come; makes no file when there are none.
+    """Writes rows as they come, without the events up to `token`. Makes no file if there are no rows.
 
     With `slots` the rows of each batch are divided into row groups.
     """
@@ -91,7 +92,7 @@ class StagingWriter:
         self._file = OpenFile(location, name, _BOUNDED, **packing)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Adds the new rows of the batch. Raises what `convert` raises."""
+        """Add the new rows of the batch. Raise what `convert` raises."""
         self._seen_count += batch.num_rows
         rows = without_seen_events(pa.Table.from_batches([batch]).cast(self._schema), self._token)
         if not rows.num_rows:
@@ -109,12 +110,12 @@ class StagingWriter:
         self._stats = merged_stats((self._stats, batch_stats(rows)))
 
     def close(self) -> StagedBatch:
-        """Completes the file, which is durable when this returns."""
+        """Complete the file and make it durable."""
         file = self._file.close(slots=tuple(self._groups))
         return StagedBatch(self._seen_count, self._stats, (file,) if file else (), self._rest_count)
 
     def abandon(self) -> None:
-        """Removes what a failed task has written."""
+        """Remove the file of a failed task."""
         self._file.abandon()
 
 
@@ -122,10 +123,10 @@ def write_staged(
     batches: Iterable[pa.RecordBatch], location: TableLocation, prefix: str, schema: pa.Schema, token: str = "",
     slots: Slots | None = None, convert: Convert | None = None,
 ) -> StagedBatch:  # fmt: skip
-    """Writes the rows, without events up to `token`, to a file whose name begins with `prefix`, divided into `slots`,
-    or as `convert` gives them.
+    """Write the rows, without events up to `token`, to a file whose name begins with `prefix`.
 
-    Raises FilesNotShared if the driver, which made the folder, has another one, and what `convert` raises.
+    The rows are divided into `slots`, or converted by `convert`. Raise FilesNotShared if the folder that the driver
+    made is missing here, and what `convert` raises.
     """
     if not location.exists():
         raise FilesNotShared(not_shared_message(location))
@@ -142,7 +143,7 @@ def write_staged(
 def without_seen_files(
     staged: StagedBatch, location: TableLocation, prefix: str, schema: pa.Schema, token: str
 ) -> StagedBatch:
-    """The batch in files without events up to `token`, written anew, a row group at a time, if it has any such events.
+    """Return the batch without events up to `token`; if it has any, rewrite its files, a row group at a time.
 
     For files whose writer did not know the token.
     """
@@ -157,9 +158,10 @@ def without_seen_files(
 
 
 def merged_batches(batches: Sequence[StagedBatch], location: TableLocation, *, exact: bool = True) -> StagedBatch:
-    """Return the files of all tasks as one batch. Raises FilesNotShared.
+    """Return the files of all tasks as one batch. Raise FilesNotShared.
 
-    `exact`: where ranges overlap, read the tokens to find out whether events are distinct. Otherwise they count as not.
+    `exact`: where ranges of tokens overlap, read the tokens to find out whether events are distinct; otherwise assume
+    that they are not.
     """
     files = tuple(file for batch in batches for file in batch.files)
     for file in files:
@@ -167,7 +169,7 @@ def merged_batches(batches: Sequence[StagedBatch], location: TableLocation, *, e
             raise FilesNotShared(not_shared_message(location))
     stats = merged_stats(batch.stats for batch in batches)
     if exact and not stats.distinct:
-        # The ranges overlap, as slices of one range do: whether events are distinct, only their tokens show.
+        # The ranges overlap, as slices of one range do. Only the tokens show whether the events are distinct.
         result = batch_stats(read_staged(files, location, names=("token", "operationType")))
         stats = replace(stats, distinct=result.distinct)
     rest_count = sum(batch.rest_count for batch in batches)
@@ -175,7 +177,7 @@ def merged_batches(batches: Sequence[StagedBatch], location: TableLocation, *, e
 
 
 def not_shared_message(location: TableLocation) -> str:
-    """The message for a path that workers can write to, and the driver does not see."""
+    """Return the message for a path that workers can write to but the driver does not see."""
     return (
         f"driver and workers do not both see {location}: the path of this sink must be on storage that all machines "
         "share, or in an object store, or the sink must have the option writers = 'driver'"
@@ -183,7 +185,7 @@ def not_shared_message(location: TableLocation) -> str:
 
 
 def read_staged(files: Sequence[WrittenFile], location: TableLocation, names: Sequence[str] | None = None) -> pa.Table:
-    """The rows of the files, in the files' order; of the columns in `names` those that exist."""
+    """Return the rows of the files, in the files' order; of the columns in `names` only existing ones."""
     tables = []
     for file in files:
         with pq.ParquetFile(file.name, filesystem=location.files) as opened:
@@ -193,7 +195,7 @@ def read_staged(files: Sequence[WrittenFile], location: TableLocation, names: Se
 
 
 def remove_files(location: TableLocation, prefix: str, *, but: Sequence[WrittenFile] = ()) -> None:
-    """Removes the batch's files, including those of earlier attempts, except `but`, which are committed."""
+    """Remove the batch's files, including those of earlier attempts, except the committed files `but`."""
     committed = {file.name for file in but}
     for name in location.names():
         if name.startswith(prefix) and name.endswith(".parquet") and name not in committed:

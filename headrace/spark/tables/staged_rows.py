@@ -1,7 +1,8 @@
-"""A micro-batch whose rows a worker wrote into a log's folder as it read them: Spark gets one row of each file.
+"""A micro-batch whose rows a worker wrote into a log's folder while reading them: Spark gets one row for each file.
 
-So rows pass neither Spark's JVM nor a second worker. The row is one of the source's columns, with an operation type
-that no event has; the driver commits the files as those that tasks of the sink wrote (`staged_files.py`).
+So the rows pass neither through Spark's JVM nor through a second worker. The one row has the source's columns and an
+operation type that no event has. The driver commits the files like those that tasks of the sink wrote
+(`staged_files.py`).
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ _NEEDED: Final = frozenset({"token", "operationType", "other"})
 
 
 def batch_prefix(columns: Iterable[str]) -> str:
-    """The beginning of the names of files of this task's micro-batch; empty if rows are not to be staged.
+    """Return the prefix of the files of this task's micro-batch; empty if rows cannot be staged.
 
-    So it is outside a task of a query (where a small batch is planned), and without the columns that are needed.
+    Rows cannot be staged outside a task of a query (where a small batch is planned), or without the needed columns.
     """
     from pyspark import TaskContext
 
@@ -37,14 +38,15 @@ def batch_prefix(columns: Iterable[str]) -> str:
 def staged_row(
     batches: Iterable[pa.RecordBatch], folder: str, prefix: str, schema: pa.Schema, slots: str = ""
 ) -> pa.RecordBatch:
-    """Writes the rows to a file in the folder; a batch of the one row that tells of it. Raises FilesNotShared."""
+    """Write the rows to a file in the folder. Return a batch with the one row that names the file. Raise
+    FilesNotShared."""
     staged = write_staged(batches, location_of(folder), prefix, schema, slots=Slots.of(slots))
     row: dict[str, Any] = {"token": staged.stats.last, "operationType": STAGED, "other": staged.text()}
     return pa.RecordBatch.from_pylist([row], schema=schema)
 
 
 def staged_batches(table: pa.Table, prefix: str) -> list[StagedBatch] | None:
-    """The files that the rows of a micro-batch name; None if they are the batch's own rows."""
+    """Return the files that the rows of a micro-batch name; None if the rows were not staged."""
     if not table.num_rows or not set(table.column_names) >= _NEEDED:
         return None
     if set(table.column("operationType").to_pylist()) != {STAGED}:

@@ -1,6 +1,6 @@
-"""Where a table is: a local folder, or one in an object store by its URL (`s3://bucket/orders`).
+"""The location of a table: a local folder, or a folder of an object store, as a URL (`s3://bucket/orders`).
 
-A store's address and credentials are in the environment, on workers too, by the names that `deltalake` reads them
+The address and credentials of a store are in the environment, on workers too, under the names that `deltalake` reads
 (`AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID`, `GOOGLE_SERVICE_ACCOUNT`, `AZURE_STORAGE_ACCOUNT_NAME`, ...).
 """
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     import pyarrow.dataset as ds
 
 STORE_SCHEMES: Final = ("abfs", "abfss", "az", "azure", "gs", "s3", "s3a")
-"""The schemes of the object stores that Delta tables can be in."""
+"""The URL schemes of the object stores that can hold Delta tables."""
 
 
 _UNANSWERED: Final = "error sending request"
-"""The words by which a store's client says that a request got no answer: no connection, or none in time."""
+"""The words with which a store's client reports that a request got no answer: no connection, or none in time."""
 
 
 class StoreUnreachable(RuntimeError):
@@ -38,50 +38,50 @@ class StoreUnreachable(RuntimeError):
 
 
 def is_url(path: str | Path) -> bool:
-    """Whether it is a URL; a `Path` never is."""
+    """Whether `path` is a URL; a `Path` never is."""
     return isinstance(path, str) and "://" in path
 
 
 def resolved_path(path: str, folder: Path) -> str:
-    """The path or URL as a file in `folder` means it."""
+    """Return the path relative to `folder`; a URL is unchanged."""
     return path if is_url(path) else str(folder / path)
 
 
 @dataclass(frozen=True, slots=True)
 class TableLocation:
-    """A table's folder; `url` is an absolute path or an object store's URL."""
+    """A table's folder. `url` is an absolute path or the URL of an object store."""
 
     url: str
 
     @property
     def in_store(self) -> bool:
-        """Whether it is in an object store."""
+        """Whether the folder is in an object store."""
         return "://" in self.url
 
     @property
     def files(self) -> pa_fs.FileSystem:
-        """The folder as a file system, whose names are relative to it."""
+        """The folder as a file system; names are relative to the folder."""
         return _files(self)
 
     def table(self, version: int | None = None) -> DeltaTable | None:
-        """The Delta table, as it is or as it was; None if there is none."""
+        """Return the Delta table, at the newest or a given version; None if it does not exist."""
         try:
             return DeltaTable(self.url, version=version)
         except TableNotFoundError:
             return None
 
     def dataset(self, names: Sequence[str], schema: pa.Schema) -> ds.Dataset:
-        """Files of the folder as one dataset.
+        """Return files of the folder as one dataset.
 
         Filters must compare casts to `large_string`: merges write views of strings, which Arrow cannot compare.
         """
-        # Not before a table is read: it imports pandas, for half a second.
+        # Imported only when a table is read: it imports pandas, which takes half a second.
         import pyarrow.dataset as ds
 
         return ds.dataset(list(names), schema=schema, format="parquet", filesystem=self.files)
 
     def create(self, folder: str = "") -> None:
-        """Creates the folder, or one in it; an object store needs none."""
+        """Create the folder, or a folder in it; an object store needs none."""
         if not self.in_store:
             Path(self.url, folder).mkdir(parents=True, exist_ok=True)
 
@@ -90,32 +90,32 @@ class TableLocation:
         return self.in_store or Path(self.url).is_dir()
 
     def size(self, name: str) -> int | None:
-        """In bytes; None if there is no such file."""
+        """Return the size of a file in bytes; None if it does not exist."""
         size: int | None = self.files.get_file_info(name).size
         return size
 
     def sync_file(self, name: str) -> None:
-        """Makes a closed file survive a power loss, as an object store's always does."""
+        """Make a closed file survive a power loss; in an object store every file does."""
         if not self.in_store:
             with Path(self.url, name).open("rb+") as file:
                 os.fsync(file.fileno())
 
     def names(self) -> list[str]:
-        """Names of the files and folders directly in it."""
+        """Return the names of the files and folders directly in the folder."""
         return [info.base_name for info in self.files.get_file_info(pa_fs.FileSelector("", allow_not_found=True))]
 
     def folders(self) -> list[str]:
-        """Names of the folders directly in it."""
+        """Return the names of the folders directly in the folder."""
         infos = self.files.get_file_info(pa_fs.FileSelector("", allow_not_found=True))
         return [info.base_name for info in infos if info.type != pa_fs.FileType.File]
 
     def remove_file(self, name: str) -> None:
-        """Removes a file, if it exists."""
+        """Remove a file, if it exists."""
         if self.size(name) is not None:
             self.files.delete_file(name)
 
     def remove(self) -> bool:
-        """Removes all that is there; whether there was anything."""
+        """Remove the folder with all its files. Return whether there was anything."""
         if self.in_store:
             there = bool(self.names())
             self.files.delete_dir("")
@@ -130,7 +130,7 @@ class TableLocation:
 
 
 def location_of(path: str | Path) -> TableLocation:
-    """The location of a path or URL. Raises LocationError for a scheme that is no object store's."""
+    """Return the location of a path or URL. Raise LocationError for a URL whose scheme is not an object store's."""
     if not is_url(path):
         if str(path).partition(":/")[0] in STORE_SCHEMES:
             raise LocationError(f"{str(path)!r} is a URL that was converted to a Path: pass it as text")
@@ -142,9 +142,9 @@ def location_of(path: str | Path) -> TableLocation:
 
 
 def check_store(url: str, seconds: float) -> None:
-    """Raises StoreUnreachable if the object store of a URL does not answer in time.
+    """Raise StoreUnreachable if the object store of a URL does not answer in time.
 
-    What it answers, that it refuses the credentials or has no such bucket, is for whoever opens the table.
+    Any answer counts, also a refusal of the credentials or a missing bucket: opening the table reports these.
     """
     scheme, _, rest = url.partition("://")
     bucket = f"{scheme}://{rest.partition('/')[0]}"
@@ -160,7 +160,8 @@ def check_store(url: str, seconds: float) -> None:
 
 
 def local_folder(path: str | Path) -> Path:
-    """The path, for what needs a file system: files replaced by a rename, Spark's checkpoints. Raises LocationError."""
+    """Return the path if it is local, for code that needs a file system: renames, Spark's checkpoints. Raise
+    LocationError."""
     if is_url(path):
         raise LocationError(f"this needs a path that is mounted, not {str(path)!r}")
     return Path(location_of(path).url)

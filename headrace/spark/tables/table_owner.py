@@ -1,7 +1,8 @@
-"""The owner of a table: the job and the sink that fill it, and the source that its rows are from.
+"""The owner of a table: the job and the sink that fill it, and the source of its rows.
 
-It is stored with the table's position, in the same commits. What a sink would write into another one's table is
-refused, at the start and before each commit. A table of an earlier version has none: the first job that writes it is.
+The owner is stored with the table's position, in the same commits. At the start and before each commit, a sink refuses
+to write the table of another owner. A table of an earlier version has no owner: the first job that writes it becomes
+its owner.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from dataclasses import asdict, dataclass, field
 
 
 class NotOurTable(RuntimeError):
-    """The table is another job's or another sink's, or has rows of another source."""
+    """The table belongs to another job or another sink, or has rows of another source."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableOwner:
-    """`job` is the id that the job's checkpoint has, `histories` the id of each server's replica set, if known."""
+    """`job` is the id in the job's checkpoint; `histories` is the id of each server's replica set, if known."""
 
     job: str
     name: str
@@ -26,23 +27,23 @@ class TableOwner:
     namespace: str
     histories: Mapping[str, str] = field(default_factory=dict)
     collections: Mapping[str, str] = field(default_factory=dict)
-    """The UUID of each server's collection when the job was started, if known."""
+    """The UUID of each server's collection at the start of the job, if known."""
 
     def text(self) -> str:
-        """The owner as JSON, as it is stored."""
+        """Return the owner as JSON, as it is stored."""
         return json.dumps(asdict(self))
 
     @classmethod
     def of(cls, text: str) -> TableOwner | None:
-        """The owner that `text` made the text of; None for an empty text."""
+        """Return the owner from the text that `text` returned; None for an empty text."""
         return cls(**json.loads(text)) if text else None
 
 
 def check_owner(stored: str, owner: TableOwner | None, table: object) -> None:
-    """Raises NotOurTable if the table has another owner than the sink that is about to write it.
+    """Raise NotOurTable if the table has another owner than the sink that is about to write it.
 
-    A sink without an owner is one that a program made: it may write any table. Histories are not compared here: a
-    snapshot makes rows of an earlier one right.
+    A sink without an owner was made by a program and may write any table. Histories are not compared here: a new
+    snapshot corrects the rows of an earlier history.
     """
     before = TableOwner.of(stored)
     if before is None or owner is None:
@@ -65,7 +66,7 @@ def check_owner(stored: str, owner: TableOwner | None, table: object) -> None:
 
 
 def check_servers(*, has_several: bool, has_rows: bool, reads_several: bool, table: object) -> None:
-    """Raises NotOurTable if the table has the rows of one server and the source those of several, or the reverse."""
+    """Raise NotOurTable if the table has rows of one server and the source reads several, or the reverse."""
     if has_rows and has_several != reads_several:
         before, now = ("several", "one") if has_several else ("one", "several")
         raise NotOurTable(

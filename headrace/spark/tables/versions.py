@@ -1,13 +1,13 @@
 """The fold of a batch of rows into a history: which versions of documents end, and which begin.
 
-A version is a document from one token to the next change of it (slowly changing dimension, type 2). What must hold:
-at any token that the history covers, the versions with `token` <= it < `until` are the collection as it was then.
+A version is a document from one token to its next change (slowly changing dimension, type 2). Rule: at any token T that
+the history covers, the versions with `token` <= T < `until` are the collection at T.
 
-After a new snapshot (a lost checkpoint) what happened between is not known: a document that is another one now, or
-gone, ends with `endedBy` = `snapshot`; an unchanged one continues.
+After a new snapshot (a lost checkpoint) the events in between are unknown. A document that has changed or is gone ends
+with `endedBy` = `snapshot`; an unchanged document continues.
 
 Events may come between the chunks of a snapshot, by the rule in `fold.py`. From the snapshot's end on the history is
-exact; before it, a version may begin at its chunk and not at its event.
+exact. Before it, a version may begin at its chunk instead of at its event.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headrace.spark.tables.progress import Progress, Sieve
 
 @dataclass(frozen=True, slots=True)
 class DocumentVersion:
-    """A document from `token` until `until`; None if it is still valid. At `confirmed` it was last seen unchanged."""
+    """A document from `token` until `until` (None: still valid), last seen unchanged at the token `confirmed`."""
 
     key: str
     document: str
@@ -41,10 +41,10 @@ OpenVersions = Mapping[str, DocumentVersion]
 
 
 class VersionChanges:
-    """Applies rows in order; `changed` are then the versions to write.
+    """Applies rows in order; `changed` then has the versions to write.
 
-    `everything` gives the open versions that were confirmed before a token, when a snapshot ends, or, for an empty one,
-    all, when the collection goes.
+    `everything` returns the open versions: those confirmed before a token, when a snapshot ends, or, for an empty
+    token, all of them, when the collection is gone.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class VersionChanges:
         self._now: dict[str, DocumentVersion | None] = {}
         self._all_read = False
         self._texts = {key_identity(key): key for key in opened} if policy == "keep" or progress.leftovers else {}
-        """The keys of open versions by their identity, where those that were kept may have another text."""
+        """The keys of open versions by their identity, if kept versions may have another text of the same key."""
         self.changed: dict[tuple[str, str], DocumentVersion] = {}
 
     @property
@@ -67,11 +67,11 @@ class VersionChanges:
 
     @property
     def event_count(self) -> int:
-        """How many rows so far were new events."""
+        """The number of new events in the rows so far."""
         return self._sieve.event_count
 
     def take(self, row: Row) -> None:
-        """Applies a row, if it is new. Raises CollectionGone, MirrorDiverged."""
+        """Apply a row, if it is new. Raise CollectionGone, MirrorDiverged."""
         before = self.progress
         if not self._sieve.is_new(row):
             return
@@ -146,20 +146,20 @@ class VersionChanges:
         if version and document != version.document:
             self._end(version, row.token, row.operationType or "")
         elif version:
-            # Nothing changed that a document shows (a replacement by itself): the version continues.
+            # The document is unchanged (such as a replacement by itself), so the version continues.
             self._put(replace(version, confirmed=row.token))
             return
         if document is not None:
             name = same_document_key(document, key)
             after = self._current(name) if name != key else None
             if after and after.confirmed >= row.token:
-                return  # a chunk has shown the document under its new key already
+                return  # a chunk has already brought the document under its new key
             if after:
                 self._end(after, row.token, row.operationType or "")
             self._begin(name, document, row)
 
     def _is_early(self, row: Row, version: DocumentVersion | None) -> bool:
-        """Whether the update is of a document that the snapshot did not find, or has not read yet."""
+        """Whether the snapshot has not read the updated document yet, or did not find it."""
         progress = self.progress
         if row.token > progress.ended and not progress.in_snapshot:
             return False

@@ -1,4 +1,4 @@
-"""A Parquet file that this program writes into a table's folder, with the statistics of it that Delta's log has."""
+"""A Parquet file that this program writes into a table's folder, with the statistics that Delta's log needs."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _DOCUMENTS: Final = frozenset({"document", "fullDocument"})
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A durable file of the table's folder that no commit has yet; `stats` are Delta's statistics of it, as JSON.
+    """A durable file in the table's folder that is not committed yet. `stats` are its statistics for Delta, as JSON.
 
-    `values` are those of the columns that partition the table. Rows that are to be folded are in row groups of one slot
-    each, `slots` has which; such a file is never committed.
+    `values` are the values of the columns that partition the table. In a file of rows to be folded, which is never
+    committed, each row group has the rows of one slot; `slots` lists the slots.
     """
 
     name: str
@@ -34,14 +34,15 @@ class WrittenFile:
     values: Mapping[str, str | None] = field(default_factory=dict)
 
     def added(self, now_ms: int) -> AddAction:
-        """The action that adds the file."""
+        """Return the Delta action that adds the file."""
         return AddAction(self.name, self.size, self.values, now_ms, True, self.stats)
 
 
 class OpenFile:
-    """A new file, which is made with its first rows. `options` are those of Arrow's writer.
+    """A new file, created with its first rows. `options` are options of Arrow's writer.
 
-    Its statistics have the least and the greatest value of the columns `bounded`; of all that have an order by default.
+    Its statistics have the smallest and the greatest value of the columns `bounded`; by default, of all columns with an
+    order.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class OpenFile:
         self._unbounded = set(_DOCUMENTS)
 
     def write(self, rows: pa.Table) -> None:
-        """Adds a row group."""
+        """Add a row group."""
         if self._writer is None:
             self._location.create()
             self._writer = pq.ParquetWriter(self._name, rows.schema, filesystem=self._location.files, **self._options)
@@ -66,7 +67,7 @@ class OpenFile:
                 self._widen(each.name, pc.min_max(rows.column(each.name)).as_py())
 
     def close(self, **more: Any) -> WrittenFile | None:
-        """Return the file, which is durable then; None if there are no rows. `more` are other fields of it."""
+        """Make the file durable and return it; None if there are no rows. `more` sets other fields of the result."""
         if self._writer is None:
             return None
         self._writer.close()
@@ -76,7 +77,7 @@ class OpenFile:
         return WrittenFile(self._name, size, _statistics(self._count, self._bounds), **more)
 
     def abandon(self) -> None:
-        """Removes what is there of it."""
+        """Remove the unfinished file."""
         if self._writer is not None:
             self._writer.close()
             self._location.remove_file(self._name)
@@ -98,14 +99,14 @@ def _has_order(kind: pa.DataType) -> bool:
 
 
 def _statistics(row_count: int, bounds: Mapping[str, tuple[Any, Any]]) -> str:
-    """Delta's statistics of a file, as JSON, from the least and the greatest values of columns."""
+    """Return Delta's statistics of a file, as JSON, from the smallest and greatest values of columns."""
     least = {name: _statistic(pair[0], up=False) for name, pair in bounds.items()}
     most = {name: _statistic(pair[1], up=True) for name, pair in bounds.items()}
     return json.dumps({"numRecords": row_count, "minValues": least, "maxValues": most})
 
 
 def _statistic(value: Any, *, up: bool) -> str | int:
-    """A bound as Delta's statistics have it: of a time no more than the milliseconds, rounded outwards."""
+    """Return a bound for Delta's statistics. Times are rounded outwards to milliseconds."""
     if not isinstance(value, datetime):
         return value if isinstance(value, int) else str(value)
     moment = value.astimezone(UTC)

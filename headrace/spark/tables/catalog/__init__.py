@@ -1,1 +1,1 @@
-"""Tables of Spark's own catalogs, Delta's or Iceberg's, which Spark reads and writes: mirrors, logs, histories."""
+"""Tables of Spark's catalogs, in Delta or Iceberg, which Spark reads and writes: mirrors, logs, histories."""

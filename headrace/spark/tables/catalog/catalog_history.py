@@ -1,4 +1,4 @@
-"""A history as a table of Spark's own catalogs: versions are computed here, and merged by Spark."""
+"""A history as a table of Spark's catalogs: this program computes the versions, and Spark merges them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log of events as a table of Spark's own catalogs: each batch is one append of Spark's, from the driver."""
+"""A log of events as a table of Spark's catalogs: Spark appends each batch from the driver."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class CatalogLog:
 
     def append(self, rows: pa.Table, progress: Progress) -> None:
         if rows.num_rows:
-            # Before the rows: this commit must not say that they are there.
+            # Add missing columns before the rows: the commit that adds them must not say that the rows are stored.
             rows = self._fitted(rows)
         text = self._table.next_text(json.loads(progress.text()))
         if rows.num_rows:
@@ -54,7 +54,8 @@ class CatalogLog:
         return self._table.select(self._table.columns)
 
     def _fitted(self, rows: pa.Table) -> pa.Table:
-        """The rows with fields as null as the table's, which gets the column that it lacks."""
+        """Return the rows with fields as nullable as the table's. Add the column `SERVER` to the table if it is
+        missing."""
         import pyarrow as pa
 
         if SERVER in rows.column_names and SERVER not in self._table.columns:

@@ -1,4 +1,4 @@
-"""A mirror as a table of Spark's own catalogs: rows are folded here, as for every mirror, and merged by Spark."""
+"""A mirror as a table of Spark's catalogs: this program folds the rows, as for every mirror, and Spark merges them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class CatalogMirror:
         elif changes.upserts or changes.deletes or stale_condition(changes):
             self._merge(changes, text)
         if not (changes.upserts or changes.deletes):
-            # There may have been nothing to do, and so no commit; if there was one, this says the same again.
+            # The merge may have had nothing to do and made no commit. If it made one, this stores the same state again.
             self._table.store(text)
 
     def read(self) -> pa.Table:

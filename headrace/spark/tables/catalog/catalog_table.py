@@ -1,18 +1,18 @@
-"""A Delta or Iceberg table of Spark's own catalogs, by the jars that the user's session has, and a sink's state in it.
+"""A Delta or Iceberg table of Spark's catalogs and the sink's state in it, through the jars of the user's session.
 
-What to write is computed here, as for every table of ours; Spark writes it: one append, one overwrite or one MERGE is
-one commit of the table. The state must be in that same commit, and both formats let a session say what a commit's own
-metadata is to have: Delta as `userMetadata`, Iceberg as a property of the snapshot. Other formats are refused. So:
+This program computes what to write, and Spark writes it: an append, an overwrite or a MERGE is one commit of the table.
+The state must be in the same commit. Both formats let a session set metadata of a commit: Delta as `userMetadata`,
+Iceberg as a property of the snapshot. Other formats are refused. So:
 
-- a crash before the commit leaves rows and state as they were; behind it both are new; there is no moment in between;
-- a batch that changes no row makes no commit: then the state is set as a property of the table, by itself;
-- each state has a number, and the one with the highest counts, wherever it is.
+- a crash before the commit leaves rows and state unchanged, and after the commit both are new;
+- a batch that changes no row makes no commit: then the state is stored as a property of the table;
+- each state has a number, and the state with the highest number counts, wherever it is stored.
 
-Why not a row of the table: whoever reads the table would see it. Why not a table of positions, committed behind: an
-update folded a second time needs the document of before, which a delete of the same batch may have taken away, and an
-append would be made a second time.
+Why not a row of the table: every reader of the table would see it. Why not a second table of positions, committed after
+the rows: after a crash in between, an append would be made twice. And folding an update again needs the document before
+it, which a delete of the same batch may have removed.
 
-What it does not survive: that every commit of ours is expired from the table's history while the rows stay.
+Limit: if all commits of this program expire from the table's history while the rows stay, the state is lost.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CHANGES: Final = "headrace_changes"
-"""The temporary view of the rows that a MERGE of `CatalogTable.merge` takes."""
+"""The temporary view of the rows that a MERGE of `CatalogTable.merge` reads."""
 _KEYS: Final = "headrace_keys"
 
 
 @dataclass(frozen=True, slots=True)
 class _TableFormat:
-    """How a format stores a text with a commit: the session's setting for it, and a query for them, newest first."""
+    """How a format stores a text with a commit: a setting of the session, and a query of these texts, newest first."""
 
     setting: str
     history: str
@@ -55,14 +55,15 @@ _FORMATS: Final = {
 
 
 class TableMissing(NotAMirror):
-    """There is no such table, and the sink is not to make it."""
+    """The table does not exist, and the sink may not create it."""
 
 
 class CatalogTable:
-    """Its rows, its state as a text, and the commits of both. One writer at a time, who asks for the state first.
+    """The table's rows, its state as a text, and the commits of both. It has one writer, which must read the state
+    first.
 
-    The table is made by the user, whose affair its location and properties are; or, `using` a format, when its rows are
-    first read or written. `columns` are those that it must have, as DDL.
+    The user creates the table, and decides its location and properties. If `using` names a format, the sink creates it
+    when rows are first read or written. `columns` are the required columns, as DDL.
     """
 
     def __init__(self, name: str, columns: str, get_session: Callable[[], SparkSession], using: str = "") -> None:
@@ -75,9 +76,9 @@ class CatalogTable:
         self._format = _FORMATS["delta"]
 
     def state_text(self) -> str:
-        """The state last committed; empty if there is none, or no table that the sink is to make.
+        """Return the last committed state; empty if there is none, or if the sink has yet to create the table.
 
-        Raises NotAMirror for rows without one, TableMissing.
+        Raise NotAMirror for rows without a state, or TableMissing.
         """
         if self._using and not self._checked and not self.exists():
             self._number = 0
@@ -89,18 +90,18 @@ class CatalogTable:
         return text
 
     def next_text(self, state: Mapping[str, Any]) -> str:
-        """The text of the next commit: the state, and its number."""
+        """Return the text of the next commit: the state and its number."""
         self._number += 1
         return json.dumps({"number": self._number, **state})
 
     def append(self, rows: pa.Table, text: str) -> None:
-        """Adds the rows, in one commit that has the text."""
+        """Append the rows, in one commit with the text."""
         frame = self.session().createDataFrame(rows)
         with self._commit_metadata(text):
             frame.writeTo(self.name).append()
 
     def overwrite(self, rows: pa.Table, text: str) -> None:
-        """Puts the rows in place of all others, in one commit that has the text."""
+        """Replace all rows, in one commit with the text."""
         from pyspark.sql.functions import lit
 
         frame = self.session().createDataFrame(rows)
@@ -108,23 +109,23 @@ class CatalogTable:
             frame.writeTo(self.name).overwrite(lit(True))
 
     def merge(self, statement: str, rows: pa.Table, text: str) -> None:
-        """Runs the MERGE with the rows, the view `CHANGES`, in one commit that has the text, or none."""
+        """Run the MERGE with the rows as the view `CHANGES`, in one commit with the text, or none if no row changes."""
         session = self.session()
         session.createDataFrame(rows).createOrReplaceTempView(CHANGES)
         with self._commit_metadata(text):
             session.sql(statement)
 
     def store(self, text: str) -> None:
-        """Sets the text as a property of the table, in a commit of its own."""
-        # As hexadecimal digits: Spark shows no property with the word `token` in it.
+        """Store the text as a property of the table, in a separate commit."""
+        # Spark redacts a property whose value has the word `token`, so the text is stored in hexadecimal.
         text = text.encode().hex()
         self.session().sql(f"ALTER TABLE {self.name} SET TBLPROPERTIES ('{STATE_KEY}' = '{text}')")
 
     def join_files(self, target_bytes: int, least: int | None = None) -> int:
-        """Joins small files, and returns how many there were; Iceberg's only if there are `least`, five by default."""
+        """Join small files and return how many there were; with Iceberg only if there are `least` (default: five)."""
         session = self.session()
         if self._format is _FORMATS["delta"]:
-            # A file of nearly that size is left as it is; else each time would write it anew.
+            # A file of nearly the target size stays; otherwise each run would rewrite it.
             for name, size in (("min", target_bytes * 3 // 4), ("max", target_bytes)):
                 session.conf.set(f"spark.databricks.delta.optimize.{name}FileSize", str(size))
             (row,) = session.sql(f"OPTIMIZE {self.name}").collect()
@@ -137,9 +138,10 @@ class CatalogTable:
         return int(row.rewritten_data_files_count)
 
     def select(self, columns: Iterable[str], condition: str = "", keys: Iterable[str] | None = None) -> pa.Table:
-        """The columns of the rows for which the SQL condition is true and, if there are `keys`, that have their `_id`s.
+        """Return the columns of the rows for which the SQL condition is true and whose `_id` is among the `keys`, if
+        given.
 
-        Of several servers there may be rows of other servers besides.
+        In a table of several servers, rows of other servers with the same `_id` are included.
         """
         import pyarrow as pa
 
@@ -151,18 +153,18 @@ class CatalogTable:
         return session.sql(selected + (f" WHERE {' AND '.join(conditions)}" if conditions else "")).toArrow()
 
     def add_columns(self, columns: str) -> None:
-        """Adds the columns, given as DDL, in a commit of its own."""
+        """Add the columns, given as DDL, in a separate commit."""
         self.session().sql(f"ALTER TABLE {self.name} ADD COLUMNS ({columns})")
 
     @property
     def columns(self) -> dict[str, bool]:
-        """The names of its columns, and whether each may be null."""
+        """The names of the table's columns, and whether each may be null."""
         return {field.name: field.nullable for field in self.session().table(self.name).schema}
 
     def need_column(self, name: str, why: str, columns: str) -> None:
-        """Adds the column to a table that the sink is to make, in a commit of its own.
+        """Add the column, in a separate commit, if the sink creates the table.
 
-        Raises NotAMirror if the user's table has none; says `why` it must, and to make it with `columns`.
+        Raise NotAMirror if the user's table lacks it; the message has `why` and the `columns` to create the table with.
         """
         if name in self.columns:
             return
@@ -171,18 +173,18 @@ class CatalogTable:
         self.add_columns(f"{name} STRING")
 
     def exists(self) -> bool:
-        """Whether there is such a table."""
+        """Whether the table exists."""
         return self._private().catalog.tableExists(self.name)
 
     def create(self, session: SparkSession) -> None:
-        """Makes the table, without rows, and its schema, if they are not there."""
+        """Create the table, without rows, and its schema, if they do not exist."""
         schema = self.name.rpartition(".")[0]
         if not session.catalog.databaseExists(schema):
             session.sql(f"CREATE NAMESPACE IF NOT EXISTS {schema}")
         session.sql(f"CREATE TABLE IF NOT EXISTS {self.name} ({self._columns}) USING {self._using}")
 
     def _states(self) -> Iterator[tuple[int, str]]:
-        """The states that there are, each with its number."""
+        """Yield the stored states, each with its number."""
         session = self.session()
         texts = self._in_commits(session)
         properties = session.sql(f"SHOW TBLPROPERTIES {self.name}").collect()
@@ -193,13 +195,13 @@ class CatalogTable:
                 yield int(state.pop("number")), json.dumps(state)
 
     def _refresh(self) -> None:
-        """Forgets what Iceberg's catalog has cached in this session: others, upkeep among them, commit in theirs."""
+        """Clear Iceberg's cache of this table in the session: other sessions, such as upkeep's, commit to the table."""
         session = self.session()
         if self._format is _FORMATS["iceberg"]:
             session.sql(f"REFRESH TABLE {self.name}")
 
     def _in_commits(self, session: SparkSession) -> list[str]:
-        # One of the last commits is ours, unless others (an OPTIMIZE, say) have committed many since.
+        # One of the last commits is of this program, unless others (such as OPTIMIZE) have made many since.
         for limit in (" LIMIT 5", ""):
             text = session.sql(self._format.history.format(name=self.name) + limit).collect()
             texts = [row.userMetadata for row in text if _state_in(row.userMetadata or "")]
@@ -209,7 +211,7 @@ class CatalogTable:
 
     @contextmanager
     def _commit_metadata(self, text: str) -> Iterator[None]:
-        """Commits made inside carry the text."""
+        """Store the text with each commit made in this context."""
         conf = self.session().conf
         conf.set(self._format.setting, text)
         try:
@@ -218,9 +220,9 @@ class CatalogTable:
             conf.unset(self._format.setting)
 
     def session(self) -> SparkSession:
-        """A session of this table's own, so that what it sets is in no other's commits. Raises NotAMirror.
+        """Return this table's own session, so that its settings affect no other table's commits. Raise NotAMirror.
 
-        Makes the table if it is not there and the sink is to.
+        Create the table if it is missing and the sink may create it.
         """
         session = self._private()
         if not self._checked:
@@ -236,7 +238,7 @@ class CatalogTable:
         return self._session
 
     def _check(self, session: SparkSession) -> None:
-        """Raises NotAMirror if there is no such table, or it cannot keep a position, or lacks columns."""
+        """Raise NotAMirror if the table is missing, lacks columns, or has a format that cannot store a position."""
         if not session.catalog.tableExists(self.name):
             statement = f"CREATE TABLE {self.name} ({self._columns}) USING delta (or iceberg)"
             raise TableMissing(f"there is no table {self.name}; make it, or set `using`: {statement}")
@@ -256,12 +258,12 @@ class CatalogTable:
 
 
 def quoted(names: Iterable[str]) -> str:
-    """The columns' names as a list of SQL."""
+    """Return the column names as a list in SQL."""
     return ", ".join(f"`{name}`" for name in names)
 
 
 def _state_in(text: str) -> dict[str, Any] | None:
-    """Return what one of our commits says; None for what somebody else wrote there."""
+    """Return the state in a commit of this program; None for a text written by another program."""
     try:
         text = json.loads(text)
     except ValueError:

@@ -1,31 +1,33 @@
-"""A mirror as a collection of another MongoDB or Headrace, with its position in the same database, whatever crashes.
+"""A mirror as a collection of another MongoDB or Headrace. Its position is in the same database and survives any crash.
 
     <collection>           the documents
     headrace.positions     {_id: <collection>, state: …, there: true, pending: {parts, clear, stale_before, next}}
-    headrace.redo          {_id: "<collection>/<part>", of: <collection>, bson: …}  what a commit is about to do
-    headrace.tokens        {_id: "<collection>/<key>", of: <collection>, token: …}  while a snapshot is caught up with
+    headrace.redo          {_id: "<collection>/<part>", of: <collection>, bson: …}  the writes of the next commit
+    headrace.tokens        {_id: "<collection>/<key>", of: <collection>, token: …}  until events pass the snapshot
 
-No transaction is needed (a standalone server has none), because a commit is in this order:
+A commit needs no transaction (a standalone server has none), because it goes in this order:
 
-1. what is to be written, as whole documents or fields set to values, goes to `headrace.redo`;
-2. `pending` in the position says that it is complete: this is the moment of the commit;
-3. the writes are done; doing them twice gives the same;
-4. the position is the new one, and no longer pending.
+1. The writes, as whole documents or as fields set to values, go to `headrace.redo`.
+2. `pending` in the position says that the writes are complete: this is the moment of the commit.
+3. The writes are done. Doing them twice gives the same result.
+4. The new position replaces the one with `pending`.
 
-A crash before 2 changes nothing; behind it, whoever opens the table next does 3 and 4. When no document is computed
-from the target's own (a snapshot, inserts, deletes), 1 and 2 are left out: the batch given again does the same.
+A crash before 2 changes nothing. After a crash between 2 and 4, the next process that opens the table does 3 and 4.
+If no document is computed from a document of the target (a snapshot, inserts, deletes), 1 and 2 are left out: applying
+the batch again does the same.
 
-What the target refuses (a validator, a unique index, the size) is known in 3 only. `on_outcome` is called between 3 and
-4; without it the position stays where it is. A document that was refused is as before, and takes no update until
-a later one is taken.
+The target refuses a document (because of a validator, a unique index, or its size) only in 3. `on_outcome` is called
+between 3 and 4; without it, the position does not advance. A refused document stays as it was, and takes no update
+until the target accepts a later document.
 
-Documents that others write into the collection remain, unless the source has their keys. A collection that is gone,
-although it was `there` after the last commit, is a TableGone: what comes next would make one with a part of the
-documents.
+Documents that other clients write into the collection remain, unless the source has their keys. If the collection was
+`there` after the last commit and is now missing, TableGone is raised: later events would create it with only a part of
+the documents.
 
-The server takes 1 and 1.0 for one `_id`, so a token's key is the key's identity (`rows/key_identity.py`), and deletes
-come before other writes: a document that comes back with a key of another type is deleted and inserted. A document with
-a name that begins with `$` cannot replace another one as it is (error 52), and is sent as the literal of a pipeline.
+The server treats 1 and 1.0 as one `_id`. So a token is stored under the key's identity (`rows/key_identity.py`), and
+deletes come before other writes: a document that returns with a key of another type is deleted and inserted. A document
+with a field name that begins with `$` cannot be the document of a replacement (error 52). It is sent as the literal of
+a pipeline.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pymongo import MongoClient
 
-# From so many characters on an update that changes a few fields is sent as those fields.
+# If the document's text has at least this many characters, an update of a few fields sends only these fields.
 _FIELDS_FROM: Final = 1024
 
 _UNAUTHORIZED: Final = 13
@@ -66,8 +68,9 @@ _READING: Final = ContextVar("reading", default=False)
 
 @contextmanager
 def only_reading() -> Iterator[None]:
-    """Inside, a commit that is not complete is left to its job, which may be at it: its writes must not come later
-    than the job's next ones.
+    """A context in which a pending commit is left to its job.
+
+    The job may be doing it now: writes from here must not come after the job's next writes.
     """
     before = _READING.set(True)
     try:
@@ -77,7 +80,7 @@ def only_reading() -> Iterator[None]:
 
 
 class CommitRefused(RowRefused):
-    """The target has refused documents of a commit; `state` is what it will be when this is settled."""
+    """The target refused documents of a commit. `state` is the state after this is settled."""
 
     def __init__(self, message: str, token: str, state: MirrorState) -> None:
         super().__init__(message, token)
@@ -85,7 +88,7 @@ class CommitRefused(RowRefused):
 
 
 class MayNotWrite(RuntimeError):
-    """The user of the target has not the rights that a copy needs."""
+    """The target's user lacks a privilege that a copy needs."""
 
 
 class MongoMirror:
@@ -103,7 +106,7 @@ class MongoMirror:
         """The identities of the keys whose last document was refused."""
         self.on_outcome: Callable[[CommitOutcome], object] | None = None
         self._has_begun = self._is_there = False
-        """Whether a position was seen, and the collection with it."""
+        """Whether a position was seen, and whether the collection existed with it."""
 
     def __str__(self) -> str:
         return f"{self._database.name}.{self.collection}"
@@ -119,7 +122,7 @@ class MongoMirror:
         return state_of(position["state"])
 
     def _check_there(self, position: Document) -> None:
-        """Raises TableGone if the collection was removed, or its database, with the position."""
+        """Raise TableGone if the collection was removed, or its database with the position."""
         if (position.get("there") and self._exists() is False) or (self._has_begun and not position):
             known = f"{self._positions.name} says" if position else "this job knows"
             raise TableGone(
@@ -129,19 +132,19 @@ class MongoMirror:
         self._has_begun, self._is_there = bool(position), bool(position.get("there"))
 
     def _exists(self) -> bool | None:
-        """Whether there is such a collection; None without the right to know."""
+        """Whether the collection exists; None without the privilege to list collections."""
         try:
             return self.collection in self._database.list_collection_names(filter={"name": self.collection})
         except OperationFailure:
             return None
 
     def leave(self) -> None:
-        """Notes that the collection is about to be dropped or renamed, as its source was."""
+        """Record that the collection is about to be dropped or renamed, as its source was."""
         self._positions.update_one({"_id": self.collection}, {"$set": {"there": False}})
         self._is_there = False
 
     def check_rights(self) -> None:
-        """Raises MayNotWrite if the target's user may not change documents or position; changes nothing."""
+        """Raise MayNotWrite if the target's user may not change documents or the position. Change nothing."""
         nobody = {"_id": ObjectId()}
         for each in (self._documents, self._positions, self._redo, self._tokens):
             try:
@@ -156,14 +159,14 @@ class MongoMirror:
                 ) from error
 
     def is_complete(self) -> bool:
-        """Whether the documents are those of the state: no commit is being done, or was cut short."""
+        """Whether the documents match the state: no commit is running or was interrupted."""
         return "pending" not in (self._positions.find_one({"_id": self.collection}) or {})
 
     def rows(self, keys: Iterable[str]) -> dict[str, MirrorRow]:
         by_key = {key: loads(key) for key in keys}
         self._seen = {}
         for some in _chunks(list(by_key.items()), limits.SINK_WRITE_COUNT_MAX):
-            # Earlier versions stored tokens by the key's text.
+            # Earlier versions stored tokens under the key's text.
             names = dict.fromkeys(name for key, _ in some for name in (self._id(key_identity(key)), self._id(key)))
             tokens = {
                 entry["_id"].partition("/")[2]: entry["token"]
@@ -202,21 +205,21 @@ class MongoMirror:
         return pa.table([pa.array(column, pa.string()) for column in columns], schema=schema())
 
     def set_state(self, state: MirrorState) -> None:
-        """Stores a state without rows, after what cannot be in a commit: a drop, a rename."""
+        """Store a state without rows, after an operation that cannot be part of a commit: a drop, a rename."""
         self._finish(state_text(state))
 
     def forget(self) -> None:
-        """Removes the position and all that belongs to it; the documents stay."""
+        """Remove the position and all entries that belong to it; the documents stay."""
         self._has_begun = False
         self._positions.delete_one({"_id": self.collection})
         self._redo.delete_many({"of": self.collection})
         self._tokens.delete_many({"of": self.collection})
 
     def _apply_pending(self, pending: Document) -> None:
-        """Steps 3 and 4. Raises CommitRefused."""
+        """Do steps 3 and 4. Raise CommitRefused."""
         parts = [self._redo.find_one({"_id": self._id(str(number))}) for number in range(pending["parts"])]
         assert None not in parts, "a pending commit has all its writes"
-        # Earlier versions stored lists of writes, the first ones as they are.
+        # Earlier versions stored lists of writes; the first ones not as BSON bytes.
         writes = [write for part in parts if part and "bson" not in part for write in part["writes"]]
         read = memoryview(b"".join(part["bson"] for part in parts if part and "bson" in part))
         while read:
@@ -226,7 +229,7 @@ class MongoMirror:
         self._do(writes, pending)
 
     def _do(self, writes: list[Document], pending: Document) -> None:
-        """Writes, says what came of it, and stores the position. Raises CommitRefused if nobody is to be told."""
+        """Do the writes, report the outcome, and store the position. Raise CommitRefused if `on_outcome` is not set."""
         state = state_of(pending["next"])
         reasons = self._write(writes, pending)
         refused = [
@@ -250,7 +253,7 @@ class MongoMirror:
     def _finish(self, text: str) -> None:
         state = state_of(text)
         if state.snapshot_token and state.token > state.snapshot_token:
-            # Every event is newer than what the snapshot read, from now on. What was replayed may be newer still.
+            # From now on every event is newer than the rows of the snapshot. Replayed documents may be newer still.
             self._tokens.delete_many({"of": self.collection, "token": {"$lte": state.token}})
         self._has_begun, self._is_there = True, self._is_there or bool(self._exists())
         position = {"state": text, "there": self._is_there}
@@ -274,7 +277,7 @@ class MongoMirror:
             yield write
 
     def _write(self, writes: list[Document], pending: Document) -> dict[int, str]:
-        """Step 3; the numbers of the writes that were refused, and why."""
+        """Do step 3. Return the reasons of refused writes, by the number of the write."""
         if pending["clear"]:
             self._documents.delete_many({})
             self._tokens.delete_many({"of": self.collection})
@@ -288,7 +291,7 @@ class MongoMirror:
         ):
             refused = write_all(self._documents, [_operation(write) for _, write in some])
             reasons |= {some[number][0]: reason for number, reason in refused.items()}
-            # Behind the documents: a token without its document would hide events from it.
+            # Tokens are written after the documents: a token without its document would hide events from it.
             tokens = [
                 ReplaceOne({"_id": write["guard"]}, {"of": self.collection, "token": write["token"]}, upsert=True)
                 for number, write in some
@@ -301,7 +304,7 @@ class MongoMirror:
         return reasons
 
     def _remove_stale(self, before: str) -> None:
-        """Removes the documents that no row of the snapshot which began at `before` has confirmed."""
+        """Remove the documents that no row of the snapshot that began at `before` has confirmed."""
         keys = (entry["_id"] for entry in self._documents.find({}, {"_id": 1}))
         while some := list(islice(keys, limits.SINK_WRITE_COUNT_MAX)):
             stale = {self._id(key_identity(dumps(key))): key for key in some}
@@ -314,7 +317,7 @@ class MongoMirror:
                 self._documents.delete_many({"_id": {"$in": list(stale.values())}})
 
     def _id(self, name: str) -> str:
-        """The key of what belongs to this collection; its name has no slash that matters: it is escaped."""
+        """Return the key of an entry of this collection; a slash in the collection's name is escaped."""
         return f"{self.collection.replace('/', '%2F')}/{name}"
 
 
@@ -323,7 +326,7 @@ def _is_delete(write: Document) -> bool:
 
 
 def _token_of(write: Document, state: MirrorState) -> str:
-    """The token of the row that made the document; an earlier version did not store it."""
+    """Return the token of the row that made the document; an earlier version did not store it."""
     return write.get("token") or state.token
 
 
@@ -337,12 +340,15 @@ def _operation(write: Document) -> Any:
 
 
 def _fields(before: Document, after: Document) -> Document | None:
-    """The update that makes `after` of `before` by whole fields; None if it would not give their order, or not pay."""
+    """Return the update that turns `before` into `after` by whole fields.
+
+    Return None if the update would not give the order of `after`'s fields, or would save too little.
+    """
     common = [name for name in before if name in after]
     new = [name for name in after if name not in before]
     changed = {name: after[name] for name in after if name not in before or dumps(before[name]) != dumps(after[name])}
     removed = [name for name in before if name not in after]
-    # A `$set` adds fields in the order of their names.
+    # `$set` adds fields in the order of their names.
     if list(after) != common + new or new != sorted(new) or len(changed) * 2 > len(after):
         return None
     if len(new) > 1 and any(name[:1].isdigit() for name in new):
@@ -354,7 +360,7 @@ def _fields(before: Document, after: Document) -> Document | None:
 
 
 def _slices(writes: Iterable[bytes]) -> Iterator[bytes]:
-    """The bytes of all writes in parts that fit into a document: many writes, or a part of one."""
+    """Yield the bytes of all writes in parts that fit into a document. A part has many writes, or a piece of one."""
     waiting = bytearray()
     for write in writes:
         waiting += write

@@ -1,7 +1,7 @@
-"""Bulk writes of which a server refuses some for what their documents are; it does the others.
+"""Bulk writes in which a server refuses some documents for their content and does the other writes.
 
-What the server refuses for another reason (rights, a full disk, another primary) is an error, since it says nothing of
-a document. The codes of the first kind are in a table; a code that is not there counts as the second.
+A refusal for another reason (privileges, a full disk, another primary) is an error, because it does not depend on the
+document. `REFUSALS` has the codes of the first kind; any other code is an error.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ REFUSALS: Final[dict[int, str]] = {
     17419: "the document is too large after the update",
     17420: "the document is too large after the update",
 }
-"""The codes that refuse a document, with their names, where they have one."""
+"""The codes that refuse a document, each with its name or its meaning."""
 _DUPLICATE_KEY: Final = 11000
 
 
 def write_all(collection: Collection[dict[str, Any]], operations: Sequence[Any]) -> dict[int, str]:
-    """Does the operations, in any order; why the server refuses which of them, by their numbers.
+    """Do the operations, in any order. Return the reasons of refused operations, by their numbers.
 
-    Raises pymongo's BulkWriteError for what is not about a document, and its other errors.
+    Raise pymongo's BulkWriteError for a refusal that is not about a document, and pymongo's other errors.
     """
     refused = _write(collection, operations)
     while any(code == _DUPLICATE_KEY for code, _ in refused.values()):
-        # It may have come before the one that gives up the unique value.
+        # The write may have run before the write that releases the unique value.
         numbers = list(refused)
         again = _write(collection, [operations[number] for number in numbers])
         refused = {numbers[number]: why for number, why in again.items()}
@@ -55,7 +55,7 @@ def write_all(collection: Collection[dict[str, Any]], operations: Sequence[Any])
 
 
 def _write(collection: Collection[dict[str, Any]], operations: Sequence[Any]) -> dict[int, tuple[int, str]]:
-    """The numbers of what was refused, with the code and the text."""
+    """Return the numbers of refused operations, with code and text."""
     try:
         collection.bulk_write(operations, ordered=False)
     except BulkWriteError as error:
@@ -64,7 +64,7 @@ def _write(collection: Collection[dict[str, Any]], operations: Sequence[Any]) ->
             raise
         return {each["index"]: (each["code"], f"{each['errmsg']} ({each['code']})") for each in errors}
     except InvalidDocument as error:
-        # The driver does not send it, and says not which.
+        # The driver does not send the document, and does not say which one it is.
         if len(operations) == 1:
             return {0: (10334, str(error))}
         each_alone = enumerate(_write(collection, [operation]) for operation in operations)

@@ -1,16 +1,16 @@
-"""A mirror as a table of a relational database, through SQLAlchemy: any that has a dialect and a Python driver.
+"""A mirror as a table of a relational database, through SQLAlchemy: any database with a dialect and a Python driver.
 
     <table>              _key       SHA-256 of the key's text, in hexadecimal digits: the primary key
                          _id        the key, canonical Extended JSON
                          document   the document, canonical Extended JSON
-                         token      at which the row is true
-    headrace_positions   target, state: how far the table is, in the same database
+                         token      the token at which the row is true
+    headrace_positions   target, state: the mirror's state, in the same database
 
-Why `_key`: a document's `_id` may be longer than what a database can index. PostgreSQL also gets a hash index on `_id`,
-which has no such limit.
+Why `_key`: an `_id` may be longer than a database can index. PostgreSQL also gets a hash index on `_id`, which has no
+such limit.
 
-What must hold: rows and state change in one transaction, which first holds the state against the one that the changes
-were computed from. So a crash leaves both or neither, and of two writers one fails.
+Rule: rows and state change in one transaction. It first compares the stored state with the state from which the changes
+were computed. So a crash leaves both or neither, and of two writers one fails.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 
 _POSITIONS: Final = "headrace_positions"
 _CONNECT_TIMEOUT: Final = frozenset({"mysqldb", "psycopg", "psycopg2", "pymysql"})
-"""The drivers that have a `connect_timeout`, in whole seconds."""
+"""The drivers that take a `connect_timeout`, in whole seconds."""
 _COLUMNS: Final = ("_key", "_id", "document", "token")
 
 
 class DatabaseError(RuntimeError):
-    """The database does not answer, or refuses; the message has no credentials."""
+    """The database does not answer, or refuses. The message has no credentials."""
 
 
 class OtherWriter(RuntimeError):
-    """The table's position is no longer what this writer has left: somebody else writes the table."""
+    """The table's position is not the one that this writer stored: another process writes the table."""
 
 
 class SqlMirror:
@@ -52,7 +52,7 @@ class SqlMirror:
         schema, _, name = table.rpartition(".")
         self._name = table
         self._read_text: str | None = None
-        """The state as it was last read or committed."""
+        """The state that was last read or committed."""
         try:
             self._engine = sql.create_engine(url, pool_size=1, connect_args=_connect_args(sql.make_url(url)))
         except (ImportError, sql.exc.ArgumentError) as error:
@@ -147,7 +147,7 @@ class SqlMirror:
         return pa.table(dict(zip(_COLUMNS[1:], arrays, strict=True)))
 
     def forget(self) -> None:
-        """Removes the position; the rows stay."""
+        """Remove the position; the rows stay."""
         with self._transaction() as connection:
             if self._has(connection, self._positions):
                 connection.execute(self._positions.delete().where(self._positions.c.target == self._target))
@@ -167,7 +167,7 @@ class SqlMirror:
         return None if row is None else str(row[1])
 
     def _advance(self, connection: Any, state: MirrorState) -> None:
-        """Stores the state in place of the one that these changes come behind. Raises OtherWriter."""
+        """Replace the stored state if it is the one that this writer read last. Raise OtherWriter."""
         text = state_text(state)
         before = self._state_text(connection, locked=True)
         if before != self._read_text:
@@ -179,7 +179,7 @@ class SqlMirror:
             connection.execute(self._positions.update().where(mine).values(state=text))
 
     def _upsert(self, connection: Any, rows: list[dict[str, str]]) -> None:
-        """Inserts rows or replaces those with their keys: by the dialect's statement, or in two."""
+        """Insert rows or replace rows with the same keys: by the dialect's statement, or by delete and insert."""
         dialect = self._engine.dialect.name
         if dialect in _ON_CONFLICT:
             connection.execute(_ON_CONFLICT[dialect](self._table), rows)
@@ -200,7 +200,7 @@ class SqlMirror:
 
 
 def _connect_args(url: Any) -> dict[str, Any]:
-    """How long a server may take to answer, unless the URL says it: by default some drivers wait for minutes."""
+    """Return the driver's connect timeout, unless the URL has one: by default some drivers wait for minutes."""
     known = url.get_driver_name() in _CONNECT_TIMEOUT and "connect_timeout" not in url.query
     return {"connect_timeout": math.ceil(limits.START_CHECK_SECONDS_MAX)} if known else {}
 

@@ -1,1 +1,1 @@
-"""Tables with typed columns in place of documents: their schema, and mirrors and histories of that kind."""
+"""Tables with typed columns in place of documents: their schema, and their mirrors, histories and logs."""

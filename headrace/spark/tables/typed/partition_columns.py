@@ -1,7 +1,7 @@
-"""Partition columns of typed tables: `day(created)`, `month(at)`, or a value as it is, `country`.
+"""Partition columns of typed tables: by time, `day(created)` or `month(at)`, or by a value, `country`.
 
-Each is a column of its own, `day_created` or `partition_country`, made from the document; null where it has no such
-value, or one that is too long for the name of a folder.
+Each is a separate column, `day_created` or `partition_country`, computed from the document. It is null if the document
+lacks such a value, or if the value is too long for the name of a folder.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _VALUE: Final = "partition"
 _PLAIN: Final = re.compile(rb"[\w-]+")
 _FOLDER_BYTES_MAX: Final = 255
-"""The length of a folder's name, `partition_country=...`, in bytes: no file system has longer ones."""
+"""The most bytes in a folder's name, `partition_country=...`; no file system allows more."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionColumn:
-    """A partition column: the path of its value, and a unit of time or `partition` for the value as text."""
+    """A partition column: the path of its value, and a unit of time, or `partition` for the value as text."""
 
     unit: str
     path: tuple[str, ...]
@@ -70,13 +70,13 @@ class PartitionColumn:
         if type(value) not in (str, int, Int64, bool, ObjectId):
             return None
         text = str(value)
-        # Each byte of another character is three in a folder's name.
+        # Any other byte takes three bytes in a folder's name.
         size = len(self.name) + 1 + len(text.encode()) + 2 * len(_PLAIN.sub(b"", text.encode()))
         return text if text and size <= _FOLDER_BYTES_MAX else None
 
 
 def parse_partition(text: str) -> PartitionColumn:
-    """The partition column that the text names. Raises SchemaError."""
+    """Return the partition column that the text describes. Raise SchemaError."""
     match = _TRANSFORM.fullmatch(text)
     if match is None:
         return PartitionColumn(_VALUE, parse_path(text))

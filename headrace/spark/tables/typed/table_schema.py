@@ -1,8 +1,7 @@
-"""The schema of one typed table: where it comes from, how the documents of a batch change it, the file that people
-edit.
+"""The schema of one typed table: its origin, its changes by the documents of a batch, and the file that people edit.
 
-The schema that the rows have is stored in each commit, with them. The file next to it is written after a commit in
-which the schema has changed; edited, it holds from the next start on, and the first commit makes the table so.
+Each commit stores the schema of the rows. After a commit that changes the schema, it is written to a file next to the
+table. If a user edits the file, the edited schema applies from the next start on, and the first commit adopts it.
 """
 
 from __future__ import annotations
@@ -26,21 +25,21 @@ from headrace.spark.tables.typed.partition_columns import PartitionColumn
 
 INFER: Final = "infer"
 COLUMNS_KEY: Final = "headrace.columns"
-"""The key in the commit's metadata of the schema of all rows, as text."""
+"""The key, in the commit's metadata, of the schema of all rows as text."""
 _RESERVED: Final = frozenset(
     "__batch_index __filename __fragment_index __last_in_fragment _bucket _confirmed _current _ended _endedby _gone "
     "_key _operationtype _rest _server _shape _since _token _until".split()
 )
-"""Names that columns of documents do not have: those of the tables' own, and of Arrow's about a file that it reads."""
+"""Names that columns of documents cannot have: the tables' own, and Arrow's names for properties of a file."""
 Document = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class TypedOptions:
-    """The settings of a typed table in a job. `schema` is `infer` or a schema's text, `file` where people edit it, if
-    anywhere.
+    """The settings of a typed table in a job.
 
-    `cluster` are columns by which a compaction sorts.
+    `schema` is `infer` or a schema's text. `file` is the file where users edit the schema, if any. `cluster` are the
+    columns by which a compaction sorts.
     """
 
     schema: str = INFER
@@ -55,19 +54,19 @@ class TypedOptions:
 
 
 class SchemaChange(enum.Enum):
-    """Return what a commit does to the schema of the rows that there are."""
+    """The change that a commit makes to the schema of the existing rows."""
 
     NONE = "none"
     ADDED = "added"
-    """New columns, which are null in the rows that there are."""
+    """New columns, which are null in the existing rows."""
     NESTED = "nested"
-    """New fields within columns, which are null in the rows that there are."""
+    """New fields within columns, which are null in the existing rows."""
     REWRITTEN = "rewritten"
 
 
 @dataclass(frozen=True, slots=True)
 class TypedRows:
-    """The documents of a commit as columns, the schema that the table then has, and what that changes."""
+    """The documents of a commit as columns, the schema of the table after it, and the change of the schema."""
 
     columns: ArrowColumns
     arrays: list[pa.Array]
@@ -76,14 +75,14 @@ class TypedRows:
 
 
 class TableSchema:
-    """See the module. One for each table that is written."""
+    """The schema of one table that is written."""
 
     def __init__(self, options: TypedOptions, title: str) -> None:
         self.options = options
         self.validator: Mapping[str, Any] = {}
-        """The collection's `$jsonSchema`, if the caller knows one."""
+        """The collection's `$jsonSchema`, if known."""
         self.rest_count = 0
-        """Values that went to the rest, since this object was made."""
+        """The number of values put into the rest since this object was made."""
         self._title = title
         self._file = Path(options.file) if options.file else None
         self._edited = self._read_file()
@@ -91,13 +90,13 @@ class TableSchema:
         self._parsed: tuple[str, StructOf] = ("", StructOf(()))
 
     def of(self, text: str) -> StructOf:
-        """The schema that a commit has as text."""
+        """Return the schema from its text in a commit."""
         if self._parsed[0] != text:
             self._parsed = (text, parse_schema(text, self.options.rules.reserved))
         return self._parsed[1]
 
     def planned(self, stored: StructOf, documents: Sequence[Document | None]) -> TypedRows:
-        """The documents, or nulls, as columns of the schema that the table has had, and of what they add to it."""
+        """Return the documents (or nulls) as columns of the stored schema, extended by what they add to it."""
         schema = self._wished(stored, documents)
         columns = ArrowColumns(schema)
         arrays, rests = columns.split(documents)
@@ -109,14 +108,15 @@ class TableSchema:
         return TypedRows(columns, arrays, change_of(stored, schema), rest_count(rests))
 
     def settled(self, stored: StructOf) -> bool:
-        """Whether only documents can change the schema that the table has; the first ones make that of a new table."""
+        """Whether only documents can change the stored schema; False for a new table, whose schema the first documents
+        define."""
         if not stored.fields or self._wished(stored, []) != stored:
             return False
         self._edited = self._given = None
         return True
 
     def committed(self, rows: TypedRows) -> None:
-        """Note that the plan is in the table: write the file if that has changed, or is not there."""
+        """Note that the rows are committed. Write the file if the schema has changed or the file is missing."""
         self.rest_count += rows.rest_count
         self._edited = self._given = None
         if self._file is not None and (rows.change is not SchemaChange.NONE or not self._file.exists()):
@@ -125,7 +125,7 @@ class TableSchema:
             replace_file(self._file, lambda path: path.write_text(text, encoding="utf-8"))
 
     def _read_file(self) -> StructOf | None:
-        """The schema in the file, if somebody has edited it. Raises SchemaError."""
+        """Return the schema in the file, if a user has edited it. Raise SchemaError."""
         if self._file is None or not self._file.exists():
             return None
         text = self._file.read_text(encoding="utf-8")
@@ -152,13 +152,13 @@ class TableSchema:
 
 
 def rest_count_of(table: object) -> int:
-    """The values that a table's writer has put into the rest so far; 0 for a table without typed columns."""
+    """Return the number of values that a table's writer has put into the rest; 0 without typed columns."""
     schema = getattr(table, "schema", None)
     return schema.rest_count if isinstance(schema, TableSchema) else 0
 
 
 def change_of(stored: StructOf, schema: StructOf) -> SchemaChange:
-    """Return what rows of one schema must become to be rows of another one."""
+    """Return the change from the stored schema to another one."""
     if stored == schema:
         return SchemaChange.NONE
     if not _extends(stored, schema):
@@ -169,12 +169,12 @@ def change_of(stored: StructOf, schema: StructOf) -> SchemaChange:
 
 
 def commit_metadata(schema: StructOf) -> dict[str, str]:
-    """The part of a commit's metadata about the schema."""
+    """Return the part of a commit's metadata that describes the schema."""
     return {COLUMNS_KEY: schema_text(schema)}
 
 
 def _in_order(stored: StructOf, wished: StructOf) -> StructOf:
-    """The wished fields: first those that there are, in their order."""
+    """Return the wished fields: first those already stored, in the stored order."""
     by_path = {each.path: each for each in wished.fields}
     there = [by_path[each.path] for each in stored.fields if each.path in by_path]
     paths = {each.path for each in there}
@@ -182,7 +182,7 @@ def _in_order(stored: StructOf, wished: StructOf) -> StructOf:
 
 
 def _extends(old: ColumnType | None, new: ColumnType | None) -> bool:
-    """Whether columns of the new type hold what is in those of the old one; what they have more is null there."""
+    """Whether the new type can hold all values of the old type; fields only in the new type are null."""
     if isinstance(old, ArrayOf) and isinstance(new, ArrayOf):
         return _extends(old.item, new.item)
     if not (isinstance(old, StructOf) and isinstance(new, StructOf)):

@@ -1,7 +1,7 @@
-"""Documents as typed columns in the rows of a mirror or a history: those of the documents, `_rest` and `_shape`.
+"""Documents as typed columns in the rows of a mirror or a history: the documents' columns, `_rest` and `_shape`.
 
-The table's own columns (`_key`, `_token`, ...) come first. Partition columns that are made of documents come last, and
-are in no file.
+The table's own columns (`_key`, `_token`, ...) come first. Partition columns that are computed from documents come
+last, and are in no file.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _CASTS: Final = frozenset(
     [(old, new) for old in ("int", "bigint") for new in ("bigint", "double", "decimal", "string")]
     + [("float", "double"), ("decimal", "decimal")]
 )  # fmt: skip
-"""Types whose values, cast, are what the other type stores of them; a cast that would lose one fails."""
+"""Casts between types that keep every value; a cast that would lose one fails."""
 _REQUIRED: Final = frozenset({"_id", "bucket", "server", "token"})
 
 
 class TypedCodec(DocumentCodec):
-    """See `DocumentCodec`; `table` says which table it is of."""
+    """See `DocumentCodec`. `table` names the table in messages."""
 
     prefix = "_"
     schema: TableSchema
@@ -95,7 +95,7 @@ class TypedCodec(DocumentCodec):
 
 
 def _cast(rows: pa.Table, old: ArrowColumns, new: ArrowColumns) -> list[pa.Array] | None:
-    """The new columns as casts of the old ones; None if a value has to be looked at."""
+    """Return the new columns as casts of the old ones; None if single values must be inspected."""
     before = {field.path: field for field in old.schema.fields if field.type is not None}
     arrays = {}
     for field in new.schema.fields:

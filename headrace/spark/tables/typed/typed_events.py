@@ -1,8 +1,8 @@
 """Documents as typed columns in the rows of a log of events.
 
-`fullDocument` and `fullDocumentBeforeChange` are structs of one schema; for each there are two columns with the
-suffixes `Rest` and `Shape`, the rest and the shape of the document (`columns/`). All other columns are as in a log with
-documents.
+`fullDocument` and `fullDocumentBeforeChange` are structs of one schema. For each, two columns with the suffixes `Rest`
+and `Shape` hold the rest and the shape of the document (`columns/`). All other columns are as in a log with documents
+as text.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SUFFIXES: Final = {REST: "Rest", SHAPE: "Shape"}
 
 
 class TypedEvents(TypedCodec):
-    """See `DocumentCodec`. A row has the columns that it comes with, whatever the schema."""
+    """See `DocumentCodec`. A row keeps the columns that it comes with, whatever the schema."""
 
     prefix = ""
 
@@ -58,7 +58,7 @@ class TypedEvents(TypedCodec):
         return self._with_partitions(texts, _with_arrays(texts, new, new.split(_all_documents(texts))[0]))
 
     def _with_partitions(self, rows: pa.Table, typed: pa.Table) -> pa.Table:
-        """The typed rows, with their partition columns."""
+        """Return the typed rows with their partition columns."""
         for partition in self.schema.options.partitions:
             values = [partition.value(row) for row in _event_values(rows, partition.path[0])]
             typed = typed.append_column(partition.name, pa.array(values, partition.type))
@@ -67,13 +67,13 @@ class TypedEvents(TypedCodec):
 
 @dataclass(frozen=True)
 class EventConverter:
-    """Makes typed rows of a schema of the source's: for tasks, which get it pickled."""
+    """Converts the source's rows to typed rows of a schema. It is pickled and sent to tasks."""
 
     schema: StructOf
     rules: ColumnRules
 
     def __call__(self, rows: pa.Table) -> tuple[pa.Table, int]:
-        """Return the rows, and how many values are in the rest. Raises ColumnsNeeded."""
+        """Return the rows, and how many values are in the rest. Raise ColumnsNeeded."""
         columns = ArrowColumns(self.schema)
         arrays, rests = columns.split(_all_documents(rows))
         if any(grown(self.schema, rest, self.rules) is not self.schema for rest in rests):
@@ -82,13 +82,13 @@ class EventConverter:
 
 
 def _all_documents(rows: pa.Table) -> list[Document | None]:
-    """The documents of one column of the rows after those of the other."""
+    """Return the documents of all document columns, one column after the other."""
     names = [name for name in rows.column_names if name in TYPED_COLUMNS]
     return [None if text is None else loads(text) for name in names for text in rows.column(name).to_pylist()]
 
 
 def _with_arrays(rows: pa.Table, columns: ArrowColumns, arrays: Sequence[pa.Array]) -> pa.Table:
-    """The rows with structs of these arrays, in which those of `_all_documents` are, in place of documents."""
+    """Return the rows with structs in place of documents; `arrays` has the documents as in `_all_documents`."""
     made: dict[str, pa.Array] = {}
     start = 0
     for name in rows.column_names:
@@ -107,9 +107,9 @@ def _with_arrays(rows: pa.Table, columns: ArrowColumns, arrays: Sequence[pa.Arra
 
 
 def _documents(table: pa.Table, name: str, columns: ArrowColumns) -> list[str | None]:
-    """The documents of a struct column, its rest and its shape, as text."""
+    """Return the documents, as text, from a struct column, its rest and its shape."""
     rests, shapes = (table.column(name + suffix).to_pylist() for suffix in _SUFFIXES.values())
-    # Without a column no document of any row had a field that is typed.
+    # The struct column is missing if no document had a typed field.
     empty: list[Any] = [None if rest is None else {} for rest in rests]
     held = table.column(name).to_pylist() if name in table.column_names else empty
     return [
@@ -119,7 +119,7 @@ def _documents(table: pa.Table, name: str, columns: ArrowColumns) -> list[str | 
 
 
 def _event_values(rows: pa.Table, name: str) -> list[Document]:
-    """A column of the events as documents with this field, for partition columns."""
+    """Return a column of the events as documents with this one field, for partition columns."""
     if name not in rows.column_names:
         return [{}] * rows.num_rows
     values = rows.column(name).to_pylist()
