@@ -1,1 +1,1 @@
-"""Following one server or many: offsets, how far a micro-batch reaches, the partitions of it, and reading one."""
+"""Following one server or several: offsets, the ends of micro-batches, their partitions, and how workers read them."""

@@ -1,8 +1,8 @@
-"""The marks of the events of several collections (`event_marks.py`), and what they mean for their snapshots.
+"""The marks of the events of several collections (`event_marks.py`), and how they affect the collections' snapshots.
 
-A rename to a selected name brings documents that come in no event. They are read in the batch that has the rename, if
-they fit into it. Otherwise the marks stop there, as at an invalidate: the batch ends, and the collection waits for its
-snapshot. They stop, too, at the drop of a collection that is skipped, after which one of that name is another.
+A rename to a selected name brings documents without events. They are read in the batch of the rename, if they fit into
+it. Otherwise the marks stop there, as at an invalidate: the batch ends, and the collection waits for its snapshot. The
+marks also stop at the drop of a skipped collection, because a later collection of that name is another one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _GOES = frozenset({"drop", "rename"})
 
 
 class JoinedSnapshot(NamedTuple):
-    """The snapshot of a collection to which a rename gave its name: it begins after the rename, and fits its batch."""
+    """The snapshot of a renamed collection. It begins after the rename and fits into the rename's batch."""
 
     renamed_at: Token
     name: str
@@ -27,17 +27,17 @@ class JoinedSnapshot(NamedTuple):
 
 
 class CollectionSource(Protocol):
-    """Questions to the server about collections that come up."""
+    """Answers questions about new collections by asking the server."""
 
     def unseen(self, names: list[Namespace]) -> set[Namespace]:
-        """Which of these collections are to be skipped."""
+        """Return the collections among `names` that must be skipped."""
 
     def snapshot_rows(self, name: str) -> int | None:
-        """About how many rows a snapshot of the collection has; None if it waits for one, or one is being read."""
+        """Return about how many rows a snapshot of the collection has; None if its snapshot already waits or runs."""
 
 
 class CollectionMarks:
-    """See `event_marks.MarkCursor`. The renamed collections of a batch have some `rows_max` documents at most."""
+    """See `event_marks.MarkCursor`. The renamed collections of a batch have about `rows_max` documents at most."""
 
     def __init__(
         self, cursor: MarkCursor, selection: CollectionSelection, skipped: Iterable[str], source: CollectionSource,
@@ -49,17 +49,17 @@ class CollectionMarks:
         self.stopped_at: Token | None = None
         """The last mark at which a batch had to end."""
         self.renamed_to: tuple[str, ...] = ()
-        """The selected collections whose documents came by the rename there, and which wait for their snapshots."""
+        """The selected names to which that mark renames a collection, and whose snapshots must wait."""
         self.joined: list[JoinedSnapshot] = []
-        """The snapshots that are read in the batch of their rename, of the batches that the caller has not done yet."""
+        """Snapshots read in the batch of their rename; only of batches that the caller has not finished."""
         self.skips: list[tuple[Token, str, bool]] = []
-        """From which event on a collection is skipped, or no longer."""
+        """The events from which on a collection is skipped (True) or no longer skipped (False)."""
         self._skipped = set(skipped)
         self._seen: set[Namespace] = set()
         self._waiting: list[EventMark] = []
 
     def begin_batch(self, start: Token) -> None:
-        """A batch begins at `start`: what joined those before it does not count any more."""
+        """Begin a batch at `start`: forget the joined snapshots of earlier batches."""
         self.joined = [each for each in self.joined if each.renamed_at > start]
 
     def next_batch(self, *, wait_ms: int, run: RunBounds | None = None) -> list[EventMark]:
@@ -80,7 +80,7 @@ class CollectionMarks:
         self._cursor.close()
 
     def _look(self, marks: list[EventMark]) -> None:
-        """Asks of the collections that were not seen before."""
+        """Ask the server about the collections that were not seen before."""
         names = dict.fromkeys(name for each in marks for name in (each.namespace, each.to) if name)
         new = [name for name in names if name not in self._seen and self._selection.matches(name)]
         if new:
@@ -105,7 +105,7 @@ class CollectionMarks:
         return freed or bool(self.renamed_to)
 
     def _renamed_to(self, name: str, token: Token, *, stops: bool) -> None:
-        """Decides whether the snapshot of the name that a rename gave is read in the batch of the rename."""
+        """Decide whether the renamed collection's snapshot is read in the batch of the rename."""
         full = len(self.joined) >= limits.SNAPSHOT_COLLECTION_COUNT_MAX
         again = any(each.name == name for each in self.joined)
         rows = None if stops or full or again else self._source.snapshot_rows(name)

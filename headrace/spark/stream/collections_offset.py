@@ -1,15 +1,15 @@
-"""The offset of a stream of several collections: the token, whose snapshots are still to be read, and what a batch has.
+"""The offset of a stream of several collections: the token, the snapshots to be read, and the snapshots in the batch.
 
-    {"token", ["typeBits"],              the events up to the token were read, of the collections that do not wait
-     "selection": text,                  which collections the events are of (`mongodb/collection_selection.py`)
-     "waiting": ["shop.a", …],           their snapshots have not begun: their events are left out until then
-     "reading": {name, begun, after},    a snapshot that has begun at a token, and was read up to the key `after`
-     "skipped": ["shop.log"],            collections whose events of documents are left out
-     "snapshots": [{name, begun, first, chunks, last}],   what the batch that ends here has of snapshots
+    {"token", ["typeBits"],              the events up to the token were read, except of collections that wait
+     "selection": text,                  the selected collections (`mongodb/collection_selection.py`)
+     "waiting": ["shop.a", …],           collections whose snapshots have not begun; their events are omitted until then
+     "reading": {name, begun, after},    a snapshot that began at the token `begun`; the keys up to `after` were read
+     "skipped": ["shop.log"],            collections whose document events are omitted
+     "snapshots": [{name, begun, first, chunks, last}],   the pieces of snapshots in the batch that ends here
      "initial": true}                    nothing was read; the first batch is made even if it is empty
 
-What is empty is left out. What a batch has is written down, and not computed from two offsets: it may have many small
-collections, each from its beginning to its end.
+Empty fields are omitted. The pieces in a batch are stored, not computed from two offsets, because a batch may have many
+small collections, each from its beginning to its end.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Offset = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class RunningSnapshot:
-    """The snapshot of the collection `name`, which began at `begun`; the keys up to `after` were read."""
+    """The running snapshot of the collection `name`. It began at `begun`, and the keys up to `after` were read."""
 
     name: str
     begun: Token
@@ -37,7 +37,7 @@ class RunningSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPiece:
-    """The part of a snapshot in a batch: with `first` its beginning, with `last` its end."""
+    """The piece of a snapshot in a batch. `first`: it has the snapshot's beginning. `last`: it has the end."""
 
     name: str
     begun: Token
@@ -46,21 +46,21 @@ class SnapshotPiece:
     last: bool
 
     def document(self) -> dict[str, Any]:
-        """The piece as an offset has it."""
+        """Return the piece as a dict for the offset."""
         chunks = [[chunk.upto, chunk.after] for chunk in self.chunks]
         begun = [self.begun.text, self.begun.type_bits]
         return {"name": self.name, "begun": begun, "first": self.first, "chunks": chunks, "last": self.last}
 
     @classmethod
     def of(cls, given: dict[str, Any]) -> SnapshotPiece:
-        """The piece that `document` made."""
+        """Return the piece from the dict that `document` returned."""
         chunks = tuple(Chunk(upto, after) for upto, after in given["chunks"])
         return cls(given["name"], Token(*given["begun"]), given["first"], chunks, given["last"])
 
 
 @dataclass(frozen=True, slots=True)
 class CollectionsOffset:
-    """See above."""
+    """An offset as a value; see the module."""
 
     token: Token
     selection: CollectionSelection
@@ -76,14 +76,14 @@ class CollectionsOffset:
         return bool(self.waiting) or self.reading is not None
 
     def with_waiting(self, names: Iterable[str]) -> CollectionsOffset:
-        """The offset when the snapshots of these collections are to begin, again if they have begun."""
+        """Return the offset with the snapshots of these collections waiting, also of those whose snapshot has begun."""
         new = tuple(dict.fromkeys(name for name in names if name not in self.waiting))
         reading = None if self.reading and self.reading.name in new else self.reading
         skipped = tuple(name for name in self.skipped if name not in new)
         return replace(self, waiting=(*self.waiting, *new), reading=reading, skipped=skipped)
 
     def document(self) -> Offset:
-        """The offset as Spark stores it."""
+        """Return the offset as Spark stores it."""
         token = self.token
         reading = self.reading and {
             "name": self.reading.name, "begun": [self.reading.begun.text, self.reading.begun.type_bits],
@@ -102,7 +102,7 @@ class CollectionsOffset:
 
     @classmethod
     def of(cls, given: Offset) -> CollectionsOffset:
-        """The offset that `document` made."""
+        """Return the offset from the dict that `document` returned."""
         reading = given.get("reading")
         return cls(
             Token(given["token"], given.get("typeBits", "")),
@@ -119,21 +119,21 @@ class ChunkSource(Protocol):
     """The collections whose chunks are planned."""
 
     def count(self, name: str) -> int:
-        """About how many documents the collection has."""
+        """Return about how many documents the collection has."""
 
     def next_chunk(self, name: str, after: str, rows_max: int) -> Chunk | None:
-        """As `Snapshot.next_chunk`."""
+        """See `Snapshot.next_chunk`."""
 
 
 ALL: Final = Chunk("")
-"""A collection in one chunk."""
+"""The chunk that is a whole collection."""
 
 
 def planned(offset: CollectionsOffset, begin: Token, rows_max: int, source: ChunkSource) -> CollectionsOffset:
-    """The offset after a batch of some `rows_max` documents of snapshots, with the same token; one at a time is begun.
+    """Return the offset, with the same token, after a batch of about `rows_max` documents of snapshots.
 
-    What begins does so at `begin`, the offset's position. A collection that fits is one chunk, and at most
-    `SNAPSHOT_COLLECTION_COUNT_MAX` collections are in a batch.
+    Only one snapshot runs at a time. A new snapshot begins at `begin`, the offset's position. A collection that fits
+    into the batch is one chunk. A batch has at most `SNAPSHOT_COLLECTION_COUNT_MAX` collections.
     """
     pieces: list[SnapshotPiece] = []
     waiting, running, rows = list(offset.waiting), offset.reading, rows_max
@@ -142,7 +142,7 @@ def planned(offset: CollectionsOffset, begin: Token, rows_max: int, source: Chun
         snapshot = running or RunningSnapshot(waiting[0], begin)
         count = source.count(snapshot.name) if begins else 0
         if begins and rows < count <= rows_max:
-            break  # it fits into the next batch
+            break  # the collection fits into the next batch
         if begins:
             waiting.pop(0)
         if begins and count <= rows:
@@ -156,7 +156,7 @@ def planned(offset: CollectionsOffset, begin: Token, rows_max: int, source: Chun
 
 
 def _piece(snapshot: RunningSnapshot, first: bool, rows: int, source: ChunkSource) -> tuple[SnapshotPiece, int]:
-    """The next chunks of a large collection, and how many rows more the batch may have."""
+    """Return the next chunks of a large collection, and how many more rows the batch may have."""
     chunks: list[Chunk] = []
     after = snapshot.after
     while rows > 0:

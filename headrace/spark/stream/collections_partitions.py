@@ -27,7 +27,7 @@ _NAMES: Final = ("operationType", "database", "collection", "other")
 
 @dataclass(frozen=True, slots=True)
 class CollectionEvents(InputPartition):
-    """A range of events of the selected collections, without those that wait and the documents of those skipped."""
+    """Events of the selected collections, without those of waiting collections and document events of skipped ones."""
 
     events: EventRange
     selection: CollectionSelection
@@ -35,13 +35,13 @@ class CollectionEvents(InputPartition):
     skipped: frozenset[str]
 
     def undivided(self) -> CollectionEvents:
-        """The same events in one partition."""
+        """Return the same events in one partition."""
         return replace(self, events=replace(self.events, slice=0, slices=1))
 
 
 @dataclass(frozen=True, slots=True)
 class CollectionSnapshots(InputPartition):
-    """The parts of some snapshots in a batch, each in order."""
+    """Pieces of snapshots in a batch, each in order."""
 
     pieces: tuple[SnapshotPiece, ...]
 
@@ -49,7 +49,7 @@ class CollectionSnapshots(InputPartition):
 def event_partitions(
     start: CollectionsOffset, end: CollectionsOffset, divide: Callable[[EventRange], Sequence[EventRange]]
 ) -> list[CollectionEvents]:
-    """The partitions of the events between two offsets, a range divided by `divide`."""
+    """Return the partitions of the events between two offsets; `divide` divides a range."""
     if start.token >= end.token:
         return []
     begun = {piece.name for piece in end.snapshots if piece.first}
@@ -61,9 +61,9 @@ def event_partitions(
 def snapshot_partitions(
     pieces: Sequence[SnapshotPiece], options: SourceOptions, rows: int
 ) -> list[CollectionSnapshots]:
-    """The partitions of a batch's snapshots: `options.partitions`, if that many can be read at once.
+    """Return the partitions of a batch's snapshots: up to `options.partitions`.
 
-    A piece that ends its snapshot is read by one task, as its end is later than all its rows.
+    One task reads a piece that ends its snapshot, because the end must be later than all its rows.
     """
     units = [unit for piece in pieces for unit in _units(piece, options, rows)]
     count = min(len(units), options.partitions)
@@ -79,7 +79,7 @@ def _units(piece: SnapshotPiece, options: SourceOptions, rows: int) -> list[Snap
 
 
 def snapshot_of(options: SourceOptions, name: str) -> Snapshot:
-    """The snapshot of the collection `database.collection`."""
+    """Return the snapshot of the collection `database.collection`."""
     database, collection = namespace_of(name)
     return Snapshot(replace(options, database=database, collection=collection))
 
@@ -87,7 +87,7 @@ def snapshot_of(options: SourceOptions, name: str) -> Snapshot:
 def read_collections(
     options: SourceOptions, part: CollectionEvents | CollectionSnapshots, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a partition, as batches of these columns of BSON. Raises as `read_partition`."""
+    """Yield the rows of a partition, as batches of these columns of BSON. Raise what `read_partition` raises."""
     if isinstance(part, CollectionSnapshots):
         return rows_batches(_snapshot_rows(options, part.pieces), columns)
     wanted = (*columns, *(name for name in _NAMES if name not in columns))
@@ -107,10 +107,10 @@ def _snapshot_rows(options: SourceOptions, pieces: Iterable[SnapshotPiece]) -> I
 
 
 def _selected(batch: pa.RecordBatch, part: CollectionEvents) -> pa.RecordBatch:
-    """The rows that the partition is to have."""
+    """Return the rows that belong to the partition."""
     import pyarrow as pa
 
-    # Few kinds, many rows: a kind is looked at once.
+    # There are few kinds and many rows, so each kind is tested once.
     kinds = zip(*(batch.column(name).to_pylist() for name in _NAMES[:3]), strict=True)
     known: dict[tuple[str | None, str | None, str | None], bool] = {}
     flags = []

@@ -1,17 +1,17 @@
-"""One server's stream of several collections in the driver: snapshots one after the other, and events meanwhile.
+"""One server's stream of several collections in the driver: one snapshot after the other, and events meanwhile.
 
-A batch has a range of events and pieces of snapshots, which are read after the range's end was determined: so no chunk
-is older than an event of a batch before it or its own, as the rule in `tables/fold.py` needs.
+A batch has a range of events and pieces of snapshots. The pieces are read after the range's end was determined. So no
+chunk is older than an event of its own batch or of an earlier one: the rule in `tables/fold.py` requires this.
 
-Which collections need a snapshot:
+These collections need a snapshot:
 
-- At the beginning each that is there, and each that was dropped or renamed while they were listed.
-- One that a rename gives a selected name: its documents come in no event. It begins after the rename, in the batch of
-  the rename if the documents fit into that; otherwise the batch ends at the rename.
-- None that appears later: all it has comes by events.
-- Each that is selected newly, when the names in the options have changed since.
+- At the beginning, each existing collection, and each that was dropped or renamed while they were listed.
+- A collection that is renamed to a selected name, because its documents come in no event. Its snapshot begins after the
+rename, in the rename's batch if the documents fit; otherwise the batch ends at the rename.
+- Each newly selected collection, when the options' names have changed.
 
-Its events are left out until its snapshot begins. Views and time-series collections have no events and no snapshot.
+A collection created later needs none: events bring all its documents. The events of a collection are omitted until its
+snapshot begins. Views and time-series collections have neither events nor a snapshot.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class CollectionsStream(ServerStream):
-    """Plans the batches of several collections' stream. Not thread-safe; workers read partitions without it."""
+    """Plans the batches of a stream of several collections. Not thread-safe; workers read partitions without it."""
 
     def __init__(self, options: SourceOptions, *, alone: bool = True) -> None:
         super().__init__(options, alone=alone)
@@ -80,7 +80,7 @@ class CollectionsStream(ServerStream):
             return self.restart(error, before.token)
         joined = self._joined(end.token)
         if self._until and (joined or (before.in_snapshot and not after.in_snapshot)):
-            # Rows of the snapshots may be newer than the end of the run, so the end is moved to now.
+            # Rows of the snapshots may be newer than the end of the run, so the end moves to the present time.
             self._until = self.mongodb.now()
         after = replace(after, snapshots=(*after.snapshots, *joined))
         self._last_event = end.token if end.rows else self._last_event
@@ -108,13 +108,13 @@ class CollectionsStream(ServerStream):
         return [*events, *snapshot_partitions(after.snapshots, self.options, rows)]
 
     def _beginning(self) -> CollectionsOffset:
-        """The offset at which the snapshots of all selected collections are to be read."""
+        """Return the offset from which the snapshots of all selected collections are read."""
         token = self.mongodb.resolve(_LATEST)
         listed = list_collections(self.options)
         for name, reason in listed.refused.items():
             _LOG.warning("%s is left out: it is %s", name, reason)
         selection = self.options.selection
-        # What has a table, and may be gone by now.
+        # Collections that have a table, but may be gone by now.
         seen = [*self.options.also, *map(text_of, sorted(self._seen))]
         also = [name for name in seen if selection.matches(namespace_of(name))]
         waiting = dict.fromkeys([*listed.names, *also, *self._gone(token, selection)])
@@ -122,11 +122,11 @@ class CollectionsStream(ServerStream):
         return CollectionsOffset(token, selection, tuple(names), skipped=_capped(listed), initial=True)
 
     def _gone(self, token: Token, selection: CollectionSelection) -> list[str]:
-        """The selected collections that were dropped, renamed or made by a rename since the token."""
+        """Return the selected collections that were dropped, renamed or created by a rename since the token."""
         return [text_of(name) for name in left_names(self.mongodb, token)[0] if selection.matches(name)]
 
     def _with_selection(self, before: CollectionsOffset) -> CollectionsOffset:
-        """The offset with the selection of the options: a snapshot for what is new, none for what is not selected."""
+        """Return the offset with the options' selection: newly selected collections wait for a snapshot."""
         selection = self.options.selection
         self.ahead.close()
         new = [*list_collections(self.options).names, *self._gone(before.token, selection)]
@@ -138,7 +138,7 @@ class CollectionsStream(ServerStream):
         return again.with_waiting(new)
 
     def _joined(self, end: Token) -> list[SnapshotPiece]:
-        """The snapshots of collections that were renamed in the batch, and that are read in it."""
+        """Return the snapshots, read in this batch, of collections that the batch renames."""
         return [
             SnapshotPiece(each.name, position_after(each.renamed_at), True, (ALL,), True)
             for each in (self._marks.joined if self._marks else ())
@@ -146,7 +146,7 @@ class CollectionsStream(ServerStream):
         ]
 
     def _with_marks(self, after: CollectionsOffset, *, closed: bool) -> CollectionsOffset:
-        """The end of a batch with what its marks say of collections."""
+        """Return the end of a batch, updated by the collections that its marks skip or rename."""
         marks = self._marks
         if marks is None:
             return after

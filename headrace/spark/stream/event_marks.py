@@ -1,8 +1,7 @@
-"""Tokens and sizes of events without the events, for planning ranges; from a Headrace as Arrow, from others as BSON.
+"""Tokens and sizes of events without the events, to plan ranges; as Arrow from a Headrace, as BSON from other servers.
 
-With `names` they also say what happened to which collection.
-
-A Headrace also counts: where the tokens between do not matter, one mark stands for a run of events.
+With `names`, marks also have the operation and the collection. A Headrace can also count: where the tokens between do
+not matter, one mark stands for a run of events.
 """
 
 from __future__ import annotations
@@ -24,26 +23,26 @@ _NAMES: Final = ("operationType", "database", "collection", "other")
 
 
 class EventMark(NamedTuple):
-    """An event's token, and its size in bytes as BSON, or 0 if sizes were not requested; or a run of `rows` events."""
+    """An event's token and its size as BSON in bytes (0 if sizes were not requested), or a run of `rows` events."""
 
     token: Token
     bytes: int = 0
     rows: int = 1
     between: bool = False
-    """The token of a run is the position after its last event, not that event's."""
+    """Whether the token of a run is the position after its last event, instead of the token of that event."""
     operation: str = ""
     namespace: Namespace | None = None
-    """The event's collection, and the one that it is renamed to."""
+    """The event's collection; `to` is the new name of a rename."""
     to: Namespace | None = None
 
     @property
     def time(self) -> Timestamp:
-        """The cluster time of the (last) event, or one up to which there is no other."""
+        """The cluster time of the (last) event, or a time up to which there is no further event."""
         return to_timestamp(from_timestamp(self.token.time) - 1) if self.between else self.token.time
 
 
 class RunBounds(NamedTuple):
-    """The most events of a mark, and its latest time, inclusive; None: any."""
+    """The most events of a mark, and its latest time, inclusive (None: any)."""
 
     rows: int
     until: Timestamp | None = None
@@ -58,29 +57,29 @@ class MarkCursor(Protocol):
 
     @property
     def drained(self) -> bool:
-        """Whether the last request returned nothing, so that the server had nothing more at that time."""
+        """Whether the last request returned nothing, because the server had nothing more at that time."""
 
     @property
     def closed(self) -> bool:
         """Whether the last mark is an invalidate."""
 
     def next_batch(self, *, wait_ms: int, run: RunBounds | None = None) -> list[EventMark]:
-        """The next marks, or none if none comes within `wait_ms`. Raises PositionLost.
+        """Return the next marks; none if none comes within `wait_ms`. Raise PositionLost.
 
-        With `run` it may be one mark of a run of events, whichever the cursor can do.
+        With `run` the cursor may return one mark for a run of events, if it can count.
         """
 
     def close(self) -> None:
-        """Closes the server's cursor, if there is one."""
+        """Close the server's cursor, if there is one."""
 
 
 def open_marks(mongodb: MongoDBStream, start: Token, *, sizes: bool, names: bool = False) -> MarkCursor:
-    """A cursor of the marks after `start`, with `sizes` and `names` if wanted. Raises PositionLost."""
+    """Return a cursor of the marks after `start`, with `sizes` and `names` if requested. Raise PositionLost."""
     return (ArrowMarks if mongodb.arrow else StreamMarks)(mongodb, start, sizes=sizes, names=names)
 
 
 def covers(cursor: MarkCursor, moment: Timestamp) -> bool:
-    """Whether everything that happened up to `moment`, inclusive, was returned."""
+    """Whether all marks up to `moment`, inclusive, were returned."""
     return cursor.token.time > moment or (cursor.drained and cursor.token.time == moment)
 
 
@@ -138,7 +137,7 @@ class ArrowMarks:
         return [_mark_of_row(dict(zip(self._columns, row, strict=True))) for row in rows]
 
     def _run(self, wait_ms: int, run: RunBounds) -> list[EventMark]:
-        """One mark of the next events, which the server counts without making their tokens."""
+        """Return one mark for the next events, which the server counts without making their tokens."""
         until = None if run.until is None else Token(high_water_mark(from_timestamp(run.until) + 1))
         reply = self._mongodb.changes(self.token, until, columns=[], rowsMax=run.rows, waitMs=wait_ms)
         self.token = max(self.token, Token.of(reply["token"]))
@@ -153,7 +152,7 @@ class ArrowMarks:
 
 
 def rename_target(other: bytes | None) -> Namespace | None:
-    """The collection that a rename's row, by its column `other`, names as the new one."""
+    """Return the new name of the collection in a row of a rename; `other` is the row's column."""
     return _target(decode(other)) if other else None
 
 

@@ -1,18 +1,18 @@
 """Several servers read as one stream, in the order of cluster time.
 
-What must hold: rows are in the order (cluster time, server, token), within a batch and from one batch to the next. So a
-batch ends at the frontier: the time up to which the slowest server has reported everything. An offset has each server's
-token, by its connection string without credentials; servers can be added to a running job (they begin at
+Rule: rows are in the order (cluster time, server, token), within a batch and from one batch to the next. So a batch
+ends at the frontier: the time up to which the slowest server has reported everything. An offset has each server's
+token, by its connection string without credentials. Servers can be added to a running job (they begin at
 `startingPosition`) but not removed.
 
 A server that cannot be reached stalls the frontier: there are no batches until it is back, and the log names it. With
-onServerDown = skip the others continue; its events come late, out of order, when it is back.
+onServerDown = skip the other servers continue; when the server is back, its events come late, out of order.
 
-Each server has its own snapshot: the rows are not ordered by time, and a batch has a chunk of each server. The order,
-and the frontier, begin when all snapshots are complete. A server whose collection was dropped is read again while the
-others wait.
+Each server has its own snapshot. Its rows are not ordered by time, and a batch has a chunk of each server. The order
+and the frontier begin when all snapshots are complete. If a server's collection is dropped, the server is read again
+while the others wait.
 
-A quiet server's time advances with its periodic no-ops, every ten seconds: the frontier lags by that at most.
+A quiet server's time advances with its periodic no-ops, every ten seconds, so the frontier lags by at most that.
 """
 
 from __future__ import annotations
@@ -66,15 +66,15 @@ class MergedStream:
         self._until: dict[str, Timestamp] | None = None
 
     def initial_offset(self) -> Offset:
-        """The offset of `startingPosition` on each server."""
+        """Return the offset of `startingPosition` on each server."""
         return {"servers": {name: _at_first(stream) for name, stream in self._streams.items()}, "initial": True}
 
     def stop_at_now(self) -> None:
-        """Ends each server's stream at its present time, for the trigger availableNow."""
+        """End each server's stream at its present time, for the trigger availableNow."""
         self._until = {name: stream.mongodb.now() for name, stream in self._streams.items()}
 
     def latest_offset(self, start: Offset) -> Offset:
-        """The end of the next batch, at the frontier; `start` if there is nothing up to it."""
+        """Return the end of the next batch, at the frontier; `start` if there is nothing up to the frontier."""
         tokens: dict[str, Offset] = start["servers"]
         if added := self._streams.keys() - tokens.keys():
             return {"servers": tokens | {name: _at_first(self._streams[name]) for name in added}}
@@ -96,19 +96,19 @@ class MergedStream:
         return {"servers": ends} if moved else start
 
     def _next_chunks(self, tokens: dict[str, Offset], snapshots: list[str]) -> dict[str, Offset]:
-        """The end of the next chunk of each snapshot, for the servers that are up."""
+        """Return the end of the next chunk of each snapshot whose server is up."""
         chunks: dict[str, Offset] = {}
         for name in snapshots:
             stream = self._streams[name]
             if self._reached.is_up(name, stream.mongodb):
                 chunks[name] = stream.latest_offset(tokens[name])
                 if self._until and not in_snapshot(chunks[name]):
-                    # Rows of the snapshot may be newer than the end of the run, so the end is moved to now.
+                    # Rows of the snapshot may be newer than the end of the run, so the end moves to the present time.
                     self._until[name] = stream.mongodb.now()
         return chunks
 
     def _reach(self, tokens: dict[str, Offset], seen: dict[str, Timestamp]) -> tuple[dict[str, Offset], int]:
-        """Each server's token at the frontier, and the least number of rows up to them."""
+        """Return each server's token at the frontier, and the least number of rows up to these tokens."""
         frontier = min(seen.values())
         ends, rows = dict(tokens), 0
         for name in seen:
@@ -122,7 +122,7 @@ class MergedStream:
         return ends, rows
 
     def _look(self, tokens: dict[str, Offset], without: list[str]) -> dict[str, Timestamp]:
-        """The time up to which each server has reported everything; empty while a server that is waited for is down."""
+        """Return the time up to which each server has reported everything; empty if the stream waits for a server."""
         seen: dict[str, Timestamp] = {}
         for name, stream in self._streams.items():
             if name in without:
@@ -141,13 +141,13 @@ class MergedStream:
         return seen
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """The partitions between two offsets. Raises OptionError if a server was removed from the options."""
+        """Return the partitions between two offsets. Raise OptionError if a server was removed from the options."""
         before, after = start["servers"], end["servers"]
         check_none_removed(after, self._streams)
         alone: list[InputPartition] = []
         ranges: list[EventRange | None] = []
         for number, (name, stream) in enumerate(self._streams.items()):
-            # A server that was just added has nothing yet, and a waiting snapshot has nothing new.
+            # A server that was just added, and a snapshot that waits, have nothing to read.
             waits = name not in before or (in_snapshot(before[name]) and before[name] == after[name])
             partitions = [] if waits else stream.partitions(before[name], after[name])
             events = bool(partitions) and isinstance(partitions[0], EventRange)
@@ -156,20 +156,20 @@ class MergedStream:
         return [*alone, *(MergedRanges(tuple(ranges)).sliced(self._partitions) if any(ranges) else [])]
 
     def close(self) -> None:
-        """Closes the cursors that read ahead."""
+        """Close the cursors that read ahead."""
         for stream in self._streams.values():
             stream.close()
 
 
 class ReachedServers:
-    """Which of several servers can be reached; `skips`: the others go on without one that cannot."""
+    """The servers that can be reached. `skips`: the other servers continue without one that cannot."""
 
     def __init__(self, *, skips: bool) -> None:
         self.skips = skips
         self._down: set[str] = set()
 
     def is_up(self, name: str, mongodb: MongoDBStream) -> bool:
-        """Whether the server answers; the log names it when that changes."""
+        """Whether the server answers. A change of the answer is logged."""
         try:
             with timeout(limits.MERGED_PING_SECONDS_MAX):
                 mongodb.now()
@@ -186,13 +186,13 @@ class ReachedServers:
 
 
 def check_none_removed(offsets: Iterable[str], servers: Iterable[str]) -> None:
-    """Raises OptionError if an offset has a server that the options have not."""
+    """Raise OptionError if an offset has a server that is not in the options."""
     if missing := sorted(set(offsets) - set(servers)):
         raise OptionError(f"the checkpoint has the server {missing[0]}, which the option 'uri' has not")
 
 
 class _ServerRestart(Exception):
-    """A server no longer has its position and is read again from a snapshot."""
+    """A server no longer has the stream's position, and is read again from a snapshot."""
 
     def __init__(self, server: str, offset: Offset) -> None:
         super().__init__(server)
@@ -209,7 +209,7 @@ def _seconds(offset: Offset) -> int:
 
 
 def merged_past_partitions(options: SourceOptions) -> list[InputPartition]:
-    """The partitions of each server's documents as they were at a time, by the server's own clock."""
+    """Return the partitions of each server's documents at a past time, by the server's own clock."""
     if options.as_of is None or options.as_of.time is None:
         raise OptionError("a token is of one server: several are asked for the collections as of a time")
     each = ((one, end_at(MongoDBStream(one), options.as_of.time)) for one in options.servers)
@@ -219,7 +219,7 @@ def merged_past_partitions(options: SourceOptions) -> list[InputPartition]:
 def read_merged(
     options: SourceOptions, part: MergedRanges | ServerPartition, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a partition with the column `server`; ranges are merged by (cluster time, server, token)."""
+    """Yield the rows of a partition with the column `server`; merge ranges by (cluster time, server, token)."""
     if isinstance(part, ServerPartition):
         one = options.servers[part.number]
         inner = part.partition
@@ -239,7 +239,7 @@ def read_merged(
 
 
 def _merged_once(inputs: list[_Input]) -> Iterator[pa.RecordBatch]:
-    """The rows that are complete: those before the earliest of the servers' last times that were read."""
+    """Yield the rows that are complete: those before the earliest of the servers' last times that were read."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -261,7 +261,7 @@ def _named(batch: pa.RecordBatch, server: str) -> pa.RecordBatch:
 
 
 class _Input:
-    """One server's rows that were read and not returned yet."""
+    """Rows of one server that were read and not yet returned."""
 
     def __init__(self, name: str, batches: Iterator[pa.RecordBatch]) -> None:
         self._name = name
@@ -270,14 +270,14 @@ class _Input:
         self.ended = False
 
     def fill(self) -> bool:
-        """Whether there are rows; reads some if there are none."""
+        """Return whether there are rows; read a batch first if there are none."""
         # A batch may have no row of the slice.
         while not self._rows() and not self.ended:
             self.more()
         return self._rows() > 0
 
     def more(self) -> None:
-        """Appends the next batch; sets `ended` at the end of the range."""
+        """Append the next batch; set `ended` at the end of the range."""
         import pyarrow as pa
 
         batch = next(self._batches, None)
@@ -288,13 +288,13 @@ class _Input:
         self._table = table if self._table is None else pa.concat_tables([self._table, table])
 
     def last_time(self) -> str:
-        """The cluster time of the last row, as the hexadecimal digits of its token."""
+        """Return the cluster time of the last row, as the hexadecimal digits in its token."""
         assert self._table is not None
         text: str = self._table["token"][-1].as_py()
         return text[2:18]
 
     def take(self, before: str | None) -> pa.Table | None:
-        """Removes and returns the rows before this time, or all rows."""
+        """Remove and return the rows before this time; all rows if it is None."""
         import pyarrow.compute as pc
 
         table = self._table

@@ -1,4 +1,4 @@
-"""The partitions of a batch: what a worker needs besides the options to read its rows (`read_partition.py`)."""
+"""The partitions of a batch: what a worker needs, besides the options, to read its rows (`read_partition.py`)."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ class EventRange(InputPartition):
     slices: int = 1
 
     def sliced(self, slices: int) -> list[EventRange]:
-        """The same events in `slices` partitions; a document's events are all in one of them, in order."""
+        """Return the same events in `slices` partitions; each has all events of its documents, in order."""
         return [EventRange(self.start, self.end, number, slices) for number in range(slices)]
 
     def cut(self, tokens: Sequence[Token]) -> list[EventRange]:
-        """The same events in one range after another, divided at these tokens, which lie in the range in order."""
+        """Return the same events as consecutive ranges, divided at these tokens, which are in order."""
         bounds = [self.start, *tokens, self.end]
         return [replace(self, start=start, end=end) for start, end in pairwise(bounds)]
 
     def undivided(self) -> EventRange:
-        """The events of all slices."""
+        """Return the events of all slices."""
         return EventRange(self.start, self.end)
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPartition(InputPartition):
-    """A chunk of the snapshot that began at `token`; the `first` has also snapshotBegin, the `last` snapshotEnd."""
+    """A chunk of the snapshot that began at `token`. The `first` also has snapshotBegin, the `last` snapshotEnd."""
 
     token: Token
     first: bool
@@ -49,30 +49,30 @@ class SnapshotPartition(InputPartition):
 
 @dataclass(frozen=True, slots=True)
 class ReplacementSnapshot(InputPartition):
-    """A complete snapshot in one partition, in place of pruned events, which ended at `token`."""
+    """A complete snapshot in one partition. It replaces a range of pruned events that ended at `token`."""
 
     token: Token
 
 
 @dataclass(frozen=True, slots=True)
 class PresentPartition(InputPartition):
-    """A range of the collection's documents, as they were when the batch was planned."""
+    """A range of the collection's documents at the time when the batch was planned."""
 
     range: DocumentRange
 
 
 @dataclass(frozen=True, slots=True)
 class PastPartition(InputPartition):
-    """The collection's documents as they were at `token`, from the server by pre-images."""
+    """The collection's documents at `token`, read from the server with pre-images."""
 
     token: Token
 
 
 @dataclass(frozen=True, slots=True)
 class ArchivedPartition(InputPartition):
-    """A slice of the documents as they were at `token`, from the archive's snapshot `base` and the events since.
+    """A slice of the documents at `token`, computed from the archive's snapshot `base` and the later events.
 
-    As part of a snapshot the `first` partition begins with snapshotBegin, the `last` ends with snapshotEnd.
+    If the slices are a snapshot, the `first` partition begins with snapshotBegin and the `last` ends with snapshotEnd.
     """
 
     token: Token
@@ -85,19 +85,19 @@ class ArchivedPartition(InputPartition):
 
 @dataclass(frozen=True, slots=True)
 class MergedRanges(InputPartition):
-    """A range of each server, in the order of the options; None for a server without one."""
+    """A range of each server, in the order of the options; None for a server without a range."""
 
     ranges: tuple[EventRange | None, ...]
 
     def sliced(self, slices: int) -> list[MergedRanges]:
-        """The same events in `slices` partitions, as `EventRange.sliced` divides them."""
+        """Return the same events in `slices` partitions, divided as in `EventRange.sliced`."""
         each = [[None] * slices if one is None else one.sliced(slices) for one in self.ranges]
         return [MergedRanges(tuple(ranges)) for ranges in zip(*each, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
 class ServerPartition(InputPartition):
-    """A partition of one of several servers: `number` counts them in the order of the options."""
+    """A partition of one of several servers; `number` is the server's index in the options."""
 
     number: int
     partition: InputPartition

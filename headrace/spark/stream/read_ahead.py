@@ -1,14 +1,13 @@
 """The ends of micro-batches: the driver reads tokens and sizes ahead of Spark, without the events themselves.
 
 Rules:
+
 - The end is an event's token, or the position at which the server had nothing more; see `mongodb/mongodb_stream.py`.
 - A transaction is never split: its events have one cluster time, and the end never lies between events of one time.
-- An invalidate ends a batch: what follows it is another collection of the same name.
+- An invalidate ends a batch: the next event is of another collection with the same name.
 
-While Spark has a batch that was full, what the next one's end needs is read already (`read_on`).
-
-What was read ahead also says where a batch can be divided (`splits`): then each of its partitions reads a range of its
-own of the log.
+While Spark processes a full batch, `read_on` already reads the marks for the end of the next. The marks also show where
+a batch can be divided (`splits`), so that each partition reads its own range of the log.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ from headrace.spark.stream.event_marks import EventMark, MarkCursor, RunBounds, 
 from headrace.values.position import from_timestamp, to_timestamp
 
 _RUN_ROWS: Final = limits.PARTITION_ROW_COUNT_MIN // 5
-"""Events for which one mark is enough, where only their number matters."""
+"""The number of events for which one mark is enough, where only their number matters."""
 
 
 class ServerClock(Protocol):
-    """The part of a MongoDBStream that is used here."""
+    """The method of MongoDBStream that ReadAhead needs."""
 
     def now(self) -> Timestamp:
-        """The server's operation time."""
+        """Return the server's operation time."""
 
 
 class ReadAhead:
@@ -48,21 +47,22 @@ class ReadAhead:
         self._last_end = self._last_nonempty_end = Token("")
         self._ahead: deque[EventMark] = deque()
         self._row_count = 0
-        """The events of all marks ahead."""
+        """The number of events of all marks ahead."""
         self._passed: _PassedBatch | None = None
         self._is_full = False
-        """Whether the limits have ended the last batch."""
+        """Whether the limits ended the last batch."""
         self._reading: Future[None] | None = None
-        """The read that `read_on` has begun; until it is done the marks and the cursor are its thread's."""
+        """The read that `read_on` began. Until it is done, its thread owns the marks and the cursor."""
 
     def advance(self, start: Token, bounds: BatchLimits, *, until: Timestamp | None, wait_ms: int) -> BatchEnd:
-        """The end of a batch after `start`: within the limits, or all there is now; nothing later than `until`.
+        """Return the end of a batch after `start`: within the limits, or at the last event now; not later than `until`.
 
-        Waits until the server is past `until`; without it at most `wait_ms` for a first event. Raises PositionLost.
+        With `until`, wait until the server is past it; otherwise wait at most `wait_ms` for a first event. Raise
+        PositionLost.
         """
         cursor = self._cursor_at(start)
         if until is None and not self._ahead:
-            # Wait before the server's time is read: events that come meanwhile are in this batch.
+            # Wait before reading the server's time, so that events that come meanwhile are in this batch.
             self._append(cursor.next_batch(wait_ms=wait_ms), None)
             if not self._ahead:
                 return self._cut(start, cursor, bounds, None)
@@ -71,19 +71,19 @@ class ReadAhead:
         return self._cut(start, cursor, bounds, bound)
 
     def read_on(self, bounds: BatchLimits, *, until: Timestamp | None) -> None:
-        """Begins to read what the batch after the last one needs, in a thread, if that one was full.
+        """Begin to read, in a thread, the marks that the next batch needs, if the last batch was full.
 
-        What fails there is tried again by the next call, which raises it.
+        If the read fails, the next call repeats it and raises the error.
         """
         if self._is_full and self._cursor and not self._reading:
             pool = ThreadPoolExecutor(1, thread_name_prefix="headrace-read-ahead")
             self._reading = pool.submit(self._read, self._cursor, bounds, until, wait_ms=1, to_end=False)
-            pool.shutdown(wait=False)  # its thread ends with the reading
+            pool.shutdown(wait=False)  # the thread ends when the read is done
 
     def _read(
         self, cursor: MarkCursor, bounds: BatchLimits, bound: Timestamp | None, *, wait_ms: int, to_end: bool
     ) -> None:
-        """Reads marks until there are enough for a batch, or no more now; `to_end`: until all up to `bound` came."""
+        """Read marks until a batch has enough or the server has no more; with `to_end`, all marks up to `bound`."""
         while not self._has_enough(cursor, bounds, bound) and not (cursor.closed and self._ahead):
             run = None if bounds.bytes else RunBounds(self._room(bounds), bound)
             marks = cursor.next_batch(wait_ms=1 if self._ahead else wait_ms, run=run)
@@ -92,9 +92,9 @@ class ReadAhead:
                 break
 
     def splits(self, start: Token, end: Token, count: int) -> list[Token]:
-        """Tokens that divide the batch between `start` and `end`, the last one planned, into up to `count` like ranges.
+        """Return tokens that divide the last planned batch, from `start` to `end`, into up to `count` similar ranges.
 
-        None for a small batch, and for one that another process planned.
+        Return no tokens for a small batch, or for a batch that another process planned.
         """
         passed = self._passed
         if passed is None or (passed.start, passed.end) != (start, end):
@@ -107,9 +107,9 @@ class ReadAhead:
         return splits
 
     def reachable_time(self, start: Token, bounds: BatchLimits, *, wait_ms: int) -> Timestamp:
-        """The time, inclusive, up to which a batch after `start` could reach within the limits; consumes nothing.
+        """Return the time, inclusive, up to which a batch after `start` could reach within the limits; consume nothing.
 
-        `advance` without limits, up to a time not after it, then takes that batch.
+        `advance` without limits, with an `until` not after this time, then takes that batch.
         """
         cursor = self._cursor_at(start)
         while not self._has_enough(cursor, bounds, None) and not (cursor.closed and self._ahead):
@@ -123,7 +123,7 @@ class ReadAhead:
         return cursor.token.time if cursor.drained else _tick_before(cursor.token.time)
 
     def close(self) -> None:
-        """Closes the cursor; the next call opens another."""
+        """Close the cursor; the next call opens another."""
         self._await_reading()
         if self._cursor:
             self._cursor.close()
@@ -148,18 +148,18 @@ class ReadAhead:
     def _has_enough(self, cursor: MarkCursor, bounds: BatchLimits, bound: Timestamp | None) -> bool:
         if bound and (covers(cursor, bound) or (self._ahead and self._ahead[-1].time > bound)):
             return True
-        # The end of the last transaction is known once there is a mark of another time after the limit.
+        # The end of the last transaction is known once a mark after the limit has another time.
         within = self._count_within(bounds)
         return within is not None and self._ahead[-1].time != self._ahead[within - 1].time
 
     def _room(self, bounds: BatchLimits) -> int:
-        """How many events more are within the limits, for one run."""
-        # An eighth of what there is already: partitions are then alike enough.
+        """Return how many more events are within the limits, for one run."""
+        # An eighth of the events ahead: partitions are then similar enough.
         room = max(_RUN_ROWS, self._row_count // 8)
         return room if bounds.rows is None else min(room, bounds.rows - self._row_count)
 
     def _count_within(self, bounds: BatchLimits) -> int | None:
-        """How many of the marks are within the limits, at least one; None if all are."""
+        """Return how many of the marks are within the limits, at least one; None if all are."""
         if bounds.bytes is None:
             if not bounds.rows or self._row_count <= bounds.rows:
                 return None
@@ -178,7 +178,7 @@ class ReadAhead:
     def _append(self, marks: list[EventMark], bound: Timestamp | None) -> None:
         for mark in marks:
             self._row_count += mark.rows
-            # Without limits only the last mark up to `bound` matters, and where the batch can be divided.
+            # Without limits only two things matter: the last mark up to `bound`, and where the batch can be divided.
             if bound and self._ahead and mark.time <= bound:
                 rows = self._ahead[-1].rows + mark.rows
                 if rows <= _RUN_ROWS:
@@ -209,7 +209,7 @@ class ReadAhead:
 
 
 class _PassedBatch:
-    """A planned batch: its marks, thinned out, each with the number of rows up to it."""
+    """A planned batch, with every few thousandth mark and the number of rows up to that mark."""
 
     def __init__(self, start: Token, end: Token) -> None:
         self.start, self.end = start, end
@@ -226,7 +226,7 @@ class _PassedBatch:
 
 
 def read_ahead(mongodb: MongoDBStream, *, sizes: bool = False) -> ReadAhead:
-    """A ReadAhead of this stream; with `sizes` if bytes are limited."""
+    """Return a ReadAhead of this stream; with `sizes` if bytes are limited."""
     return ReadAhead(mongodb, lambda start: open_marks(mongodb, start, sizes=sizes))
 
 

@@ -1,7 +1,7 @@
 """How a worker reads a partition (`partitions.py`), as batches of BSON columns.
 
-A range of events that is read again gives the same rows; a chunk of a snapshot may give newer documents, each with the
-token at which it is valid (`timetravel/snapshot.py`).
+A range of events gives the same rows each time it is read. A chunk of a snapshot may give newer documents, each with
+the token at which it is valid (`timetravel/snapshot.py`).
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 def read_partition(options: SourceOptions, part: InputPartition, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The rows of a partition, as batches of these columns of BSON.
+    """Yield the rows of a partition, as batches of these columns of BSON.
 
-    Raises PositionLost, PastUnknown, ArchiveUnfit or SnapshotUnsettled.
+    Raise PositionLost, PastUnknown, ArchiveUnfit or SnapshotUnsettled.
     """
     if isinstance(part, EventRange) and options.archive:
         return read_events(options, part.start, part.end, columns, slice_=part.slice, slices=part.slices)
@@ -50,7 +50,7 @@ def read_partition(options: SourceOptions, part: InputPartition, columns: Sequen
 
 
 def past_partitions(options: SourceOptions, token: Token) -> list[InputPartition]:
-    """The partitions of the collection as it was at `token`: from the archive if possible, or from the server."""
+    """Return the partitions of the collection at `token`: from the archive if possible, otherwise from the server."""
     if options.archive:
         try:
             base = past_from_archive.base_at(options, token)
@@ -62,7 +62,7 @@ def past_partitions(options: SourceOptions, token: Token) -> list[InputPartition
 
 
 def present_partitions(options: SourceOptions) -> list[InputPartition]:
-    """The partitions of the collection as it is now, all at one cluster time. Raises NoSnapshotRead."""
+    """Return the partitions of the collection as it is now, all at one cluster time. Raise NoSnapshotRead."""
     return [PresentPartition(each) for each in key_ranges(options, options.partitions)]
 
 

@@ -1,13 +1,14 @@
 """One server's stream in the driver: its offsets, the end of each micro-batch, and the partitions of a batch.
 
 An offset is a dict around a token:
+
     {"token", ["typeBits"]}                      the events up to the token were read
     … "initial": true                            nothing was read; the first batch is made even if it is empty
-    … "after": key, "single": bool               in a snapshot that began at the token; rows up to `key` were read,
-      ["last": true]                             which was the greatest one
+    … "after": key, "single": bool               in a snapshot that began at the token; rows up to `key` were read
+      ["last": true]                             `key` is the greatest key
     … "after": "3", "archive": {begin, end, slices}
-                                                 in a snapshot computed, at the token, from the archive's snapshot
-                                                 of begin to end; the first 3 of its slices were read
+                                                 in a snapshot that is computed, at the token, from the archive's
+                                                 snapshot of begin to end; the first 3 of its slices were read
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from headrace.spark.timetravel.snapshot import Chunk, Snapshot
 
 CHUNK_ROWS: Final = 20_000
 ARCHIVED_ROWS: Final = 1_000_000
-"""Documents of an archive per micro-batch by default: many, since each partition scans all of the table."""
+"""The default number of an archive's documents per micro-batch: large, because each partition scans the whole table."""
 _LATEST: Final = StreamPosition("latest")
 _LOG: Final = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ class ServerStream:
     """Plans the batches of one server's stream. Not thread-safe; workers read partitions without it."""
 
     def __init__(self, options: SourceOptions, *, alone: bool = True) -> None:
-        """`alone`: no other server is asked in turn, so that no other server's events wait for this one's."""
+        """Set up the stream. `alone`: it may wait long, because no other server is asked in turn."""
         self.options = options
         self._idle_factor = limits.IDLE_WAIT_FACTOR if alone else limits.SHARED_IDLE_WAIT_FACTOR
         self.bounds = BatchLimits(options.rows_max, options.bytes_max)
@@ -78,7 +79,7 @@ class ServerStream:
         return Snapshot(self.options)
 
     def initial_offset(self) -> Offset:
-        """The offset of `startingPosition`. Raises PositionLost."""
+        """Return the offset of `startingPosition`. Raise PositionLost."""
         start = self.options.start
         if start.kind == "snapshot":
             return self._archived_snapshot() or offset_of(self.mongodb.resolve(_LATEST), after="")
@@ -86,11 +87,11 @@ class ServerStream:
         return offset_of(resolve(self.mongodb, start), initial=True)
 
     def stop_at_now(self) -> None:
-        """Ends the stream at the server's present time, for the trigger availableNow."""
+        """End the stream at the server's present time, for the trigger availableNow."""
         self._until = self.mongodb.now()
 
     def latest_offset(self, start: Offset) -> Offset:
-        """The end of the batch after `start`; `start` itself if there is nothing yet. Raises PositionLost."""
+        """Return the end of the batch after `start`; `start` itself if there is nothing new. Raise PositionLost."""
         if in_snapshot(start):
             return self._next_chunk(start)
         token = token_of(start)
@@ -117,7 +118,8 @@ class ServerStream:
 
     @property
     def wait_ms(self) -> int:
-        """How long to wait for an event: twice as long each time nothing came, since each wait costs Spark a look.
+        """How long to wait for an event. The time doubles after each empty wait, because each wait makes Spark plan a
+        batch.
 
         An event ends a wait at once, and so does the end of the query.
         """
@@ -126,20 +128,21 @@ class ServerStream:
 
     @cached_property
     def _wait_ms_max(self) -> int:
-        """Half the time after which the client takes a server for dead."""
+        """Half the time after which the client considers a server dead."""
         options = self.mongodb.client.options
         seconds = [each for each in (options.timeout, options.pool_options.socket_timeout) if each]
         return int(min(seconds) * 500) if seconds else limits.AWAIT_MS_MAX
 
     def note_rows(self, rows: int) -> None:
-        """Notes what a wait has given."""
+        """Record how many rows came by the last wait."""
         self._empty_count = 0 if rows else self._empty_count + 1
 
     def check_server(self, token: Token) -> None:
-        """At the start and after each reconnection: raises PositionLost if the position is none in this history."""
+        """Raise PositionLost if the position is not in the server's history. Check at the start and after
+        reconnections."""
         processes = serving_processes(self.mongodb.client)
         if self._processes and (processes == self._processes or not processes):
-            # The same as before; or no server is there, and the reading cursor waits for one.
+            # The server is the same as before; or no server answers, and the reading cursor waits for one.
             return
         check_history(self.options)
         check_position(self.mongodb, token)
@@ -148,9 +151,9 @@ class ServerStream:
         self._processes = serving_processes(self.mongodb.client)
 
     def restart(self, error: PositionLost, token: Token) -> Offset:
-        """The offset of a new snapshot, if `onPositionLost` asks for one; otherwise raises `error`.
+        """Return the offset of a new snapshot, if `onPositionLost` requests one; otherwise raise `error`.
 
-        The snapshot's tokens are after `token`, the position that is lost, so that every sink takes it for newer.
+        The snapshot's tokens are after `token`, the lost position, so that every sink treats the snapshot as newer.
         """
         if self.options.on_position_lost == "fail":
             raise error
@@ -161,12 +164,13 @@ class ServerStream:
         return offset_of(self.mongodb.resolve(_LATEST), after="")
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """The partitions between two offsets; they give the same rows at each call. Raises HistoryChanged."""
+        """Return the partitions between two offsets, which give the same rows at each call. Raise HistoryChanged."""
         check_history(self.options)
         if not in_snapshot(start):
             events = EventRange(token_of(start), token_of(end))
             if self.options.on_position_lost == "resnapshot" and not has_events(self.mongodb, events.start, events.end):
-                # Planned, and pruned before it was read: a snapshot in its place, unless one follows anyway.
+                # The range was planned and then pruned before it was read: read a snapshot instead, unless one follows
+                # anyway.
                 return [] if in_snapshot(end) else [ReplacementSnapshot(events.end)]
             return self.divided(events)
         if "archive" in start:
@@ -182,24 +186,25 @@ class ServerStream:
         ]
 
     def divided(self, events: EventRange) -> list[EventRange]:
-        """The range in partitions: by documents, or by time if the options say so and the batch is large."""
+        """Return the range in partitions: by documents, or, if the options say so and the batch is large, by time."""
         options = self.options
         if options.partition_by == "document" or options.archive:
             return events.sliced(options.partitions)
         return events.cut(self.ahead.splits(events.start, events.end, options.partitions))
 
     def close(self) -> None:
-        """Closes the cursor that reads ahead."""
+        """Close the cursor that reads ahead."""
         if "ahead" in self.__dict__:
             self.ahead.close()
 
     def _archived_end(self, token: Token) -> BatchEnd | None:
-        """The end of a batch of the archive after `token`; None without an archive, or if it has nothing there."""
+        """Return the end of a batch of the archive after `token`; None if no archive has these events."""
         self.ahead.close()
         return Archive(self.options).batch_end(token, self.bounds, self._until) if self.options.archive else None
 
     def _archived_snapshot(self) -> Offset | None:
-        """The first offset of a snapshot from the archive; None if it has none that the server's oplog continues."""
+        """Return the first offset of a snapshot from the archive; None if the server's oplog does not continue the
+        archive."""
         contents = Archive(self.options).contents() if self.options.archive else ArchiveContents()
         if not contents.spans:
             return None
@@ -228,13 +233,13 @@ class ServerStream:
             last = {"last": True} if chunk.last else {}
             return offset_of(token_of(start), after=chunk.upto, single=not chunk.after, **last)
         if self._until:
-            # Rows of the snapshot may be newer than the end of the run, so the end is moved to now.
+            # Rows of the snapshot may be newer than the end of the run, so the end moves to the present time.
             self._until = self.mongodb.now()
         return offset_of(token_of(start))
 
 
 def archived_partitions(start: Offset, end: Offset) -> list[ArchivedPartition]:
-    """The partitions between two offsets of a snapshot from the archive."""
+    """Return the partitions between two offsets of a snapshot from the archive."""
     snapshot = start["archive"]
     base, slices = ArchivedSnapshot(Token(snapshot["begin"]), Token(snapshot["end"])), snapshot["slices"]
     first, last = int(start["after"] or 0), int(end["after"]) if in_snapshot(end) else slices
@@ -246,16 +251,16 @@ def archived_partitions(start: Offset, end: Offset) -> list[ArchivedPartition]:
 
 
 def offset_of(token: Token, **more: Any) -> Offset:
-    """The offset of a token with further fields, as listed at the top."""
+    """Return the offset of a token, with further fields as listed above."""
     bits = {"typeBits": token.type_bits} if token.type_bits else {}
     return {"token": token.text} | bits | more
 
 
 def token_of(offset: Offset) -> Token:
-    """The token of an offset of one server."""
+    """Return the token of an offset of one server."""
     return Token(offset["token"], offset.get("typeBits", ""))
 
 
 def in_snapshot(offset: Offset) -> bool:
-    """Whether the offset lies within a snapshot."""
+    """Whether the offset is within a snapshot."""
     return "after" in offset

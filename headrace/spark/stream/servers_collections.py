@@ -1,11 +1,11 @@
-"""Several collections of several servers: a stream of collections for each server, and a batch has the next of each.
+"""Several collections of several servers: a stream of collections for each server; a batch has the next of each.
 
-The rows of a server are in its own order; nothing is said of the order between servers, as sinks fold each server's
-rows by themselves. So no server waits for the time of another. An offset has each server's own
-(`collections_offset.py`), by its connection string without credentials; servers can be added but not removed.
+The rows of a server are in its own order. Between servers there is no order, because sinks fold the rows of each server
+separately. So no server waits for the time of another. An offset has an offset for each server
+(`collections_offset.py`), by its connection string without credentials. Servers can be added but not removed.
 
-A server that cannot be reached stalls the others, or with onServerDown = skip does not. One that goes away while it is
-asked has nothing in that batch.
+A server that cannot be reached stalls the others, unless onServerDown = skip. A server that goes away during a request
+has no events in that batch.
 """
 
 from __future__ import annotations
@@ -40,16 +40,17 @@ class ServersCollectionsStream:
         self._reached = ReachedServers(skips=options.on_server_down == "skip")
 
     def initial_offset(self) -> Offset:
-        """The offset at which the snapshots of each server's collections are to be read."""
+        """Return the offset from which the snapshots of each server's collections are read."""
         return {"servers": {name: stream.initial_offset() for name, stream in self._streams.items()}}
 
     def stop_at_now(self) -> None:
-        """Ends each server's stream at its present time, for the trigger availableNow."""
+        """End each server's stream at its present time, for the trigger availableNow."""
         for stream in self._streams.values():
             stream.stop_at_now()
 
     def latest_offset(self, start: Offset) -> Offset:
-        """The end of the next batch; `start` if no server has anything, or one is waited for. Raises PositionLost."""
+        """Return the end of the next batch; `start` if no server has anything new, or if a server is awaited. Raise
+        PositionLost."""
         before: dict[str, Offset] = start["servers"]
         if added := self._streams.keys() - before.keys():
             return {"servers": before | {name: self._streams[name].initial_offset() for name in sorted(added)}}
@@ -65,7 +66,7 @@ class ServersCollectionsStream:
         return {"servers": after} if after != before else start
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """The partitions between two offsets. Raises OptionError if a server was removed from the options."""
+        """Return the partitions between two offsets. Raise OptionError if a server was removed from the options."""
         before, after = start["servers"], end["servers"]
         check_none_removed(after, self._streams)
         return [
@@ -76,6 +77,6 @@ class ServersCollectionsStream:
         ]
 
     def close(self) -> None:
-        """Closes the cursors that read ahead."""
+        """Close the cursors that read ahead."""
         for stream in self._streams.values():
             stream.close()
