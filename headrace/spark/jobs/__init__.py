@@ -1,1 +1,1 @@
-"""Jobs: a file that says what is to run, running it, and what is reported of it."""
+"""Jobs: the file that describes a job, running it, and reports on it."""

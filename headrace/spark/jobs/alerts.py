@@ -1,11 +1,11 @@
-"""Runs a command when a job falls behind: once, and again only after it had caught up in between.
+"""Runs a command when a job falls behind: once, and again only after the job has caught up in between.
 
     [on_lag]
     seconds = 60                  # the age of the first event that is not committed; or events = 10000
     run = "notify-send 'orders'"  # words as a shell splits them, or an array; no shell runs it
 
-The command has the figures in its environment, as `HEADRACE_LAG_SECONDS` and so on. It is killed with what it started
-when it takes too long. Whether it succeeds is said in a line, and changes nothing.
+The command has the figures in its environment, as `HEADRACE_LAG_SECONDS` and so on. If it takes too long, it is killed
+with its child processes. A failure is reported in a line, and changes nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FIGURES: Final = ("batch", "lag_events", "lag_seconds", "position", "rows_total
 
 
 class LagWatch:
-    """Holds a job's lag against the alert. `late` is whether the job is late; it may have been so when it started."""
+    """Compares a job's lag with the alert. `late`: whether the job is late; it may be late when it starts."""
 
     def __init__(self, alert: OnLag | None, report: Callable[[str], None], *, late: bool = False) -> None:
         self._alert = alert
@@ -35,7 +35,7 @@ class LagWatch:
         self._running: threading.Thread | None = None
 
     def look(self, metrics: JobMetrics) -> None:
-        """Begins the command if the job has just become late. Does not wait for it."""
+        """Start the command if the job has just become late. Do not wait for it."""
         if self._alert is None or metrics.lag_seconds is None:
             return
         before, self.late = self.late, self._alert.is_late(metrics.lag_seconds, metrics.lag_events)
@@ -50,7 +50,7 @@ class LagWatch:
             self._running.start()
 
     def wait(self) -> None:
-        """Waits for a command that runs: at most its time."""
+        """Wait for a running command, at most until its time limit."""
         if self._running:
             self._running.join(limits.ALERT_SECONDS_MAX + 1)
 
@@ -61,7 +61,7 @@ class LagWatch:
 
 
 def environment(metrics: JobMetrics) -> dict[str, str]:
-    """The process's environment with the figures; one that is not known is empty."""
+    """Return the process's environment with the figures; an unknown figure is empty."""
     figures = {f"HEADRACE_{name.upper()}": getattr(metrics, name) for name in _FIGURES}
     named = {name: "" if value is None else str(value) for name, value in figures.items()}
     return dict(os.environ, HEADRACE_JOB=metrics.job, HEADRACE_ALERT="lag", **named)
@@ -70,7 +70,7 @@ def environment(metrics: JobMetrics) -> dict[str, str]:
 def run_command(
     command: Sequence[str], environ: dict[str, str], *, seconds_max: float = limits.ALERT_SECONDS_MAX
 ) -> str:
-    """Runs the command, or kills it with its children when its time is up. Returns what went wrong, or ""."""
+    """Run the command, or kill it with its children after `seconds_max`. Return what went wrong, or ""."""
     try:
         process = subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL, start_new_session=True)
     except OSError as error:

@@ -1,7 +1,7 @@
 """Checks that a table of state gets every document, wherever its job begins.
 
-A mirror, a history, a copy on a server or in a database is right only if it begins with a snapshot or with the
-collection's creation. A stream that begins at a time or a token has the changes since, not the documents of before.
+A mirror, a history, or a copy on a server or in a database is right only if it begins with a snapshot or with the
+collection's creation. A stream that begins at a time or a token has the later changes, but not the earlier documents.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headrace.spark.sinks.sink_options import SinkOptions
 def check_beginning(options: SourceOptions, reached: str, sink: SinkOptions) -> None:
     """Raise JobError if the sink's table, which has everything up to the token `reached`, would miss documents.
 
-    An empty `reached` is a table that has not begun. `options` are of one server. Raises PositionLost.
+    An empty `reached` stands for a new table. `options` are of one server. Raise PositionLost.
     """
     start = MongoDBStream(options).resolve(options.start)
     if reached:

@@ -1,6 +1,6 @@
 """Reads Spark's checkpoint without Spark: the last batch that was planned, and the last that was committed.
 
-<checkpoint>/offsets/7     `v1`, a line of settings, then a line of JSON for each source: where batch 7 ends
+<checkpoint>/offsets/7     `v1`, a line of settings, then a line of JSON for each source: the end of batch 7
 <checkpoint>/commits/7     exists once batch 7 is committed
 """
 
@@ -16,7 +16,7 @@ from headrace.spark.rows.tokens import Token
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """`offset` is where the last committed batch ended; -1 and None if there was none."""
+    """The last planned and committed batches (-1: none). `offset` is the end of the last committed batch."""
 
     planned: int = -1
     committed: int = -1
@@ -24,7 +24,7 @@ class Checkpoint:
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """The checkpoint at `path`; `Checkpoint()` if there is none."""
+    """Return the checkpoint at `path`; `Checkpoint()` if there is none."""
     committed = _last(path / "commits")
     lines = (path / "offsets" / str(committed)).read_text().splitlines() if committed >= 0 else []
     return Checkpoint(_last(path / "offsets"), committed, json.loads(lines[2]) if len(lines) > 2 else None)
@@ -32,9 +32,9 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class ServerPosition:
-    """How far a query has read one server. `server` is its name if there are several, else empty.
+    """A query's position on one server. `server` is its name if there are several, otherwise empty.
 
-    `in_snapshot`: it still reads the initial snapshot, and follows events from `token` on after that.
+    `in_snapshot`: the query still reads the initial snapshot, and will then follow events from `token` on.
     """
 
     token: Token
@@ -43,17 +43,17 @@ class ServerPosition:
 
 
 def planned_ends(path: Path, batch: int) -> list[ServerPosition]:
-    """Where a planned batch ends, as every running batch is; see `server_positions`."""
+    """Return the positions at the end of a planned batch, such as the running batch; see `server_positions`."""
     lines = (path / "offsets" / str(batch)).read_text().splitlines()
     return server_positions(json.loads(lines[2])) if len(lines) > 2 else []
 
 
 _SNAPSHOTS: Final = frozenset({"after", "reading", "waiting"})
-"""The part of an offset that is there while a snapshot is read, of one collection or of several."""
+"""The fields of an offset while a snapshot is read, of one collection or of several."""
 
 
 def server_positions(offset: dict[str, Any] | None) -> list[ServerPosition]:
-    """The positions in a source's offset, the one furthest behind first; [] if it is another source's offset."""
+    """Return the positions in a source's offset, the one furthest behind first; [] if it is another source's offset."""
     each = (offset or {}).get("servers", {"": offset or {}})
     positions = [
         ServerPosition(Token(one["token"], one.get("typeBits", "")), bool(_SNAPSHOTS & one.keys()), server)

@@ -1,8 +1,8 @@
-"""Holds the collections that a job has read against those that are there now, by their UUIDs.
+"""Compares the collections that a job has read with those that exist now, by their UUIDs.
 
-One that is another now, or gone, is a matter of the sinks' policies if events say so, and a lost position if none does.
-One that appears while the job runs is identified when the first of it is committed; where a job has one collection,
-when the end of the one before is.
+If a collection was replaced or dropped and events say so, the sinks' policies decide; if no event says so, the position
+is lost. A collection that appears while the job runs is identified when its first rows are committed. If a job has one
+collection, it is identified when the end of the previous one is committed.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ Known = dict[str, CollectionIdentity]
 def with_collections(
     options: SourceOptions, record: JobRecord, owners: Iterable[TableOwner], *, planned: bool
 ) -> tuple[JobRecord, tuple[str, ...]]:
-    """The record with the collections that are there, and a line for each that is another one than before.
+    """Return the record with the present collections, and a line for each collection that was replaced or dropped.
 
-    `owners` are those of the tables of a job that has `planned` nothing yet. Raises CollectionReplaced if no event that
-    the job will read says what became of a collection.
+    If the job has not `planned` a batch yet, `owners` are the owners of its tables. Raise CollectionReplaced if no
+    event that the job will read says what became of a collection.
     """
     now: Known = {}
     notices: list[str] = []
@@ -62,7 +62,7 @@ def with_collections(
 
 
 def check_collection(job: Job, options: SourceOptions) -> None:
-    """Raises JobError for what is no collection, or one whose changes are not all events."""
+    """Raise JobError for a namespace that is not a collection, or whose changes are not all events."""
     if not options.collection:
         _check_named(options, folds=job.folds)
         return
@@ -71,7 +71,7 @@ def check_collection(job: Job, options: SourceOptions) -> None:
     try:
         listed = list(database.list_collections(filter={"name": options.collection}))
     except OperationFailure:
-        return  # without the privilege nobody knows; the stream itself is refused, if it is
+        return  # unknown without the privilege; the stream itself raises if it may not read
     if not listed:
         return
     name = f"{options.database}.{options.collection}"
@@ -87,20 +87,20 @@ def check_collection(job: Job, options: SourceOptions) -> None:
 
 
 def _check_named(options: SourceOptions, *, folds: bool) -> None:
-    """Raises JobError for one of several collections that cannot be read, if the job names it and not a pattern."""
+    """Raise JobError for a collection that cannot be read, if the job selects it by name and not by a pattern."""
     if not options.several:
         return
     try:
         refused = list_collections(replace(options, capped="skip" if folds else "read")).refused
     except OperationFailure:
-        return  # without the privilege nobody knows; the stream itself is refused, if it is
+        return  # unknown without the privilege; the stream itself raises if it may not read
     for name, reason in refused.items():
         if {name, name.partition(".")[2]} & set(options.collections):
             raise JobError(f"{name} is {reason}: leave it out")
 
 
 class SeenCollections:
-    """The collections that a running job has seen; `record` is that of its start."""
+    """The collections that a running job has seen. `record` is the record at its start."""
 
     def __init__(self, options: SourceOptions, record: JobRecord) -> None:
         self._options = options
@@ -110,10 +110,11 @@ class SeenCollections:
     def after(
         self, record: JobRecord, committed: Iterable[Mapping[Namespace, bool]], ends: Iterable[ServerPosition] = ()
     ) -> JobRecord:
-        """The record after a batch, of whose collections each sink says which there are, and which ended in it.
+        """Return the record after a batch. `committed` has each sink's collections, and whether they ended in the
+        batch.
 
-        The stream of a single collection ends with it, by an invalidate, and so does the batch: at `ends`. Asks the
-        server for each that is new. One that does not answer now is asked again after the next batch.
+        The stream of a single collection ends with the collection, by an invalidate, and so does the batch: at `ends`.
+        The server is asked for each new collection. If it does not answer, it is asked again after the next batch.
         """
         single = _namespace(self._options)
         self._known -= self._ended(ends) if single else set()
@@ -132,14 +133,14 @@ class SeenCollections:
             except ConnectionFailure:
                 continue
             if uuids is None:
-                self._known |= new  # nobody may know
+                self._known |= new  # they may stay unknown without the privilege
                 continue
             collections |= {key: asdict(CollectionIdentity(uuids.get(keys[key], ""), since)) for key in sorted(new)}
             self._known |= {key for key in new if keys[key] in uuids}
         return replace(record, collections=collections)
 
     def _ended(self, ends: Iterable[ServerPosition]) -> set[str]:
-        """The servers whose collection ended in this batch. (Those of a snapshot that follows end at one token.)"""
+        """Return the servers whose collection ended in this batch. An end token counts once: a snapshot keeps it."""
         invalidated = {end.token: end.server for end in ends if decode_token(end.token.document()).from_invalidate}
         new = invalidated.keys() - self._invalidated
         self._invalidated = set(invalidated)
@@ -164,7 +165,7 @@ def _notices(options: SourceOptions, known: Known, uuids: dict[str, str], *, pla
 
 
 def _known_of_checkpoint(options: SourceOptions, one: SourceOptions, record: JobRecord) -> Known:
-    """The collections that were read of one of the servers, as the checkpoint says, by namespace."""
+    """Return the collections of one server that were read according to the checkpoint, by namespace."""
     if one.several:
         start = _key(options, one, "")
         keys = {key.removeprefix(start): key for key in record.collections if key.startswith(start)}
@@ -175,7 +176,7 @@ def _known_of_checkpoint(options: SourceOptions, one: SourceOptions, record: Job
 
 
 def _known_of_tables(options: SourceOptions, record: JobRecord, owners: list[TableOwner]) -> Known:
-    """The collections that the tables name, for a job that begins without a snapshot."""
+    """Return the collections that the tables' owners name, for a job that begins without a snapshot."""
     if record.snapshot or options.start.kind == "snapshot":
         return {}
     server = server_name(options.uri)
@@ -184,12 +185,12 @@ def _known_of_tables(options: SourceOptions, record: JobRecord, owners: list[Tab
 
 
 def _namespace(options: SourceOptions) -> str:
-    """The collection, if it is one; else empty."""
+    """Return the namespace of a single collection; otherwise empty."""
     return text_of((options.database, options.collection)) if options.database and options.collection else ""
 
 
 def _key(options: SourceOptions, one: SourceOptions, name: str) -> str:
-    """The name of a collection in the record: its server's, its own, or both where there are several of both."""
+    """Return the name of a collection in the record: the server's, its own, or both if there are several of both."""
     if not one.several:
         return server_name(one.uri)
     return f"{server_name(one.uri)} {name}" if options.others else name

@@ -1,4 +1,4 @@
-"""Figures of each of several collections: what a run of a job has done with it, its lag, and the size of its tables."""
+"""Figures of each of several collections: its rows in this run of the job, its lag, and the size of its tables."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def exported(figures: type) -> Iterator[tuple[str, str, str]]:
 
 @dataclass(slots=True)
 class CollectionFigures:
-    """The figures of one collection, by all sinks together; None are those that are not known."""
+    """The figures of one collection, summed over all sinks; None if unknown."""
 
     rows_total: int = counter("Rows of a collection, by sinks.")
     rest_values_total: int = counter("Values of a collection that typed tables have in `_rest`.")
@@ -50,7 +50,7 @@ class CollectionFigures:
     table_bytes: int | None = gauge("Size of these files.")
 
     def committed(self, report: BatchReport, seconds: float) -> None:
-        """Counts what a sink has committed to the collection's table, which took so many seconds."""
+        """Count the report of a sink's commit to the collection's table; it took `seconds`."""
         if report.batch != self.batch:
             self.batch, self.batch_seconds = report.batch, 0.0
             self.batches_total += 1
@@ -61,9 +61,9 @@ class CollectionFigures:
 
 
 class TableLooks:
-    """Counts the files of the tables of a job's collections, of a few collections at a time: those that have changed.
+    """Counts the files of tables of a job's collections: a few collections at a time, those with changed tables first.
 
-    A table changes with a commit of its sink, and with its upkeep: so each is also looked at from time to time.
+    A table changes with commits and with upkeep, so each table is also counted from time to time.
     """
 
     def __init__(self, job: Job, metrics: JobMetrics) -> None:
@@ -73,10 +73,10 @@ class TableLooks:
         self._names: set[str] = set()
         self._turn = -1
         self._looked: dict[str, tuple[int, int]] = {}
-        """By collection the turn and the batches at the last look, those looked at last in the end."""
+        """The turn and the batch count at the last look, by collection; the latest looks come last."""
 
     def look(self) -> None:
-        """Looks at the tables of `TABLE_LOOK_COUNT_MAX` collections: first those that it has not seen for longest."""
+        """Count the tables of up to `TABLE_LOOK_COUNT_MAX` collections, those not counted for longest first."""
         if not self._sinks:
             return
         turn = int(self._clock.monotonic_ms() // (limits.TABLE_LOOK_SECONDS * 1000))
@@ -96,6 +96,6 @@ class TableLooks:
         try:
             tables = [table_files(sink.of_collection(namespace_of(name))) for sink in self._sinks]
         except Exception:
-            return  # whatever is wrong with a table is its sink's affair, or that of `status`
+            return  # an error of a table is reported by its sink, or by `status`
         files = [table for table in tables if table]
         self._metrics.tables_have(name, sum(each.file_count for each in files), sum(each.byte_count for each in files))

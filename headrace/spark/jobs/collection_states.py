@@ -1,4 +1,4 @@
-"""The state of each of several collections, for reports: whether its snapshot waits, is read, or is complete."""
+"""The state of each of several collections, for reports: its snapshot waits, is being read, or is complete."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ WAITS: Final = "waits for its snapshot"
 
 
 def collections_offsets(offset: dict[str, Any] | None) -> dict[str, CollectionsOffset]:
-    """An offset of several collections, by the server's name, empty for the only one; {} if it is of another source."""
+    """Return an offset of several collections by server name (empty for the only one); {} for another source's."""
     each = (offset or {}).get("servers", {"": offset or {}})
     return {server: CollectionsOffset.of(one) for server, one in each.items() if "selection" in one}
 
 
 def snapshot_states(offsets: Mapping[str, CollectionsOffset], mask: Mask | None = None) -> dict[str, str]:
-    """By collection what is said of it, for those whose snapshot is not complete, or that are left out.
+    """Return the state of each collection whose snapshot is not complete, or that is skipped.
 
-    `mask` is that of the job: keys are shown as it leaves them.
+    `mask` is the job's mask; keys are shown masked.
     """
     states: dict[str, list[str]] = {}
     for server, offset in offsets.items():
@@ -43,7 +43,7 @@ def snapshot_states(offsets: Mapping[str, CollectionsOffset], mask: Mask | None 
 
 
 def collection_states(job: Job, checkpoint: Checkpoint) -> dict[str, str]:
-    """The state of each collection that has a table, or whose snapshot is not complete, or that is left out."""
+    """Return the state of each collection that has a table, whose snapshot is not complete, or that is skipped."""
     offsets = collections_offsets(checkpoint.offset)
     if not offsets:
         return {}

@@ -1,4 +1,4 @@
-"""The dead letters of a job: its sinks with the table for what they refuse, and the replay of what is there."""
+"""The dead letters of a job: wrapping its sinks, and replaying refused rows."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _MOMENTS: Final = ("clusterTime", "wallTime")
 
 
 def with_dead_letters(job: Job, sinks: list[Sink]) -> list[Sink]:
-    """The sinks with the dead letters before them, for what they refuse and what stages fail on, if the job has any."""
+    """Return the sinks, wrapped if the job has dead letters: refused rows and failures of stages go there."""
     if not job.deadletter:
         return sinks
     letters, clock = DeadLetters(job.deadletter, job.deadletter_max), SystemClock()
@@ -63,20 +63,20 @@ def with_dead_letters(job: Job, sinks: list[Sink]) -> list[Sink]:
 def _guarded_collection(
     guarded: Callable[[SinkOptions, Sink], Sink], options: SinkOptions, name: Namespace, sink: Sink
 ) -> Sink:
-    """The sink of one of several collections, whose name in the dead letters has the path of its own table."""
+    """Return the wrapped sink of one collection; its name in the dead letters has the path of its own table."""
     return guarded(options.of_collection(name), sink)
 
 
 def dead_letter_locations(job: Job) -> list[TableLocation]:
-    """Where the dead letters are, if the job has any."""
+    """Return the location of the dead letters, if the job has any."""
     return [location_of(job.deadletter)] if job.deadletter else []
 
 
 def replay(job: Job) -> Iterator[str]:
-    """Gives the sinks what they have refused, a line for each; the job must not run meanwhile.
+    """Give the sinks the rows that they refused; yield a line for each. The job must not run meanwhile.
 
-    A sink that follows a collection gets the documents that wait, as the server has them now; one of somebody's own the
-    rows, or what the stages make of them now. A table of events takes no row from before its position.
+    A sink that follows a collection gets the waiting documents as the server has them now. A sink `own` gets the rows,
+    or the result of applying the stages again. A table of events takes no row before its position.
     """
     if not job.deadletter:
         yield "the job has no dead letters: errors = 'deadletter' is not set"
@@ -137,7 +137,7 @@ def _rows(job: Job, sink: SinkOptions, letters: DeadLetters) -> Iterator[str]:
 
 
 def _with_moments(row: dict[str, Any]) -> dict[str, Any]:
-    """The row of a letter with its times."""
+    """Return the row of a dead letter with its times parsed."""
     return {name: datetime.fromisoformat(value) if name in _MOMENTS and value else value for name, value in row.items()}
 
 
@@ -145,7 +145,7 @@ def _given(
     sink: SinkOptions, letters: DeadLetters, letter: DeadLetter, row: dict[str, Any], token: str,
     made: pa.Table | None = None,
 ) -> str:  # fmt: skip
-    """Gives the sink the row, or what was `made` of it; what came of that."""
+    """Give the sink the row, or `made`, the result of the stages. Return what happened."""
     table = pa.Table.from_pylist([_with_moments(row)]) if made is None else made
     try:
         sink.open().apply(MicroBatch(f"replay {token}", 0, table))
@@ -157,9 +157,9 @@ def _given(
 
 
 def _document_now(options: SourceOptions, key: str) -> tuple[str, str] | None:
-    """The token and the text of the document with that key, masked as the job's rows are; None if there is none.
+    """Return the token and the text of the document with this key, masked like the job's rows; None if it is gone.
 
-    Raises NotHeld for one that a table would change.
+    Raise NotHeld if a table would change the document.
     """
     documents, token = Snapshot(options).consistent_read(Chunk(key))
     stored = next(iter(documents), None)

@@ -1,33 +1,33 @@
-"""A job as a file: where events come from, what is done with them, where they go, and how often.
+"""A job as a file: where events come from, how they are processed, where they go, and how often.
 
-    checkpoint = "orders/checkpoint"     # Spark's notes; relative paths are relative to the file
+    checkpoint = "orders/checkpoint"     # Spark's checkpoint; relative paths are relative to the file
     [source]                             # the options of the source, by their names
     uri = "mongodb://localhost:27017"
     database = "shop"
     collection = "orders"
     startingPosition = "snapshot"
-    [pipeline]                           # may be left out
+    [pipeline]                           # optional
     stages = '[{"$match": {"operationType": "insert"}}]'   # JSON text, or a TOML array
     window = "1 hour"                    # for $group, where its _id has no $dateTrunc; slide, date as in `Window`
     delay = "10 seconds"                 # how late documents may come, by a date that is not clusterTime
     tables.regions = {path = "regions"}  # for $lookup; format, document, options
-    [trigger]                            # may be left out
+    [trigger]                            # optional
     every = "1 second"                   # or: availableNow = true
-    [mask]                               # may be left out: see `masks/mask.py`
+    [mask]                               # optional: see `masks/mask.py`
     key = "env:MASK_KEY"
     hash = ["customer.email"]
-    [metrics]                            # may be left out: figures for Prometheus
+    [metrics]                            # optional: figures for Prometheus
     port = 9464
-    [on_lag]                             # may be left out: when the job is late, and what is run then
+    [on_lag]                             # optional: when the job is late, and which command runs then
     seconds = 60
-    [spark]                              # may be left out: the session, if the job has to start one
+    [spark]                              # optional: the session, if the job has to start one
     cores = 2
     [[sink]]                             # one or several; see `sinks/sink_options.py`
     kind = "mirror"
     path = "orders/mirror"               # of several collections: "lake/{database}/{collection}"; or a catalog's table
 
-All of it is validated when it is read: mistakes are reported before Spark is started. What each key allows is in
-`job_model.py`; what keys mean together is checked here.
+The whole file is validated when it is read, so mistakes are reported before Spark is started. `job_model.py` says what
+each key allows. This module checks combinations of keys.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class JobError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The result of `parse_job`. `source` are options as Spark takes them: text, by their names in lower case."""
+    """A parsed job. `source` has the options as Spark takes them: text, by their names in lower case."""
 
     name: str
     checkpoint: Path
@@ -81,9 +81,9 @@ class Job:
     window: Window | None = None
     delay: str | None = None
     every: str | None = "0 seconds"
-    """None: the job processes what is there and ends."""
+    """The trigger's interval; None: the job processes the present events and ends."""
     deadletter: str = ""
-    """Where rows go that a sink refuses; empty: such a row stops the job."""
+    """The table for rows that a sink refuses; empty: such a row stops the job."""
     deadletter_max: int = 1000
     report_seconds: float = 5.0
     metrics: tuple[str, int] | None = None
@@ -92,7 +92,7 @@ class Job:
 
     @property
     def options(self) -> SourceOptions:
-        """The parsed options of the source; raises OptionError."""
+        """The parsed options of the source. Raise OptionError."""
         return parse_options(self.source)
 
     @property
@@ -102,12 +102,12 @@ class Job:
 
     @property
     def folds(self) -> bool:
-        """Whether a sink folds events into documents, and so needs every event as it is."""
+        """Whether a sink folds events into documents, and so needs every event unchanged."""
         return any(sink.folds for sink in self.sinks)
 
 
 def read_job(path: Path) -> Job:
-    """The job in the file. Raises JobError, whose message begins with the file, and its line where that is known."""
+    """Return the job in the file. Raise JobError; its message begins with the file, and with the line if known."""
     try:
         text = path.read_text(encoding="utf-8")
         given = tomllib.loads(text)
@@ -133,7 +133,7 @@ def read_job(path: Path) -> Job:
 
 
 def _check_factories(job: Job) -> None:
-    """Raises FileError for a sink `own` whose factory cannot be imported."""
+    """Raise FileError for a sink `own` whose factory cannot be imported."""
     for number, sink in enumerate(job.sinks):
         if sink.kind == "own":
             try:
@@ -143,8 +143,9 @@ def _check_factories(job: Job) -> None:
 
 
 def parse_job(given: Mapping[str, Any], name: str, folder: Path) -> Job:
-    """The job. Raises FileError for a key or a value; JobError, OptionError, SinkError or another ValueError for what
-    does not go together.
+    """Return the job. Raise FileError for a wrong key or value.
+
+    Raise JobError, OptionError, SinkError or another ValueError for a wrong combination.
     """
     given = _with_known_names(given)
     file = JobFile.of(given, TOP)
@@ -180,7 +181,7 @@ def parse_job(given: Mapping[str, Any], name: str, folder: Path) -> Job:
 
 
 def _with_known_names(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The file with the options of the source by their names as they are documented, whatever case they have."""
+    """Return the file with the documented names of the source's options; the file may write them in any case."""
     source = given.get("source")
     if not isinstance(source, Mapping):
         return given
@@ -188,7 +189,7 @@ def _with_known_names(given: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _check_paths(job: Job) -> None:
-    """Raises JobError or PathError if several collections would share a table."""
+    """Raise JobError or PathError if several collections would share a table."""
     options = job.options
     for sink in job.sinks:
         if sink.per_collection:
@@ -204,7 +205,7 @@ def _check_paths(job: Job) -> None:
 
 
 def _check(job: Job) -> None:
-    """Raises JobError for the first thing that does not go together, and what `_check_paths` and `check_stages` do."""
+    """Raise JobError for the first wrong combination, and what `_check_paths` and `check_stages` raise."""
     _check_paths(job)
     for problem in _problems(job):
         raise JobError(problem)
@@ -230,7 +231,7 @@ def _problems(job: Job) -> Iterator[str]:
 
 
 def _folding_problems(job: Job, kinds: str) -> Iterator[str]:
-    """Why the sinks `kinds` cannot fold events into documents."""
+    """Yield why the sinks `kinds` cannot fold events into documents."""
     options = job.options
     if job.stages or options.pipeline or options.reader:
         yield f"{kinds}: such a sink needs every event as it is, and takes no pipeline"
@@ -265,7 +266,7 @@ def _folding_problems(job: Job, kinds: str) -> Iterator[str]:
 
 
 def _check_targets(job: Job) -> None:
-    """Raises SinkError if two sinks have one table."""
+    """Raise SinkError if two sinks have the same table."""
     targets = [
         tuple(sink.options.get(name) for name in ("uri", "database", "collection", "table", "servers", "topic"))
         for sink in job.sinks
@@ -281,7 +282,7 @@ def _check_targets(job: Job) -> None:
 
 
 def _sink(given: Mapping[str, Any], source: Mapping[str, str], folder: Path, number: int) -> SinkOptions:
-    """The sink; one of kind `mongodb` goes into the collection of the source's name unless it says otherwise."""
+    """Return the sink. A sink `mongodb` writes to the collection of the source's name, or to the one that it names."""
     if given.get("kind") == "mongodb" and "collection" in source and "collection" not in given:
         given = {"database": source.get("database"), "collection": source["collection"]} | dict(given)
     elif given.get("kind") == "mongodb" and "collection" in given and "database" in source:
@@ -298,7 +299,7 @@ def _sink(given: Mapping[str, Any], source: Mapping[str, str], folder: Path, num
 
 def _stages(given: Any) -> tuple[dict[str, Any], ...]:
     try:
-        # Values in Extended JSON are what they stand for, in a TOML array as well.
+        # Extended JSON values are converted, in a TOML array as well.
         stages = loads_strict(given if isinstance(given, str) else json.dumps(given))
     except (TypeError, ValueError) as error:
         raise JobError(f"the pipeline's stages are not JSON: {error}") from None
@@ -308,7 +309,7 @@ def _stages(given: Any) -> tuple[dict[str, Any], ...]:
 
 
 def _window(pipeline: Mapping[str, Any]) -> Window | None:
-    """The window that the file describes; its delay is that of the pipeline."""
+    """Return the window that the file describes; its delay is the pipeline's."""
     if "window" not in pipeline:
         return None
     from headrace.spark import Window
@@ -318,20 +319,20 @@ def _window(pipeline: Mapping[str, Any]) -> Window | None:
 
 
 def _checkpoint(path: str, folder: Path) -> Path:
-    """The checkpoint's folder. Raises JobError for a URL: its files are locked, replaced and synced by the system."""
+    """Return the checkpoint's folder. Raise JobError for a URL: a checkpoint needs locks, renames and syncs."""
     if is_url(path):
         raise JobError(f"checkpoint is a folder on a mounted file system, not the URL {path!r}")
     return folder / path
 
 
 def _deadletter(file: JobFile, folder: Path) -> str:
-    """The path of the table of dead letters; empty if a refused row stops the job."""
+    """Return the path of the table of dead letters; empty if a refused row stops the job."""
     if (file.errors == "stop") != (file.deadletter is None):
         raise JobError("errors = 'deadletter' and deadletter, the path of a table, go together")
     return resolved_path(file.deadletter, folder) if file.deadletter is not None else ""
 
 
 def _mask(given: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The source's option; a file with the key is in `folder`, unless its path is absolute."""
+    """Return the source's option `mask`. A relative path of the key's file is relative to `folder`."""
     kind, sign, path = str(given.get("key", "")).partition(":")
     return {**given, "key": f"file:{folder / path}"} if kind == "file" and sign else dict(given)

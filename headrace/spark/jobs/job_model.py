@@ -1,6 +1,6 @@
-"""Every key of a job's file: its type, its default, its meaning and an example.
+"""Every key of a job file: its type, its default, its meaning and an example.
 
-`job_file.py` reads files by these classes, and checks what keys mean together. `docs/reference.py` writes the reference
+`job_file.py` reads files with these classes, and checks combinations of keys. `docs/reference.py` writes the reference
 page and the JSON schema from them. The keys of `[source]` are the options of the source (`source/option_table.py`).
 """
 
@@ -35,7 +35,7 @@ Positive = Annotated[float, Field(gt=0, le=1e9, title="a number above 0")]
 
 
 def _checked(name: str, value: Any) -> Any:
-    """The value of an option of the source, unchanged. Raises ValueError without the option's name."""
+    """Return the value of a source option, unchanged. Raise ValueError without the option's name."""
     if type(value) not in SOURCE_OPTIONS[name].types:
         raise ValueError(f"is {SOURCE_OPTIONS[name].allowed}, not {value!r}")
     try:
@@ -46,7 +46,7 @@ def _checked(name: str, value: Any) -> Any:
 
 
 def option_text(value: Any) -> str:
-    """Return a value of `[source]` as Spark takes options: as text."""
+    """Return a value of `[source]` as text, as Spark takes options."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return json.dumps(value) if isinstance(value, list | dict) else str(value)
@@ -87,7 +87,7 @@ class Metrics(FileTable):
 
 
 def _words(run: str | list[str]) -> list[str]:
-    """The words of a command, split as a shell does. Raises ValueError."""
+    """Return the words of a command, split as a shell does. Raise ValueError."""
     try:
         return shlex.split(run) if isinstance(run, str) else run
     except ValueError as error:
@@ -120,7 +120,7 @@ class OnLag(FileTable):
         return self
 
     def is_late(self, lag_seconds: float | None, lag_events: int | None) -> bool:
-        """Whether such a lag is an alert; one that is not known is none."""
+        """Whether this lag is an alert; an unknown lag is none."""
         late = [(self.seconds, lag_seconds), (self.events, lag_events)]
         return any(bound is not None and lag is not None and lag >= bound for bound, lag in late)
 
@@ -242,7 +242,7 @@ TABLES: Final[dict[str, type[FileTable]]] = {
     "": JobFile, "mask": MaskTable, "metrics": Metrics, "on_lag": OnLag, "pipeline": Pipeline, "spark": SparkTable,
     "trigger": Trigger,
 }  # fmt: skip
-"""By name of the table; `""` is the top."""
+"""The classes by the names of their tables; `""` is the top."""
 
 
 def json_schema() -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""The record of a job in its checkpoint: its id, what it reads, from which histories, which of its sinks have begun.
+"""The record of a job in its checkpoint: its id, its source, the source's histories, and the sinks that have begun.
 
-    <checkpoint>/headrace.json     beside Spark's own files, which Spark leaves alone; put in place by a rename
+    <checkpoint>/headrace.json     beside Spark's own files; Spark ignores it; put in place by a rename
 
-Checkpoints of earlier versions lack it: they get one at the first start.
+Checkpoints of earlier versions have no record; the first start writes one.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ NAME: Final = "headrace.json"
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """`histories`: the id of each server's replica set, by the server's name. `begun`: the sinks that have a table.
+    """`histories` has the id of each server's replica set, by the server's name. `begun` has the sinks with a table.
 
-    `snapshot`: the first batch begins with a snapshot, whatever `startingPosition` says, as the history is another one.
+    `snapshot`: the first batch begins with a snapshot, whatever `startingPosition` says, because the history has
+    changed.
     """
 
     job: str
@@ -31,23 +32,24 @@ class JobRecord:
     begun: tuple[str, ...] = ()
     snapshot: bool = False
     name: str = ""
-    """The job's name at the last start; empty: unknown."""
+    """The job's name at the last start; empty if unknown."""
     sinks: Mapping[str, str] = field(default_factory=dict)
-    """The sinks that the job had at the last start, by their tables' names, each with what it omits; empty: unknown."""
+    """The sinks at the last start, by the names of their tables, with the fields that each omits; empty if unknown."""
     mask: str = ""
-    """The fingerprint of the mask of what was read; empty if nothing was masked."""
+    """The fingerprint of the mask of the rows read so far; empty if nothing was masked."""
     pipeline: str = ""
-    """The pipeline that made the rows of what was read, as `pipeline_text`; empty: unknown."""
+    """The pipeline of the rows read so far, as `pipeline_text` returns it; empty if unknown."""
     collections: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """The identity of each server's collection (`mongodb/collection_identity.py`), if known: at the last start, or when
-    the first of it, or the end of the one before, was committed.
+    """The identity of each server's collection (`mongodb/collection_identity.py`), if known.
 
-    By the server's name; of several collections by that of the collection, behind the server's if there are several.
+    It was taken at the last start, or when the collection's first rows, or the end of the previous one, were committed.
+    The key is the server's name; with several collections the collection's name, after the server's if there are
+    several.
     """
 
 
 def read_record(checkpoint: Path) -> JobRecord | None:
-    """The record of a checkpoint; None if it has none."""
+    """Return the record of a checkpoint; None if it has none."""
     path = checkpoint / NAME
     if not path.exists():
         return None
@@ -56,6 +58,6 @@ def read_record(checkpoint: Path) -> JobRecord | None:
 
 
 def write_record(checkpoint: Path, record: JobRecord) -> None:
-    """Stores it, durably."""
+    """Store the record durably."""
     checkpoint.mkdir(parents=True, exist_ok=True)
     replace_file(checkpoint / NAME, lambda path: path.write_text(json.dumps(asdict(record), indent=1) + "\n", "utf-8"))

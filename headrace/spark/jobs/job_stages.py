@@ -1,6 +1,6 @@
-"""A job's stages: which the server runs, which Spark runs, whether they make documents, and the tables they look into.
+"""A job's stages: which of them the server or Spark runs, whether they make documents, and the tables they look up.
 
-Rule: what a job's stages cannot do, or its sinks cannot take, is reported with the stage's name before Spark starts.
+Rule: a stage that cannot run, or whose rows a sink cannot take, is reported by name before Spark starts.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ if TYPE_CHECKING:
 Document = dict[str, Any]
 
 _MAKING: Final = frozenset({"$group", "$lookup"})
-"""Stages that make no events of events."""
+"""Stages whose output is not events."""
 
 
 def document_maker(job: Job) -> str | None:
-    """The stage or the sink by which the job's rows are documents; None if they are events."""
+    """Return the stage or sink that makes the job's rows documents; None if the rows are events."""
     stage = next((name for stage in job.stages if (name := next(iter(stage), "")) in _MAKING), None)
     return stage or next((f"the sink {sink.kind!r}" for sink in job.sinks if sink.takes == "documents"), None)
 
 
 def server_stages(job: Job) -> tuple[Document, ...]:
-    """The stages of the job's pipeline that the server runs: as many as a change stream allows.
+    """Return the stages that the server runs: the first ones, as many as a change stream allows.
 
-    Only filters, when the rest makes documents, which need not keep an event's `_id`. None when the job begins with a
-    snapshot, whose documents do not come by the stream.
+    If the rest makes documents, only filters, because the other stages could drop an event's `_id`. If the job begins
+    with a snapshot, none, because the snapshot's documents do not come through the stream.
     """
     if job.options.start.kind == "snapshot":
         return ()
-    # What is masked is masked behind the server: a stage there could give it another name. One that fails there ends
-    # the stream, whatever row it was.
+    # Values are masked after they leave the server, and a stage there could move a value to another path. A stage that
+    # fails there ends the stream, whichever row it failed on.
     only_filters = document_maker(job) or "mask" in job.source or reports_failures(job)
     allowed = {"$match"} if only_filters else IN_STREAM
     cannot = reports_failures(job)
@@ -61,7 +61,7 @@ def server_stages(job: Job) -> tuple[Document, ...]:
 
 
 def pipeline_text(job: Job) -> str:
-    """Settings, as JSON, that decide which rows the job makes of events: stages of job and source, window, tables."""
+    """Return, as JSON, the settings that decide which rows the job makes: stages, window, delay, tables."""
     window = asdict(job.window) if job.window else None
     stages = [*loads(job.source.get("pipeline", "[]")), *job.stages]
     tables = {name: dict(table) for name, table in sorted(job.tables.items())}
@@ -69,12 +69,12 @@ def pipeline_text(job: Job) -> str:
 
 
 def reports_failures(job: Job) -> bool:
-    """Whether rows on which the stages fail go to the dead letters: those of groups are not of one event."""
+    """Whether rows on which the stages fail go to the dead letters; not with `$group`, whose rows have many events."""
     return bool(job.deadletter) and not any("$group" in stage for stage in job.stages)
 
 
 def spark_stages(job: Job) -> list[Document]:
-    """The rest of them, run by Spark; filters let the first and the last row of a snapshot pass."""
+    """Return the other stages, which Spark runs; filters let the first and last rows of a snapshot pass."""
     rest = job.stages[len(server_stages(job)) :]
     if job.options.start.kind != "snapshot":
         return list(rest)
@@ -83,7 +83,7 @@ def spark_stages(job: Job) -> list[Document]:
 
 
 def explained(job: Job) -> Explanation:
-    """Where each stage runs. Raises StageRefused, `CommandError`."""
+    """Return where each stage runs. Raise StageRefused, `CommandError`."""
     from headrace.spark import explain
 
     source_stages = loads(job.source.get("pipeline", "[]"))
@@ -92,7 +92,7 @@ def explained(job: Job) -> Explanation:
 
 
 def check_stages(job: Job) -> None:
-    """Raises ValueError for stages that Spark or the job's sinks cannot take."""
+    """Raise ValueError for stages that Spark or the job's sinks cannot take."""
     maker = document_maker(job)
     for sink in job.sinks:
         if maker in _MAKING and sink.takes == "events":
@@ -107,7 +107,7 @@ def check_stages(job: Job) -> None:
     if maker and job.options.documents == "columns":
         raise ValueError(f"{maker}: documents are made of events as extjson or bson, not of typed columns")
     if not (job.stages or job.tables or job.window or job.delay or "pipeline" in job.source):
-        # Planning stages imports the server's, which takes longer than all else that is checked.
+        # Planning stages imports the server's pipeline code, which takes longer than all other checks.
         return
     try:
         explained(job)
@@ -116,7 +116,7 @@ def check_stages(job: Job) -> None:
 
 
 def apply_stages(job: Job, rows: DataFrame, session: SparkSession) -> DataFrame:
-    """The rows after the stages that Spark runs."""
+    """Return the rows after the stages that Spark runs."""
     from headrace.spark import pipeline
 
     stages = spark_stages(job)
@@ -131,9 +131,9 @@ def apply_stages(job: Job, rows: DataFrame, session: SparkSession) -> DataFrame:
 
 
 def stages_again(job: Job, row: dict[str, Any]) -> pa.Table:
-    """Return what the stages make now of a row on which they have failed. Raises the stage's CommandError.
+    """Apply the stages again to a row on which they failed, and return the result. Raise the stage's CommandError.
 
-    Raises StageRefused for stages that join a table.
+    Raise StageRefused for stages that join a table.
     """
     if any("$lookup" in stage for stage in job.stages):
         raise StageRefused("$lookup needs a table of Spark's, which a replay does not have")
@@ -159,7 +159,7 @@ def stages_again(job: Job, row: dict[str, Any]) -> pa.Table:
 
 
 def checked_lookup_tables(given: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The tables of a job's file; relative paths are in `folder`. Raises ValueError."""
+    """Return the lookup tables of a job file; relative paths are in `folder`. Raise ValueError."""
     if nowhere := [name for name, table in given.items() if not {"format", "path"} & table.keys()]:
         raise ValueError(f"[pipeline.tables.{nowhere[0]}] needs 'path', or 'format'")
     return {
@@ -169,7 +169,7 @@ def checked_lookup_tables(given: Mapping[str, Any], folder: Path) -> dict[str, A
 
 
 def open_lookup_table(given: Mapping[str, Any], session: SparkSession) -> DataFrame:
-    """A table as it is now; a Delta table is read by `deltalake`, so Spark needs no Delta jars."""
+    """Return a table as it is now. `deltalake` reads a Delta table, so Spark needs no Delta jars."""
     if given.get("format") == "delta":
         return _delta_table(given["path"], session)
     reader = session.read.format(given.get("format", "parquet")).options(**given.get("options", {}))
@@ -182,6 +182,6 @@ def _delta_table(path: str, session: SparkSession) -> DataFrame:
     if table is None:
         raise ValueError(f"there is no Delta table at {path}")
     if location.in_store:
-        # Spark cannot read an object store without jars.
+        # Spark cannot read an object store without extra jars.
         return session.createDataFrame(table.to_pyarrow_table())
     return session.read.parquet(*(f"{location}/{name}" for name in files_between(table, "", None)))

@@ -1,4 +1,4 @@
-"""The tables of a job: one of each sink, or, with several collections, one of each sink for each collection."""
+"""The tables of a job: one for each sink, or, with several collections, one for each sink and collection."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class JobTable:
-    """A table of a job: the sink with the table's own path, and the collection if the job has several, else empty."""
+    """A table of a job: the sink with the table's own path, and the collection (empty if the job has only one)."""
 
     sink: SinkOptions
     collection: str = ""
@@ -45,7 +45,7 @@ class JobTable:
 
 @dataclass(frozen=True, slots=True)
 class TableFiles:
-    """The size of a table on disk: its files, their bytes, and its rows if its statistics say so."""
+    """The size of a table on disk: its files, their bytes, and its rows (None if the statistics do not have them)."""
 
     file_count: int
     byte_count: int
@@ -53,7 +53,7 @@ class TableFiles:
 
 
 def table_name(sink: SinkOptions) -> str:
-    """The name of the sink's table in a job's record."""
+    """Return the name of the sink's table in a job's record."""
     location = sink.location
     named = sink.kind == "sql" or sink.in_catalog
     target = [sink.options.get(name) for name in ("database", "collection", "table" if named else "", "topic")]
@@ -61,9 +61,9 @@ def table_name(sink: SinkOptions) -> str:
 
 
 def tables_of(job: Job, *, with_spark: bool = True) -> Iterator[JobTable]:
-    """The tables of the job's sinks; of a sink of several collections those that are there.
+    """Yield the tables of the job's sinks; for a sink of several collections, the existing tables.
 
-    Without Spark those of several collections in its catalogs are left out; else it runs, or is started.
+    Without Spark, tables of several collections in its catalogs are omitted; with Spark, it is started if needed.
     """
     selection = job.options.selection
     for sink in job.sinks:
@@ -76,7 +76,7 @@ def tables_of(job: Job, *, with_spark: bool = True) -> Iterator[JobTable]:
 
 
 def _there(job: Job, sink: SinkOptions) -> Iterator[Namespace]:
-    """The collections that have a table of the sink."""
+    """Return the collections that have a table of the sink."""
     options, record = job.options, read_record(job.checkpoint)
     names = {
         namespace_of(name.partition(" ")[2] if options.others else name)
@@ -86,16 +86,16 @@ def _there(job: Job, sink: SinkOptions) -> Iterator[Namespace]:
     known = sorted(name for name in names if options.selection.matches(name))
     if sink.in_catalog:
         return tables_in_catalog(sink.target, known)
-    # Next to the tables there may be what is not a collection's.
+    # Other folders may stand next to the tables.
     others = {str(job.checkpoint.absolute()), str(location_of(job.deadletter or job.checkpoint))}
     listed = tables_at(sink.target, options.database, known)
     return (name for name in listed if str(sink.of_collection(name).location) not in others)
 
 
 def missing_tables(job: Job, begun: Iterable[str], *, with_spark: bool) -> list[str]:
-    """The names of tables that have begun, by the job's record, and of which not even the folder is there.
+    """Return the names of tables that have begun, by the job's record, and whose folder is missing.
 
-    With Spark also of those in its catalogs.
+    With Spark also those in its catalogs.
     """
     there = {table_name(table.sink) for table in tables_of(job, with_spark=with_spark)}
     return [
@@ -105,18 +105,18 @@ def missing_tables(job: Job, begun: Iterable[str], *, with_spark: bool) -> list[
 
 
 def _is_short(name: str) -> bool:
-    """Whether it is a table that is there, and whose folder does not say of which collection it is."""
+    """Whether the name is that of an existing table whose folder does not show its collection."""
     path = name.partition(" ")[2]
     return is_shortened(path) and has_files(path)
 
 
 def is_table_of(sink: SinkOptions, table: SinkOptions) -> bool:
-    """Whether `table` is one that `tables_of` may have of the sink."""
+    """Whether `table` is a table that `tables_of` may yield for the sink."""
     return table == sink or _may_be(sink, table_name(table), with_spark=True)
 
 
 def _may_be(sink: SinkOptions, name: str, with_spark: bool) -> bool:
-    """Whether the name is that of a table of the sink, one of several collections."""
+    """Whether the name may be that of a table of the sink, for one of several collections."""
     kind, _, target = name.partition(" ")
     if not sink.per_collection or kind != sink.kind:
         return False
@@ -126,12 +126,12 @@ def _may_be(sink: SinkOptions, name: str, with_spark: bool) -> bool:
 
 
 def may_be_table_of(sink: SinkOptions, name: str) -> bool:
-    """Return whether the name, as `table_name` makes it, may be that of a table of the sink."""
+    """Whether `name`, made by `table_name`, may be the name of a table of the sink."""
     return name == table_name(sink) or _may_be(sink, name, with_spark=True)
 
 
 def open_sink(job: Job, sink: SinkOptions, options: SourceOptions) -> Sink:
-    """The sink, opened; one of several collections opens each table when its collection has the first row."""
+    """Open the sink. With several collections, each table is opened when its collection's first row comes."""
     if not sink.per_collection:
         return sink.open()
 
@@ -157,14 +157,14 @@ def open_sink(job: Job, sink: SinkOptions, options: SourceOptions) -> Sink:
 
 
 def selection_of(options: SourceOptions) -> CollectionSelection:
-    """The collections that the source reads."""
+    """Return the selection of collections that the source reads."""
     if options.collection is not None:
         return CollectionSelection(options.database, (options.collection,))
     return options.selection
 
 
 def table_files(sink: SinkOptions) -> TableFiles | None:
-    """The files of a Delta table, by its log; of other folders what they have. None without a folder."""
+    """Return the size of a Delta table, by its log, or of another folder, by its files. None without a folder."""
     location = sink.location
     if location is None:
         return None
@@ -181,16 +181,16 @@ def table_files(sink: SinkOptions) -> TableFiles | None:
 
 
 _FORMATS: Final = {"_delta_log": "delta", "_spark_metadata": "events as Parquet files", "mirror.parquet": "parquet"}
-"""The kind of table in a folder, by a name that only such a table has."""
+"""The kind of table in a folder, by a file name that only such a table has."""
 
 
 def has_table(folder: Path) -> bool:
-    """Return whether a local folder has a table of any format."""
+    """Whether a local folder has a table of any format."""
     return any((folder / name).exists() for name in _FORMATS)
 
 
 def check_format(sink: SinkOptions) -> None:
-    """Raises NotOurTable if the folder has a table of a format that is not the sink's."""
+    """Raise NotOurTable if the folder has a table of another format than the sink's."""
     location = sink.location
     if location is None or not location.exists():
         return
@@ -216,7 +216,7 @@ def check_format(sink: SinkOptions) -> None:
 
 
 def _check_columns(sink: SinkOptions, table: DeltaTable) -> None:
-    """Raises NotOurTable if the table has typed columns and the sink has none, the reverse, or other partitions."""
+    """Raise NotOurTable if the table has typed columns and the sink none, or the reverse, or other partitions."""
     again = "give the sink a table of its own, or begin again with `headrace pipeline reset --data`"
     commit = newest_commit(table)
     if commit is None:
@@ -244,4 +244,4 @@ _FITS: Final[dict[str, Callable[[set[str]], bool]]] = {
         ({"_id", "document"} <= columns and "until" not in columns) or ("_key" in columns and "_until" not in columns)
     ),
 }
-"""Whether a Delta table with these columns can be that of the sink."""
+"""Whether a Delta table with these columns can belong to a sink of this kind."""

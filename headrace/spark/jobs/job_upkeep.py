@@ -17,27 +17,27 @@ TableUpkeep = CatalogUpkeep | DeltaUpkeep
 
 
 class JobUpkeep:
-    """Upkeep of all tables of a job. What fails is reported and tried again: no batch depends on it."""
+    """The upkeep of all tables of a job. A failure is reported and tried again later: no batch depends on upkeep."""
 
     def __init__(self, job: Job) -> None:
         self._clock = SystemClock()
         self._name = job.name
         self._job = job
-        # Spark need not run yet; without it, tables in its catalogs of several collections come later.
+        # Spark need not run yet. Tables of several collections in its catalogs are added later.
         self._tables = _upkeep_of(job, with_spark=False)
         self._due = [self._next(table) for table in self._tables]
-        # Of several collections there may be tables later.
+        # With several collections, tables may be added later.
         self._grows = any(sink.per_collection and sink.upkeep for sink in job.sinks)
         self._look_due = self._clock.monotonic_ms() + limits.TABLE_LOOK_SECONDS * 1000
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time for that of a table."""
+        """Whether a table is due."""
         self._look()
         return bool(self._due) and min(self._due) <= self._clock.monotonic_ms()
 
     def _look(self) -> None:
-        """Takes up the tables that have come since."""
+        """Add the tables that were created since the last look."""
         if self._look_due <= self._clock.monotonic_ms():
             self._look_due = self._clock.monotonic_ms() + limits.TABLE_LOOK_SECONDS * 1000
             self._take_up_new()
@@ -50,7 +50,7 @@ class JobUpkeep:
             self._due += [self._next(table) for table in new]
 
     def run_due(self, report: Callable[[str], None], stop: threading.Event, writing: threading.Lock) -> None:
-        """Runs that of the tables whose time has come, each while no batch is being written."""
+        """Run the upkeep of each table that is due, while no batch is being written."""
         for number, table in enumerate(self._tables):
             if self._due[number] <= self._clock.monotonic_ms() and not stop.is_set():
                 with writing:
@@ -58,7 +58,7 @@ class JobUpkeep:
                 self._due[number] = self._next(table)
 
     def run_all(self, report: Callable[[str], None], stop: threading.Event) -> None:
-        """Runs that of all tables, at the end of a job that has caught up; also of those made in this run."""
+        """Run the upkeep of all tables, including new ones, at the end of a job that has caught up."""
         self._take_up_new()
         for table in self._tables:
             self._run(table, report, stop)
@@ -77,7 +77,7 @@ class JobUpkeep:
 
 
 def upkeep_by_hand(job: Job) -> list[UpkeepReport]:
-    """Does all that there is to do, however long it takes. Raises JobRunning: a job does it itself."""
+    """Do all upkeep that is due, however long it takes. Raise JobRunning: a running job does its own upkeep."""
     from headrace.spark.jobs.runner import job_lock, job_session
 
     with job_lock(job):
@@ -87,7 +87,7 @@ def upkeep_by_hand(job: Job) -> list[UpkeepReport]:
 
 
 def _upkeep_of(job: Job, *, with_spark: bool) -> list[TableUpkeep]:
-    """Yield the upkeep of each of the job's tables; of several collections those that are there."""
+    """Return the upkeep of each of the job's tables; with several collections, of the existing tables."""
     from headrace.spark.session import get_session
 
     sinks = [table.sink for table in tables_of(job, with_spark=with_spark)]

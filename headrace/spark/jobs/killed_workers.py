@@ -1,8 +1,8 @@
-"""Recognizes that a Python process of Spark's was killed: one that reads a partition, or that plans batches.
+"""Recognizes that a Python process of Spark's was killed: a worker that reads a partition, or the planner of batches.
 
-Spark runs a task again on a cluster, up to `spark.task.maxFailures` times. It does not with `local[N]`, and never for
-the process that plans. Then the query ends, and a job starts it again: the batch is in the checkpoint, and is the same.
-(`local[N, F]` would also run a task F times whose source raises an error, which is the same error each time.)
+On a cluster Spark runs a task again, up to `spark.task.maxFailures` times. It does not with `local[N]`, and never for
+the process that plans. Then the query ends, and a job starts it again: the checkpoint has the batch, which is the same.
+(`local[N, F]` would also repeat a task F times if its source raises an error, which recurs each time.)
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ _SOCKET: Final = re.compile(
     r"java\.(?:io\.EOFException|io\.IOException|net\.SocketException)[^\n]*(?:\n\s+at java[^\n]*)*"
     r"\n\s+at org\.apache\.spark\.[\w.]*\bPython"
 )
-"""An error of a socket or a pipe in a class of Spark's that is about Python."""
+"""An error of a socket or a pipe in one of Spark's classes for Python."""
 
 
 class WorkerKilled(RuntimeError):
-    """A Python process of Spark's was killed again and again, with no batch between."""
+    """A Python process of Spark's was killed again and again, without a batch in between."""
 
     def __init__(self, count: int) -> None:
         super().__init__(
@@ -29,6 +29,6 @@ class WorkerKilled(RuntimeError):
 
 
 def is_worker_killed(error: Exception) -> bool:
-    """Return whether the query ended because a Python process of Spark's did."""
+    """Whether the query ended because a Python process of Spark's was killed."""
     text = f"{error}\n{getattr(error, '_stackTrace', '')}"
     return _TASK.search(text) is not None or _SOCKET.search(text) is not None

@@ -1,4 +1,4 @@
-"""How far a query is behind its servers: the number of events after its positions, and the age of the first."""
+"""The lag of a query: the number of events after its positions, and the age of the first of these events."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _NAMES: Final = ({"$project": {"_id": 1, "ns": 1}},)
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """`event_count` events wait (at its limit: or more); the first is `seconds` old by the server's clock."""
+    """`event_count` events wait (at the limit: or more); the first is `seconds` old by the server's clock."""
 
     event_count: int
     seconds: int
     collections: Mapping[str, Lag] = field(default_factory=dict)
-    """The lag of each of several collections that has events waiting; the rest have none."""
+    """The lag of each of several collections; a collection without waiting events is omitted."""
 
 
 def lag_of(options: SourceOptions, positions: Sequence[ServerPosition]) -> Lag:
-    """Asks each server. Raises PositionLost, and pymongo's errors for one that does not answer within seconds."""
+    """Ask each server for its lag. Raise PositionLost, or pymongo's errors if a server does not answer in time."""
     by_name = {server_name(one.uri): one for one in options.servers}
     lags = [_lag_of(by_name.get(position.server, options), position.token) for position in positions]
     collections: dict[str, Lag] = {}
@@ -42,7 +42,7 @@ def lag_of(options: SourceOptions, positions: Sequence[ServerPosition]) -> Lag:
 
 
 def document_count(options: SourceOptions) -> int | None:
-    """How many documents a snapshot has to read, by the servers' estimates; None if it is not of one collection."""
+    """Return the servers' estimate of a snapshot's documents; None if the source is not one collection."""
     if not (options.database and options.collection):
         return None
     collections = [client_of(one.uri)[options.database][options.collection] for one in options.servers]
@@ -50,7 +50,7 @@ def document_count(options: SourceOptions) -> int | None:
 
 
 def documents_of(options: SourceOptions, names: Iterable[str]) -> int:
-    """How many documents these of several collections have, by the server's estimates."""
+    """Return the server's estimate of the documents in these collections."""
     client = client_of(options.uri)
     namespaces = map(namespace_of, names)
     return sum(client[database][collection].estimated_document_count() for database, collection in namespaces)

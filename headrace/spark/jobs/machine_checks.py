@@ -1,4 +1,4 @@
-"""Checks that a machine has what a job needs: writable folders, a Java, jars, a way to object stores."""
+"""Checks that this machine has what a job needs: writable folders, Java, jars, a connection to object stores."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SESSION_CATALOG: Final = "spark_catalog"
 
 
 class CannotStart(RuntimeError):
-    """The error that names what a job needs and this machine does not have; `lines` has a line for each."""
+    """This machine lacks something that a job needs; `lines` has a line for each."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self.lines = tuple(lines)
@@ -33,14 +33,14 @@ class CannotStart(RuntimeError):
 
 
 def machine_problems(job: Job, *, starts_spark: bool = True) -> list[str]:
-    """Return what this machine lacks for the job, a line each. `starts_spark`: the job is to start Spark itself."""
+    """Return what this machine lacks for the job, a line each. `starts_spark`: the job starts Spark itself."""
     lines = [line for line in map(_unwritable, _folders(job)) if line]
     lines += _missing_command(job)
     return lines + (_session_problems(job) if starts_spark else [])
 
 
 def check_stores(job: Job) -> None:
-    """Raises StoreUnreachable if an object store that has a table of the job does not answer within some seconds."""
+    """Raise StoreUnreachable if an object store with a table of the job does not answer within some seconds."""
     others = [location_of(path) for path in (job.deadletter, job.options.archive) if path]
     locations = [*(sink.location for sink in job.sinks), *others]
     buckets = {location.url.split("/")[2]: location.url for location in locations if location and location.in_store}
@@ -49,7 +49,7 @@ def check_stores(job: Job) -> None:
 
 
 def address_problems(job: Job) -> Iterator[str]:
-    """Says that the address of the job's metrics cannot be had, unless the job has it: it runs."""
+    """Yield a line if the metrics' address is taken, unless the job is running and has taken it itself."""
     from headrace.spark.jobs.runner import running_process
 
     try:
@@ -67,12 +67,12 @@ def _missing_command(job: Job) -> Iterator[str]:
 
 def _session_problems(job: Job) -> list[str]:
     if "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ:
-        return []  # another program started Spark, with a configuration of its own
+        return []  # another program started Spark, with its own configuration
     return [*_missing_java(), *_missing_jars(job), *_missing_catalogs(job), *_missing_kafka(job)]
 
 
 def _folders(job: Job) -> list[Path]:
-    """The folders in which the job writes."""
+    """Return the folders in which the job writes."""
     sinks = [Path(sink.location.url) for sink in job.sinks if sink.location and not sink.location.in_store]
     positions = [Path(sink.options["position"]).parent for sink in job.sinks if sink.kind == "kafka"]
     columns = [Path(file).parent for sink in job.sinks for file in sink.schema_files if not has_placeholders(file)]
@@ -81,7 +81,7 @@ def _folders(job: Job) -> list[Path]:
 
 
 def _unwritable(folder: Path) -> str:
-    """Why nothing can be written into the folder, which need not be there yet; empty if it can."""
+    """Return why the folder, which need not exist yet, is not writable; empty if it is."""
     at = folder
     while not at.exists() and at != at.parent:
         at = at.parent
@@ -93,7 +93,7 @@ def _unwritable(folder: Path) -> str:
 
 
 def _allows_files(folder: Path) -> bool:
-    """Whether the file system takes files: root may write everywhere, but not into one that is read-only or no disk."""
+    """Whether the file system takes files. Root passes every permission check, but cannot write to a read-only disk."""
     name = folder / f".headrace.{os.getpid()}"
     try:
         os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
@@ -119,7 +119,7 @@ def _missing_jars(job: Job) -> Iterator[str]:
 
 
 def _jars(job: Job) -> Iterator[Path]:
-    """The jars that the configuration names by a path on this machine."""
+    """Yield the jars that the configuration names by a path on this machine."""
     conf = job.spark.get("conf", {})
     for name in _JAR_LISTS:
         for item in str(conf.get(name, "")).replace(os.pathsep if name != "spark.jars" else ",", ",").split(","):
@@ -129,7 +129,7 @@ def _jars(job: Job) -> Iterator[Path]:
 
 
 def _missing_catalogs(job: Job) -> Iterator[str]:
-    """Catalogs of sinks that the configuration does not name, or whose class is in none of the jars."""
+    """Yield lines about catalogs of sinks that the configuration lacks, or whose class is in no jar."""
     conf: dict[str, Any] = dict(job.spark.get("conf", {}))
     if _may_have_more():
         return
@@ -145,7 +145,7 @@ def _missing_catalogs(job: Job) -> Iterator[str]:
 
 
 def _missing_kafka(job: Job) -> Iterator[str]:
-    """Says which package brings Spark's Kafka writer, if a sink needs it and the configuration does not have it."""
+    """Yield a line that names the package with Spark's Kafka writer, if a sink needs it and it is not configured."""
     conf: dict[str, Any] = dict(job.spark.get("conf", {}))
     if not any(sink.kind == "kafka" for sink in job.sinks) or _may_have_more():
         return
@@ -158,12 +158,12 @@ def _missing_kafka(job: Job) -> Iterator[str]:
 
 
 def _may_have_more() -> bool:
-    """Whether Spark has a configuration besides the file's."""
+    """Whether Spark has a configuration besides the job file's."""
     return (Path(os.environ.get("SPARK_CONF_DIR", "")) / "spark-defaults.conf").is_file()
 
 
 def _has_class(job: Job, name: str) -> bool:
-    """Whether a jar has the class; True if Spark is to download jars, or to look in folders."""
+    """Whether a jar has the class; True if Spark downloads jars or looks in folders."""
     from headrace.spark.session.jvm import spark_home
 
     conf = job.spark.get("conf", {})

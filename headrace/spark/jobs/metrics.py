@@ -20,22 +20,22 @@ from headrace.spark.sinks.contract import BatchReport
 
 
 def snapshot_text(documents: int, total: int | None, seconds_left: float | None) -> str:
-    """A snapshot's progress for a person: "snapshot of 500 of 2000 documents (25 %), 12 s left"."""
+    """Return a snapshot's progress for a person: "snapshot of 500 of 2000 documents (25 %), 12 s left"."""
     if not total:
         return f"snapshot of {documents} documents so far"
-    # The total is an estimate, and writers go on.
+    # The total is an estimate, and clients continue to write.
     share = min(documents * 100 // total, 100)
     left = "" if seconds_left is None else f", {seconds_left:.0f} s left"
     return f"snapshot of {documents} of {total} documents ({share} %){left}"
 
 
 class AddressRefused(RuntimeError):
-    """Metrics cannot be served at their address: another process listens there, or it is none of this machine."""
+    """Metrics cannot be served at this address: it is in use, or it is not an address of this machine."""
 
 
 @dataclass(slots=True)
 class JobMetrics:
-    """The metrics of one job; None is what is not known yet. Threads share it under `lock`."""
+    """The metrics of one job; None if not known yet. Threads share them under `lock`."""
 
     job: str
     batch: int | None = gauge("Number of the last micro-batch.")
@@ -56,14 +56,14 @@ class JobMetrics:
     snapshot_documents_total: int | None = gauge("Documents that the collection has, as estimatedDocumentCount says.")
     snapshot_seconds_left: float | None = gauge("Time that the rest of the snapshot takes at this run's rate.")
     collections: dict[str, CollectionFigures] = field(default_factory=dict)
-    """The figures of each of several collections; of the first ones, if there are very many."""
+    """The figures of each of several collections; if there are too many, only of the first ones."""
     phase: str = "starting"
     lock: threading.Lock = field(default_factory=threading.Lock)
     on_batch: Callable[[JobMetrics], object] | None = None
-    """Called when a micro-batch has been counted, without the lock."""
+    """Called without the lock after a micro-batch was counted."""
 
     def ended(self, batch: int, rows: int, seconds: float) -> None:
-        """Counts a micro-batch that has ended: its number, its rows, and the seconds that it took."""
+        """Count a micro-batch that has ended: its number, its rows, and the seconds that it took."""
         with self.lock:
             self.batch, self.batch_seconds = batch, seconds
             self.batches_total += 1
@@ -73,13 +73,13 @@ class JobMetrics:
             self.on_batch(self)
 
     def committed(self, rest_count: int, dead_letter_count: int) -> None:
-        """Counts what a sink's commit has put into the rest of a typed table, and the rows that it has refused."""
+        """Count the values that a sink's commit put into the rest of a table, and the rows that the sink refused."""
         with self.lock:
             self.rest_values_total += rest_count
             self.dead_letters_total += dead_letter_count
 
     def snapshot_read(self, documents: int, documents_in_run: int, seconds: float) -> None:
-        """Records a snapshot's progress: all documents that were read, and those of this run in so many seconds."""
+        """Record a snapshot's progress: all documents read so far, and those that this run read in `seconds`."""
         with self.lock:
             self.snapshot_documents = documents
             total = self.snapshot_documents_total
@@ -87,13 +87,13 @@ class JobMetrics:
                 self.snapshot_seconds_left = round(max(total - documents, 0) * seconds / documents_in_run, 1)
 
     def collection_committed(self, collection: str, report: BatchReport, seconds: float) -> None:
-        """Counts what a sink has committed of one of several collections, and the seconds that it took."""
+        """Count a sink's commit of one of several collections, and the seconds that it took."""
         with self.lock:
             if figures := self._figures_of(collection):
                 figures.committed(report, seconds)
 
     def collections_behind(self, lags: Mapping[str, Lag]) -> None:
-        """Records the lag of several collections: these have events that wait, and the others none."""
+        """Record the lag of several collections; a collection that is not in `lags` has none."""
         with self.lock:
             for collection in lags:
                 self._figures_of(collection)
@@ -102,24 +102,24 @@ class JobMetrics:
                 figures.lag_events, figures.lag_seconds = (lag.event_count, lag.seconds) if lag else (0, 0)
 
     def tables_have(self, collection: str, files: int, size: int) -> None:
-        """Records what the tables of one of several collections have: files, and their bytes."""
+        """Record the files of one collection's tables, and their bytes."""
         with self.lock:
             if figures := self._figures_of(collection):
                 figures.table_files, figures.table_bytes = files, size
 
     def collection_batches(self) -> dict[str, int]:
-        """How many batches of each of several collections were committed."""
+        """Return how many batches of each of several collections were committed."""
         with self.lock:
             return {name: figures.batches_total for name, figures in self.collections.items()}
 
     def _figures_of(self, collection: str) -> CollectionFigures | None:
-        """None if there are too many collections for this one to have figures."""
+        """Return the collection's figures; None if too many collections have figures already."""
         if collection in self.collections or len(self.collections) < limits.METRIC_COLLECTION_COUNT_MAX:
             return self.collections.setdefault(collection, CollectionFigures())
         return None
 
     def line(self) -> str:
-        """One line for a person."""
+        """Return one line for a person."""
         with self.lock:
             if self.batch is None:
                 return f"{self.job}: {self.phase}" + (", no batch yet" if self.phase == "running" else "")
@@ -136,7 +136,7 @@ class JobMetrics:
         return snapshot_text(self.snapshot_documents, self.snapshot_documents_total, self.snapshot_seconds_left)
 
     def text(self) -> str:
-        """The metrics in Prometheus' text format."""
+        """Return the metrics in Prometheus' text format."""
         text, job = PrometheusText("headrace_pipeline_"), labels(job=self.job)
         with self.lock:
             for name, kind, meaning in exported(JobMetrics):
@@ -153,14 +153,14 @@ class JobMetrics:
 
 
 FIGURES: Final = ("position", *(name for name, _, _ in exported(JobMetrics) if name != "running"))
-"""The figures that other processes get (`run_state.py`)."""
+"""The figures that are stored for other processes (`run_state.py`)."""
 
 
 @contextmanager
 def serve(metrics: JobMetrics, address: tuple[str, int] | None) -> Iterator[int | None]:
-    """Serves the metrics over HTTP inside the context, which gives the port; with no address it does nothing.
+    """Serve the metrics over HTTP inside the context, which yields the port; without an address do nothing.
 
-    Raises AddressRefused.
+    Raise AddressRefused.
     """
     if address is None:
         yield None
@@ -177,7 +177,7 @@ def serve(metrics: JobMetrics, address: tuple[str, int] | None) -> Iterator[int 
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Logs nothing: Prometheus asks every few seconds."""
+            """Log nothing: Prometheus sends a request every few seconds."""
 
     try:
         listening = ThreadingHTTPServer(address, Handler)

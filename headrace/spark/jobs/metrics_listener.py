@@ -1,14 +1,14 @@
-"""Spark's streaming listener that fills a query's metrics. Spark calls it on a thread of its own.
+"""Spark's streaming listener that fills a query's metrics. Spark calls it on a separate thread.
 
-Every job has one. Any other query of the source gets the same metrics by it:
+Every job has one. It can also give these metrics to any other query of the source:
 
     figures = Figures("orders")
     spark.streams.addListener(MetricsListener(figures, source=options))
     with serve(figures, ("127.0.0.1", 9464)):
         ...
 
-Of several collections a batch may have events beside documents of a snapshot: where `snapshot_counted` was put behind
-the source, only the documents count as the snapshot's progress.
+A batch of several collections may have events beside documents of a snapshot. If `snapshot_counted` is applied to the
+source's rows, only the documents count as the snapshot's progress.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ _DOCUMENTS: Final = "snapshotDocuments"
 
 
 def snapshot_counted(rows: DataFrame) -> DataFrame:
-    """The source's rows; Spark says of each batch how many of them are documents of a snapshot."""
+    """Return the source's rows; Spark then counts in each batch the rows that are documents of a snapshot."""
     from pyspark.sql.functions import col, count_if
 
     return rows.observe(_OBSERVED, count_if(col("operationType") == SNAPSHOT).alias(_DOCUMENTS))
 
 
 class MetricsListener(StreamingQueryListener):
-    """Records the events of the query with Spark's id `query`; of every query if that is empty.
+    """Records the events of the query with Spark's id `query`; of every query if it is empty.
 
-    `source` are the options of the query's source: with them it measures the lag, at most every five seconds. Without
-    them call `measure`. With the `mask` of the source's rows the position that is shown is masked as they are.
+    `source` has the options of the query's source: with them the listener measures the lag, at most every five seconds.
+    Without them call `measure`. With `mask`, the mask of the source's rows, the position is shown masked.
     """
 
     def __init__(
@@ -72,16 +72,16 @@ class MetricsListener(StreamingQueryListener):
         self._clock = clock or SystemClock()
         self._answered_ms = self._clock.monotonic_ms()
         self._answered_lag = 0.0
-        """The lag in seconds when all servers last answered, at `_answered_ms`."""
+        """The lag in seconds at `_answered_ms`, when all servers last answered."""
         self._offset: dict[str, Any] | None = None
         self._snapshot_before = 0
         self._snapshot_rows = 0
         self._snapshot_since_ms: float | None = None
         self._waiting: dict[str, list[str]] | None = None
-        """The collections that were to be read, by server, when the snapshot was first looked at; of several ones."""
+        """With several collections: those that were to be read, by server, when the snapshot was first measured."""
         self._read_before = 0
         self.row_counts: dict[int, int] = {}
-        """The rows of batches of which Spark sees fewer: those that workers wrote as they read them."""
+        """The row counts of batches whose rows workers wrote while reading, so that Spark counts fewer."""
         self.ended = threading.Event()
         """Set when Spark has reported the query's end, and so all its batches; after `follow`, the end of that run."""
         self._run = ""
@@ -89,7 +89,7 @@ class MetricsListener(StreamingQueryListener):
         self._lock = threading.Lock()
 
     def resume(self, offset: dict[str, Any] | None, snapshot_documents: int = 0) -> None:
-        """Begins at the checkpoint's offset, and with what an earlier run read of the snapshot that it is in."""
+        """Begin at the checkpoint's offset, with the documents that earlier runs read of the current snapshot."""
         self._offset = offset
         positions = server_positions(offset)
         self._snapshot_before = snapshot_documents if positions and positions[0].in_snapshot else 0
@@ -117,7 +117,7 @@ class MetricsListener(StreamingQueryListener):
             self._measure_when_due()
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Spark reports ends late: that of an earlier query may come when the next one has begun."""
+        """Handle an end that Spark reports late: the end of an earlier query may come after the next one has begun."""
         if not self._concerns(event.id):
             return
         run = str(event.runId)
@@ -128,16 +128,16 @@ class MetricsListener(StreamingQueryListener):
                 self.ended.set()
 
     def follow(self, query: str, run: str) -> None:
-        """From here on only this query counts, and `run` alone sets `ended`, also if it has ended already."""
+        """Record this query only, from now on. Only the end of `run` sets `ended`, even if it has already ended."""
         with self._lock:
             self.query, self._run = query, run
             if run not in self._ended_runs:
                 self.ended.clear()
 
     def measure(self, source: Mapping[str, str]) -> None:
-        """Asks the servers how far the last committed position is behind them.
+        """Ask the servers for the lag of the last committed position.
 
-        While one does not answer, the lag in seconds is taken to grow: what happens there meanwhile is not committed.
+        While a server does not answer, the lag in seconds grows with time: events there are not committed meanwhile.
         """
         positions, metrics = server_positions(self._offset), self._metrics
         if not positions:
@@ -156,11 +156,11 @@ class MetricsListener(StreamingQueryListener):
             if not positions[0].in_snapshot:
                 metrics.lag_seconds = self._answered_lag + (self._clock.monotonic_ms() - self._answered_ms) / 1000
         except (PyMongoError, PositionLost):
-            # The source deals with it; the metrics stay as they were.
+            # The source handles the error; the metrics keep their values.
             return
 
     def _documents_total(self, options: SourceOptions) -> int | None:
-        """How many documents the snapshot has; of several collections those read, and those of the ones to be read."""
+        """Return how many documents the snapshot has; with several collections, those read and those yet to be read."""
         if not options.several:
             return document_count(options)
         if self._waiting is None:
@@ -173,9 +173,9 @@ class MetricsListener(StreamingQueryListener):
         return self._read_before + sum(map(documents_of, options.servers, names))
 
     def _count_snapshot(self, rows: int, documents: int | None, taken_ms: float) -> None:
-        """Counts a batch's documents of the snapshot, by default all rows of a batch that does not end it.
+        """Count a batch's documents of the snapshot: by default all rows of a batch that does not end the snapshot.
 
-        The snapshot's time began with the first such batch's.
+        The snapshot's time begins with the first such batch.
         """
         if not documents and self._metrics.phase != "snapshot":
             return
@@ -183,13 +183,13 @@ class MetricsListener(StreamingQueryListener):
         self._snapshot_since_ms = now_ms - taken_ms if self._snapshot_since_ms is None else self._snapshot_since_ms
         if documents is None:
             begins = not self._snapshot_before and not self._snapshot_rows
-            documents = max(rows - begins, 0)  # the first row says that the snapshot begins
+            documents = max(rows - begins, 0)  # the first row is snapshotBegin
         self._snapshot_rows += documents
         seconds = (now_ms - self._snapshot_since_ms) / 1000
         self._metrics.snapshot_read(self._snapshot_before + self._snapshot_rows, self._snapshot_rows, seconds)
 
     def _set_position(self) -> None:
-        """The position of the server that is furthest behind; in a snapshot the token from which events follow."""
+        """Set the position of the server that is furthest behind; in a snapshot, the token from which events follow."""
         positions, metrics = server_positions(self._offset), self._metrics
         if positions:
             token = positions[0].token

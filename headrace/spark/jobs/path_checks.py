@@ -1,6 +1,8 @@
-"""Checks that a job's paths are apart: none is another one, or inside another that `reset` removes or a sink writes.
+"""Checks that a job's paths are apart: no two are equal, and none is inside another that `reset` removes or a sink
+writes.
 
-Paths are compared as the file system takes them: through links, `..` and, where names differ in case only, its rule.
+Paths are compared as the file system does: links and `..` are resolved, and case is ignored if the file system ignores
+it.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class JobPath(NamedTuple):
-    """A path or URL of a job's file, with the key that it is the value of. `only_read`: the job does not write it."""
+    """A path or URL of a job file, and its key. `only_read`: the job does not write it."""
 
     key: str
     path: str
@@ -28,7 +30,7 @@ class JobPath(NamedTuple):
 
 
 def check_paths(job: Job, folder: Path) -> None:
-    """Raise SinkError if two paths of the job are not apart, or one has the `folder` of its file inside."""
+    """Raise SinkError if two paths of the job are not apart, or if one contains the `folder` of its file."""
     paths = [named._replace(path=_compared(named.path)) for named in _paths(job)]
     home = _compared(str(folder))
     for named in paths:
@@ -67,7 +69,7 @@ def _paths(job: Job) -> Iterator[JobPath]:
 
 
 def _compared(path: str) -> str:
-    """The path in a form that is equal for equal places."""
+    """Return the path in a form that is equal for equal places."""
     if is_url(path):
         return path.rstrip("/")
     real = os.path.realpath(path)
@@ -75,7 +77,7 @@ def _compared(path: str) -> str:
 
 
 def ignores_case(path: Path) -> bool:
-    """Whether the file system of the path takes names that differ in case only for one."""
+    """Whether the file system of the path treats names that differ only in case as one name."""
     there = next(each for each in (path, *path.parents) if each.exists())
     for each in (there, *there.parents):
         if each.name.swapcase() != each.name:

@@ -1,7 +1,7 @@
-"""Finds out that a job's checkpoint or one of its tables was removed while the job runs.
+"""Detects that a job's checkpoint or one of its tables was removed while the job runs.
 
-Spark makes the folder of a checkpoint again, and a table in Parquet begins anew with the rows of one batch: nothing
-fails, and the table is not what it seems. So a job looks before each batch, and once more when anything has failed.
+Spark would create the checkpoint's folder again, and a Parquet table would begin again with the rows of one batch:
+nothing fails, but the table is incomplete. So a job checks before each batch, and again after any failure.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class CheckpointGone(RuntimeError):
 
 
 class TablesThere:
-    """The tables of a job that have begun. Looks for their folders only, so that it may be asked before each batch."""
+    """The tables of a job that have begun. Only their folders are checked, which is cheap enough before each batch."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -45,13 +45,13 @@ class TablesThere:
                 raise TableGone(f"the table of the sink {name} {_AGAIN}")
 
     def check_thoroughly(self, record: JobRecord) -> None:
-        """The same, and also for tables that are in no local folder, which takes longer."""
+        """Do `check`, and also check tables that are in no local folder, which takes longer."""
         self.check(record)
         for sink in self._job.sinks:
             if sink.kind in {"own", "kafka"} or sink.per_collection or table_name(sink) not in record.begun:
                 continue
             exists = True
-            with suppress(Exception):  # the error that is being explained says more
+            with suppress(Exception):  # the error to be explained says more
                 exists = sink_state(sink).exists
             if not exists:
                 raise TableGone(f"the table of the sink {table_name(sink)} {_AGAIN}")

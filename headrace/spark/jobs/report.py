@@ -1,4 +1,4 @@
-"""Reports on a job without running it: its position, what it would do, whether its sinks are right."""
+"""Reports on a job without running it: its position, what it would do, and whether its sinks are right."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ _POLICIES: Final = {
 
 
 def _start_for_catalogs(job: Job) -> None:
-    """Starts Spark with the job's settings if a sink is a table that only Spark can read."""
+    """Start Spark with the job's settings if a sink is a table that only Spark can read."""
     if any(sink.in_catalog for sink in job.sinks):
         job_session(job)
 
 
 def explain_lines(job: Job) -> Iterator[str]:
-    """Return what the job does, and which stage runs where. Connects to no server."""
+    """Yield lines that say what the job does, and where each stage runs. Connect to no server."""
     options = job.options
     namespace = ".".join(name for name in (options.database, options.collection) if name) or "the whole deployment"
     namespace += f" ({', '.join(options.collections)})" if options.collections else ""
@@ -71,7 +71,7 @@ def explain_lines(job: Job) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class SinkVerification:
-    """The result for one sink; `equal` is None if nothing was compared, `description` says why, or what differs."""
+    """The result for one sink. `equal` is None if nothing was compared; `description` says why, or what differs."""
 
     sink: str
     equal: bool | None
@@ -79,9 +79,9 @@ class SinkVerification:
 
 
 def verify_job(job: Job, counted: Counted = ignored) -> Iterator[SinkVerification]:
-    """Compares each sink with its source, at one token each; `counted` is called as documents are read.
+    """Compare each sink with its source, each at one token; call `counted` as documents are read.
 
-    Raises pymongo's errors for what the server refuses, ServerUnreachable after some seconds.
+    Raise pymongo's errors for requests that the server refuses, and ServerUnreachable after some seconds.
     """
     with answering(job.options):
         for one in job.options.servers:
@@ -110,7 +110,7 @@ def verify_job(job: Job, counted: Counted = ignored) -> Iterator[SinkVerificatio
 
 
 def _problem(checked: CheckedJob, table: JobTable) -> str:
-    """The error by which the table is not the one that the job fills, in a line; empty if it is, or has no owner."""
+    """Return the error, in a line, if the table is not the one that the job fills; empty if it is or has no owner."""
     if table.sink.kind == "own":
         return ""
     try:
@@ -128,11 +128,11 @@ def _problem(checked: CheckedJob, table: JobTable) -> str:
 def _verified(
     job: Job, sink: SinkOptions, options: SourceOptions, reached: Mapping[str, str], counted: Counted, name: str = ""
 ) -> SinkVerification:
-    """Compares one table; that of the collection `name`, among several, has every event up to `reached`, by server."""
+    """Compare one table. A table of the collection `name`, among several, has every event up to `reached`."""
     opened: Any = sink.open()
     table = getattr(opened, "table", None)
     if isinstance(table, MongoMirror) and not table.is_complete():
-        # A commit that was cut short is completed, as the job's next run would; but a job that runs may be at it.
+        # Complete a commit that was interrupted, as the job's next run would, unless the job runs and may be doing it.
         with suppress(JobRunning), job_lock(job):
             opened.position()
     with only_reading():
@@ -179,7 +179,7 @@ def _verified_copies(
     sink: SinkOptions, copies: PerCollectionSink, options: SourceOptions, names: Sequence[str],
     states: Mapping[str, str], reached: str, counted: Counted,
 ) -> Iterator[SinkVerification]:  # fmt: skip
-    """Compares the copy of each collection of a sink `mongodb` that has several."""
+    """Compare the copy of each collection, for a sink `mongodb` of several collections."""
     if not names:
         yield SinkVerification(str(sink), None, "cannot be compared")
     for name in names:
@@ -215,9 +215,9 @@ def _verified_of_servers(
     reached: Mapping[str, str],
     counted: Counted,
 ) -> SinkVerification:
-    """Compares what a mirror or a history has of each server with its collection, at a token of its own.
+    """Compare the rows of each server in a mirror or a history with its collection, at a token of that server.
 
-    The table of one of several collections has every event up to `reached`, and may have nothing of a server.
+    The table of one of several collections has every event up to `reached`, and may have no row of a server.
     """
     equal, texts = True, []
     for one in options.servers:
@@ -242,7 +242,7 @@ def _is_empty(sink: Any) -> bool:
 
 
 def _mirror_of(sink: Any, server: str = "") -> ReadMirror | None:
-    """The sink's table to compare; what it has of this server, if there are several."""
+    """Return the sink's table to compare; with several servers, only the rows of this server."""
     if isinstance(sink, MirrorSink) and isinstance(sink.table, MongoMirror):
         return complete_copy(sink.table)
     if isinstance(sink, MirrorSink):

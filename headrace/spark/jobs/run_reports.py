@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class RunReports:
-    """The reports of one run of a job. `report` takes lines for people."""
+    """The reports of one run of a job. `report` is called with lines for people."""
 
     def __init__(self, job: Job, metrics: JobMetrics, report: Callable[[str], None]) -> None:
         self._job = job
@@ -31,31 +31,31 @@ class RunReports:
         self._watch = LagWatch(job.on_lag, report, late=before is not None and before.alerted)
         figures = before.figures or {} if before else {}
         self.snapshot_documents: int = figures.get("snapshot_documents") or 0
-        """The part of the snapshot that earlier runs read, if they were in one."""
+        """The documents of the snapshot that earlier runs read, if they were in one."""
 
     def say(self, line: str) -> None:
-        """Reports a line."""
+        """Report a line that begins with the job's name."""
         self._report(f"{self._job.name}: {line}")
 
     def line(self, text: str) -> None:
-        """Reports a line as it is."""
+        """Report a line unchanged."""
         self._report(text)
 
     def look(self) -> None:
-        """Reports the figures as they are: a line, the state, and an alert if the job has become late."""
+        """Report the present figures: a line, the state, and an alert if the job has become late."""
         self._report(self._metrics.line())
         self._watch.look(self._metrics)
         self.save()
 
     def measure(self, listener: MetricsListener, options: dict[str, str]) -> None:
-        """Asks the servers for the lag, then as `look`."""
+        """Ask the servers for the lag, then call `look`."""
         listener.measure(options)
         if self._job.metrics is not None:
             self._tables.look()
         self.look()
 
     def save(self, error: str = "") -> None:
-        """Writes the state."""
+        """Write the state."""
         state = state_of(
             self._metrics, started_ms=self._started_ms, now_ms=self._clock.now_ms(), error=error,
             alerted=self._watch.late,
@@ -63,9 +63,9 @@ class RunReports:
         write_state(self._job.checkpoint, state)
 
     def failed(self, error: Exception) -> None:
-        """The run ended with this error."""
+        """Record that the run ended with this error."""
         self.save(error_line(error))
 
     def close(self) -> None:
-        """Waits for the command of an alert, which has a limit."""
+        """Wait for the command of an alert, which has a time limit."""
         self._watch.wait()

@@ -1,8 +1,8 @@
-"""The state that a running job stores for other processes: its figures, its phase, what stopped it.
+"""The state that a running job stores for other processes: its figures, its phase, and the error that stopped it.
 
     <checkpoint>/headrace-run.json     replaced every `report_seconds`, at the start and at the end
 
-It is not durable and decides nothing: a job that is killed leaves the last one, which says that it runs.
+The state is not durable and decides nothing: a job that is killed leaves its last state, which says that it runs.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from headrace.spark.jobs.metrics import FIGURES, JobMetrics
 NAME: Final = "headrace-run.json"
 FAILED: Final = "failed"
 ENDED: Final = frozenset({"ended", FAILED, "stopped"})
-"""The phases of a run that said its end."""
+"""The phases of a run that recorded its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """The last run as it said. `figures` are those of `JobMetrics`; `alerted`: the lag was above its bound.
+    """The recorded state of the last run. `figures` come from `JobMetrics`; `alerted`: the lag was above its bound.
 
-    `collections` are the figures of each of several collections, as `CollectionFigures` has them.
+    `collections` has the figures of each of several collections, as in `CollectionFigures`.
     """
 
     process: int
@@ -39,7 +39,7 @@ class RunState:
 
 
 def read_state(checkpoint: Path) -> RunState | None:
-    """The state of the last run; None if there was none, or its file is none that can be read."""
+    """Return the state of the last run; None if there is none, or if its file cannot be read."""
     try:
         given = json.loads((checkpoint / NAME).read_text("utf-8"))
         known = {field.name for field in fields(RunState)}
@@ -49,7 +49,7 @@ def read_state(checkpoint: Path) -> RunState | None:
 
 
 def write_state(checkpoint: Path, state: RunState) -> None:
-    """Replaces the file. A full disk must not stop a job for this: an OSError is ignored."""
+    """Replace the file. Ignore an OSError: a full disk must not stop a job because of this file."""
     writing = checkpoint / f"_{NAME}.writing"
     try:
         checkpoint.mkdir(parents=True, exist_ok=True)
@@ -62,7 +62,7 @@ def write_state(checkpoint: Path, state: RunState) -> None:
 def state_of(
     metrics: JobMetrics, *, started_ms: int, now_ms: int, error: str = "", alerted: bool = False
 ) -> RunState:  # fmt: skip
-    """The state of this process's run, with the figures as they are."""
+    """Return the state of this process's run, with the present figures."""
     with metrics.lock:
         figures = {name: getattr(metrics, name) for name in FIGURES}
         collections = {name: asdict(each) for name, each in metrics.collections.items()}

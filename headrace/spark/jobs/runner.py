@@ -1,9 +1,9 @@
 """Runs a job: the source's rows in micro-batches to every sink, until it is stopped or has caught up.
 
-What must hold: a job that ended, in whatever way, resumes when it is run again; two never run at once on one checkpoint
-(a lock that ends with the process). When it is stopped, it finishes the current batch first.
+Rule: a job that ended, in whatever way, resumes when it is run again. Two never run at once on one checkpoint (a lock
+that ends with the process). A stopped job finishes the current batch first.
 
-Nothing here decides what is right after a crash: the checkpoint and the sinks do (`sinks/contract.py`).
+This module does not decide what is right after a crash; the checkpoint and the sinks do (`sinks/contract.py`).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 _POLL_S: Final = 0.1
 _UNBOUNDED_POLL_S: Final = 0.5
-"""Between two looks whether the query of a job without an end has failed. A stop is noticed at once."""
+"""The interval at which a job without an end checks whether its query has failed. A stop is noticed at once."""
 _ASK_MS: Final = 2000
 _LOCK_WAIT_MS: Final = 500
 _LOCK_POLL_S: Final = 0.02
@@ -69,19 +69,19 @@ class JobRunning(RuntimeError):
 
 
 class SparkEnded(RuntimeError):
-    """Spark's JVM has ended: it was killed, or out of memory."""
+    """Spark's JVM has ended: it was killed, or ran out of memory."""
 
 
 def run_job(
     job: Job, *, stop: threading.Event | None = None, report: ReportLine = print, session: SparkSession | None = None,
     listener: Listener | None = None, on_batch: Callable[[JobMetrics], object] | None = None,
 ) -> JobMetrics:  # fmt: skip
-    """Runs the job to its end, or until `stop` is set, and returns its metrics at the end.
+    """Run the job to its end, or until `stop` is set. Return its metrics.
 
     `report` is called with a line for people every `report_seconds` and at the end, `listener` after each sink's
-    commit, `on_batch` with the metrics after each micro-batch. Without a `session` the process's own is used, or one
-    started as the job says. Raises what stopped the job: what a sink raised, CannotStart, JobRunning, SparkEnded, or
-    Spark's StreamingQueryException.
+    commit, `on_batch` with the metrics after each micro-batch. Without a `session` the process's own is used, or one is
+    started with the job's settings. Raise the error that stopped the job: a sink's error, CannotStart, JobRunning,
+    SparkEnded, or Spark's StreamingQueryException.
     """
     stop = stop or threading.Event()
     metrics = JobMetrics(job.name, on_batch=on_batch)
@@ -107,7 +107,7 @@ def _run_once(
     job: Job, metrics: JobMetrics, stop: threading.Event, reports: RunReports, session: SparkSession | None,
     listener: Listener | None,
 ) -> bool:  # fmt: skip
-    """Runs the job to its end; False if it is to begin again, as the server was replaced and the job asks for that."""
+    """Run the job to its end. Return False if it must begin again, because the server was replaced."""
     checked = begin(job)
     running = _Run(job, checked, metrics, stop, listener)
     for notice in checked.notices:
@@ -152,10 +152,10 @@ class _Run:
         self.failure: Exception | None = None
         """The error that a sink raised."""
         self.snapshot_documents = 0
-        """The part that earlier runs read of the snapshot that the checkpoint is in."""
+        """The documents that earlier runs read of the checkpoint's snapshot."""
         self._query: StreamingQuery
         self._started = threading.Event()
-        """Set while `_query` is the query that runs."""
+        """Set while `_query` is the running query."""
         self._query_id = ""
 
     def _set_checked(self, checked: CheckedJob) -> None:
@@ -166,14 +166,15 @@ class _Run:
         self._mask = parse_options(self._options).mask
 
     def check_catalogs(self) -> None:
-        """Checks the job again, now with its tables in Spark's catalogs, if it has any. Raises as `begin`."""
+        """Check the job again, including tables in Spark's catalogs, if it has any. Raise what `begin` raises."""
         if any(sink.in_catalog for sink in self._job.sinks):
             self._set_checked(begin(self._job, with_spark=True))
 
     def follow(self, session: SparkSession, reports: RunReports) -> None:
-        """Runs a query to its end, and again while there is more. Raises WorkerKilled, or what stopped the query.
+        """Run a query to its end, and again while there is more. Raise WorkerKilled, or the error that stopped the
+        query.
 
-        A batch whose Python worker was killed is run again, as Spark does for a lost executor; a few times in a row.
+        A batch whose Python worker was killed runs again, a few times in a row, as Spark does for a lost executor.
         """
         kill_count = 0
         while True:
@@ -236,10 +237,11 @@ class _Run:
         self._listener.follow(self._query_id, str(self._query.runId))
 
     def watch(self, reports: RunReports) -> None:
-        """Reports every `report_seconds` until the query ends; stops it when the job is to stop."""
+        """Report every `report_seconds` until the query ends. Stop the query when the job must stop."""
         clock = SystemClock()
         due = clock.monotonic_ms() + self._job.report_seconds * 1000
-        # Spark says to its listener that a query ended; a JVM that has ended says nothing, so it is asked as well.
+        # Spark tells its listener that a query ended. A JVM that has died tells nothing, so the query is polled as
+        # well.
         ask_due = 0.0
         poll_s = _POLL_S if self._job.every is None else _UNBOUNDED_POLL_S
         try:
@@ -257,7 +259,7 @@ class _Run:
                 if self._upkeep.is_due:
                     self._upkeep.run_due(reports.line, self._stop, self._writing)
             self._end()
-            # Spark calls its listeners asynchronously, and the last batch is to be counted.
+            # Spark calls its listeners asynchronously; wait until the last batch is counted.
             self._listener.ended.wait(limits.LISTENER_SECONDS_MAX)
         finally:
             self._session.streams.removeListener(self._listener)
@@ -266,18 +268,18 @@ class _Run:
 
     @property
     def has_more(self) -> bool:
-        """Whether a run over what was available did not take all of it, and is to be repeated."""
+        """Whether a run with availableNow left events unread, so that it must run again."""
         from headrace.spark.source.admission import took_all
 
         return self._job.every is None and not self._stop.is_set() and not took_all(self._query)
 
     def tidy(self, report: ReportLine) -> None:
-        """The upkeep of a job that ends when it has caught up: it may never run for as long as is between two times."""
+        """Do the upkeep of a job that ends when it has caught up, because it may always end before upkeep is due."""
         if self._job.every is None and not self._stop.is_set():
             self._upkeep.run_all(report, self._stop)
 
     def settle(self) -> None:
-        """Waits for the sink that is writing: the job's lock is not released before it has finished."""
+        """Wait for the sink that is writing: the job's lock must not be released before it has finished."""
         if self._query_id:
             wait_for_sinks(query=self._query_id)
 
@@ -290,9 +292,9 @@ class _Run:
                 raise gone from error
 
     def _gated(self, apply: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, int], None]:
-        """`apply`, which is not begun once the job is to stop, and never interrupted by that.
+        """Return `apply` wrapped: it does not begin once the job must stop, and a stop never interrupts it.
 
-        After an error the query is stopped, which Spark does without a trace of Java.
+        After an error the query is stopped instead of failing, so that Spark prints no Java stack trace.
         """
 
         def call(frame: DataFrame, number: int) -> None:
@@ -314,7 +316,7 @@ class _Run:
         return call
 
     def _wait_for_stop(self) -> None:
-        """Until Spark has been told to stop the query, which `_end` does; before that, a batch fails with an error."""
+        """Wait until `_end` has stopped the query in Spark. A batch that ended earlier would fail with an error."""
         clock, pause = SystemClock(), threading.Event()
         end_ms = clock.monotonic_ms() + limits.SINK_EXIT_SECONDS_MAX * 1000
         if self._started.wait(limits.SINK_EXIT_SECONDS_MAX):
@@ -329,9 +331,10 @@ class _Run:
             self._batch_listener(report)
 
     def _note(self, frame: DataFrame, number: int, ends: Sequence[ServerPosition]) -> None:
-        """Records in the logs how far a quiet stream has come without rows, or their position would leave the oplog.
+        """Record in the logs how far a quiet stream has come without rows; otherwise their position would leave the
+        oplog.
 
-        Not those of several servers.
+        Logs of several servers are not updated.
         """
         if self._logs and ends and not ends[0].server:
             token = ends[0].token.text
@@ -354,9 +357,9 @@ class _Run:
 
 
 def staging_options(job: Job, sinks: Sequence[Sink], session: SparkSession) -> dict[str, str]:
-    """The source's options by which its workers write the rows into the folder of the only table.
+    """Return the source's options that let its workers write the rows into the folder of the only table.
 
-    Empty if the rows are for more than that.
+    Empty if the rows are also needed elsewhere.
     """
     from headrace.spark.sinks.fold_tasks import is_cluster
     from headrace.spark.sinks.folding_sink import FoldingSink
@@ -376,7 +379,7 @@ def staging_options(job: Job, sinks: Sequence[Sink], session: SparkSession) -> d
 
 
 def source_options(job: Job) -> dict[str, str]:
-    """The source's options as the job needs them: those given, the pipeline, and the best description of updates."""
+    """Return the source's options for the job: those given, the pipeline, and the most exact description of updates."""
     from headrace.spark.mongodb.update_descriptions import description_option
     from headrace.spark.rows.extjson import dumps, loads
 
@@ -389,7 +392,7 @@ def source_options(job: Job) -> dict[str, str]:
     if pushed:
         options["pipeline"] = dumps([*loads(options.get("pipeline", "[]")), *pushed])
     if not job.stages:
-        # Our sinks put rows in the order of their tokens themselves.
+        # Headrace's sinks sort rows by token themselves.
         options.setdefault("partitionby", "time")
     if job.folds and not {"showrawupdatedescription", "showexpandedevents"} & options.keys():
         parsed = job.options
@@ -398,14 +401,14 @@ def source_options(job: Job) -> dict[str, str]:
 
 
 def _no_answer() -> tuple[type[Exception], ...]:
-    """The errors that Py4J raises when the JVM does not answer."""
+    """Return the errors that Py4J raises when the JVM does not answer."""
     from py4j.protocol import Py4JNetworkError
 
     return ConnectionError, Py4JNetworkError
 
 
 def _started_session(job: Job, reports: RunReports) -> SparkSession:
-    """As `job_session`; says how long the start takes, which may be many seconds."""
+    """Return `job_session(job)`; report how long the start takes, which may be many seconds."""
     clock = SystemClock()
     began_ms = clock.monotonic_ms()
     reports.say("starting Spark")
@@ -416,7 +419,7 @@ def _started_session(job: Job, reports: RunReports) -> SparkSession:
 
 
 def job_session(job: Job) -> SparkSession:
-    """The process's Spark session, or, if it has none, one started with the settings of the job."""
+    """Return the process's Spark session; start one with the job's settings if there is none."""
     from headrace.spark.session import get_session
 
     settings: dict[str, Any] = dict(job.spark)
@@ -425,9 +428,9 @@ def job_session(job: Job) -> SparkSession:
 
 @contextmanager
 def job_lock(job: Job, wait_ms: float = _LOCK_WAIT_MS) -> Iterator[None]:
-    """Holds the job's lock, which the kernel releases with the process. Raises JobRunning if another one has it.
+    """Hold the job's lock, which the kernel releases with the process. Raise JobRunning if another process has it.
 
-    Waits for it, as who only looks whether the job runs has it for a moment.
+    Wait for the lock up to `wait_ms`, because a process that checks whether the job runs holds it for a moment.
     """
     path = lock_path(job)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -457,12 +460,12 @@ def _locked(file: int, wait_ms: float) -> bool:
 
 
 def lock_path(job: Job) -> Path:
-    """The job's lock file, next to its checkpoint: a line with the id of the process that runs it, and its name."""
+    """Return the job's lock file, next to its checkpoint: the id of the process that runs it, and the job's name."""
     return job.checkpoint.with_name(f"{job.checkpoint.name}.lock")
 
 
 def running_process(job: Job) -> int | None:
-    """The id of the process that runs the job; None if none does."""
+    """Return the id of the process that runs the job; None if none does."""
     try:
         with job_lock(job, 0):
             return None
@@ -481,7 +484,7 @@ def _running_message(job: Job) -> str:
 
 
 def _locked_by(job: Job) -> tuple[str, str]:
-    """The process that has the lock and the name of its job; empty while it has not written them."""
+    """Return the process that has the lock and the name of its job; empty until the process has written them."""
     process, _, name = lock_path(job).read_text().partition("\n")
     return process.strip(), name.strip()
 
@@ -494,9 +497,9 @@ class ResetResult:
 
 
 def reset_job(job: Job, *, data: bool = False) -> ResetResult:
-    """Forgets where the job was; with `data` also the sinks' tables (never another server's documents).
+    """Forget the job's position; with `data` also remove the sinks' tables (never documents on another server).
 
-    The next run begins at `startingPosition`; sinks whose tables remain skip what they have. Raises JobRunning.
+    The next run begins at `startingPosition`; sinks whose tables remain skip the rows that they have. Raise JobRunning.
     """
     locations = [location_of(job.checkpoint)]
     tables = tables_of(job, with_spark=False)

@@ -1,4 +1,4 @@
-"""The tables of a job's sinks as they are, and servers that answer within some seconds."""
+"""The present state of the tables of a job's sinks, and a time limit for servers that do not answer."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ class ServerUnreachable(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class SinkState:
-    """A sink's table as it is: `position` is as `Sink.position` returns it; `owner` is stored with it, or None."""
+    """The state of a sink's table. `position` is what `Sink.position` returns; `owner` is stored with it, or None."""
 
     sink: SinkOptions
     position: Any
     owner: TableOwner | None
     collection: str = ""
-    """The table's own collection, if the job has several."""
+    """The collection of the table, if the job has several."""
 
     @property
     def exists(self) -> bool:
-        """Whether something was committed to it."""
+        """Whether the table has a commit."""
         return self.position.batch >= 0 or bool(self.position.token)
 
 
 def has_state(sink: SinkOptions, *, with_spark: bool) -> bool:
-    """Whether its table says whose it is, and can be read now."""
+    """Whether the sink's table stores its owner, and can be read now."""
     return sink.kind != "own" and (with_spark or not sink.in_catalog)
 
 
 def sink_states(job: Job, *, with_spark: bool = False) -> tuple[SinkState, ...]:
-    """The tables of the job's sinks, as they are; with Spark also those in its catalogs.
+    """Return the state of each table of the job's sinks; with Spark also of those in its catalogs.
 
-    Raises ServerUnreachable if a target is a server that does not answer, NotAMirror for a table of another kind,
-    CommitRefused for a target that refuses documents of a commit, unless the job has dead letters for them.
+    Raise ServerUnreachable if the server of a target does not answer, NotAMirror for a table of another kind, and
+    CommitRefused if a target refuses documents of a commit and the job has no dead letters.
     """
     states = []
     for table in tables_of(job, with_spark=with_spark):
@@ -67,7 +67,7 @@ def sink_states(job: Job, *, with_spark: bool = False) -> tuple[SinkState, ...]:
 
 
 def sink_state(sink: SinkOptions, collection: str = "") -> SinkState:
-    """As `sink_states`, of one table."""
+    """Return the state of one table, as `sink_states` does."""
     check_format(sink)
     _check_brokers(sink)
     with answering_target(sink):
@@ -79,12 +79,12 @@ def sink_state(sink: SinkOptions, collection: str = "") -> SinkState:
 
 
 def answering(options: SourceOptions) -> AbstractContextManager[None]:
-    """Return a context that raises ServerUnreachable where a server does not answer within some seconds."""
+    """Return a context that raises ServerUnreachable if a server does not answer within some seconds."""
     return _answering(f"at {', '.join(server_name(one.uri) for one in options.servers)}")
 
 
 def answering_target(sink: SinkOptions) -> AbstractContextManager[None]:
-    """Return a context as `answering` does, for the target of a sink."""
+    """Return a context like `answering` for the target of a sink."""
     return _answering(f"for the sink {sink}")
 
 
@@ -99,7 +99,7 @@ def _answering(where: str) -> Iterator[None]:
 
 
 def _check_brokers(sink: SinkOptions) -> None:
-    """Raises ServerUnreachable if the sink writes to Kafka, and no broker answers."""
+    """Raise ServerUnreachable if the sink writes to Kafka and no broker answers."""
     if sink.kind == "kafka":
         reason = unreachable(kafka_options(sink.options).servers, limits.START_CHECK_SECONDS_MAX)
         if reason:

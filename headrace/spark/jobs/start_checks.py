@@ -1,16 +1,16 @@
 """Checks before a job starts: its file, its checkpoint, its tables and the server must belong together.
 
-Each says which source it is of, and the tables also which job and which sink fill them. What does not agree is refused
-here, by name and in one line, before Spark is started. Rules:
+Each of them records its source, and each table also the job and the sink that fill it. A mismatch is refused here, by
+name and in one line, before Spark is started. Rules:
 
-- The checkpoint and the file name the same collection, and so do the tables.
-- A table of a sink that has begun is there as long as the checkpoint is.
-- The server has the history that was read, its events among them, and the collection, or events that say what became
-  of it (`mongodb/collection_identity.py`). If not, `onPositionLost` decides: with `resnapshot` the checkpoint is
-  removed, and the job begins again with a snapshot, whose tokens are after all that the tables have.
+- The checkpoint, the tables and the file name the same collection.
+- A table of a sink that has begun exists as long as the checkpoint does.
+- The server has the history that was read, with its events, and the collection, or events that say what became of it
+(`mongodb/collection_identity.py`). Otherwise `onPositionLost` decides: with `resnapshot` the checkpoint is removed, and
+the job begins again with a snapshot, whose tokens are greater than all tokens in the tables.
 - A table of state begins with a snapshot, or with its collection's creation (`beginning_checks.py`).
-- A mirror and a history are of a collection whose every change is an event: no capped one. Nothing reads a view.
-- A table in one of Spark's catalogs can be read only once Spark runs: the same is checked again then, before a batch.
+- In the collection of a mirror or a history every change is an event, so it cannot be capped. No sink reads a view.
+- A table in one of Spark's catalogs can be read only when Spark runs: then it is checked too, before the first batch.
 """
 
 from __future__ import annotations
@@ -60,33 +60,33 @@ from headrace.spark.tables.table_owner import NotOurTable, TableOwner, check_own
 
 
 class StreamRefused(RuntimeError):
-    """A server answers, but opens no change stream: it has no oplog, or the user no right."""
+    """A server answers, but opens no change stream: it has no oplog, or the user lacks the privilege."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedJob:
-    """The result of the checks. `record` is what the checkpoint is to say from now on."""
+    """The result of the checks. `record` is the record to store in the checkpoint."""
 
     job: Job
     record: JobRecord
     checkpoint: Checkpoint
     sinks: tuple[SinkState, ...]
     notices: tuple[str, ...] = ()
-    """Lines for people: what has changed since the last run."""
+    """Lines for people about changes since the last run."""
 
     def owner_of(self, sink: SinkOptions, collection: str = "") -> TableOwner:
-        """The owner of the table that the sink fills; of the table of one `collection` among several."""
+        """Return the owner of the table that the sink fills, or of its table of one `collection` among several."""
         job, record = self.job, self.record
         path = str(job.checkpoint.absolute())
         uuids = {name: each["uuid"] for name, each in record.collections.items() if each["uuid"]}
         if job.options.several:
-            uuids = {}  # each table would name all collections
+            uuids = {}  # otherwise each table would name all collections
         return TableOwner(
             record.job, job.name, path, sink.kind, collection or record.namespace, record.histories, uuids
         )
 
     def source_options(self) -> dict[str, str]:
-        """The source's options that follow: the histories that the servers must have, and where to begin."""
+        """Return further options of the source: the history that each server must have, and where to begin."""
         ids = [self.record.histories.get(server_name(one.uri), "") or "-" for one in self.job.options.servers]
         options = {"replicasetid": " ".join(ids)} if set(ids) != {"-"} else {}
         if self.job.options.several:
@@ -96,9 +96,9 @@ class CheckedJob:
 
 
 def check_job(job: Job, *, with_spark: bool = False) -> CheckedJob:
-    """Checks the job, and changes nothing. Raises what is wrong; HistoryChanged and PositionLost as `begin` takes them.
+    """Check the job; change nothing. Raise the first error; `begin` handles HistoryChanged and PositionLost.
 
-    Raises ServerUnreachable and StoreUnreachable after some seconds. `with_spark`: Spark runs, and tables in its
+    Raise ServerUnreachable and StoreUnreachable after some seconds. `with_spark`: Spark runs, and tables in its
     catalogs are checked, too.
     """
     options = job.options
@@ -107,7 +107,7 @@ def check_job(job: Job, *, with_spark: bool = False) -> CheckedJob:
     sinks = sink_states(job, with_spark=with_spark)
     namespace = _namespace(job)
     if record is None or (with_spark and checkpoint.planned < 0 and not record.begun):
-        # Without Spark the tables that say which job it is may not have been asked.
+        # Without Spark, the tables that name the job as their owner may not have been read.
         record = new_record(job, sinks, record)
     _check_same_job(job, record, sinks)
     record = replace(record, name=job.name)
@@ -142,7 +142,7 @@ def check_job(job: Job, *, with_spark: bool = False) -> CheckedJob:
             _check_order(checked, histories)
         _check_streams(checked)
     _check_targets(checked)
-    # Not under the timeout, which pymongo would give the server as the time that it may wait for an event.
+    # Not under the timeout: pymongo would send it to the server as the time to wait for an event.
     checked = _with_collections(checked)
     if checkpoint.planned < 0:
         _check_beginnings(checked)
@@ -151,9 +151,9 @@ def check_job(job: Job, *, with_spark: bool = False) -> CheckedJob:
 
 
 def _check_same_job(job: Job, record: JobRecord, sinks: Iterable[SinkState]) -> None:
-    """Raises NotOurTable if the checkpoint is that of another job, by its name.
+    """Raise NotOurTable if the checkpoint's name is that of another job.
 
-    A job that was renamed still has its tables, or tables that name it as their owner.
+    A renamed job is recognized by its tables: the same sinks, or tables that name the job as their owner.
     """
     same = set(record.sinks) & set(map(table_name, job.sinks))
     same_tables = not record.sinks or same or any(state.owner and state.owner.job == record.job for state in sinks)
@@ -165,7 +165,7 @@ def _check_same_job(job: Job, record: JobRecord, sinks: Iterable[SinkState]) -> 
 
 
 def _with_mask(job: Job, record: JobRecord) -> JobRecord:
-    """The record with the job's mask. Raises NotOurTable if a copy of the collection was masked in another way."""
+    """Return the record with the job's mask. Raise NotOurTable if tables of documents were masked in another way."""
     mask = job.options.mask.fingerprint if job.options.mask else ""
     if record.begun and record.mask != mask and job.folds:
         raise NotOurTable(
@@ -176,7 +176,7 @@ def _with_mask(job: Job, record: JobRecord) -> JobRecord:
 
 
 def _with_pipeline(job: Job, record: JobRecord, checkpoint: Checkpoint) -> JobRecord:
-    """The record with the job's pipeline. Raises NotOurTable if rows were made by another one."""
+    """Return the record with the job's pipeline. Raise NotOurTable if another pipeline made the tables' rows."""
     pipeline = pipeline_text(job)
     if (record.begun or checkpoint.planned >= 0) and record.pipeline not in {"", pipeline}:
         raise NotOurTable(
@@ -187,14 +187,14 @@ def _with_pipeline(job: Job, record: JobRecord, checkpoint: Checkpoint) -> JobRe
 
 
 def _with_sinks(checked: CheckedJob, *, with_spark: bool) -> CheckedJob:
-    """Records the job's sinks. Raises NotOurTable for one that its table does not belong to any more.
+    """Record the job's sinks. Raise NotOurTable for a sink whose table no longer fits it.
 
-    That is one which omits other fields than before; and one which was not in the job at the last start, and lacks what
-    was read until then, unless it is a table of events that begins now, or one that was moved.
+    This is a sink that omits other fields than before. It is also a sink that was not in the job at the last start and
+    so lacks the rows read until then, unless its table of events begins now or its table was moved.
     """
     job, before = checked.job, checked.record.sinks
     if not (before or with_spark) and any(sink.in_catalog for sink in job.sinks):
-        return checked  # what is recorded first is all of them
+        return checked  # the first record must have all sinks
     sinks: dict[str, str] = {}
     gone = {name.partition(" ")[0] for name in before.keys() - set(map(table_name, job.sinks))}
     for sink in job.sinks:
@@ -219,19 +219,19 @@ def _with_sinks(checked: CheckedJob, *, with_spark: bool) -> CheckedJob:
 
 
 def problems(job: Job) -> list[str]:
-    """Return what is wrong with the job, a line each; an empty list if it can run. Changes nothing."""
+    """Return what is wrong with the job, a line each; an empty list if it can run. Change nothing."""
     lines = [*machine_problems(job), *address_problems(job)]
     try:
         with only_reading():
             check_job(job)
     except Exception as error:
-        # Whatever it is, a line; the job would end with it.
+        # Every error becomes a line: the job would end with it.
         lines.append(error_line(error))
     return lines
 
 
 def _check_streams(checked: CheckedJob) -> None:
-    """Opens each change stream where the job goes on. Raises StreamRefused, or PositionLost if the file says `fail`."""
+    """Open each change stream at the job's position. Raise StreamRefused, or PositionLost if the file says `fail`."""
     options = checked.job.options
     positions = {position.server: position for position in server_positions(checked.checkpoint.offset)}
     for one in options.servers:
@@ -240,7 +240,7 @@ def _check_streams(checked: CheckedJob) -> None:
         try:
             MongoDBStream(one).try_open(start)
         except PositionLost:
-            # An archive may have what the oplog has no longer; a new snapshot is the stream's affair.
+            # An archive may have events that have left the oplog; a new snapshot is begun by the stream.
             if options.on_position_lost == "fail" and not options.archive:
                 raise
         except OperationFailure as error:
@@ -252,12 +252,12 @@ _REFUSALS: Final = {
     18: "does not know the user, or has another password",
     40573: "has no oplog, and so no change streams: they need a replica set (of Headrace: no --no-oplog)",
 }
-"""By MongoDB's error code."""
+"""Messages by MongoDB's error code."""
 _REFUSED: Final = "refuses the change stream"
 
 
 def begin(job: Job, *, with_spark: bool = False) -> CheckedJob:
-    """Checks the job and writes the checkpoint's record; begins again with a snapshot where the job asks for that."""
+    """Check the job and write the checkpoint's record. Begin again with a snapshot if the job requests that."""
     try:
         checked = check_job(job, with_spark=with_spark)
     except (HistoryChanged, PositionLost) as error:
@@ -269,7 +269,7 @@ def begin(job: Job, *, with_spark: bool = False) -> CheckedJob:
 
 
 def _begin_again(job: Job, error: Exception, *, with_spark: bool) -> CheckedJob:
-    """Removes the checkpoint, whose position is lost; what the job is stays. Raises `error` if a table's is later."""
+    """Remove the checkpoint, whose position is lost, but keep the job's record. Check the job again."""
     record = read_record(job.checkpoint)
     location_of(job.checkpoint).remove()
     job_id = record.job if record else new_record(job, sink_states(job, with_spark=with_spark)).job
@@ -281,19 +281,17 @@ def _begin_again(job: Job, error: Exception, *, with_spark: bool) -> CheckedJob:
 
 
 class SinkOfCollections(Protocol):
-    """A sink of several collections, which tells them apart."""
+    """A sink of several collections that reports which of them it has committed to."""
 
     def take_committed(self) -> dict[Namespace, bool]:
-        """The collections that were committed to since the last call, and whether each was dropped or renamed."""
+        """Return the collections committed to since the last call, and whether each was dropped or renamed."""
 
 
 def noted(
     job: Job, record: JobRecord, seen: SeenCollections, sinks: Iterable[tuple[SinkOptions, SinkOfCollections]],
     ends: Iterable[ServerPosition],
 ) -> JobRecord:  # fmt: skip
-    """The record after a batch that ends at `ends`, stored: which tables have begun by now, and which collections have
-    appeared.
-    """
+    """Store and return the record after a batch that ends at `ends`, with its new tables and new collections."""
     taken = [(options, sink.take_committed()) for options, sink in sinks]
     tables = [options.of_collection(name) for options, names in taken if options.per_collection for name in names]
     with_seen = seen.after(record, (names for _, names in taken), ends)
@@ -303,7 +301,7 @@ def noted(
 
 
 def note_begun(job: Job, record: JobRecord, committed: Iterable[SinkOptions] = ()) -> JobRecord:
-    """Records, after a batch, the sinks that have a table by now; `committed` are those of several collections."""
+    """Record, after a batch, the sinks that now have a table; `committed` has the tables of several collections."""
     sinks = [sink for sink in job.sinks if sink.kind != "own" and not sink.per_collection]
     missing = [sink for sink in sinks if table_name(sink) not in record.begun]
     new = {table_name(sink) for sink in missing if sink_state(sink).exists}
@@ -315,9 +313,9 @@ def note_begun(job: Job, record: JobRecord, committed: Iterable[SinkOptions] = (
 
 
 def _check_targets(checked: CheckedJob) -> None:
-    """Raises MayNotWrite if a user may not write the collections of a sink `mongodb` that are named as those it copies.
+    """Raise MayNotWrite if the user of a sink `mongodb` may not write the copies of the source's collections.
 
-    Raises ServerUnreachable if the target does not answer, TableGone if a copy, or all that was begun, is not there.
+    Raise ServerUnreachable if the target does not answer, and TableGone if a copy, or all that was begun, is missing.
     """
     job = checked.job
     recorded = [namespace_of(name) for name, each in checked.record.collections.items() if each["uuid"]]
@@ -335,7 +333,7 @@ def _check_targets(checked: CheckedJob) -> None:
 
 
 def new_record(job: Job, sinks: Iterable[SinkState], record: JobRecord | None = None) -> JobRecord:
-    """The record of a job that has not begun, with the id that its tables have, if they are of its checkpoint."""
+    """Return the record of a job that has not begun, with the id in its tables if they name its checkpoint."""
     path = str(job.checkpoint.absolute())
     ids = [state.owner.job for state in sinks if state.owner and state.owner.checkpoint == path]
     job_id = ids[0] if ids else record.job if record else uuid4().hex
@@ -347,11 +345,11 @@ def _namespace(job: Job) -> str:
 
 
 def check_there(checked: CheckedJob, state: SinkState) -> None:
-    """Raises TableGone for a table that a sink needs and that is not there."""
+    """Raise TableGone if a table that a sink needs is missing."""
     if state.exists or checked.checkpoint.committed < 0:
         return
     if state.sink.kind == "mongodb" and not state.sink.options.get("collection"):
-        return  # each collection has its own, if it has rows
+        return  # each collection has its own table, if it has rows
     begun = table_name(state.sink) in checked.record.begun
     job = checked.job
     if begun:
@@ -364,7 +362,7 @@ def check_there(checked: CheckedJob, state: SinkState) -> None:
 
 
 def _check_servers(checked: CheckedJob, state: SinkState) -> None:
-    """Raises NotOurTable if a mirror or a history is of one server and the job reads several, or the reverse."""
+    """Raise NotOurTable if a mirror or a history is of one server and the job reads several, or the reverse."""
     position = state.position
     if state.sink.folds and isinstance(position, MirrorState | Progress):
         check_servers(
@@ -374,7 +372,7 @@ def _check_servers(checked: CheckedJob, state: SinkState) -> None:
 
 
 def _check_all_there(checked: CheckedJob, *, with_spark: bool) -> None:
-    """Raises TableGone if a table of several collections' is not there any more."""
+    """Raise TableGone if a table of one of several collections is missing."""
     if checked.checkpoint.committed < 0:
         return
     for name in missing_tables(checked.job, checked.record.begun, with_spark=with_spark):
@@ -382,7 +380,7 @@ def _check_all_there(checked: CheckedJob, *, with_spark: bool) -> None:
 
 
 def gone_message(sink: str, checkpoint: Path) -> str:
-    """The message of TableGone for a table that had begun."""
+    """Return the message of TableGone for a table that had begun."""
     return (
         f"the table of the sink {sink} is gone, while the checkpoint {checkpoint} says how far it was: put it back, or "
         "begin again with `headrace pipeline reset`"
@@ -390,7 +388,7 @@ def gone_message(sink: str, checkpoint: Path) -> str:
 
 
 def _check_stream(state: SinkState, options: SourceOptions) -> None:
-    """Raises NotOurTable if a log of an earlier version, which has no owner, says that it is of another collection."""
+    """Raise NotOurTable if a log of an earlier version, which has no owner, names another collection as its source."""
     if state.owner or not isinstance(state.position, Progress) or not state.position.source:
         return
     recorded = json.loads(state.position.source)
@@ -404,7 +402,7 @@ def _check_stream(state: SinkState, options: SourceOptions) -> None:
 
 
 def _check_same_servers(job: Job, checkpoint: Checkpoint) -> None:
-    """Raises JobError if the checkpoint has a server that the job does not read: none can be removed."""
+    """Raise JobError if the checkpoint has a server that the job does not read: servers cannot be removed."""
     options = job.options
     read = {server_name(one.uri) for one in options.servers} if options.others else {""}
     missing = sorted({position.server for position in server_positions(checkpoint.offset)} - read)
@@ -418,7 +416,7 @@ def _check_same_servers(job: Job, checkpoint: Checkpoint) -> None:
 
 
 def _check_distinct(job: Job, histories: dict[str, str]) -> None:
-    """Raises JobError if two servers have one history, and so the same documents, or a copy is in its own source."""
+    """Raise JobError if two servers have the same history, and so the same documents, or a sink is its own source."""
     by_history: dict[str, str] = {}
     for name, history in histories.items():
         if history and history in by_history:
@@ -449,7 +447,7 @@ def _merged(before: dict[str, str] | Any, now: dict[str, str]) -> dict[str, str]
 
 
 def _check_history(checked: CheckedJob, now: dict[str, str], before: Any) -> None:
-    """Raises HistoryChanged if a server has another history than the checkpoint or a table says."""
+    """Raise HistoryChanged if a server's history differs from the one in the checkpoint or a table."""
     recorded = [before, *(state.owner.histories for state in checked.sinks if state.owner)]
     for name, history in now.items():
         for each in recorded:
@@ -458,7 +456,7 @@ def _check_history(checked: CheckedJob, now: dict[str, str], before: Any) -> Non
 
 
 def _with_collections(checked: CheckedJob) -> CheckedJob:
-    """Records which collections the job reads from now on; see `with_collections`."""
+    """Record which collections the job reads from now on; see `with_collections`."""
     owners = [state.owner for state in checked.sinks if state.owner and state.sink.folds and state.exists]
     options, planned = parse_options(checked.job.source), checked.checkpoint.planned >= 0
     record, notices = with_collections(options, checked.record, owners, planned=planned)
@@ -466,7 +464,7 @@ def _with_collections(checked: CheckedJob) -> CheckedJob:
 
 
 def _check_positions(checked: CheckedJob) -> None:
-    """Raises PositionLost if the checkpoint's position, or a table's last event, is none in the server's history."""
+    """Raise PositionLost if the checkpoint's position, or a table's last event, is not in the server's history."""
     options = parse_options(checked.job.source)
     positions = {position.server: position.token for position in server_positions(checked.checkpoint.offset)}
     for one in options.servers:
@@ -474,16 +472,16 @@ def _check_positions(checked: CheckedJob) -> None:
         if name in positions:
             check_position(MongoDBStream(one), positions[name])
         tokens = {_token_of(state, name) for state in checked.sinks}
-        # Of several collections the last event of all tells the histories apart.
+        # With several collections, their last event is enough to tell histories apart.
         known = sorted(token for token in tokens if token)
         for token in known[-1:] if options.several else known:
             check_event(one, Token(token))
 
 
 def _check_order(checked: CheckedJob, now: dict[str, str]) -> None:
-    """Check that a job that begins reads what is newer than its tables, if they are of another history.
+    """Check that a job that begins reads rows newer than its tables' rows, if these are of another history.
 
-    Raises HistoryChanged if only a snapshot could tell what is still there; PositionLost as `wait_until_after`.
+    Raise HistoryChanged if only a snapshot could show what still exists, and PositionLost as `wait_until_after` does.
     """
     options = checked.job.options
     for state in checked.sinks:
@@ -524,7 +522,7 @@ def _wait_for_each(options: SourceOptions, state: SinkState) -> None:
 
 
 def _tokens_of(options: SourceOptions, state: SinkState) -> Iterator[tuple[SourceOptions, Token]]:
-    """The servers of which the table has rows, each with the last token."""
+    """Yield the servers that have rows in the table, each with its last token."""
     for one in options.servers:
         if token := _token_of(state, server_name(one.uri) if options.others else ""):
             yield one, Token(token)

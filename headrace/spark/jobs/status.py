@@ -1,7 +1,7 @@
-"""How a job is: whether it runs, where it is, how far behind, what its tables have; for people, as JSON, as a status.
+"""The status of a job: whether it runs, its position, its lag, and its tables; as text, as JSON, or as an exit status.
 
-It is read from the checkpoint, the tables and the servers, and works for a job that does not run. What only the job
-knows, it says itself (`run_state.py`): its rates, its snapshot's progress, what stopped it.
+It is read from the checkpoint, the tables and the servers, so the job need not run. Only the job itself knows its
+rates, its snapshot's progress and the error that stopped it; it stores them (`run_state.py`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LATE: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class SinkStatus:
-    """A sink's table: its last batch, -1 if there was none, and the token it has reached, or why that is not known."""
+    """The status of a sink's table: its last batch (-1: none) and the token it has reached, or the error."""
 
     sink: str
     batch: int = -1
@@ -50,7 +50,7 @@ class SinkStatus:
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """The status. `process` runs the job, None if none does; `run` is what the last run says of itself."""
+    """The status of a job. `process` runs the job (None: none does); `run` is the state that the last run stored."""
 
     job: str
     process: int | None
@@ -63,11 +63,11 @@ class JobStatus:
     run: RunState | None
     sinks: tuple[SinkStatus, ...]
     collections: Mapping[str, str] = field(default_factory=dict)
-    """The state of each collection's snapshot, by name; of several ones."""
+    """The state of each collection's snapshot, by name, if the job has several."""
 
     @property
     def failure(self) -> str:
-        """The reason why the last run stopped, if it did not end in order; empty while the job runs."""
+        """The reason why the last run stopped, if it did not end normally; empty while the job runs."""
         if self.process is not None or self.run is None:
             return ""
         if self.run.phase not in ENDED:
@@ -76,13 +76,14 @@ class JobStatus:
 
     @property
     def exit_status(self) -> int:
-        """FAILED if a run has failed, or the lag or a table cannot be known; LATE above the bound; else FINE."""
+        """FAILED if the last run failed, or if the lag or a table is unknown; LATE if the lag is above its bound; else
+        FINE."""
         if self.failure or self.lag_problem or any(sink.error for sink in self.sinks):
             return FAILED
         return LATE if self.late else FINE
 
     def document(self) -> dict[str, Any]:
-        """The status for programs."""
+        """Return the status for programs."""
         figures = (self.run.figures if self.run else None) or {}
         return {
             "job": self.job,
@@ -113,12 +114,12 @@ class JobStatus:
         }  # fmt: skip
 
     def collection_figures(self, name: str) -> CollectionFigures | None:
-        """Return what the last run has done with one of several collections; None if nothing."""
+        """Return the figures of the last run for one of several collections; None if there are none."""
         given = (self.run.collections or {}).get(name) if self.run else None
         return None if given is None else CollectionFigures(**given)
 
     def collection_lag(self, name: str) -> Lag | None:
-        """How far one of several collections is behind; None if that is not known."""
+        """Return the lag of one of several collections; None if it is unknown."""
         return None if self.lag is None else self.lag.collections.get(name, Lag(0, 0))
 
     def _collection(self, name: str) -> dict[str, Any]:
@@ -136,7 +137,7 @@ def _camel(name: str) -> str:
 
 
 def job_status(job: Job, *, lag_seconds_max: float | None = None) -> JobStatus:
-    """Asks checkpoint, tables and servers. The bound of the lag is the argument, else that of the file's `[on_lag]`."""
+    """Read checkpoint, tables and servers. The lag's bound is the argument, or the one in the file's `[on_lag]`."""
     process = running_process(job)
     checkpoint = read_checkpoint(job.checkpoint)
     positions = tuple(server_positions(checkpoint.offset))
@@ -158,12 +159,12 @@ def job_status(job: Job, *, lag_seconds_max: float | None = None) -> JobStatus:
 
 
 def status_lines(job: Job) -> Iterator[str]:
-    """The status for people, a line at a time."""
+    """Yield the lines of the status, for people."""
     yield from lines_of(job_status(job))
 
 
 def lines_of(status: JobStatus) -> Iterator[str]:
-    """A status for people."""
+    """Yield the lines of a status, for people."""
     running = "not running" if status.process is None else f"running in process {status.process}"
     yield f"job {status.job}: {running}{_run_text(status)}"
     if status.failure:
@@ -190,7 +191,7 @@ def lines_of(status: JobStatus) -> Iterator[str]:
 
 
 def _collection_text(status: JobStatus, name: str) -> str:
-    """How far one of several collections is behind, and what the last run has done with it."""
+    """Return the lag of one of several collections and its figures in the last run, as text."""
     lag, figures = status.collection_lag(name), status.collection_figures(name)
     words = []
     if lag and lag.event_count:
@@ -204,7 +205,7 @@ def _collection_text(status: JobStatus, name: str) -> str:
 
 
 def _run_text(status: JobStatus) -> str:
-    """Return what a running job says of itself, after its process."""
+    """Return the text about a running job that follows its process."""
     run = status.run
     if status.process is None or run is None or not run.figures:
         return ""
@@ -240,7 +241,7 @@ def _size(count: float) -> str:
 
 
 def moment(token: Token) -> str:
-    """The time of a token, as ISO 8601."""
+    """Return the time of a token, as ISO 8601."""
     return datetime.fromtimestamp(token.time.time, UTC).isoformat()
 
 
@@ -257,6 +258,6 @@ def _sink_status(sink: SinkOptions) -> SinkStatus:
             reached = sink.open().position()
         table = table_files(sink) if reached.batch >= 0 or reached.token else None
     except Exception as error:
-        # Whatever is wrong with one table, the others are shown.
+        # An error of one table must not hide the others.
         return SinkStatus(str(sink), error=error_line(error))
     return SinkStatus(str(sink), reached.batch, reached.token, table)

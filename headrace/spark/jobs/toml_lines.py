@@ -1,6 +1,6 @@
-"""The line of a key in a TOML file, for messages: `tomllib` does not say it.
+"""The line of a key in a TOML file, for messages, because `tomllib` does not report lines.
 
-It is read line by line, so a key inside an inline table has the line on which that table begins.
+The file is read line by line, so a key inside an inline table gets the line on which that table begins.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _NAME: Final = re.compile(r"""[\w-]+|"[^"]*"|'[^']*'""")
 
 
 def line_of(text: str, place: tuple[str | int, ...]) -> int:
-    """Return the number of the first line of the longest beginning of `place` that is written; 1 if none is."""
+    """Return the first line of the longest prefix of `place` that the file has; 1 if it has none."""
     lines = _lines(text)
     for length in range(len(place), 0, -1):
         if found := [number for written, number in lines.items() if written[:length] == place[:length]]:
@@ -49,7 +49,7 @@ def _names(text: str) -> list[str]:
 
 
 def _numbered(names: list[str], counts: dict[tuple[Any, ...], int]) -> tuple[Any, ...]:
-    """The place of the table: where a name is that of an array of tables, the last of them is meant."""
+    """Return the place of the table. The name of an array of tables stands for its last table."""
     place: tuple[Any, ...] = ()
     for name in names[:-1]:
         place = (*place, name)

@@ -1,4 +1,4 @@
-"""Sinks with typed columns, and what a job gives them: the collection's validator, from which a schema is inferred."""
+"""Sinks with typed columns, and the collection's validator, from which their schema is inferred."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _JSON_SCHEMA: Final = "$jsonSchema"
 
 
 def set_validators(sinks: list[Sink], options: SourceOptions) -> None:
-    """Tells each sink that infers a schema what the collection's validator says, if the source has one collection."""
+    """Give the collection's validator to each sink that infers a schema, if the source has one collection."""
     schemas = [schema for sink in sinks if (schema := schema_of_sink(sink)) is not None]
     if schemas and options.database and options.collection:
         validator = _validator(options, options.database, options.collection)
@@ -25,14 +25,14 @@ def set_validators(sinks: list[Sink], options: SourceOptions) -> None:
 
 
 def schema_of_sink(sink: Sink) -> TableSchema | None:
-    """The schema of the sink's table; None if it has no typed columns."""
+    """Return the schema of the sink's table; None if it has no typed columns."""
     table = getattr(sink, "table", None) or getattr(sink, "log", None)
     schema = getattr(table, "schema", None)
     return schema if isinstance(schema, TableSchema) else None
 
 
 def _validator(options: SourceOptions, database: str, collection: str) -> Mapping[str, Any]:
-    """The collection's `$jsonSchema`; empty if it has none, or may not be read: documents say the rest."""
+    """Return the collection's `$jsonSchema`; empty if it has none, or if the user may not read it."""
     try:
         listed = list(client_of(options.uri)[database].list_collections(filter={"name": collection}))
     except PyMongoError:
