@@ -1,1 +1,1 @@
-"""The rows of the source: their columns, their tokens, and the representation of documents in them."""
+"""The rows of the source: their columns, their tokens, and how they represent documents."""

@@ -1,4 +1,4 @@
-"""Spark's schema as Arrow's, with times in UTC, for every supported PySpark."""
+"""Spark's schema as an Arrow schema, with times in UTC, for every supported version of PySpark."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The Arrow schema that Spark expects of batches of the schema."""
+    """Return the Arrow schema that Spark expects of batches with this schema."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     # PySpark 4.1 assumes UTC; 4.3 requires the argument.

@@ -1,13 +1,13 @@
-"""Converts columns of BSON to those of Spark's schema: documents as Extended JSON, as BSON, or typed.
+"""Converts columns of BSON to columns of Spark's schema: documents as Extended JSON, as BSON, or typed.
 
     extjson   canonical Extended JSON, text that keeps the order of fields and every type (the default)
     bson      the bytes, without a conversion
     columns   `fullDocument` and `fullDocumentBeforeChange` as structs by `documentSchema`; fields that do not fit or
               are not in the schema as Extended JSON in `fullDocumentRest` and `fullDocumentBeforeChangeRest`
 
-Workers convert the wanted columns only: documents of the same layout all at once (`layouts.py`), the others one by one.
-
-Rule: both give identical results. For a document that Extended JSON does not hold there is a mark (`not_held.py`).
+Workers convert only the requested columns. Documents of the same layout are converted all at once (`layouts.py`), the
+others one by one. Rule: both ways give identical results. A mark replaces a document that Extended JSON cannot hold
+(`not_held.py`).
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from headrace.values.bson import MISSING
 
 
 class Shaper:
-    """Converts batches of BSON columns to one Spark schema; with `together=False` all documents one by one."""
+    """Converts batches of BSON columns to a Spark schema; with `together=False`, all documents one by one."""
 
     def __init__(self, schema: StructType, *, together: bool = True) -> None:
         self.schema: pa.Schema = arrow_schema(schema)
         names = [name if name in COLUMNS or name == SERVER else name.removesuffix(REST) for name in self.schema.names]
         self.columns = tuple(name for name in COLUMNS if name in names)
-        """The columns of BSON that the schema needs, in the order of COLUMNS."""
+        """The BSON columns that the schema needs, in the order of COLUMNS."""
         self._typed = {
             field.name: TypedColumns(field.dataType, self.schema.field(field.name).type, together=together)
             for field in schema.fields
@@ -46,7 +46,7 @@ class Shaper:
         self._texts = {name: TextColumn(together=together) for name in names}
 
     def shape(self, batch: pa.RecordBatch, server: str = "") -> pa.RecordBatch:
-        """The batch in Spark's schema; `server` is the value of a missing column of that name."""
+        """Return the batch in Spark's schema. If the batch lacks the column `server`, `server` is its value."""
         typed: dict[str, list[pa.Array]] = {}
         arrays = [self._array(field, batch, typed, server) for field in self.schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
@@ -78,7 +78,7 @@ class TextColumn:
 
 
 class TypedColumns:
-    """Converts a column of BSON documents to a struct and the Extended JSON of the rest; remembers layouts, too."""
+    """Converts a column of BSON documents to a struct and the Extended JSON of the rest; remembers layouts."""
 
     def __init__(self, struct: StructType, arrow: pa.DataType, *, together: bool = True) -> None:
         self._fit, self._arrow = fit_struct(struct), arrow

@@ -1,11 +1,11 @@
-"""The columns of the `headrace` source, and a row of them as sinks get it.
+"""The columns of the `headrace` source, and its rows as sinks get them.
 
-Rule: no field of an event is dropped. A field without a column, or with a value of another type than its column's (a
-pipeline may change events), is in `other`, under its name. How an event fills them is in
-`headrace.values.arrow.event_columns`, how documents become what the columns hold in `documents.py`.
+Rule: no field of an event is dropped. A field goes to `other`, under its name, if it has no column, or if its type is
+not the column's (a pipeline may change events). `headrace.values.arrow.event_columns` fills the columns from an event;
+`documents.py` converts the documents in them.
 
-Rows that are not MongoDB's events have an operation type of their own, with `snapshotBegin`, `snapshot`
-and `snapshotEnd` (see `timetravel/snapshot.py`).
+Rows that are not MongoDB events have their own operation types: `snapshotBegin`, `snapshot` and `snapshotEnd` (see
+`timetravel/snapshot.py`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SNAPSHOT_END: Final = "snapshotEnd"
 
 
 class Row(NamedTuple):
-    """One row, in the order of `SCHEMA`, with its server if there are several; times in microseconds since 1970."""
+    """One row, in the order of `SCHEMA`, and its server if there are several. Times are microseconds since 1970."""
 
     token: str
     clusterTime: int | None = None
@@ -45,6 +45,6 @@ class Row(NamedTuple):
 
 
 TYPED_COLUMNS: Final = ("fullDocument", "fullDocumentBeforeChange")
-"""The columns that `documents = columns` makes structs; for each there is a column with the suffix `REST`."""
+"""The columns that are structs with `documents = columns`; each also has a column with the suffix `REST`."""
 REST: Final = "Rest"
 SERVER: Final = "server"

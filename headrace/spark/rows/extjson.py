@@ -1,12 +1,12 @@
 """BSON values to canonical Extended JSON v2 and back: the representation of documents in Spark's rows.
 
-Rule: the text keeps the order of fields and every type, so two values have the same text exactly when
-they are the same BSON, and text can stand for the document when a mirror is compared with its collection.
-Compact (no blanks), non-ASCII characters as themselves.
+Rule: the text keeps the order of fields and every type. Two values have the same text exactly when they are the same
+BSON, so texts can be compared instead of documents. The text is compact (no blanks), with non-ASCII characters
+unescaped.
 
-A document that looks like a value of Extended JSON (`{"$oid": "zz"}` as data, with exactly the names that the text of a
-value has) is written inside `{"$plainDocument": ...}`, since the format has no escape of its own. Texts of earlier
-versions lack it: there a document is what it looks like, or itself if that is no value.
+A document may look like an Extended JSON value: `{"$oid": "zz"}` as data, with exactly the names in a value's text. It
+is written inside `{"$plainDocument": ...}`, because the format has no escape for it. Texts of earlier versions lack
+this. There such a document is read as the value that it looks like, or as a document if it is no valid value.
 
 `bson.json_util` takes four times as long, and a pipeline converts every value.
 """
@@ -49,14 +49,14 @@ _SHAPES: Final = frozenset(
         "$regularExpression", "$symbol", "$timestamp", "$undefined", "$uuid",
     )
 )  # fmt: skip
-"""The names of each kind of value, by which an object is taken for one."""
+"""The names in the text of each kind of value; an object with exactly these names is read as a value."""
 _SHAPE_NAMES_MAX: Final = 2
-# The flags of Python's `re` that BSON has letters for, in the order BSON wants them.
+# The flags of Python's `re` for which BSON has letters, in BSON's order.
 _REGEX_FLAGS: Final = ((2, "i"), (4, "l"), (8, "m"), (16, "s"), (32, "u"), (64, "x"))
 
 
 def dumps(value: Any) -> str:
-    """The value's canonical text; `value` as `headrace.values.bson` decodes it. Raises TypeError for other types."""
+    """Return the value's canonical text; `value` is of a type that `headrace.values.bson` decodes. Raise TypeError."""
     writer = _WRITERS.get(type(value))
     if writer is None:
         raise TypeError(f"{type(value).__name__} is not a BSON value")
@@ -64,12 +64,12 @@ def dumps(value: Any) -> str:
 
 
 def loads(text: str) -> Any:
-    """The value of a stored text, canonical or relaxed. Raises ValueError for what is no JSON."""
+    """Return the value of a stored text, canonical or relaxed. Raise ValueError if the text is not JSON."""
     return _read(json.loads(text))
 
 
 def loads_strict(text: str) -> Any:
-    """The value of a text that a person typed. Raises ValueError, also for `{"$oid": "zz"}`."""
+    """Return the value of a text that a user typed. Raise ValueError, also for `{"$oid": "zz"}`."""
     return _read(json.loads(text), strict=True)
 
 
@@ -79,7 +79,7 @@ def looks_like_value(names: Collection[str]) -> bool:
 
 
 def plain(text: str) -> str:
-    """The text of a document that looks like a value, from the text of its members in braces."""
+    """Return the text of a document that looks like a value, from the text of its members in braces."""
     return f'{{"{_PLAIN}":{text}}}'
 
 
@@ -158,7 +158,7 @@ _WRITERS: Final[dict[type, Callable[[Any], str]]] = {
 
 
 def _read(value: Any, strict: bool = False) -> Any:
-    """The BSON value of parsed JSON; three times as fast as hooks that `json` calls for each object."""
+    """Return the BSON value of parsed JSON; three times as fast as hooks that `json` calls for each object."""
     kind = type(value)
     if kind is dict:
         if len(value) == 1:
@@ -187,11 +187,11 @@ def _read_members(value: dict[str, Any], strict: bool) -> dict[str, Any]:
 
 
 def _wrapped(value: dict[str, Any], strict: bool) -> Any:
-    """The BSON value of an object with the names of one, whose values are converted already."""
+    """Return the BSON value of an object with the names of a value; its members are converted already."""
     try:
         return json_util.object_hook(dict(value), json_options=_READING)
     except Exception as error:
-        # Whatever json_util trips over: a document, as MongoDB stored it.
+        # If json_util fails in any way, the object is a document as MongoDB stored it.
         return _no_value(value, error, strict)
 
 

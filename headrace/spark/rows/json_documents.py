@@ -1,7 +1,7 @@
-"""Documents as parsed JSON, whose values stay Extended JSON: for updates that only set, add and remove whole fields.
+"""Documents as parsed JSON with values in Extended JSON, for updates that only set, add and remove whole fields.
 
-Such an update needs no value of the document: its own go in as they are. That takes a quarter of the time of decoding
-all of them, and gives the same text.
+Such an update does not read the document's values, and inserts its own values unchanged. This takes a quarter of the
+time of decoding all values, and gives the same text.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ class JsonDocument(dict[str, Any]):
     """A document's fields, each with its value as parsed Extended JSON."""
 
     def text(self) -> str:
-        """The document's Extended JSON, canonical if that of its values is."""
+        """Return the document's Extended JSON; it is canonical if the text of its values is."""
         return _ENCODER.encode(self)
 
 
 def with_fields(before: str | JsonDocument, description: str) -> JsonDocument | None:
-    """The document after an update in the form of the oplog (`$v: 2`); None if it needs more than to replace fields.
+    """Return the document after an update in the oplog's form (`$v: 2`); None if it changes more than whole fields.
 
-    A `JsonDocument` is itself changed, and returned, unless the result is None.
+    A `JsonDocument` is changed in place and returned, unless the result is None.
     """
     update = _parsed(description)
     diff = update.get("diff") if isinstance(update, dict) and update.get("$v") == _RAW_VERSION else None
@@ -56,7 +56,7 @@ def with_fields(before: str | JsonDocument, description: str) -> JsonDocument | 
 
 
 def _is_plain(section: Any) -> bool:
-    """Whether the names in a section are those of fields: a document that looks like a value is written another way."""
+    """Whether the names in a section are field names: a document that looks like a value is written differently."""
     if not isinstance(section, dict):
         return False
     for name in section:  # noqa: SIM110 - a third of the time of any()
@@ -66,7 +66,7 @@ def _is_plain(section: Any) -> bool:
 
 
 def _parsed(text: str) -> Any:
-    """As `json.loads`, without its looks for space around the value."""
+    """Parse JSON as `json.loads` does, but without searching for space around the value."""
     try:
         value, end = _SCAN(text, 0)
     except StopIteration:

@@ -1,7 +1,7 @@
-"""Which texts of keys are one key: 1, 1.0 and Decimal128 "1.00" are three texts, and one `_id` in MongoDB.
+"""The identity of a key: 1, 1.0 and Decimal128 "1.00" are three texts, but one `_id` in MongoDB.
 
-Rule: two keys have the same identity exactly if MongoDB's comparison calls them equal. A table has each key as the text
-of the document's own `_id`; code that looks a key up, or counts documents by it, uses the identity.
+Rule: two keys have the same identity exactly if MongoDB compares them as equal. A table stores each key as the text of
+the document's own `_id`. Code that looks up a key, or counts documents by key, uses the identity.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LONG_END: Final = 1 << 63
 
 
 def key_identity(text: str) -> str:
-    """The identity of a key, whose canonical Extended JSON `text` is; nearly always the text itself."""
+    """Return the identity of the key with canonical Extended JSON `text`; it is nearly always the text itself."""
     if text.startswith(_UNIQUE) or '"$number' not in text:
         return text
     if text.startswith(_LONG):
@@ -34,17 +34,17 @@ def key_identity(text: str) -> str:
 
 
 def has_numbers(text: str) -> bool:
-    """Whether a number is the key or within it, so that other texts may be the same key."""
+    """Whether the key is or contains a number, so that other texts may be the same key."""
     return '"$number' in text
 
 
 def is_plain_number(text: str) -> bool:
-    """Whether the key is an int, a long or a double: `number_texts` of any number that is equal has its text."""
+    """Whether the key is an int, a long or a double: then `number_texts` of any equal number has its text."""
     return text.startswith('{"$number') and not text.startswith(_DECIMAL)
 
 
 def number_texts(text: str) -> list[str]:
-    """The texts of the int, the long and the doubles that are this key; none if it is no number by itself."""
+    """Return the texts of the int, the long and the doubles equal to this key; none if the key is not a number."""
     value = loads(text)
     if not isinstance(value, int | float | Decimal128):
         return []
@@ -55,14 +55,14 @@ def number_texts(text: str) -> list[str]:
 
 
 def same_document_key(document: str, key: str) -> str:
-    """The text of the document's `_id`: `key`, unless a replacement has given it another type (1 for 1.0)."""
+    """Return the text of the document's `_id`: `key`, unless a replacement has changed its type (1 for 1.0)."""
     if '"$number' not in key or document.startswith(f'{{"_id":{key}'):
         return key
     return dumps(loads(document)["_id"])
 
 
 def _double(value: float | Decimal128) -> float:
-    """The double nearest to it."""
+    """Return the nearest double."""
     if not isinstance(value, Decimal128):
         return float(value)
     number = value.to_decimal()
@@ -70,9 +70,9 @@ def _double(value: float | Decimal128) -> float:
 
 
 def _integral(value: float | Decimal128) -> int | None:
-    """The value as an integer; None if it is none, or beyond those that BSON has."""
+    """Return the value as an integer; None if it is not one, or does not fit into 64 bits."""
     number = value.to_decimal() if isinstance(value, Decimal128) else value
-    # Comparisons with NaN are false, or raise for a signaling one.
+    # Comparisons with NaN are false, or raise for a signaling NaN.
     if isinstance(value, Decimal128) and not number.is_finite():  # type: ignore[union-attr]
         return None
     if not -_LONG_END <= number < _LONG_END or number != int(number):

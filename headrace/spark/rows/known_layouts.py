@@ -1,7 +1,7 @@
-"""Divides a column of BSON by the layouts of its documents: known layouts are tried first, new ones learned from it.
+"""Divides a column of BSON by the layouts of its documents: known layouts are tried first, and new ones are learned.
 
-Rule: every row is converted exactly once. Layouts with few rows are left to the decoder, and so is a column in which
-nearly every document has a layout of its own.
+Rule: every row is converted exactly once. Rows of layouts with few rows go to the decoder. So does a whole column if
+nearly every document has a different layout.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from headrace import limits
 from headrace.spark.rows.layouts import BsonColumn, DocumentLayout, LayoutMatch, Numbers, layout_of
 
 ROWS_MIN = 200
-"""The least number of rows of a layout: comparing takes two milliseconds, for which fewer rows are decoded."""
+"""The least number of rows of a layout. Comparing takes two milliseconds; decoding fewer rows is faster."""
 _SAMPLE: Final = 256
 
 Fast = Callable[[LayoutMatch], tuple[Numbers, list[pa.Array]]]
-"""Documents of one layout to the rows that could be converted by it, and their columns."""
+"""Converts documents of one layout. Returns the rows that could be converted, and their columns."""
 Exact = Callable[[pa.Array], list[pa.Array]]
-"""Any documents to the same columns, through the decoder."""
+"""Converts any documents to the same columns, through the decoder."""
 
 
 class KnownLayouts:
@@ -33,13 +33,13 @@ class KnownLayouts:
         self._known: list[DocumentLayout] = []
 
     def columns(self, column: pa.Array, fast: Fast, exact: Exact) -> list[pa.Array]:
-        """The columns of all rows, in their order. `fast` and `exact` must agree on every document."""
+        """Return the columns of all rows, in order. `fast` and `exact` must agree on every document."""
         if len(column) < ROWS_MIN or column.type != pa.binary():
             return exact(column)
         try:
             return self._columns(column, fast, exact)
         except (IndexError, InvalidBSON, UnicodeError, pa.ArrowException):
-            # A document is malformed or too large; the decoder raises the error for it. Or it is not held.
+            # A document is malformed, too large or not held. The decoder raises the error, or marks the document.
             self._known.clear()
             return exact(column)
 
@@ -60,7 +60,7 @@ class KnownLayouts:
         return [pa.concat_arrays(list(each)).take(order) for each in zip(*(made for _, made in pieces), strict=True)]
 
     def _matches(self, column: pa.Array) -> list[LayoutMatch]:
-        """The documents of each layout that has enough of them."""
+        """Return the documents of each layout that has enough of them."""
         data = BsonColumn(column)
         left = np.asarray(column.is_valid()).nonzero()[0] if column.null_count else np.arange(len(column))
         matches: list[LayoutMatch] = []
@@ -71,7 +71,7 @@ class KnownLayouts:
         while len(left) >= ROWS_MIN and failures < limits.LAYOUT_FAILURE_COUNT_MAX:
             new = layout_of(column[int(left[0])].as_py())
             before = len(matches)
-            # A sample first: most new layouts have hardly any further rows.
+            # Match a sample first: most new layouts have hardly any further rows.
             if new is not None and len(new.match(data, left[:: 1 + len(left) // _SAMPLE]).rows) > 1:
                 left = self._take(new, data, left, matches)
             if len(matches) == before:
@@ -82,7 +82,7 @@ class KnownLayouts:
 
     @staticmethod
     def _take(layout: DocumentLayout, data: BsonColumn, left: Numbers, matches: list[LayoutMatch]) -> Numbers:
-        """Adds the rows of the layout to `matches`, if there are enough; returns the remaining rows."""
+        """Add the rows of the layout to `matches`, if there are enough; return the remaining rows."""
         got = layout.match(data, left)
         if len(got.rows) < ROWS_MIN:
             return left

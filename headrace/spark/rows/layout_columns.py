@@ -1,7 +1,7 @@
-"""Typed columns of documents of one layout, and the rest of them, as in `typed.py`, but for whole columns at once.
+"""Typed columns of documents of one layout, and their rest, as in `typed.py`, but for whole columns at once.
 
-Rule: the results are those of `typed.py`. What depends on types only is decided once for the layout; documents with a
-value out of its column's range are left to the decoder.
+Rule: the results equal those of `typed.py`. Decisions that depend only on types are made once for the layout. Documents
+with a value outside its column's range are left to the decoder.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from headrace.values.bson import MISSING
 
 Mask: TypeAlias = NDArray[np.bool_]
 FittedColumn: TypeAlias = tuple[pa.Array, Mask | None]
-"""A column's values, and a mask of those that do not fit; None: all fit."""
+"""A column's values, and a mask of the values that do not fit (None: all fit)."""
 
 _KINDS: Final[dict[type[spark.DataType], tuple[int, ...]]] = {
     spark.ArrayType: (layouts.ARRAY,),
@@ -41,11 +41,11 @@ _KINDS: Final[dict[type[spark.DataType], tuple[int, ...]]] = {
     spark.StructType: (layouts.OBJECT,),
     spark.TimestampType: (layouts.DATE,),
 }
-"""By Spark's type: the BSON types whose values may fit."""
+"""The BSON types whose values may fit, by Spark's type."""
 
 
 class StructColumns:
-    """Makes the column of a struct, and that of the rest."""
+    """Makes the column of a struct, and the column of the rest."""
 
     def __init__(self, struct: spark.StructType, arrow: pa.StructType) -> None:
         self._struct, self._arrow = struct, arrow
@@ -67,7 +67,7 @@ class StructColumns:
         self, match: LayoutMatch, fields: tuple[LayoutField, ...], struct: spark.StructType, arrow: pa.StructType,
         path: str, misfits: Mask,
     ) -> tuple[pa.Array, tuple[LayoutField, ...]]:  # fmt: skip
-        """The column, and the fields that remain for the rest; sets `misfits` for documents that do not fit."""
+        """Return the column, and the fields that remain for the rest; set `misfits` for documents that do not fit."""
         there = {field.name: field for field in fields}
         children, left = [], dict(there)
         for column, held in zip(struct.fields, arrow, strict=True):

@@ -1,6 +1,6 @@
 """Canonical Extended JSON of documents of one layout, for all of them at once.
 
-Rule: the texts are identical with those of `extjson.dumps`.
+Rule: the texts are identical to those of `extjson.dumps`.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from headrace.spark.rows.layouts import (
 from headrace.spark.rows.not_held import NotHeldTogether
 
 Piece: TypeAlias = str | pa.Array
-"""Text that is the same for all documents, or a column with each document's text."""
+"""A text that is the same for all documents, or a column with a text for each document."""
 
 _ESCAPED: Final = r'[\x00-\x1f"\\]'
 
 
 def texts(match: LayoutMatch, fields: Iterable[LayoutField] | None = None) -> pa.Array:
-    """The text of each document with these fields, by default all. Raises ArrowInvalid for invalid UTF-8."""
+    """Return the text of each document with these fields (default: all). Raise ArrowInvalid for invalid UTF-8."""
     return _joined(match, _object(match, match.layout.fields if fields is None else fields))
 
 
@@ -76,7 +76,7 @@ def _members(match: LayoutMatch, fields: Iterable[LayoutField]) -> Iterator[Piec
 
 
 def _fast_arrays(match: LayoutMatch) -> tuple[Numbers, list[pa.Array]]:
-    """The texts of arrays of one layout, which are documents without names."""
+    """Return the texts of arrays of one layout; an array is a document without names."""
     return match.rows, [_joined(match, _items(match))]
 
 

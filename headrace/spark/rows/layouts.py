@@ -1,14 +1,14 @@
 """Reads the documents of one layout from a column of BSON, all at once and without decoding them.
 
-    layout    the names and types of a document's fields in their order, those of embedded objects included
+    layout    the names and types of a document's fields in order, including the fields of embedded objects
     offsets   where the values of a field begin in the bytes of the column: an array with a number per document
 
 Most documents of a collection have one of a few layouts. The names and types of a layout are compared for all documents
-of a batch at once, word by word; this gives the offsets of each field's values, from which columns are made.
+of a batch at once, word by word. This gives the offsets of each field's values, from which columns are made.
 
 Rule: exact. A document matches a layout if every type and name is equal and its lengths lead to its end. Documents with
-duplicate names, DBRefs or rare types have no layout, and are left to the decoder. So are all documents of a batch with
-values that tables do not hold (`not_held.py`): a NotHeldTogether is raised for them.
+duplicate names, DBRefs or rare types have no layout, and are left to the decoder. If a batch has values that tables
+cannot hold (`not_held.py`), NotHeldTogether is raised, and all its documents are left to the decoder.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FIXED: Final = {
     DOUBLE: 8, OBJECT_ID: 12, BOOL: 1, DATE: 8, NULL: 0, INT: 4, TIMESTAMP: 8, LONG: 8, DECIMAL: 16, MAX_KEY: 0,
     MIN_KEY: 0,
 }  # fmt: skip
-# The size of a value minus its leading int32.
+# The size of a value without its leading int32.
 _COUNTED: Final = {TEXT: 4, ARRAY: 0, BINARY: 5, CODE: 4}
 _WORD: Final = 8
 _NAN: Final = np.uint64(0x7FF8_0000_0000_0000)
@@ -42,7 +42,7 @@ _NAN: Final = np.uint64(0x7FF8_0000_0000_0000)
 
 @dataclass(frozen=True, slots=True)
 class LayoutField:
-    """A field of a layout: `index` numbers the values of the document; `fields` are those of an object."""
+    """A field of a layout. `index` numbers the values of the document; an object's `fields` are its inner fields."""
 
     name: str
     kind: int
@@ -52,8 +52,11 @@ class LayoutField:
 
 @dataclass(frozen=True, slots=True)
 class _Segment:
-    """Bytes of the same length in all documents: the words to compare (offset, value, mask), the offsets of values in
-    them, and the fixed part of the size of the variable-length value that follows; None if it is the last."""
+    """Bytes with the same length in all documents.
+
+    They have the words to compare (offset, value, mask), the offsets of values, and the fixed part of the size of the
+    variable-length value that follows; None for the last segment.
+    """
 
     words: tuple[tuple[int, int, int], ...]
     offsets: tuple[int, ...]
@@ -68,7 +71,7 @@ class BsonColumn:
         _, offsets, data = column.buffers()
         bounds = np.frombuffer(offsets, "<i4", len(column) + 1, 4 * column.offset).astype(np.int64)
         first, last = int(bounds[0]), int(bounds[-1])
-        # A word can be read at the last byte.
+        # Padding, so that a word can be read at the last byte.
         self.data = np.zeros(last - first + _WORD, np.uint8)
         if data is not None:
             self.data[: last - first] = np.frombuffer(data, np.uint8, last - first, first)
@@ -104,19 +107,19 @@ class LayoutMatch:
     offsets: list[Numbers]
 
     def without(self, rows: NDArray[np.bool_]) -> LayoutMatch:
-        """The documents for which the mask `rows` is false."""
+        """Return the documents for which the mask `rows` is false."""
         retained = (~rows).nonzero()[0]
         return LayoutMatch(self.layout, self.column, self.rows[retained], [offset[retained] for offset in self.offsets])
 
     def longs(self, field: LayoutField) -> Numbers:
-        """The values of a field of type int, long or date."""
+        """Return the values of a field of type int, long or date."""
         at = self.offsets[field.index]
         if field.kind == INT:
             return self.column.ints(at).astype(np.int64)
         return self.column.words(at).view(np.int64)
 
     def doubles(self, field: LayoutField) -> NDArray[np.float64]:
-        """The values of a field of type double; raises NotHeldTogether for a NaN with a payload or a sign."""
+        """Return the values of a field of type double; raise NotHeldTogether for a NaN with a payload or a sign."""
         words = self.column.words(self.offsets[field.index])
         values = words.view(np.float64)
         if (words[np.isnan(values)] != _NAN).any():
@@ -124,24 +127,24 @@ class LayoutMatch:
         return values
 
     def bools(self, field: LayoutField) -> NDArray[np.bool_]:
-        """The values of a field of type bool; raises InvalidBSON for a byte other than 0 and 1."""
+        """Return the values of a field of type bool; raise InvalidBSON for a byte other than 0 and 1."""
         octets = self.column.data[self.offsets[field.index]]
         if (octets > 1).any():
             raise InvalidBSON("a boolean is neither 0 nor 1")
         return octets.astype(np.bool_)
 
     def timestamps(self, field: LayoutField) -> tuple[pa.Array, pa.Array]:
-        """The seconds and increments of a field of type timestamp."""
+        """Return the seconds and increments of a field of type timestamp."""
         words = self.column.words(self.offsets[field.index])
         return pa.array(words >> np.uint64(32)), pa.array(words & np.uint64(0xFFFFFFFF))
 
     def strings(self, field: LayoutField) -> pa.Array:
-        """The values of a field of type string; raises ArrowInvalid for invalid UTF-8."""
+        """Return the values of a field of type string; raise ArrowInvalid for invalid UTF-8."""
         at = self.offsets[field.index]
         return self.column.slices(at + 4, at + 3 + self.column.ints(at)).cast(pa.string())
 
     def hexes(self, field: LayoutField) -> pa.Array:
-        """The values of a field of type objectId, as 24 hexadecimal digits."""
+        """Return the values of a field of type objectId, as 24 hexadecimal digits."""
         at = self.offsets[field.index]
         ids = np.empty((len(at), 12), np.uint8)
         ids[:, :8] = self.column.words(at).view(np.uint8).reshape(-1, 8)
@@ -151,14 +154,14 @@ class LayoutMatch:
         return pa.StringArray.from_buffers(len(at), pa.py_buffer(bounds), digits)
 
     def slices(self, field: LayoutField) -> pa.Array:
-        """The bytes of each value of a field."""
+        """Return the bytes of each value of a field."""
         at = self.offsets[field.index]
         if field.kind in _FIXED:
             return self.column.slices(at, at + _FIXED[field.kind])
         return self.column.slices(at, at + _COUNTED.get(field.kind, 0) + self.column.ints(at))
 
     def values(self, field: LayoutField) -> list[Any]:
-        """The decoded values of a field of any type."""
+        """Return the decoded values of a field of any type."""
         return decoded(field.kind, self.slices(field))
 
 
@@ -191,9 +194,9 @@ class DocumentLayout:
 
 
 def decoded(kind: int, column: pa.Array) -> list[Any]:
-    """The values of BSON type `kind` whose bytes the column holds: one array to the decoder, not many documents.
+    """Return the values of BSON type `kind` whose bytes the column holds, decoded as one array instead of one by one.
 
-    Raises NotHeldTogether if there is a value whose text would not be its own (`not_held.py`).
+    Raise NotHeldTogether for a value that its text would change (`not_held.py`).
     """
     values = column.to_pylist()
     items = b"".join([b"%c%d\0%b" % (kind, number, value) for number, value in enumerate(values)])
@@ -208,7 +211,7 @@ def decoded(kind: int, column: pa.Array) -> list[Any]:
 
 
 def layout_of(document: bytes) -> DocumentLayout | None:
-    """The document's layout; None if it has none. Raises bson.InvalidBSON if it is malformed."""
+    """Return the document's layout; None if it has none. Raise bson.InvalidBSON if it is malformed."""
     numbers = iter(range(limits.LAYOUT_FIELD_COUNT_MAX))
     fields = _fields(document, 0, numbers)
     return None if fields is None else DocumentLayout(fields)
@@ -252,7 +255,7 @@ def _segments(fields: tuple[LayoutField, ...]) -> Iterator[_Segment]:
 
 
 def _tokens(fields: tuple[LayoutField, ...]) -> Iterator[bytes | int]:
-    """The bytes that are the same in all documents, and the types of the values between them, in order."""
+    """Yield the bytes that are the same in all documents, and the types of the values between them, in order."""
     for field in fields:
         yield bytes([field.kind]) + field.name.encode() + b"\0"
         yield field.kind

@@ -1,11 +1,11 @@
-"""BSON that Extended JSON in tables cannot hold, and the mark that stands for such a document.
+"""BSON that Extended JSON in tables cannot hold, and the mark that replaces such a document.
 
-Rule: a document is held if its decoded value encodes to the same bytes and its numbers have one text each. All
-others have a reason: duplicate field names, symbol, dbPointer, undefined, an array whose names are not 0, 1, 2 ..., the
-options of a regular expression that are unknown or unsorted, a NaN with a payload or a sign, a Decimal128 that is not
+Rule: a document is held if its decoded value encodes to the same bytes and its numbers have one text each. The reasons
+why a document is not held: duplicate field names, symbol, dbPointer, undefined, an array whose names are not 0, 1, 2
+..., unknown or unsorted options of a regular expression, a NaN with a payload or a sign, a Decimal128 that is not
 canonical.
 
-    {"$notHeld": "<reason>"}   stands for the document in its column; the reason names fields, and has no value
+    {"$notHeld": "<reason>"}   replaces the document in its column; the reason names fields, but no values
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NOT_HELD: Final = "$notHeld"
 _MARK: Final = f'{{"{NOT_HELD}":'
 _BSON_MARK: Final = f"\x02{NOT_HELD}\0".encode()
 MARKED: Final = ("fullDocument", "fullDocumentBeforeChange", "updateDescription")
-"""The columns in which a sink with dead letters gets marks."""
+"""The columns that may have marks in a sink with dead letters."""
 _NAMING: Final = ("collection", "database", "documentKey", "token")
 _EVENT_DOCUMENTS: Final = frozenset(
     {"fullDocument", "fullDocumentBeforeChange", "rawUpdateDescription", "updateDescription"}
@@ -42,19 +42,19 @@ _ODD: Final = b"".join(b"\\x%02x" % octet for octet in range(1, 256, 2))
 _SUSPECT: Final = re.compile(
     rb"\x01[^\0]*+\0.{6}[\xf0-\xff][\x7f\xff]|\x13[^\0]*+\0.{14}(?:[%b]|.[\x60-\x7f\xe0-\xff])" % _ODD, re.DOTALL
 ).search
-"""Finds each double and Decimal128 that may not be held: a NaN, an infinity, nearly 34 digits. Others may look so."""
+"""Finds each double and Decimal128 that may not be held: a NaN, an infinity, nearly 34 digits. May find others."""
 
 
 class NotHeld(RuntimeError):
-    """A row has BSON that a table cannot hold; the message names the collection, the `_id` and the reason."""
+    """A row has BSON that a table cannot hold. The message names the collection, the `_id` and the reason."""
 
 
 class NotHeldTogether(InvalidBSON):
-    """Some of the documents that were converted together are not held: they have to be looked at one by one."""
+    """Some of the documents that were converted together are not held: each must be checked alone."""
 
 
 def reason_not_held(data: bytes, document: dict[str, Any]) -> str | None:
-    """Why tables cannot hold the document, given its bytes and its decoded value; None if they can."""
+    """Return why tables cannot hold the document, given its bytes and its decoded value; None if they can."""
     if encode_in_order(document) == data:
         if not _SUSPECT(data):
             return None
@@ -63,7 +63,7 @@ def reason_not_held(data: bytes, document: dict[str, Any]) -> str | None:
 
 
 def is_held_number(kind: int, value: bytes) -> bool:
-    """Whether the bytes of a double or a Decimal128 are the ones that its text stands for."""
+    """Whether the bytes of a double or a Decimal128 equal those that its text decodes to."""
     if kind == _DOUBLE:
         return not (value[7] & 0x7F == 0x7F and value[6] >= 0xF0) or _is_usual(value)
     low, high = _HALVES(value)
@@ -101,7 +101,7 @@ def _reasons(data: bytes, start: int, path: str, *, array: bool = False) -> Iter
 
 
 def check_held(kind: int, values: Sequence[bytes], items: bytes) -> None:
-    """Raise NotHeldTogether for values of one type that were decoded to the same bytes, `items`, but have no text."""
+    """Raise NotHeldTogether if a value of this type cannot be held; the values decoded to the bytes `items`."""
     if kind == _DECIMAL:
         held = all(is_held_number(kind, value) for value in values)
     else:
@@ -111,19 +111,19 @@ def check_held(kind: int, values: Sequence[bytes], items: bytes) -> None:
 
 
 def held_or_marked(data: bytes) -> dict[str, Any]:
-    """The decoded document, or the mark with the reason in its place."""
+    """Return the decoded document, or a mark with the reason if it is not held."""
     document = decode(data)
     reason = reason_not_held(data, document)
     return document if reason is None else {NOT_HELD: reason}
 
 
 def reason_of(text: str | None) -> str | None:
-    """The reason, if the text is a mark."""
+    """Return the reason if the text is a mark, otherwise None."""
     return str(json.loads(text)[NOT_HELD]) if text is not None and text.startswith(_MARK) else None
 
 
 def marked_rows(batch: pa.RecordBatch | pa.Table, names: Collection[str] | None = None) -> dict[int, str]:
-    """The rows with a mark in one of these columns (None: in any), by their numbers, with the column and the reason."""
+    """Return the rows with a mark in one of these columns (None: any), by number, with the column and the reason."""
     found: dict[int, str] = {}
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         marks = _marks(column) if names is None or name in names else None
@@ -148,7 +148,7 @@ def refuse_marked(
 ) -> None:
     """Raise NotHeld for the first row that `marked_rows` finds.
 
-    The collection is named by the columns, or as it is given here.
+    The message names the collection in the row's columns, or else the given one.
     """
     for number, reason in marked_rows(batch, names).items():
         row = {name: batch.column(name)[number].as_py() for name in _NAMING if name in batch.schema.names}
@@ -179,7 +179,7 @@ def _marked(data: bytes) -> bytes:
 
 
 def held_event(data: bytes) -> dict[str, Any]:
-    """The decoded change event, with marks for its documents that are not held."""
+    """Return the decoded change event, with marks for its documents that are not held."""
     event = decode(data)
     if reason_not_held(data, event) is not None:
         for kind, raw, start, end in iter_elements(data):

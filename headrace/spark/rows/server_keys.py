@@ -1,8 +1,8 @@
-"""The key of a document of one of several servers: documents of two servers may have the same `_id`.
+"""The key of a document of one of several servers, because two servers may have documents with the same `_id`.
 
-Sinks and tables that follow several servers know a document by one text, the server's name and the `_id`; the table
-has them in two columns. With one server the text is that of the `_id` alone. Neither a name nor Extended JSON has a
-newline.
+Sinks and tables of several servers identify a document by one text: the server's name and the `_id`. The table has them
+in two columns. With one server the text is the `_id` alone. A newline separates the two: neither a server's name nor
+Extended JSON contains one.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ Value = TypeVar("Value")
 
 
 def server_key(server: str | None, key: str) -> str:
-    """The text for the document with this `_id` on this server; None or empty: on the only one."""
+    """Return the text for the document with this `_id` on this server; without a server, the `_id` alone."""
     return f"{server}{_BETWEEN}{key}" if server else key
 
 
 def split_server_key(text: str) -> tuple[str, str]:
-    """The server, empty for the only one, and the text of the `_id`."""
+    """Return the server (empty for the only one) and the text of the `_id`."""
     server, _, key = text.rpartition(_BETWEEN)
     return server, key
 
@@ -35,7 +35,7 @@ def of_server(server: str, by_key: Mapping[str, Value]) -> dict[str, Value]:
 
 
 def rows_by_server(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    """The rows of each server, by its name, in their order; under an empty name those that name none."""
+    """Return the rows of each server in order, by its name; an empty name for rows that name no server."""
     rows = list(rows)
     if rows and not any(row.server for row in rows):
         return {"": rows}

@@ -1,7 +1,8 @@
-"""Documents as typed columns by a schema, and the rest of each document: fields that have no column or do not fit it.
+"""Documents as typed columns by a schema, and the rest of each document: fields without a column or that do not fit it.
 
 Rule: nothing is dropped or changed. A value is either in its column or in the rest, at the same path, never in both.
-What fits:
+
+These values fit:
 
     BOOLEAN          bool
     BYTE … LONG      int and long in range
@@ -10,10 +11,10 @@ What fits:
     STRING           string; objectId, as 24 digits
     BINARY           binary of the common subtype
     TIMESTAMP        date
-    STRUCT           object; its fields fit or go to the rest one by one
-    ARRAY, MAP       array, object, if every item fits completely; null items do
+    STRUCT           object; each of its fields fits or goes to the rest
+    ARRAY, MAP       array, object, if every item fits completely; null items fit
 
-A null is in the rest, since NULL in a column means that the field is missing.
+A null goes to the rest, because NULL in a column means that the field is missing.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from headrace.spark.errors import OptionError
 from headrace.values.bson import MISSING
 
 Fit = Callable[[Any], tuple[Any, Any]]
-"""A value to its column's value and the rest of it: MISSING if it fits, (None, value) if it does not."""
+"""Fits a value: returns the column's value and the rest. MISSING: the value fits; (None, value): it does not.
+"""
 
 INTEGERS: Final[dict[type[spark.DataType], int]] = {
     spark.ByteType: 8,
@@ -46,7 +48,7 @@ DATE_MS_MAX: Final = 1 << 52
 
 
 def fit_struct(struct: spark.StructType) -> Fit:
-    """The function that fits documents to a struct; raises OptionError for a type without BSON values."""
+    """Return the function that fits documents to a struct; raise OptionError for a type without BSON values."""
     fits = {field.name: fit_type(field.dataType, field.name) for field in struct.fields}
     if required := [field.name for field in struct.fields if not field.nullable]:
         raise OptionError(f"documentSchema: {required[0]!r} cannot be NOT NULL: any document may lack it")
@@ -71,7 +73,7 @@ def fit_struct(struct: spark.StructType) -> Fit:
 
 
 def fit_type(kind: spark.DataType, name: str) -> Fit:
-    """The function that fits values to a type; raises OptionError, with `name`, for a type without BSON values."""
+    """Return the function that fits values to a type; raise OptionError with `name` for a type without BSON values."""
     if isinstance(kind, spark.StructType):
         return fit_struct(kind)
     if isinstance(kind, spark.ArrayType):
@@ -109,7 +111,7 @@ def _fit_map(item_fit: Fit) -> Fit:
 
 
 def _fit_items(items: list[Any], fit: Fit) -> list[Any] | None:
-    """The column's values of the items if every item fits completely, otherwise None."""
+    """Return the column's values of the items if every item fits completely, otherwise None."""
     held = []
     for item in items:
         one, left = (None, MISSING) if item is None else fit(item)
