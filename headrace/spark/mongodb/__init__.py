@@ -1,1 +1,1 @@
-"""Change events from one server, through pymongo: a stream that survives faults, and ranges of it as Arrow batches."""
+"""Change events from one server, through pymongo: a stream that resumes after faults, and ranges of it in Arrow."""

@@ -1,4 +1,4 @@
-"""The limits of a micro-batch, and where one ends."""
+"""The limits and the end of a micro-batch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class BatchLimits:
 
 @dataclass(frozen=True, slots=True)
 class BatchEnd:
-    """The end of a micro-batch: it has at least `rows` events, and the last one is an invalidate if `closed`."""
+    """The end of a micro-batch: it has at least `rows` events, and its last event is an invalidate if `closed`."""
 
     token: Token
     rows: int = 0

@@ -1,4 +1,4 @@
-"""Whether a stream begins with its collection's creation: then its events alone give every document."""
+"""Whether a stream begins with its collection's creation, so that its events alone give every document."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _KIND: Final = ({"$project": {"operationType": 1}},)
 
 
 def begins_with_creation(options: SourceOptions, start: Token) -> bool:
-    """Whether the first event of the collection from `start` on is its creation, or it had no document until now.
+    """Whether the collection's first event from `start` on is its creation, or the collection has no document yet.
 
-    Looks at one event of one server; False if the server does not report creations (MongoDB before 6.0).
-    Raises PositionLost, and pymongo's errors.
+    Look at one event of one server; return False if the server does not report creations (MongoDB before 6.0). Raise
+    PositionLost, and pymongo's errors.
     """
     assert options.database
     assert options.collection
-    # The event is found by its kind alone, whatever the stream leaves out.
+    # The stream has only the event's kind, and ignores the options that leave out events.
     mongodb = MongoDBStream(replace(options, pipeline=(), reader=(), stream={"showExpandedEvents": True}))
     empty = client_of(options.uri)[options.database][options.collection].find_one(projection={"_id": 1}) is None
     now = mongodb.now()

@@ -1,8 +1,9 @@
-"""Which collections were read: by their UUIDs, and which of them events have ended since.
+"""The identity of the collections that were read: their UUIDs, and which of them events have ended since.
 
-A collection that is dropped and created again, or replaced by a rename, has another UUID. Where events say so, they are
-read like any other, and the sinks' policies decide. Where none does (a server was maintained without its oplog, or a
-job without a checkpoint begins after the drop), what was read is of another collection than what is to come.
+A collection that is dropped and created again, or replaced by a rename, has another UUID. If events say so, they are
+read like any other, and the sinks' policies decide. If no event says so, the rows read so far are of another collection
+than the next ones. This happens after maintenance without an oplog, or if a job without a checkpoint begins after the
+drop.
 """
 
 from __future__ import annotations
@@ -23,21 +24,21 @@ _ENDING: Final = ({"$match": {"operationType": {"$in": ["drop", "rename"]}}},)
 
 
 class CollectionReplaced(HistoryChanged):
-    """The collection is another one than that which was read, and no event that is to be read says so."""
+    """The collection was replaced since it was read, and no event that will be read says so."""
 
 
 @dataclass(frozen=True, slots=True)
 class CollectionIdentity:
-    """The collection's UUID, empty if there was none; from the position `since` on it may be another one."""
+    """The collection's UUID (empty: it did not exist). From the position `since` on it may have been replaced."""
 
     uuid: str
     since: int
 
 
 def collection_uuids(options: SourceOptions) -> dict[str, str] | None:
-    """By namespace the UUID of each collection of one server that is read.
+    """Return the UUID of each collection of one server that is read, by namespace.
 
-    None if the user may not know, and for the events of a database or a deployment, whatever collections it has.
+    Return None if the user lacks the privilege, and for the events of a database or a deployment without a selection.
     """
     if not options.several and not (options.database and options.collection):
         return None
@@ -58,12 +59,12 @@ def collection_uuids(options: SourceOptions) -> dict[str, str] | None:
 
 
 def ended_collections(options: SourceOptions, start: StreamPosition) -> set[str] | None:
-    """The namespaces of one server that events from `start` on end or replace; None if that cannot be known.
+    """Return the namespaces of one server that events from `start` on end or replace; None if that cannot be known.
 
-    That is so where the oplog does not reach so far back (a position that it has lost is reported as such), and where
-    the stream ends, as with its database.
+    It cannot be known if the oplog does not reach back to `start` (a lost position is reported elsewhere), or if the
+    stream ends, for example with its database.
     """
-    # An event is looked for by its kind alone, whatever the job leaves out.
+    # The stream finds events by their kind alone, and ignores the options that leave out events.
     stream = replace(options, pipeline=(), reader=(), stream={})
     mongodb = MongoDBStream(stream)
     try:
@@ -76,7 +77,7 @@ def ended_collections(options: SourceOptions, start: StreamPosition) -> set[str]
 
 
 def left_names(mongodb: MongoDBStream, after: Token) -> tuple[list[Namespace], bool]:
-    """The names that drops and renames since the token have ended or given; whether the stream has ended."""
+    """Return the old and new names in drops and renames since the token, and whether the stream has ended."""
     now, names = mongodb.now(), list[Namespace]()
     with mongodb.open(StreamPosition("token", token=after), stages=_ENDING, batch_rows=100) as cursor:
         while not cursor.covers(now) and not cursor.closed:
@@ -86,12 +87,12 @@ def left_names(mongodb: MongoDBStream, after: Token) -> tuple[list[Namespace], b
 
 
 def position_at(since: int) -> StreamPosition:
-    """Where a stream begins that is to have every event from this position on."""
+    """Return the position of a stream that has every event from the position `since` on."""
     return StreamPosition("time", time=to_timestamp(since))
 
 
 def replaced_message(name: str, server: str, before: str, now: str) -> str:
-    """The message of CollectionReplaced; `now` is empty for a collection that is gone."""
+    """Return the message of CollectionReplaced; `now` is empty for a collection that is gone."""
     became = f"is another collection (UUID {now}) than the one that was read ({before})" if now else "is gone"
     return (
         f"{name} on {server} {became}, and no event says that it was {'replaced' if now else 'dropped'}. Begin again "

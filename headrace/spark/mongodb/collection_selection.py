@@ -1,8 +1,8 @@
-"""Which collections a stream of several follows: names with `*`, of one database or of the deployment.
+"""The collections that a stream of several follows: names with `*`, of one database or of the deployment.
 
-Not selected, whatever the names say: `system.` collections; the temporary ones that `$out` and a rename across
-databases make, whose content is another collection's in the end; and those in which the sink `mongodb` of another job
-keeps its position, which a copy must not take over.
+Never selected, whatever the names: `system.` collections; temporary collections of `$out` and of renames across
+databases, because their content ends up in another collection; and the collections with the position of another job's
+sink `mongodb`, which must not be copied.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DATABASES: Final = frozenset({"admin", "config", "local"})
 
 @dataclass(frozen=True, slots=True)
 class CollectionSelection:
-    """The collections of `database` whose names match one of `patterns`; without a database they have it in front.
+    """The collections of `database` whose names match one of `patterns`; without a database, patterns begin with one.
 
     Without patterns every collection is selected.
     """
@@ -42,17 +42,17 @@ class CollectionSelection:
         return _matches(self, namespace)
 
     def text(self) -> str:
-        """The selection as JSON, as an offset has it."""
+        """Return the selection as JSON, for an offset."""
         return json.dumps([self.database, *self.patterns])
 
     @classmethod
     def of(cls, text: str) -> CollectionSelection:
-        """The selection that `text` made the text of."""
+        """Return the selection from the text that `text` returned."""
         database, *patterns = json.loads(text)
         return cls(database, tuple(patterns))
 
     def stages(self) -> tuple[dict[str, Any], ...]:
-        """The stages of a change stream of the database or the deployment that leave what concerns the selection."""
+        """Return the stages that filter a database's or deployment's change stream down to the selection."""
         if not self.patterns:
             return ()
         each = [*_conditions(self, "ns"), *_conditions(self, "to")]
@@ -60,7 +60,7 @@ class CollectionSelection:
 
 
 def parse_selection(database: str | None, names: Sequence[Any]) -> CollectionSelection:
-    """The selection of a user's names; raises OptionError."""
+    """Return the selection of a user's names; raise OptionError."""
     for name in names:
         if not isinstance(name, str) or not name:
             raise OptionError(f"the option 'collections' is an array of names, and {name!r} is none")
@@ -73,13 +73,13 @@ def parse_selection(database: str | None, names: Sequence[Any]) -> CollectionSel
 
 
 def namespace_of(text: str) -> Namespace:
-    """The namespace of `database.collection`."""
+    """Return the namespace of the text `database.collection`."""
     database, _, collection = text.partition(".")
     return database, collection
 
 
 def text_of(namespace: Namespace) -> str:
-    """`database.collection`, as `namespace_of` reads it."""
+    """Return `database.collection`, which `namespace_of` parses."""
     return ".".join(namespace)
 
 
@@ -95,7 +95,7 @@ def _matches(selection: CollectionSelection, namespace: Namespace) -> bool:
 
 
 def _expressions(selection: CollectionSelection) -> Iterable[tuple[str, str]]:
-    """Each pattern as two regular expressions, of the database and the collection."""
+    """Yield each pattern as two regular expressions: of the database and of the collection."""
     for pattern in selection.patterns:
         both = (selection.database, pattern) if selection.database is not None else namespace_of(pattern)
         yield re.escape(both[0]) if selection.database is not None else _expression(both[0]), _expression(both[1])

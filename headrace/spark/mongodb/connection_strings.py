@@ -1,11 +1,11 @@
-"""Connection strings that hold credentials: where they come from, and how they stay out of what people read.
+"""Connection strings with credentials: where they are read from, and how they stay out of messages.
 
-    mongodb://user:password@host/       as it is
+    mongodb://user:password@host/       the connection string itself
     env:NAME                            the value of an environment variable of the driver
     file:/run/secrets/uri               the first line of a file that only its owner can read
 
-Rule: a reference stands for the connection string in job files, plans and command lines. It is resolved when the job's
-options are parsed, on the driver; workers get the string itself, in the pickled parts of the stream, and no text does.
+Rule: a reference replaces the connection string in job files, plans and command lines. It is resolved on the driver
+when the job's options are parsed. Workers get the string itself, in the pickled parts of the stream; no text has it.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _SCHEMES: Final = re.compile(r"^mongodb(\+srv)?://")
 
 
 def resolved(uri: str) -> str:
-    """The connection string that an option stands for. Raises OptionError, which does not have it."""
+    """Return the connection string that an option contains or refers to. Raise OptionError, without the string."""
     value = _value_of(uri, "a connection string")
     return checked(uri, "the option 'uri'") if value is None else checked(value, uri)
 
 
 def referred(text: str, what: str = "a database's URL") -> str:
-    """Resolve an option of another system: `what`. Raises OptionError, which does not have it."""
+    """Return an option of another system, `what`, with its reference resolved. Raise OptionError, without the value."""
     value = _value_of(text, what)
     return text if value is None else value
 
 
 def _value_of(reference: str, what: str) -> str | None:
-    """The text that `env:NAME` or `file:PATH` stands for; None if it is neither."""
+    """Return the text that `env:NAME` or `file:PATH` refers to; None if it is neither."""
     kind, sign, name = reference.partition(":")
     if kind == "env" and sign:
         if not (value := os.environ.get(name, "").strip()):
@@ -47,12 +47,12 @@ def _value_of(reference: str, what: str) -> str | None:
 
 
 def checked(uri: str, source: str) -> str:
-    """The connection string, if it is one. Raises OptionError, which has nothing of one that may hold a password."""
+    """Return the connection string if it is valid. Raise OptionError, without a string that may have a password."""
     if not _SCHEMES.match(uri):
         shown = "" if "@" in uri or source != "the option 'uri'" else f": {uri!r}"
         raise OptionError(f"{source} is no connection string that begins with mongodb:// or mongodb+srv://{shown}")
     if uri.startswith("mongodb+srv:"):
-        return uri  # parsing asks the name server
+        return uri  # parsing it would query DNS
     try:
         parse_uri(uri, validate=False, warn=False)
     except (PyMongoError, ValueError) as error:

@@ -28,9 +28,9 @@ _TOO_LARGE: Final = 10334
 def read_range(
     mongodb: MongoDBStream, start: Token, end: Token, columns: Sequence[str], *, slice_: int = 0, slices: int = 1
 ) -> Iterator[pa.RecordBatch]:
-    """The events after `start` up to and including `end`, in order; waits until the server reaches `end`.
+    """Yield the events after `start` up to and including `end`, in order; wait until the server reaches `end`.
 
-    `slice_` of `slices` selects the events of the documents whose key has that hash. Raises PositionLost.
+    `slice_` of `slices` selects the events of documents by a hash of their key. Raise PositionLost.
     """
     if start >= end:
         return iter(())
@@ -44,7 +44,7 @@ def read_range(
 
 
 def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in larger batches: a reply has those of a few milliseconds, and each batch costs two itself."""
+    """Yield the same rows in larger batches: a reply has the rows of a few milliseconds, but each batch costs two."""
     pending: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
@@ -74,14 +74,14 @@ def _as_arrow(
     except OperationFailure as error:
         if error.code != _TOO_LARGE:
             raise
-        # The next event exceeds a message: it and the rest are read through a cursor, which gets fragments.
+        # The next event is too large for a message. Read it and the rest through a cursor, which gets fragments.
         yield from _as_bson(mongodb, at, end, columns, slice_, slices)
 
 
 def _arrow_replies(
     mongodb: MongoDBStream, start: Token, end: Token, columns: Sequence[str], slice_: int, slices: int
 ) -> Iterator[tuple[list[pa.RecordBatch], Token]]:
-    """The batches of each reply, and the token at its end."""
+    """Yield the batches of each reply, and the token at its end."""
     from headrace.values.arrow.batches import batches_of
 
     def ask(after: Token) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def _as_bson(
 
 
 def _gathered(batches: Iterable[list[bytes]]) -> Iterator[list[bytes]]:
-    """The same events in larger batches, which are cheaper for Spark."""
+    """Yield the same events in larger batches, which are cheaper for Spark."""
     pending: list[bytes] = []
     size = 0
     for batch in batches:
@@ -130,7 +130,7 @@ def _gathered(batches: Iterable[list[bytes]]) -> Iterator[list[bytes]]:
 
 
 def rows_batches(rows: Iterable[EventRow], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Rows, whose values are in the order of `COLUMNS`, as batches of the given columns."""
+    """Yield rows, whose values are in the order of `COLUMNS`, as batches of the given columns."""
     import pyarrow as pa
 
     from headrace.values.arrow.batches import SCHEMA

@@ -2,8 +2,8 @@
 
     fragment   {_id: token with fragmentNum, splitEvent: {fragment: 1, 2, ..., of: n}, fields of the event}
 
-Rule: a reader sees complete events and their tokens, as if nothing had been split: an assembled event has the token
-that it would have had, and no position lies between its fragments. Its fields are in the order of the fragments.
+Rule: a reader sees complete events and their tokens, as if nothing had been split. An assembled event has the token of
+the unsplit event, and no position lies between its fragments. Its fields are in the order of the fragments.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from headrace.values.token import decode_token
 
 SPLIT_STAGE: Final[dict[str, Any]] = {"$changeStreamSplitLargeEvent": {}}
 SERVERS_WITHOUT_SPLIT: Final[set[str]] = set()
-"""The servers, by connection string, that have refused the stage: MongoDB before 6.0.9."""
+"""The servers, by connection string, that refused the stage: MongoDB before 6.0.9."""
 STAGE_UNKNOWN_CODES: Final = frozenset({323, 40324})
-"""The codes of that refusal: 40324, or 323 where the requested API version lacks the stage."""
+"""The codes of this refusal: 40324, or 323 if the requested API version lacks the stage."""
 
 _INT32 = Struct("<i").unpack_from
 _PACK = Struct("<i").pack
@@ -32,7 +32,7 @@ Event = dict[str, Any]
 
 
 def has_split_stage(pipeline: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the user's pipeline has the stage itself: then the fragments are not assembled."""
+    """Whether the user's pipeline has the stage itself: then fragments are not assembled."""
     return any("$changeStreamSplitLargeEvent" in stage for stage in pipeline)
 
 
@@ -45,12 +45,12 @@ class FragmentAssembler:
         self._event_token: Token | None = None
 
     def reset(self) -> None:
-        """Drops the fragments of an incomplete event: the stream is reopened before it."""
+        """Drop the fragments of an incomplete event: the stream is reopened before the event."""
         self._fragments.clear()
         self._event_token = None
 
     def assemble(self, events: list[Event]) -> list[Event]:
-        """The complete events of a batch; fragments of an incomplete one are retained for the next call."""
+        """Return the complete events of a batch; keep the fragments of an incomplete event for the next call."""
         if not any(map(_may_be_fragment, events)):
             return events
         complete: list[Event] = []
@@ -70,7 +70,7 @@ class FragmentAssembler:
         return complete
 
     def position_of(self, position: Mapping[str, Any]) -> Token:
-        """The token of a postBatchResumeToken: for a fragment its event's, or empty if that is incomplete."""
+        """Return the token of a postBatchResumeToken: for a fragment its event's, or empty if that is incomplete."""
         if position["_data"] == self._last_fragment:
             return self._event_token or Token("")
         return Token.of(dict(position))
@@ -97,5 +97,5 @@ def _assembled(identity: dict[str, Any], fragments: Sequence[Event]) -> Any:
 
 
 def _body(fragment: bytes) -> bytes:
-    """The fields after `_id` and `splitEvent`, as BSON elements."""
+    """Return the fields after `_id` and `splitEvent`, as BSON elements."""
     return next((fragment[end:-1] for _, name, _, end in iter_elements(fragment) if name == b"splitEvent"), b"")

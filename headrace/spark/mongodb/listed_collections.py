@@ -1,4 +1,4 @@
-"""Which collections are there, of several that a stream follows, and why some of them cannot be read."""
+"""The existing collections that a stream of several follows, and why some of them cannot be read."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from headrace.spark.mongodb.mongodb_stream import client_of
 from headrace.spark.mongodb.source_options import SourceOptions
 
 KINDS: Final = {"timeseries": "a time-series collection", "view": "a view"}
-"""Kinds without a change stream, by the type that `listCollections` reports."""
+"""Kinds of collections without a change stream, by the type that `listCollections` reports."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListedCollections:
-    """The selected collections in order, and those that cannot be read with the reason."""
+    """The selected collections, sorted, and those that cannot be read, with the reason."""
 
     names: tuple[str, ...]
     refused: dict[str, str]
 
 
 def list_collections(options: SourceOptions) -> ListedCollections:
-    """The collections that the options select. Raises pymongo's errors."""
+    """Return the collections that the options select. Raise pymongo's errors."""
     client, selection = client_of(options.uri), options.selection
     databases = client.list_database_names() if options.database is None else [options.database]
     names, refused = [], {}
@@ -43,9 +43,9 @@ def list_collections(options: SourceOptions) -> ListedCollections:
 
 
 def read_collections(options: SourceOptions) -> Iterator[Namespace]:
-    """The one collection that the options name; otherwise those of each server, unless the user may not list them.
+    """Yield the one collection that the options name, otherwise the collections that the user may list on each server.
 
-    Raises pymongo's errors for servers that do not answer.
+    Raise pymongo's errors for servers that do not answer.
     """
     if options.database and options.collection:
         yield options.database, options.collection
@@ -56,7 +56,7 @@ def read_collections(options: SourceOptions) -> Iterator[Namespace]:
 
 
 def refusal(listed: Mapping[str, Any], options: SourceOptions) -> str:
-    """Why a collection, as `listCollections` has it, cannot be read; empty if it can."""
+    """Return why a collection, as `listCollections` reports it, cannot be read; empty if it can."""
     kind = str(listed.get("type", ""))
     if kind in KINDS:
         return f"{KINDS[kind]}, which has no change stream"

@@ -1,13 +1,14 @@
 """Change events from one server through pymongo: a cursor that resumes after a fault, and ranges of events.
 
 Rules:
+
 - A range (start, end] of tokens gives the same events whenever and wherever it is read.
 - The end of a range is a token that a cursor reported after a getMore: an event's, or a postBatchResumeToken when the
-  server had nothing more. Every other cursor gets there too. The token of a stream that was just opened without a
-  position may lie after the last oplog entry, and on a quiet server no cursor ever reports having passed it.
+server had nothing more. Every other cursor reaches it, too. The token of a newly opened stream is no such end: it may
+lie after the last oplog entry, and on a quiet server no cursor ever reports having passed it.
 - An event of over 16 MB is one event with one token, even if the server sends fragments; see `fragments.py`.
 
-Commands are sent as they are and not through `watch()`, which does not support every option of $changeStream.
+Commands are sent directly and not through `watch()`, which does not support every option of $changeStream.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ Event = dict[str, Any]
 
 
 def position_after(token: Token) -> Token:
-    """The position after the token's event and all of its cluster time: a stream of any scope can be opened at it.
+    """Return the position after the token's event and its whole cluster time: a stream of any scope can open there.
 
-    A position between events is that already. An event's token opens only streams that have the event.
+    A position between events is returned unchanged. At an event's token only streams with that event can open.
     """
     if decode_token(token.document()).is_high_water_mark:
         return token
@@ -59,18 +60,18 @@ def position_after(token: Token) -> Token:
 
 
 def position_before(token: Token) -> Token:
-    """A position at which a stream can be opened and which has the token's event after it, if the token is masked.
+    """Return a position before the token's event at which a stream can open, if the token is masked; else the token.
 
-    Other events of its cluster time may come before that one, and are to be left out by their masked tokens.
+    Other events of the same cluster time may come before the event; skip them by their masked tokens.
     """
     return Token(high_water_mark(from_timestamp(token.time))) if token.is_masked else token
 
 
 class PositionLost(RuntimeError):
-    """The server cannot go on at the position.
+    """The server cannot continue at the position.
 
     `pruned`: the oplog no longer has the events after it (MongoDB's ChangeStreamHistoryLost, error 286). Otherwise the
-    position is none in this server's history (280).
+    position is not in this server's history (280).
     """
 
     def __init__(self, message: str, *, pruned: bool = False) -> None:
@@ -80,14 +81,14 @@ class PositionLost(RuntimeError):
 
 @lru_cache(maxsize=64)
 def _client(uri: str, process: int) -> MongoClient[dict[str, Any]]:
-    # Spark forks its workers, and a client does not survive a fork: so the process id is part of the key.
+    # Spark forks its workers, and a client does not survive a fork. So the process id is part of the key.
     return MongoClient(
         uri, appname="headrace-spark", datetime_conversion="DATETIME_MS", uuidRepresentation="unspecified"
     )
 
 
 def client_of(uri: str) -> MongoClient[dict[str, Any]]:
-    """The client for `uri` that is shared in this process; it is never closed."""
+    """Return the client for `uri` that this process shares; it is never closed."""
     return _client(uri, os.getpid())
 
 
@@ -100,7 +101,7 @@ def _supports_arrow(uri: str, process: int) -> bool:
 class MongoDBStream:
     """The change stream that the options describe; it can be opened at any position.
 
-    Safe to use from several threads, as pymongo's client is; a cursor is not.
+    Safe to use from several threads, like pymongo's client; a cursor is not.
     """
 
     def __init__(self, options: SourceOptions) -> None:
@@ -114,7 +115,7 @@ class MongoDBStream:
 
     @property
     def arrow(self) -> bool:
-        """Whether ranges are read as Arrow: by the option `transport`, or because the server supports it."""
+        """Whether ranges are read as Arrow: by the option `transport`, or because the server supports Arrow."""
         transport = self.options.transport
         return _supports_arrow(self.options.uri, os.getpid()) if transport == "auto" else transport == "arrow"
 
@@ -122,21 +123,23 @@ class MongoDBStream:
         self, position: StreamPosition, *, stages: tuple[dict[str, Any], ...] = (), batch_rows: int | None = None,
         raw: bool = False,
     ) -> ResumingCursor:  # fmt: skip
-        """A cursor at `position` (after a token, from a time inclusive, or latest); `stages` follow the user's.
+        """Return a cursor at `position` (after a token, from a time inclusive, or latest); `stages` follow the user's.
 
-        With `raw` its events are `RawBSONDocument`s. Raises PositionLost, and pymongo's OperationFailure for what the
-        server refuses.
+        With `raw` its events are `RawBSONDocument`s. Raise PositionLost, and pymongo's OperationFailure if the server
+        refuses.
         """
         pipeline = [*self._pipeline, *stages]
         return ResumingCursor(self, position, pipeline, batch_rows or self.options.batch_rows, raw=raw)
 
     def try_open(self, position: StreamPosition) -> None:
-        """Raises what `open` does. Of the first event only the token is read: the event may be too large for a reply,
-        and is then read in another way."""
+        """Raise what `open` raises.
+
+        Only the token of the first event is read, because an event too large for a reply is read in another way.
+        """
         self.open(position, stages=({"$project": {"_id": 1}},), batch_rows=1).close()
 
     def resolve(self, position: StreamPosition) -> Token:
-        """The token of a position; that of `latest` precedes all later events. Raises PositionLost."""
+        """Return the token of a position; the token of `latest` precedes all later events. Raise PositionLost."""
         if position.token is not None:
             return position.token
         if position.kind == "earliest":
@@ -145,14 +148,14 @@ class MongoDBStream:
             return cursor.opened_at
 
     def now(self) -> Timestamp:
-        """The server's operation time: everything acknowledged before the call happened at or before it."""
+        """Return the server's operation time: everything acknowledged before the call happened at or before it."""
         moment: Timestamp = self.client.admin.command("ping")["operationTime"]
         return moment
 
     def end_at(self, moment: Timestamp) -> Token:
-        """The token that ends a range of everything up to `moment`, inclusive; waits until the server is past it.
+        """Return the token that ends a range of everything up to `moment`, inclusive; wait until the server is past it.
 
-        Raises PositionLost.
+        Raise PositionLost.
         """
         with self.open(StreamPosition("time", time=moment)) as cursor:
             while not cursor.covers(moment):
@@ -160,12 +163,12 @@ class MongoDBStream:
             return cursor.token_at(moment)
 
     def read(self, start: Token, end: Token) -> Iterator[Event]:
-        """The events after `start` up to and including `end`, in order; waits until the server reaches `end`."""
+        """Yield the events after `start` up to and including `end`, in order; wait until the server reaches `end`."""
         for batch in self._batches(start, end, raw=False):
             yield from batch
 
     def read_raw(self, start: Token, end: Token) -> Iterator[list[bytes]]:
-        """As `read`, in batches of BSON."""
+        """Yield the events as `read` does, but in batches of BSON."""
         for batch in self._batches(start, end, raw=True):
             yield [bytes(event.raw) for event in batch]
 
@@ -183,9 +186,9 @@ class MongoDBStream:
                     yield events
 
     def changes(self, after: Token, until: Token | None, **fields: Any) -> Event:
-        """The reply of `headraceChanges`: the next events of a range as Arrow, as many as fit one reply.
+        """Return the reply of `headraceChanges`: the next events of a range as Arrow, as many as fit one reply.
 
-        Retries after a network fault; raises as `open` does.
+        Retry after a network fault; raise what `open` raises.
         """
         for wait_s in _RETRY_WAITS_S:
             try:
@@ -203,21 +206,21 @@ class MongoDBStream:
     def aggregate(
         self, stream: Event, pipeline: list[Event], batch_rows: int, session: ClientSession, *, raw: bool
     ) -> Event:
-        """The reply of `aggregate`, which opens the stream with the options `stream`. Raises pymongo's errors."""
+        """Return the reply of `aggregate`, which opens the stream with the options `stream`. Raise pymongo's errors."""
         stages = [{"$changeStream": self._stream | stream}, *pipeline]
         return self._command(
             session, "aggregate", self._aggregate, raw=raw, pipeline=stages, cursor={"batchSize": batch_rows}
         )
 
     def get_more(self, cursor: Event, batch_rows: int, wait_ms: int, session: ClientSession, *, raw: bool) -> Event:
-        """The reply of `getMore`, which waits at most `wait_ms` for an event. Raises pymongo's errors."""
+        """Return the reply of `getMore`, which waits at most `wait_ms` for an event. Raise pymongo's errors."""
         name = cursor["ns"].partition(".")[2]
         return self._command(
             session, "getMore", cursor["id"], raw=raw, collection=name, batchSize=batch_rows, maxTimeMS=wait_ms
         )
 
     def kill(self, cursor: Event, session: ClientSession) -> None:
-        """Closes the server's cursor. Raises pymongo's errors."""
+        """Close the server's cursor. Raise pymongo's errors."""
         self._command(session, "killCursors", cursor["ns"].partition(".")[2], raw=False, cursors=[cursor["id"]])
 
     def _command(self, session: ClientSession, name: str, value: Any, *, raw: bool, **fields: Any) -> Event:
@@ -234,9 +237,9 @@ class MongoDBStream:
 class ResumingCursor:
     """An open change stream that reopens itself at its token after a network fault or a lost cursor.
 
-    `token` is its position: everything up to it was returned. `drained` means that the last getMore returned nothing,
-    so the server had nothing more at that time. `closed` means that an invalidate ended the stream; the next
-    `next_batch` reopens it after the invalidate. Not thread-safe.
+    `token` is its position: everything up to it was returned. `drained`: the last getMore returned nothing, so the
+    server had nothing more at that time. `closed`: an invalidate ended the stream; the next `next_batch` reopens it
+    after the invalidate. Not thread-safe.
     """
 
     def __init__(
@@ -268,7 +271,7 @@ class ResumingCursor:
         self.close()
 
     def next_batch(self, *, wait_ms: int) -> list[Event]:
-        """The next events, or none if no event comes within `wait_ms`. Raises PositionLost."""
+        """Return the next events; none if no event comes within `wait_ms`. Raise PositionLost."""
         if self._first:
             events, self._first = self._first, []
             self._advance(events, self._cursor)
@@ -285,7 +288,7 @@ class ResumingCursor:
 
     @property
     def cursor_id(self) -> int:
-        """The server's cursor id; 0 while there is no cursor."""
+        """The id of the server's cursor; 0 while there is no cursor."""
         return self._cursor["id"] if self._cursor else 0
 
     def covers(self, moment: Timestamp) -> bool:
@@ -293,12 +296,12 @@ class ResumingCursor:
         return self.token.time > moment or (self.drained and self.token.time == moment)
 
     def token_at(self, moment: Timestamp) -> Token:
-        """The token that ends everything up to `moment`, inclusive, which the cursor must cover."""
-        # The last batch may contain later events as well.
+        """Return the token that ends everything up to `moment`, inclusive; the cursor must cover that moment."""
+        # The last batch may have later events, too.
         return min(self.token, Token(high_water_mark(from_timestamp(moment) + 1)))
 
     def close(self) -> None:
-        """Closes the server's cursor and the session; an unreachable server is ignored."""
+        """Close the server's cursor and the session; ignore an unreachable server."""
         if self._cursor and self._cursor["id"]:
             # A cursor that cannot be killed times out on the server; nothing depends on it here.
             with suppress(PyMongoError):
@@ -320,7 +323,7 @@ class ResumingCursor:
             events = self._assembled(events)
             self._advance(events, reply["cursor"])
             self._cursor = {"id": reply["cursor"]["id"], "ns": reply["cursor"]["ns"]}
-            # Otherwise fragments of one event were read, and the rest of them is available.
+            # Otherwise fragments of an event were read, and the server has the remaining fragments.
             if events or self.drained or not self._cursor["id"]:
                 return events
 
@@ -329,7 +332,7 @@ class ResumingCursor:
 
     def _open(self, stream: dict[str, Any]) -> None:
         try:
-            # Without a token the reply must give the position of the beginning, not that after the first events.
+            # Without a token, the reply must have the position of the beginning, not the one after the first events.
             rows = self._batch_rows if self.token.text else 0
             reply = self._aggregate(stream, rows)["cursor"]
         except OperationFailure as error:
@@ -345,7 +348,7 @@ class ResumingCursor:
             self._advance([], reply)
 
     def _aggregate(self, stream: dict[str, Any], rows: int) -> dict[str, Any]:
-        """Opens the stream, with large events in fragments if the server supports that."""
+        """Open the stream, with large events in fragments if the server supports that."""
         uri = self._mongodb.options.uri
         asked = partial(self._mongodb.aggregate, stream, batch_rows=rows, session=self._session, raw=self._raw)
         if self._fragments is None or uri in SERVERS_WITHOUT_SPLIT:
@@ -360,7 +363,7 @@ class ResumingCursor:
         return reply
 
     def _advance(self, events: list[Event], reply: dict[str, Any] | None) -> None:
-        """Moves to the end of `events`, or to the reply's resume token if that is further."""
+        """Move to the end of `events`, or to the reply's resume token if that is later."""
         assert reply is not None
         position = reply["postBatchResumeToken"]
         reported = self._fragments.position_of(position) if self._fragments else Token.of(position)
@@ -379,7 +382,7 @@ def _start_options(position: StreamPosition) -> dict[str, Any]:
 
 
 def _is_resumable(error: PyMongoError) -> bool:
-    """Whether the stream can be expected to continue if it is reopened at its token."""
+    """Whether the stream will probably continue if it is reopened at its token."""
     if isinstance(error, ConnectionFailure):
         return True
     return error.has_error_label("ResumableChangeStreamError") or getattr(error, "code", None) == _CURSOR_NOT_FOUND

@@ -1,14 +1,15 @@
-"""Which history a server has, and whether it is still the one that a query has read.
+"""The history of a server, and whether it is still the history that a query has read.
 
-A position means something in one history only. Two signs identify it:
+A position is valid in one history only. Two signs identify a history:
 
-    the replica set's id   of `replSetGetConfig`, or of `local.system.replset`; of a sharded cluster its `clusterId`.
+    the replica set's id   from `replSetGetConfig`, or `local.system.replset`; of a sharded cluster its `clusterId`.
                            Another data directory has another id. A user without the privileges cannot read it.
-    an event               a client asks for its last event again, by its token. A server that was restored from
-                           an older copy has its old id, but not that event.
+    an event               a client requests its last event again, by its token. A server that was restored from an
+                           older copy has its old id, but not that event.
 
-The id is asked for whenever the process that answers is another one (`hello` says which): at each start, and after each
-reconnection. So a server that is replaced while a query runs stops it before it commits anything of the new one.
+The id is read whenever another process answers (`hello` identifies the process): at each start, and after each
+reconnection. So if a server is replaced while a query runs, the query stops before it commits anything from the new
+server.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ class HistoryChanged(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class ServerHistory:
-    """`id` is empty if it cannot be read; `set_name` is empty for a sharded cluster."""
+    """A server's history. `id` is empty if it cannot be read; `set_name` is empty for a sharded cluster."""
 
     set_name: str
     id: str
 
 
 def server_history(client: Client) -> ServerHistory:
-    """The history of the server that the client reaches. Raises pymongo's errors if it does not answer."""
+    """Return the history of the server that the client reaches. Raise pymongo's errors if it does not answer."""
     hello = client.admin.command("hello")
     if hello.get("msg") == _ROUTER:
         return ServerHistory("", _cluster_id(client))
@@ -76,11 +77,11 @@ def _cluster_id(client: Client) -> str:
 
 
 _CHECKED: Final[dict[tuple[str, int], tuple[str, str]]] = {}
-"""By connection string and process of ours: which process answered, and the id that it has."""
+"""The id of the process that answered, and its history, by connection string and own process id."""
 
 
 def check_history(options: SourceOptions) -> None:
-    """Raises HistoryChanged if a server has not the id that the options name for it; one that cannot say it passes."""
+    """Raise HistoryChanged if a server's id is not the one in the options; a server whose id is unreadable passes."""
     for one in options.servers:
         if one.history:
             _check(one)
@@ -99,7 +100,7 @@ def _check(options: SourceOptions) -> None:
 
 
 def changed_message(server: str, before: str, now: str) -> str:
-    """The message of HistoryChanged."""
+    """Return the message of HistoryChanged."""
     return (
         f"the server {server} has another history (replica set id {now}) than the one that was read ({before}): it is "
         "another server, or has another data directory. Reconnect the one that was read; or begin again from a "
@@ -108,16 +109,16 @@ def changed_message(server: str, before: str, now: str) -> str:
 
 
 def serving_processes(client: Client) -> tuple[str, ...]:
-    """The processes of the servers that are there, as pymongo's monitor last saw them; sends nothing."""
+    """Return the ids of the servers' processes, as pymongo's monitor last saw them; send nothing."""
     servers = client.topology_description.server_descriptions().values()
     known = [server.topology_version or {} for server in servers if server.server_type_name != "Unknown"]
     return tuple(sorted(str(version.get("processId", "")) for version in known))
 
 
 def check_position(mongodb: MongoDBStream, token: Token) -> None:
-    """Raises PositionLost if the server's history ends before the token: it was restored from an older copy."""
+    """Raise PositionLost if the server's history ends before the token: it was restored from an older copy."""
     now = mongodb.now()
-    # The position of a stream that was just opened is one tick after the last entry.
+    # The position of a newly opened stream is one tick after the last entry.
     if token.time > to_timestamp(from_timestamp(now) + 1):
         raise PositionLost(
             f"the server {server_name(mongodb.options.uri)} is at {_moment(now)}, before the position "
@@ -131,7 +132,7 @@ def _moment(moment: Timestamp) -> str:
 
 
 def wait_until_after(mongodb: MongoDBStream, token: Token) -> None:
-    """Waits until the server's time is after the token's. Raises PositionLost if it takes too long.
+    """Wait until the server's time is after the token's. Raise PositionLost if that takes too long.
 
     A quiet server's time advances with its periodic no-ops.
     """
@@ -147,9 +148,9 @@ def wait_until_after(mongodb: MongoDBStream, token: Token) -> None:
 
 
 def check_event(options: SourceOptions, token: Token) -> None:
-    """Raises PositionLost if the server's history lacks the event of this token, which was taken from it.
+    """Raise PositionLost if the server's history lacks the event with this token, which was read from this server.
 
-    A position between events says nothing, and neither does one that the oplog no longer has.
+    Nothing is checked for a position between events, or for one that has left the oplog.
     """
     if not _is_event(token):
         return

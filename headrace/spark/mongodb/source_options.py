@@ -1,4 +1,4 @@
-"""The options of the source, parsed: the servers, the stream, and from where to where it is read."""
+"""The options of the source, parsed: the servers, the stream, and the positions where reading begins and ends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from headrace.spark.rows.tokens import Token
 
 @dataclass(frozen=True, slots=True)
 class StreamPosition:
-    """Where to begin or end. `kind` is earliest, latest, snapshot, token or time; the last two have a value."""
+    """A position where reading begins or ends. `kind` is earliest, latest, snapshot, token or time; the last two have a
+    value."""
 
     kind: str
     token: Token | None = None
@@ -31,15 +32,15 @@ class SourceOptions:
     database: str | None = None
     collection: str | None = None
     collections: tuple[str, ...] = ()
-    """Names of several collections, with `*`; empty: all, if there is no `collection`."""
+    """Names of several collections, with `*`; without names and without `collection`, all are read."""
     capped: str = "read"
-    """Whether capped collections among several are read or skipped."""
+    """Whether capped collections among several are `read`, or `skip`ped."""
     also: tuple[str, ...] = ()
-    """Collections whose snapshots are read, if several are, whether or not they exist."""
+    """With several collections: those whose snapshots are read whether or not the collections still exist."""
     pipeline: tuple[dict[str, Any], ...] = ()
     """The stages that the server runs."""
     reader: tuple[dict[str, Any], ...] = ()
-    """The stages after those, which the source's reader runs."""
+    """The stages after `pipeline`, which the source's reader runs."""
     stream: Mapping[str, Any] = field(default_factory=dict)
     start: StreamPosition = StreamPosition("latest")
     end: StreamPosition = StreamPosition("latest")
@@ -48,10 +49,10 @@ class SourceOptions:
     documents: str = "extjson"
     document_schema: str = ""
     not_held: str = "fail"
-    """The treatment of a document that a table would change: `fail`, or a `mark` in its place."""
+    """The treatment of a document that a table would change: `fail`, or `mark` to replace it by a mark."""
     columns: tuple[str, ...] = ()
     mask: Mask | None = field(default=None, repr=False)
-    """The mask of the rows; it has the key."""
+    """The mask of the rows, with its key."""
     partitions: int = 1
     partition_by: str = "document"
     """The criterion that divides events into partitions: `document` or `time`."""
@@ -61,20 +62,20 @@ class SourceOptions:
     on_position_lost: str = "fail"
     on_server_down: str = "stall"
     others: tuple[str, ...] = field(default=(), repr=False)
-    """The connection strings after the first, `uri`, when several servers are read as one stream."""
+    """The connection strings of further servers, after `uri`, that are read as one stream with it."""
     histories: tuple[str, ...] = ()
     """The id that each server's replica set must have, in the order of the servers; empty: any."""
     batch_rows: int = 1000
     await_ms: int = 250
     idle_advance_ms: int = 60_000
     stage_into: str = ""
-    """The folder of a log into which workers write the rows (`tables/staged_rows.py`); empty: Spark gets them."""
+    """The folder of a log into which workers write the rows (`tables/staged_rows.py`); empty: Spark gets the rows."""
     stage_slots: str = ""
-    """How the rows in these files are divided (`tables/slots.py`); empty: as they come."""
+    """The slots into which rows in these files are divided (`tables/slots.py`); empty: not divided."""
 
     @property
     def selection(self) -> CollectionSelection:
-        """Which collections are read, if it is not one."""
+        """The selection of collections, if `collection` is None."""
         return CollectionSelection(self.database, self.collections)
 
     @property
@@ -84,7 +85,7 @@ class SourceOptions:
 
     @property
     def servers(self) -> tuple[SourceOptions, ...]:
-        """The same options for each server by itself."""
+        """The same options for each server alone."""
         uris = (self.uri, *self.others)
         histories = (*self.histories, *[""] * (len(uris) - len(self.histories)))
         return tuple(
@@ -94,12 +95,12 @@ class SourceOptions:
 
     @property
     def history(self) -> str:
-        """The id that the replica set of the first server must have; empty: any."""
+        """The id that the first server's replica set must have; empty: any."""
         return self.histories[0] if self.histories else ""
 
 
 def server_name(uri: str) -> str:
-    """A server's name in the column `server` and in offsets: the hosts of its connection string, or its SRV name."""
+    """Return a server's name in the column `server` and in offsets: the connection string's hosts, or its SRV name."""
     if uri.startswith("mongodb+srv://"):
         return uri.removeprefix("mongodb+srv://").rpartition("@")[2].partition("/")[0]
     return ",".join(f"{host}:{port}" if port else host for host, port in parse_uri(uri)["nodelist"])

@@ -1,7 +1,7 @@
-"""Which stream a table's rows are of, as text: what a reader's options must agree with to read the same events.
+"""The fingerprint of the stream of a table's rows: the options that a reader must share to read the same events.
 
-A table of events can serve as an archive only if it has every event of the reader's stream, with updates described in
-the same way. So whoever fills one records the options that decide this, and a reader compares its own with them.
+A table of events can be an archive only if it has every event of the reader's stream, with updates described in the
+same way. So the sink that fills a table records the options that decide this, and a reader compares its own options.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headrace.spark.rows.extjson import dumps
 
 
 def stream_fingerprint(options: SourceOptions, stages: Sequence[Mapping[str, Any]] = ()) -> str:
-    """The stream of these options as JSON; `stages` are those that its events pass after the source."""
+    """Return the stream of these options as JSON; `stages` are applied to its events after the source."""
     fingerprint = {
         "database": options.database,
         "collection": options.collection,
@@ -27,9 +27,9 @@ def stream_fingerprint(options: SourceOptions, stages: Sequence[Mapping[str, Any
 
 
 def difference(fingerprint: str, options: SourceOptions) -> str | None:
-    """How a table with this fingerprint differs from what readers with these options need; None if it does not.
+    """Return how a table with this fingerprint differs from what these options need; None if it does not.
 
-    A reader applies a pipeline of its own and may represent documents differently: neither is compared.
+    A reader applies its own pipeline and may represent documents differently, so neither is compared.
     """
     recorded = json.loads(fingerprint)
     needed = json.loads(stream_fingerprint(options)) | {"pipeline": "[]", "documents": "extjson", "servers": 1}
