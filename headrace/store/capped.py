@@ -64,7 +64,7 @@ def _remove(txn: WriteTransaction, collection: Collection, record: bytes) -> Non
 
 
 def _document(view: View, collection: Collection, record: bytes) -> bytes | None:
-    """Return the document of a record; None for a damaged one, which makes room with the keys that lead to it left."""
+    """Return the document of a record; None for a damaged document, which is deleted without its index entries."""
     try:
         return view.by_record(collection, record)
     except DamagedValue:

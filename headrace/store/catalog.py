@@ -40,13 +40,13 @@ _CHECKED: Final = frozenset({"capped", ENCRYPTED, "validator"})
 
 
 def is_of_id(spec: dict[str, Any]) -> bool:
-    """Return whether this is the index on `_id`; that of a clustered collection may have any name."""
+    """Return whether this is the index on `_id`. A clustered collection may give its index any name."""
     return spec["name"] == "_id_" or bool(spec.get("clustered"))
 
 
 def can_have_entries(spec: dict[str, Any]) -> bool:
-    """Return whether indexes of this kind have entries: those with an order. The index on `_id` has the table `ids`,
-    and entries only with a collation, which calls other values equal."""
+    """Return whether an index of this kind has entries. The index on `_id` uses the table `ids`; it has entries only
+    with a collation, which calls other values equal."""
     key = spec["key"]
     if is_of_id(spec):
         return "collation" in spec
@@ -56,7 +56,7 @@ def can_have_entries(spec: dict[str, Any]) -> bool:
 
 
 class Index:
-    """One index of a collection. `document_fields`, `fields` and `key_maker` cache what follows from the rest."""
+    """One index of a collection. `document_fields`, `fields` and `key_maker` are caches of derived values."""
 
     __slots__ = (
         "building",
@@ -77,38 +77,40 @@ class Index:
         self, number: int, spec: dict[str, Any], traits: Traits = NO_TRAITS, *, has_entries: bool | None = None,
         building: bool = False,
     ) -> None:  # fmt: skip
-        """`has_entries`: False for an index that is listed but has no entries; None: as its kind says."""
+        """`has_entries`: False for an index that is listed but has no entries; None: derived from the kind of the
+        index."""
         self.number = number
         self.spec = spec
         self.name = str(spec["name"])
         self.is_of_id = is_of_id(spec)
-        """Whether it is the index on `_id`, which every collection has."""
+        """Whether this is the index on `_id`, which every collection has."""
         self.is_clustered = bool(spec.get("clustered"))
-        """Whether it stands for the collection itself, which is in its order."""
+        """Whether this index is the order of a clustered collection itself."""
         self.has_entries = can_have_entries(spec) if has_entries is None else has_entries
         self.building = building
-        """Its documents have not all been read yet, so that a key may be another document's."""
+        """Whether a build has not read all documents yet. A key may then also belong to a document that is not read
+        yet."""
         self.traits = traits
-        """At least the traits of the documents of all entries."""
+        """The traits of the documents of all entries, and possibly more."""
         self.unique = self.has_entries if self.is_of_id else bool(spec.get("unique"))
-        """Whether its entries are unique."""
+        """Whether the entries are unique."""
         self.key_maker: Any = None  # a cache of `index_entries.key_maker`
         self.document_fields: Any = MISSING  # a cache of `index_entries.fields_of`
         self.fields: Any = None  # a cache of the planner
 
     @property
     def refuses_duplicates(self) -> bool:
-        """Whether it refuses a second document with a key: also an index that is to become unique (`prepareUnique`)."""
+        """Whether the index refuses a second document with the same key. An index with `prepareUnique` does so, too."""
         return self.unique or bool(self.spec.get("prepareUnique"))
 
     def with_traits(self, traits: Traits) -> Index:
-        """Return the index with more traits; itself if it has them."""
+        """Return the index with more traits, or this index if it has all of them."""
         if traits <= self.traits:
             return self
         return Index(self.number, self.spec, self.traits | traits, has_entries=self.has_entries, building=self.building)
 
     def record(self) -> dict[str, Any]:
-        """The index in the record of its collection or build."""
+        """Return the index as a field of its collection's or build's record."""
         return {
             "number": self.number, "spec": self.spec, "entries": self.has_entries,
             "format": key_format(self.spec) if self.has_entries else "", "traits": sorted(self.traits),
@@ -123,21 +125,21 @@ class IndexBuild:
     collection_number: int
     indexes: tuple[Index, ...]
     after: bytes = b""
-    """The record of the last document whose keys are in the indexes. Keys of later changes are in them, too."""
+    """The record of the last document that the build has read. Keys of later changes are in the indexes, too."""
     done: int = 0
     """The number of documents up to `after`."""
     failure: CommandError | None = None
-    """Why the build cannot succeed: a change of a document that the indexes cannot hold."""
+    """Why the build cannot succeed: a document changed in a way that the indexes cannot hold."""
     formats: tuple[str, ...] = ()
-    """The key formats of the entries so far."""
+    """The key formats of the stored entries."""
 
     @property
     def key(self) -> bytes:
-        """Its key in the table `meta`."""
+        """The build's key in the table `meta`."""
         return BUILD_PREFIX + self.uuid
 
     def record(self) -> bytes:
-        """Its value in the table `meta`, BSON."""
+        """Return the build's value in the table `meta`, BSON."""
         failure = self.failure
         return encode({
             "collection": self.collection_number, "after": self.after, "done": self.done,
@@ -171,7 +173,8 @@ class Collection:
         indexes: tuple[Index, ...], *, building: tuple[Index, ...] = (), topic: int = 0, long_ids: bool = False,
         encoded_options: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
-        """`building`: the indexes that are being built. `encoded_options`: of another object with these options."""
+        """`building`: the indexes that are being built. `encoded_options`: taken from another object with the same
+        options."""
         self.number = number
         self.number_key = number.to_bytes(4, "big")
         self.uuid = uuid
@@ -180,15 +183,16 @@ class Collection:
         """Whether it is a view, which has no documents."""
         self.topic = topic
         self.long_ids = long_ids
-        """Whether an `_id` was ever stored whose key is cut, so that the ids are not in order."""
+        """Whether the collection ever stored an `_id` whose key is cut, so that the keys of its ids are not in
+        order."""
         self._set_options(options, encoded_options)
         self._set_indexes(indexes, building)
         self.namespace = namespace
         self.topics = (namespace,)
-        """The topics of its entries."""
+        """The topics of the collection's oplog entries."""
         self.database, _, self.name = namespace.partition(".")
         self.is_time_series = self.is_view and options.get("viewOn") == PREFIX + self.name
-        """Whether it shows buckets as the measurements of a time series."""
+        """Whether the view shows buckets as the measurements of a time series."""
         self.insert_head = crud_head("i", namespace, uuid)
         self.update_head = crud_head("u", namespace, uuid)
         self.delete_head = crud_head("d", namespace, uuid)
@@ -196,9 +200,10 @@ class Collection:
 
     def _set_options(self, options: dict[str, Any], encoded_options: dict[str, Any] | None) -> None:
         self.options = options
-        """As `listCollections` shows them."""
+        """The options as `listCollections` shows them."""
         self.encoded_options = encoded_options or options
-        """As they are stored: a validator may be long, and is encoded once for the catalog and all entries."""
+        """The options as they are stored. A validator may be long, so it is encoded once for the catalog and all
+        entries."""
         if encoded_options is None and isinstance(options.get("validator"), dict):
             encoded = RawBSONDocument(encode_in_order(options["validator"]))
             self.encoded_options = {**options, "validator": encoded}
@@ -206,7 +211,7 @@ class Collection:
         if options.get("capped"):
             self.capped = CappedLimits(int(options.get("max", 0)) or None, int(options.get("size", 0)) or None)
         self.checks_documents = not options.keys().isdisjoint(_CHECKED)
-        """Whether an insert looks at the document (validator) or removes others for it (capped)."""
+        """Whether an insert checks the document (validator) or deletes older documents (capped)."""
         self.clustered = "clusteredIndex" in options
         """Whether the natural order is that of `_id`."""
         self.images = bool(options.get("changeStreamPreAndPostImages", {}).get("enabled"))
@@ -216,7 +221,7 @@ class Collection:
         self.building = building
         maintained = tuple(index for index in (*indexes, *building) if index.has_entries)
         self.maintained = maintained
-        """The indexes that every change of a document changes, too."""
+        """The indexes that every change of a document updates."""
         self.unique_indexes = tuple(index for index in maintained if index.refuses_duplicates)
         self.are_plain = not self.unique_indexes and not building
 
@@ -225,7 +230,7 @@ class Collection:
         indexes: tuple[Index, ...] | None = None, building: tuple[Index, ...] | None = None, topic: int | None = None,
         long_ids: bool | None = None,
     ) -> Collection:  # fmt: skip
-        """Return the collection with other values; None: as they are."""
+        """Return the collection with other values; None keeps a value."""
         return Collection(
             self.namespace if namespace is None else namespace,
             self.number,
@@ -240,7 +245,8 @@ class Collection:
         )
 
     def with_traits(self, traits: dict[int, Traits]) -> Collection:
-        """Return the collection whose indexes have more traits, by the index's number; itself if they have them."""
+        """Return the collection with more traits of its indexes (by index number), or this object if they have all of
+        them."""
         indexes = tuple(index.with_traits(traits.get(index.number, NO_TRAITS)) for index in self.indexes)
         building = tuple(index.with_traits(traits.get(index.number, NO_TRAITS)) for index in self.building)
         if indexes == self.indexes and building == self.building:
@@ -248,7 +254,7 @@ class Collection:
         return self.changed(indexes=indexes, building=building)
 
     def record(self) -> bytes:
-        """Its value in the table `catalog`, BSON."""
+        """Return the collection's value in the table `catalog`, BSON."""
         return encode({
             "number": self.number,
             "uuid": None if self.uuid is None else Binary(self.uuid, 4),
@@ -260,7 +266,7 @@ class Collection:
 
 
 class Catalog:
-    """All collections and views, topics and index builds of one state. It and its dicts are never changed."""
+    """All collections, views, topics and index builds of one state. The catalog and its dicts are never changed."""
 
     __slots__ = ("builds", "by_number", "changed", "collections", "topics", "version", "views")
 
@@ -268,23 +274,23 @@ class Catalog:
         self.collections: dict[str, Collection] = {}
         """Collections and views by namespace."""
         self.by_number: dict[int, Collection] = {}
-        """The same by number."""
+        """The same collections and views by number."""
         self.topics: dict[str, int] = {}
         self.builds: dict[bytes, IndexBuild] = {}
-        """The builds that have begun and not ended, by UUID."""
+        """The running builds, by UUID."""
         self.views: dict[str, bytes] = {}
-        """The UUIDs of the collections `system.views`, by database. A database has none before its first view."""
+        """The UUIDs of the collections `system.views`, by database. The first view of a database adds one."""
         self.version = 0
-        """Counts the changes, so that what is derived from the catalog knows when it is stale."""
+        """Counts the changes. A cache derived from the catalog compares it to find out that it is stale."""
         self.changed: dict[str, int] = {}
-        """The version of the last change of a namespace in this process's life."""
+        """The version at which each namespace last changed since this process started."""
 
     def collection(self, namespace: str) -> Collection | None:
         """Return a collection or view by its namespace."""
         return self.collections.get(namespace)
 
     def current(self, collection: Collection) -> Collection:
-        """Return what a collection, which is known from another state, is in this one; itself if it is gone."""
+        """Return this state's version of a collection from another state, or that object if the collection is gone."""
         return self.by_number.get(collection.number, collection)
 
     def build_of(self, index: Index) -> IndexBuild | None:
@@ -310,7 +316,7 @@ class Catalog:
 
 
 class CatalogRows(NamedTuple):
-    """The catalog as it is stored: equal rows are the same catalog."""
+    """The catalog as it is stored. Equal rows are equal catalogs."""
 
     topics: list[tuple[bytes, bytes]]
     collections: list[tuple[bytes, bytes]]
@@ -326,7 +332,7 @@ def rows_of(txn: Transaction, tables: dict[str, Table]) -> CatalogRows:
 
 
 def load(rows: CatalogRows) -> Catalog:
-    """Make the catalog of its rows."""
+    """Build a catalog from its rows."""
     catalog = Catalog()
     catalog.topics = {key.decode(): int.from_bytes(value, "big") for key, value in rows.topics}
     for key, value in rows.collections:
@@ -344,7 +350,7 @@ def load(rows: CatalogRows) -> Catalog:
 
 
 def _rows_of(txn: Transaction, tables: dict[str, Table], prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The rows of `meta` whose keys begin with `prefix`, without it."""
+    """Yield the rows of `meta` whose keys begin with `prefix`, which is cut off the keys."""
     with txn.cursor(tables["meta"]) as cursor:
         moved = cursor.set_range(prefix)
         while moved and cursor.key().startswith(prefix):

@@ -1,9 +1,9 @@
 """Changes of the catalog with their oplog entries: create, drop, rename, collMod, indexes, views.
 
-Rule: everything is checked by the caller (`commands/catalog/`) before the first function here is called.
+Rule: the caller (`commands/catalog/`) checks everything before it calls the first function here.
 
-A dropped collection's documents go in the background, and the keys of a dropped index: `drop` moves its number to the
-garbage, and `collect_garbage` removes a bounded number of rows in each of its transactions.
+The documents of a dropped collection and the keys of a dropped index are deleted in the background. `drop` adds the
+number to the garbage, and each transaction of `collect_garbage` removes a bounded number of rows.
 
     meta   "garbage" + collection or index number (4)   → b""
 
@@ -33,7 +33,8 @@ ABORTED_BY_DROP: Final = CommandError(276, "collection dropped")
 
 
 def id_index_of(options: dict[str, Any]) -> dict[str, Any]:
-    """The specification of the index on `_id` that a collection with these options has, as listIndexes shows it."""
+    """Return the specification of a collection's index on `_id`, as listIndexes shows it. `options`: the
+    collection's."""
     clustered = options.get("clusteredIndex")
     spec = dict(ID_INDEX if clustered is None else clustered)
     if "collation" in options:
@@ -48,7 +49,7 @@ def id_index_of(options: dict[str, Any]) -> dict[str, Any]:
 def create(
     txn: WriteTransaction, namespace: str, options: dict[str, Any], uuid: bytes | None = None
 ) -> Collection:  # fmt: skip
-    """Create a collection; `options` as `create` takes them and `listCollections` shows them. No `uuid`: a new one."""
+    """Create a collection. `options` are in the form of `create` and `listCollections`. No `uuid`: make a new one."""
     id_index = id_index_of(options)
     collection = txn.catalog.create(txn.kv, namespace, "collection", options, id_index, uuid=uuid)
     shown = {} if collection.clustered else {"idIndex": id_index}
@@ -57,7 +58,8 @@ def create(
 
 
 def create_view(txn: WriteTransaction, namespace: str, options: dict[str, Any]) -> Collection:
-    """Create a view; the oplog shows it as an insert into `<database>.system.views`, which the first view creates."""
+    """Create a view. The oplog shows an insert into `<database>.system.views`; the first view creates that
+    collection."""
     view = txn.catalog.create(txn.kv, namespace, "view", options, None)
     _note_view(txn, "create", view)
     _log_view(txn, view, "i", {"_id": namespace, **options}, None)
@@ -65,7 +67,7 @@ def create_view(txn: WriteTransaction, namespace: str, options: dict[str, Any]) 
 
 
 def modify_view(txn: WriteTransaction, view: Collection, options: dict[str, Any]) -> None:
-    """Give a view other options; the oplog shows it as an update of its document in `system.views`."""
+    """Replace the options of a view. The oplog shows an update of the view's document in `system.views`."""
     view = txn.catalog.save(txn.kv, txn.catalog.current(view).changed(options=options))
     _note_view(txn, "collMod", view)
     _log_view(txn, view, "u", {"_id": view.namespace, **options}, {"_id": view.namespace})
@@ -88,27 +90,27 @@ def _log_view(
 
 
 def require_views(txn: WriteTransaction, database: str, uuid: bytes | None) -> None:
-    """Create `<database>.system.views` where it is missing. `uuid` None: a new one."""
+    """Create `<database>.system.views` if it is missing. `uuid` None: make a new one."""
     if database not in txn.catalog.views:
         _create_views(txn, database, uuid)
 
 
 def _create_views(txn: WriteTransaction, database: str, uuid: bytes | None = None) -> bytes:
-    """Create `<database>.system.views`, which is a name here and not a collection; return its UUID."""
+    """Create `<database>.system.views`, which is only a name in the catalog; return its UUID."""
     uuid = txn.catalog.add_views(txn.kv, database, uuid)
     txn.log_command(database, uuid, {"create": VIEWS, "idIndex": ID_INDEX})
     return uuid
 
 
 def drop_views(txn: WriteTransaction, database: str) -> None:
-    """Drop `<database>.system.views`, if it is there, after the views; one entry."""
+    """Drop `<database>.system.views` if it exists, after its views. Writes one entry."""
     uuid = txn.catalog.remove_views(txn.kv, database)
     if uuid is not None:
         txn.log_command(database, uuid, {"drop": VIEWS}, {"numRecords": 0})
 
 
 def drop(txn: WriteTransaction, collection: Collection) -> None:
-    """Drop a collection or view; one entry."""
+    """Drop a collection or view. Writes one entry."""
     if collection.is_view:
         txn.catalog.remove(txn.kv, collection)
         _note_view(txn, "drop", collection)
@@ -126,7 +128,7 @@ def _discard(txn: WriteTransaction, collection: Collection) -> None:
         index_builds.abort(txn, build, ABORTED_BY_DROP)
     for index in collection.maintained:
         discard_index(txn, index)
-    txn.count_change(collection)  # so that the commit forgets the count
+    txn.count_change(collection)  # the commit then forgets the count
     txn.kv.put(_GARBAGE + collection.number_key, b"", db=txn.tables["meta"])
 
 
@@ -136,7 +138,7 @@ def discard_index(txn: WriteTransaction, index: Index) -> None:
 
 
 def _garbage(view: View) -> bytes | None:
-    """Return the number of a dropped collection or index whose rows are still there; None: there is none."""
+    """Return the number of a dropped collection or index that still has rows; None if there is none."""
     with view.kv.cursor(view.tables["meta"]) as cursor:
         if cursor.set_range(_GARBAGE) and cursor.key().startswith(_GARBAGE):
             return cursor.key()[len(_GARBAGE) :]
@@ -144,7 +146,7 @@ def _garbage(view: View) -> bytes | None:
 
 
 def has_garbage(view: View) -> bool:
-    """Whether rows of dropped collections and indexes are still there."""
+    """Return whether dropped collections or indexes still have rows."""
     return _garbage(view) is not None
 
 
@@ -168,7 +170,8 @@ def collect_garbage(txn: WriteTransaction, count_max: int) -> bool:
 
 
 def rename(txn: WriteTransaction, source: Collection, namespace: str, target: Collection | None) -> None:
-    """Rename to `namespace`, dropping `target` if one is there; one entry, found from both databases."""
+    """Rename a collection to `namespace` and drop `target`, if given. Writes one entry, indexed under both
+    databases."""
     before, database, uuid = source.namespace, source.database, source.uuid
     o: dict[str, Any] = {"renameCollection": before, "to": namespace, "stayTemp": False}
     o2 = None
@@ -183,7 +186,7 @@ def rename(txn: WriteTransaction, source: Collection, namespace: str, target: Co
 
 
 def move(txn: WriteTransaction, source: Collection, namespace: str, target: Collection | None) -> None:
-    """Rename into another database: a copy under a temporary name, renamed there, and the source dropped."""
+    """Rename into another database: copy under a temporary name, rename the copy there, and drop the source."""
     temporary = f"{namespace.partition('.')[0]}.tmp{uuids.uuid4().hex[:5]}.renameCollection"
     copy = create(txn, temporary, dict(source.options))
     indexes = [index.spec for index in source.indexes if not index.is_of_id]
@@ -199,8 +202,8 @@ def move(txn: WriteTransaction, source: Collection, namespace: str, target: Coll
 
 
 def copy_as_capped(txn: WriteTransaction, source: Collection, namespace: str, bytes_max: int) -> Collection:
-    """A new capped collection with the options of a collection, no index but that of `_id`, and as many of its newest
-    documents as there is room for. In one piece: what is written meanwhile must not be missing."""
+    """Return a new capped collection with the source's options, only the index on `_id`, and as many of the newest
+    documents as fit. The copy does not pause, because later writes would be missing from it."""
     copy = create(txn, namespace, {**source.options, "capped": True, "size": bytes_max})
     capped.measure_on(txn, copy)
     records: list[bytes] = []
@@ -218,7 +221,7 @@ def copy_as_capped(txn: WriteTransaction, source: Collection, namespace: str, by
 
 
 def convert_to_capped(txn: WriteTransaction, source: Collection, bytes_max: int) -> None:
-    """Replace a collection by its capped copy, under a temporary name first."""
+    """Replace a collection by a capped copy, which is made under a temporary name."""
     temporary = f"{source.database}.tmp{uuids.uuid4().hex[:5]}.convertToCapped.{source.name}"
     rename(txn, copy_as_capped(txn, source, temporary, bytes_max), source.namespace, source)
 
@@ -227,8 +230,8 @@ def modify(
     txn: WriteTransaction, collection: Collection, change: dict[str, Any], options: dict[str, Any],
     index: Index | None = None, index_before: dict[str, Any] | None = None,
 ) -> None:  # fmt: skip
-    """collMod: `change` is what the client asked, `options` the collection's options afterwards; `index` the index that
-    has changed, as it is afterwards, and `index_before` its options before."""
+    """Apply collMod. `change` is the client's request and `options` the collection's new options. `index` is the
+    changed index in its new form, and `index_before` its old options."""
     assert collection.uuid is not None
     o2: dict[str, Any] = {"collectionOptions_old": {**collection.encoded_options, "uuid": Binary(collection.uuid, 4)}}
     if index_before is not None:
@@ -242,7 +245,7 @@ def modify(
 
 
 def create_indexes(txn: WriteTransaction, collection: Collection, specs: list[dict[str, Any]]) -> None:
-    """Add indexes to an empty collection; an entry for each."""
+    """Add indexes to an empty collection. Writes an entry for each."""
     made = [Index(txn.catalog.new_number(txn.kv), spec) for spec in specs]
     collection = txn.catalog.current(collection)
     collection = txn.catalog.save(txn.kv, collection.changed(indexes=(*collection.indexes, *made)))
@@ -254,18 +257,18 @@ def create_indexes(txn: WriteTransaction, collection: Collection, specs: list[di
 def log_build(
     txn: WriteTransaction, collection: Collection, name: str, build: bytes, specs: list[dict[str, Any]], **more: Any
 ) -> None:
-    """The entry of a step of a build: `startIndexBuild`, `commitIndexBuild` or `abortIndexBuild`."""
+    """Write the entry for a step of a build: `startIndexBuild`, `commitIndexBuild` or `abortIndexBuild`."""
     o = {name: collection.name, "indexBuildUUID": Binary(build, 4), "indexes": [logged_spec(spec) for spec in specs]}
     txn.log_command(collection.database, collection.uuid, o | more)
 
 
 def logged_spec(spec: dict[str, Any]) -> dict[str, Any]:
-    """An index specification in the order the oplog has it: `unique` before the key."""
+    """Return an index specification in the field order of the oplog: `unique` before the key."""
     return {"v": spec["v"], "unique": True, **spec} if spec.get("unique") else spec
 
 
 def drop_index(txn: WriteTransaction, collection: Collection, index: Index) -> None:
-    """Drop an index; one entry."""
+    """Drop an index. Writes one entry."""
     if index.has_entries:
         discard_index(txn, index)
     collection = txn.catalog.current(collection)

@@ -1,7 +1,7 @@
-"""The catalog of a write transaction: the published one, and what the transaction has changed in it.
+"""The catalog of a write transaction: the published catalog and the transaction's changes to it.
 
-Every change goes into the tables at once and into the draft's own dicts, which are copied at the first change. The
-store publishes the draft with the commit (`CatalogDraft.published`), or drops it when the transaction is abandoned.
+Every change is written to the tables immediately, and to the draft's own dicts, which are copied at the first change.
+The store publishes the draft with the commit (`CatalogDraft.published`), or drops it with an abandoned transaction.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class CatalogDraft(Catalog):
         self.changed = base.changed
 
     def published(self, *, has_readers: bool = True) -> Catalog:
-        """Return the catalog to publish: the base if nothing has changed. The draft is not used after it.
+        """Return the catalog to publish, or the base if nothing has changed. The draft must not be used afterwards.
 
-        `has_readers`: clients' transactions are open, which ask what has changed since they began.
+        `has_readers`: open client transactions need to know what has changed since they began.
         """
         if not self._copied:
             return self._base
@@ -69,9 +69,10 @@ class CatalogDraft(Catalog):
         self, txn: Transaction, namespace: str, kind: str, options: dict[str, Any], id_index: dict[str, Any] | None,
         *, uuid: bytes | None = None, number: int | None = None, indexes: tuple[Index, ...] = (),
     ) -> Collection:  # fmt: skip
-        """Add a collection or view; the caller has checked that the name is free. `uuid`, `number` None: a new one.
+        """Add a collection or view. The caller has checked that the name is free. `uuid` or `number` None: make a new
+        one.
 
-        `id_index`: the specification of the index on `_id`; None: `indexes` are all the indexes.
+        `id_index`: the specification of the index on `_id`; None: `indexes` has all indexes.
         """
         if uuid is None and kind != "view":
             uuid = uuids.uuid4().bytes
@@ -84,14 +85,14 @@ class CatalogDraft(Catalog):
         return collection
 
     def save(self, txn: Transaction, collection: Collection) -> Collection:
-        """Write a collection that is new, or another object than before; return it."""
+        """Write a new or changed collection; return it."""
         self._put(collection)
         txn.put(collection.namespace.encode(), collection.record(), db=self._tables["catalog"])
         self._note(collection.namespace)
         return collection
 
     def remove(self, txn: Transaction, collection: Collection) -> None:
-        """Remove a collection or view; its documents and keys are the caller's."""
+        """Remove a collection or view. The caller removes its documents and keys."""
         self._copy()
         collection = self.current(collection)
         del self.collections[collection.namespace]
@@ -100,7 +101,7 @@ class CatalogDraft(Catalog):
         self._note(collection.namespace)
 
     def rename(self, txn: Transaction, collection: Collection, namespace: str) -> Collection:
-        """Give a collection another namespace, which is free; return the renamed one."""
+        """Give a collection another namespace, which must be free; return the renamed collection."""
         collection = self.current(collection)
         self.remove(txn, collection)
         return self.save(txn, collection.changed(namespace=namespace, topic=self.topic(txn, namespace)))
@@ -112,7 +113,7 @@ class CatalogDraft(Catalog):
         txn.put(collection.namespace.encode(), collection.record(), db=self._tables["catalog"])
 
     def add_traits(self, txn: Transaction, collection: Collection, index: Index, traits: Traits) -> None:
-        """Note the traits of a new document, with which an index is planned from this commit on."""
+        """Note the traits of a new document. The planner uses them from this commit on."""
         collection = self.current(collection)
         grown = collection.with_traits({index.number: traits})
         if grown is collection:
@@ -129,14 +130,14 @@ class CatalogDraft(Catalog):
     # Views.
 
     def add_views(self, txn: Transaction, database: str, uuid: bytes | None = None) -> bytes:
-        """Add a database's `system.views`; return its UUID. `uuid` None: a new one."""
+        """Add a database's `system.views`; return its UUID. `uuid` None: make a new one."""
         self._copy()
         uuid = self.views[database] = uuid or uuids.uuid4().bytes
         txn.put(VIEWS_PREFIX + database.encode(), uuid, db=self._tables["meta"])
         return uuid
 
     def remove_views(self, txn: Transaction, database: str) -> bytes | None:
-        """Remove a database's `system.views`; return its UUID, None if there is none."""
+        """Remove a database's `system.views`; return its UUID, or None if there is none."""
         self._copy()
         txn.delete(VIEWS_PREFIX + database.encode(), db=self._tables["meta"])
         return self.views.pop(database, None)
@@ -144,7 +145,7 @@ class CatalogDraft(Catalog):
     # Index builds.
 
     def save_build(self, txn: Transaction, build: IndexBuild) -> IndexBuild:
-        """Write a build that has begun or come further; return it. Its indexes are the collection's `building`."""
+        """Write a new or advanced build; return it. Its indexes become the collection's `building`."""
         self._write_build(txn, build)
         collection = self.by_number[build.collection_number]
         building = tuple(index for other in self.builds_on(collection) for index in other.indexes)
@@ -158,7 +159,7 @@ class CatalogDraft(Catalog):
         txn.put(build.key, build.record(), db=self._tables["meta"])
 
     def remove_build(self, txn: Transaction, build: IndexBuild) -> Collection:
-        """Remove a build that has ended, one way or the other; return its collection."""
+        """Remove a build that has committed or aborted; return its collection."""
         self._copy()
         self.builds.pop(build.uuid, None)
         txn.delete(build.key, db=self._tables["meta"])
@@ -172,7 +173,7 @@ class CatalogDraft(Catalog):
     # Numbers.
 
     def topic(self, txn: Transaction, namespace: str) -> int:
-        """Return the number of a namespace in the oplog's index, made when it is new."""
+        """Return the number of a namespace in the oplog's index. A new namespace gets a new number."""
         number = self.topics.get(namespace)
         if number is None:
             number = self.new_number(txn)

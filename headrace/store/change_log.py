@@ -1,7 +1,7 @@
-"""Where the changes of documents are recorded: as oplog entries, in a client's transaction, or nowhere.
+"""The logs that record document changes: the oplog, a client's transaction, or none.
 
-OPLOG     entries staged in the write transaction, put into the tables with its commit
-NO_LOG    nothing: a store without an oplog, and a write that is only tried
+OPLOG     entries staged in the write transaction and put into the tables with its commit
+NO_LOG    nothing: for a store without an oplog, and for a write that is only tried
 client_transaction.TransactionLog   elements of the `applyOps` that the client's commit writes
 """
 
@@ -24,29 +24,30 @@ class ChangeLog(Protocol):
         self, txn: WriteTransaction, collection: Collection, document: bytes, key: bytes, position: int,
         retryable: RetryableWrite | None,
     ) -> None:  # fmt: skip
-        """A document was inserted at a reserved position; `key` is its `{_id}`."""
+        """Record the insert of a document at a reserved position. `key` is its `{_id}`."""
 
     def insert_many(
         self, txn: WriteTransaction, collection: Collection, documents: list[bytes], keys: list[bytes], first: int,
         retryable: RetryableWrite | None,
     ) -> None:  # fmt: skip
-        """The same of several, at the positions from `first` on."""
+        """Record the insert of several documents at the positions from `first` on."""
 
     def change(
         self, txn: WriteTransaction, collection: Collection, head: bytes, o: bytes, o2: bytes | None, old: bytes,
         retryable: RetryableWrite | None,
     ) -> None:  # fmt: skip
-        """A document, `old` before, was changed or deleted; `head`, `o` and `o2` as `entries.entry` takes them."""
+        """Record the change or deletion of a document, `old` before. `head`, `o` and `o2` are arguments of
+        `entries.entry`."""
 
     def command(
         self, txn: WriteTransaction, database: str, uuid: bytes | None, o: dict[str, Any], o2: dict[str, Any] | None,
         also: tuple[str, ...],
     ) -> int:  # fmt: skip
-        """A command changed the catalog; returns the position of its entry, 0 where it has none yet."""
+        """Record a change of the catalog by a command; return the position of its entry, or 0 if it has none yet."""
 
 
 class Oplog:
-    """Oplog entries, staged."""
+    """A change log that stages oplog entries."""
 
     def insert(
         self, txn: WriteTransaction, collection: Collection, document: bytes, key: bytes, position: int,
@@ -80,7 +81,7 @@ class Oplog:
         self, txn: WriteTransaction, collection: Collection, head: bytes,
         changes: Sequence[tuple[bytes, bytes | None, bytes]],
     ) -> None:  # fmt: skip
-        """As `change`, of some that are not retryable; each is (`o`, `o2`, `old`)."""
+        """Record several changes that are not retryable, each (`o`, `o2`, `old`); see `change`."""
         first, end = txn.reserve(len(changes)), txn.entry_end
         made = [entries.plain_entry(head, o, o2, at, end) for at, (o, o2, _) in enumerate(changes, first)]
         txn.staged.add_many(first, made, collection.topics)
@@ -99,7 +100,7 @@ class Oplog:
 
 
 class NoLog:
-    """Records nothing, but that the database of users and roles has changed."""
+    """A change log that records nothing, except whether the database of users and roles has changed."""
 
     def _note(self, txn: WriteTransaction, collection: Collection, *change: Any) -> None:
         txn.admin_changed = txn.admin_changed or collection.database == "admin"
@@ -128,5 +129,5 @@ def _entry(
 
 
 def _head(head: bytes, retryable: RetryableWrite | None, last: int) -> tuple[bytes, tuple[int, int] | None]:
-    """An entry's head, and the `retried` of `insert_entries`; `last` as in `RetryableWrite.logged`."""
+    """Return an entry's head and the `retried` of `insert_entries`. `last` is defined in `RetryableWrite.logged`."""
     return (head, None) if retryable is None else (retryable.head + head, retryable.logged(last))

@@ -1,4 +1,4 @@
-"""The keys that are changed, in order: by collection or index, sorted in pieces as they come."""
+"""The changed keys of a transaction, in order. They are sorted per collection or index, in pieces."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from headrace.store.kv import Table, TableKey
 
 TRACKED: Final = ("documents", "ids", "indexes")
 PIECE_COUNT: Final = 4096
-"""Keys that are sorted at once."""
+"""The number of new keys that are sorted together."""
 
 
 class KeyOrder:
-    """A set of keys that can be walked in order: sorted lists, each longer than the next, and what was added last."""
+    """A set of keys that can be walked in order. It has sorted lists, each longer than the next, and a list of new
+    keys."""
 
     __slots__ = ("_is_sorted", "_keys", "_new", "_runs")
 
@@ -26,7 +27,7 @@ class KeyOrder:
         self._runs: list[list[bytes]] = []
 
     def add(self, key: bytes) -> None:
-        """Add a key, if it is not in the set."""
+        """Add a key, unless the set has it."""
         if key not in self._keys:
             self._keys.add(key)
             self._new.append(key)
@@ -35,7 +36,7 @@ class KeyOrder:
                 self._begin_run()
 
     def walk(self, start: bytes | None, *, backward: bool) -> Iterator[bytes]:
-        """The keys from `start` on, included, in order or backward; without what is added meanwhile."""
+        """Yield the keys from `start` on (included), in order or backward, without keys that are added meanwhile."""
         if not self._is_sorted:
             self._new = sorted(self._new)
             self._is_sorted = True
@@ -43,7 +44,7 @@ class KeyOrder:
         return walks[0] if len(walks) == 1 else merge(*walks, reverse=backward)
 
     def _begin_run(self) -> None:
-        """Make a run of what is new and of the runs that are no longer."""
+        """Make a run of the new keys and of all runs that are not longer."""
         run, self._new, self._is_sorted = sorted(self._new), [], True
         while self._runs and len(self._runs[-1]) <= len(run):
             run = sorted(self._runs.pop() + run)
@@ -59,7 +60,7 @@ def _walk(keys: list[bytes], start: bytes | None, *, backward: bool) -> Iterator
 
 
 class ChangedKeys:
-    """The changed keys of the tables that are tracked, in order; sorted one collection or index at a time."""
+    """The changed keys of the tracked tables, in order. One collection or index is sorted at a time."""
 
     __slots__ = ("_orders",)
 
@@ -67,13 +68,13 @@ class ChangedKeys:
         self._orders: dict[Table, dict[bytes, KeyOrder]] = {tables[name]: {} for name in TRACKED}
 
     def add(self, key: TableKey) -> None:
-        """Add a key, if its table is tracked."""
+        """Add a key, unless its table is not tracked."""
         orders = self._orders.get(key[0])
         if orders is not None:
             orders.setdefault(key[1][:4], KeyOrder()).add(key[1])
 
     def walk(self, table: Table, start: bytes | None, *, backward: bool) -> Iterator[bytes]:
-        """The keys of a table from `start` on, included, in order or backward; None: all."""
+        """Yield a table's keys from `start` on (included; None: all), in order or backward."""
         orders = self._orders.get(table, {})
         for prefix in sorted(orders, reverse=backward):
             if start is None or (prefix <= start[:4] if backward else prefix >= start[:4]):
@@ -82,6 +83,6 @@ class ChangedKeys:
                     yield from order.walk(start, backward=backward)
 
     def by_collection(self, table: Table) -> list[tuple[bytes, list[bytes]]]:
-        """(number key, the keys in order) of each collection."""
+        """Return (number key, the keys in order) for each collection."""
         orders = self._orders.get(table, {})
         return [(prefix, list(order.walk(None, backward=False))) for prefix, order in orders.items()]

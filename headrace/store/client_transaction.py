@@ -3,8 +3,8 @@
     IN_PROGRESS ── commit is on disk ──▶ COMMITTED
          └──────── abort, conflict, error, time ──▶ ABORTED
 
-Statements run like reads: nothing of them is in the tables before the commit (`transaction_commit.py`), which is one
-write and one oplog entry, or a chain of entries. Source: MongoDB's multi-document transactions, read concern snapshot.
+Statements run like reads: they write nothing into the tables. The commit (`transaction_commit.py`) is one write with
+one oplog entry, or a chain of entries. Source: MongoDB's multi-document transactions, read concern snapshot.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class TransactionState(Enum):
-    """Where a transaction is in its life."""
+    """The state of a client's transaction."""
 
     IN_PROGRESS = "in progress"
     COMMITTED = "committed"
@@ -42,7 +42,8 @@ class TransactionState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AppliedOperation:
-    """One change: its raw element of `applyOps`, the namespace it is indexed under, its pre-image if that is stored."""
+    """One change: its raw element of `applyOps`, the namespace for the oplog's index, and its pre-image if one is
+    stored."""
 
     item: bytes
     topic: str
@@ -62,14 +63,14 @@ class ClientTransaction:
         self.session = session
         self.number = number
         self.lsid: dict[str, Any] | None = None
-        """The session's `lsid` as others see it, where a user has begun it on a server with authorization."""
+        """The session's `lsid` as other users see it, if a user began the session on a server with authorization."""
         self.state = TransactionState.IN_PROGRESS
         self.started_ms = now_ms
         self.ended_ms = now_ms
         self.key = f"\x00transaction {session.hex()} {number}"
-        """The wake-up key of commands that wait for its end."""
+        """The wake-up key of commands that wait for the transaction's end."""
         self.committing: WriteTransaction | None = None
-        """The write transaction that holds its writes; they count once that one is published."""
+        """The write transaction that commits these writes. They count once it is published."""
         self.snapshot = HeldState(store)
         self.since = store.transactions.written.sequence
         self.catalog_version = store.catalog.version
@@ -79,22 +80,22 @@ class ClientTransaction:
             lambda: self._abort(store),
             _too_large,
         )
-        """Counts what it has written."""
+        """Counts the memory of the transaction's writes."""
         self.empty(store)
 
     def empty(self, store: Store) -> None:
-        """Forget all it did."""
+        """Discard all changes of the transaction."""
         self.overlay = Overlay(store.tables, self.account)
         self.operations: list[AppliedOperation] = []
         self.bytes = 0
         self.claims: list[TableKey] = []
         self.created: dict[str, Collection] = {}
-        self.touched: dict[str, bytes] = {}  # namespace → number key, of all it looked at
-        self.traits: dict[int, Traits] = {}  # that indexes gain by its documents, by the index's number
-        self.long_ids: set[int] = set()  # the numbers of collections to which it has brought a long `_id`
+        self.touched: dict[str, bytes] = {}  # namespace → number key, of all collections it has used
+        self.traits: dict[int, Traits] = {}  # added by its documents, by the index's number
+        self.long_ids: set[int] = set()  # the numbers of collections into which it inserted a long `_id`
 
     def _abort(self, store: Store) -> None:
-        """Its memory is needed."""
+        """Abort, because the memory budget needs the transaction's memory."""
         store.transactions.abort(self, store.clock.monotonic_ms())
 
     @property
@@ -103,17 +104,17 @@ class ClientTransaction:
         return self.state is not TransactionState.IN_PROGRESS
 
     def over(self) -> bool:
-        """As `has_ended`, for commands that wait."""
+        """Return `has_ended`, for commands that wait."""
         return self.has_ended
 
 
 def _too_large() -> CommandError:
-    """Make the error of a transaction that was aborted for its memory."""
+    """Return the error of a transaction that was aborted to free its memory."""
     return CommandError(257, "the transaction was aborted: it has written more than the server has memory for")
 
 
 class TransactionView(ProvisionalTransaction):
-    """The view of one statement of a transaction. It is as short-lived as any view; its changes stay."""
+    """The view of one statement of a transaction. The view ends with the statement; the changes remain."""
 
     __slots__ = ()
 
@@ -128,7 +129,7 @@ class TransactionView(ProvisionalTransaction):
 
 
 class TransactionCatalog(ProvisionalCatalog):
-    """The catalog as it was at a transaction's start, with what the transaction has created."""
+    """The catalog as of a transaction's start, with the collections that the transaction has created."""
 
     def __init__(self, store: Store, transaction: ClientTransaction, claim: Claim) -> None:
         super().__init__(store.catalog, transaction.created, claim, store.transactions)
@@ -136,12 +137,13 @@ class TransactionCatalog(ProvisionalCatalog):
         self._transaction = transaction
 
     def collection(self, namespace: str) -> Collection | None:
-        """A collection or view; raises `Conflict` 246 where it has changed since the start."""
+        """Return a collection or view. Raises `Conflict` 246 if it has changed since the transaction's start."""
         transaction = self._transaction
         created = transaction.created.get(namespace)
         if created is not None:
             return created
-        # Not the statement's catalog: others may have changed the collection while the statement paused.
+        # Use the newest catalog instead of the statement's: other clients may have changed the collection while the
+        # statement paused.
         newest = self._store.catalog
         if newest.changed.get(namespace, 0) > transaction.catalog_version or self._is_changing(newest, namespace):
             raise Conflict(
@@ -159,9 +161,8 @@ class TransactionCatalog(ProvisionalCatalog):
         return collection
 
     def _is_changing(self, newest: Catalog, namespace: str) -> bool:
-        """Whether the write transaction that is on its way to the disk changes what the namespace means, the
-        collection's options, which indexes it has or which are ready: it did not look for what this transaction is
-        about to use."""
+        """Return whether the unpublished write transaction changes which collection the namespace means, its options,
+        its indexes, or which indexes are ready. That transaction did not check what this one is about to use."""
         writing = self._transactions.writing
         if writing is None:
             return False
@@ -175,7 +176,7 @@ class TransactionCatalog(ProvisionalCatalog):
         }
 
     def add_traits(self, txn: Transaction, collection: Collection, index: Index, traits: Traits) -> None:
-        """Note the traits of a document of the transaction; the commit saves them."""
+        """Note the traits of a document of the transaction. The commit saves them."""
         if collection.namespace in self._created:
             super().add_traits(txn, collection, index, traits)
             return
@@ -183,7 +184,7 @@ class TransactionCatalog(ProvisionalCatalog):
         known[index.number] = known.get(index.number, NO_TRAITS) | traits
 
     def set_long_ids(self, txn: Transaction, collection: Collection) -> None:
-        """Note that the transaction has inserted a long `_id`; the commit saves it."""
+        """Note that the transaction has inserted a long `_id`. The commit saves it."""
         self._transaction.long_ids.add(collection.number)
         super().set_long_ids(txn, collection)
 

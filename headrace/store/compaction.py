@@ -1,19 +1,19 @@
-"""Compaction: a data file as small as what it holds takes the place of the old one, also while commits go on.
+"""Compaction: a copy of the data file without free space replaces the file, also while commits go on.
 
     compact.new/data.mdb   the copy of one commit, which LMDB makes without free pages (`copy`)
-    noted keys             those that later commits change, in memory; of many, in a temporary file
-    `catch_up`             gives the copy the present values of some of them, again and again, until few are left
-    `exchange`             between two commits: the last of them, a sync, and the files exchange their names
+    noted keys             the keys that later commits change: in memory, or many of them in a temporary file
+    `catch_up`             copies the present values of some noted keys; repeated until few are left
+    `exchange`             between two commits: copies the last keys, syncs, and exchanges the names of the files
 
 Rules:
 - Whenever the process or the machine ends, the directory has the old file or the whole new one. The copy is synced
-  before it gets its name, and the name before the next commit. A start removes a copy that was not finished.
+  before it gets its name, and the name before the next commit. A start removes an unfinished copy.
 - Keys are noted before the copy begins. A key that was changed twice is copied after the second change, too: its value
   is read after the commit that has noted it.
-- An open read transaction keeps the old file, whose space is free when the last of them has ended.
-- A process that reads beside this one (`lmdb.Beside`) never has the table of readers of one file and the pages of the
-  other: the old table is removed before the file is replaced, and the new one comes after it. So that process makes a
-  table of its own, and is told that it was replaced.
+- Open read transactions keep the old file. Its space is freed when the last of them ends.
+- A process that reads beside this one (`lmdb.Beside`) never combines the reader table of one file with the pages of
+  the other. The old table is removed before the file is replaced, and the new table is added afterwards. In between,
+  that process makes a table of its own and learns that the table was replaced.
 """
 
 from __future__ import annotations
@@ -36,11 +36,12 @@ from headrace.store.written_keys import RecordingCursor, RecordingTransaction
 from headrace.thread_calls import OwnThread
 
 PIECE_COUNT: Final = 512
-"""Keys that are copied in one transaction, in some milliseconds; with no more left, the files are exchanged."""
+"""The number of keys copied in one transaction, which takes some milliseconds. With at most this number left, the files
+are exchanged."""
 
 
 class Compacted(NamedTuple):
-    """Bytes of the data file."""
+    """The size of the data file before and after, in bytes."""
 
     before: int
     after: int
@@ -50,7 +51,8 @@ class Compaction:
     """One compaction of an open directory."""
 
     def __init__(self, environment: Environment, spill: SpillFolder, *, size: int) -> None:
-        """`size`: bytes that the copy will have. Raises 117 where another one is being made, 14031 without room."""
+        """`size`: bytes that the copy will have. Raises 117 if another compaction is running, 14031 without disk
+        space."""
         self._environment = environment
         self._folder = environment.path / COPY_FOLDER
         disk = os.statvfs(environment.path)
@@ -63,27 +65,26 @@ class Compaction:
         self._file = os.open(self._folder / DATA_FILE, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         self._copy: DataFileCopy | None = None
         self._thread: OwnThread | None = None
-        self._is_working = False  # a thread is at the copy
+        self._is_working = False  # a thread is working on the copy
         self._is_closed = False
         self._is_left = [True]  # until `_remove`, which the thread may call, too
         self._tables = list(environment.tables.values())
-        self._open: set[TableKey] = set()  # changed by the open write transaction, or by an abandoned one
+        self._open: set[TableKey] = set()  # changed by the open write transaction or by an abandoned one
         self._committed: set[TableKey] = set()
         self._new_count = 0  # of committed keys since the last `catch_up`
         self._spilled: deque[SpillStream] = deque()
         self._spill = spill
         self._spill_file: SpillFile | None = None
         self.is_due = False
-        """Exchange the files at the next commit."""
+        """Whether to exchange the files at the next commit."""
         self.result: Compacted | None = None
-        """The sizes, once the files are exchanged."""
+        """The sizes, after the files were exchanged."""
         self.failure: Exception | None = None
 
     # The copy.
 
     def copy(self) -> OwnThread:
-        """Copy the last commit and sync the copy, in a thread, whose result are the sizes. It raises `LmdbError` and
-        `OSError`."""
+        """Copy and sync the last commit in a thread. Its result is the sizes; it raises `LmdbError` and `OSError`."""
         return self._start(self._make_copy)
 
     def _make_copy(self) -> Compacted:
@@ -93,7 +94,7 @@ class Compaction:
         copying = OwnThread(self._environment.copy_to, self._file)
         try:
             while not copying.is_over:
-                os.fdatasync(self._file)  # again and again, so that no commit waits for all of it
+                os.fdatasync(self._file)  # in short steps, so that no commit waits for the whole sync
                 copying.wait(0.01)
         finally:
             copying.wait()
@@ -103,7 +104,7 @@ class Compaction:
         return Compacted(before.st_size, os.fstat(self._file).st_size)
 
     def sync(self) -> OwnThread:
-        """Sync what the copy was given, in a thread, so that little is left for the exchange."""
+        """Sync the copy in a thread, so that the exchange has little left to sync."""
         assert self._copy is not None
         return self._start(self._copy.sync)
 
@@ -127,9 +128,9 @@ class Compaction:
         return _NotingTransaction(kv, self._open, self._tables)
 
     def published(self) -> bool:
-        """A commit is published, and no write transaction is open. Return whether the files were exchanged.
+        """Handle a published commit, with no write transaction open. Return whether the files were exchanged.
 
-        Raises `HalfExchanged`; any other failure ends the compaction alone.
+        Raises `HalfExchanged`. Any other failure ends only the compaction.
         """
         self._committed |= self._open
         self._new_count += len(self._open)
@@ -160,8 +161,8 @@ class Compaction:
         return not self._spilled and len(self._committed) <= PIECE_COUNT
 
     def catch_up(self) -> bool:
-        """Copy some of the changed keys, and more than have come since the last call, so that an end is reached. Return
-        whether few are left. Raises what has failed meanwhile."""
+        """Copy some of the changed keys, always more than were added since the last call, so that the work ends. Return
+        whether few are left. Raises an earlier failure of the compaction."""
         if self.failure is not None:
             raise self.failure
         left, self._new_count = PIECE_COUNT + 2 * self._new_count, 0
@@ -180,8 +181,8 @@ class Compaction:
         return len(keys)
 
     def exchange(self) -> None:
-        """Put the copy in the place of the data file, where no write transaction is open. Raises `UnusableDirectory`,
-        `LmdbError`, `OSError`, and nothing has changed; or `HalfExchanged`."""
+        """Replace the data file by the copy. No write transaction may be open. Raises `UnusableDirectory`, `LmdbError`
+        or `OSError` when nothing has changed; otherwise `HalfExchanged`."""
         assert self._copy is not None
         before = self._environment.file_bytes
         while self._spilled or self._committed:
@@ -193,7 +194,7 @@ class Compaction:
         self.result = Compacted(before, self._environment.file_bytes)
 
     def close(self) -> None:
-        """Remove what is left of the copy. A thread that makes it ends at its next write, which fails."""
+        """Remove the rest of the copy. The next write of a copying thread fails, which ends the thread."""
         if self._is_closed:
             return
         nowhere = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
@@ -206,12 +207,12 @@ class Compaction:
             self._remove()
 
     def wait(self) -> None:
-        """Return when no thread is at the copy."""
+        """Wait until no thread works on the copy."""
         if self._thread is not None:
             self._thread.wait()
 
     def _remove(self) -> None:
-        with contextlib.suppress(IndexError):  # it is removed already
+        with contextlib.suppress(IndexError):  # already removed
             self._is_left.pop()
             if self._copy is not None:
                 self._copy.close()
@@ -220,17 +221,17 @@ class Compaction:
 
 
 class _NotingTransaction(RecordingTransaction):
-    """A write transaction that notes all keys that it changes."""
+    """A write transaction that notes every key it changes."""
 
     __slots__ = ()
 
     def cursor(self, db: Table) -> Cursor:
-        """A cursor whose changes are noted."""
+        """Return a cursor that notes its changes."""
         return _NotingCursor(self._written, self._base.cursor(db), db)  # type: ignore[return-value]
 
 
 class _NotingCursor(RecordingCursor):
-    """A cursor whose deletions are noted, too."""
+    """A cursor that also notes its deletions."""
 
     def delete(self) -> bool:
         self._written.add((self._db, self._cursor.key()))
@@ -238,8 +239,8 @@ class _NotingCursor(RecordingCursor):
 
 
 def compact(path: Path) -> Compacted:
-    """Compact a directory that no process has open. Raises `DirectoryInUse`, `UnusableDirectory`, `LmdbError` and
-    `OSError`: nothing has changed then; or `HalfExchanged`, and it has the old file or the new one."""
+    """Compact a directory that no process has open. Raises `DirectoryInUse`, `UnusableDirectory`, `LmdbError` or
+    `OSError` when nothing has changed. After `HalfExchanged` the directory has the old file or the new one."""
     file = path / DATA_FILE
     if not file.is_file() or not file.stat().st_size:
         raise UnusableDirectory(f"{path} has no data file of Headrace")
@@ -255,5 +256,5 @@ def compact(path: Path) -> Compacted:
             compaction.close()
     finally:
         environment.close()
-    (path / READERS_FILE).unlink()  # which may be another user's
+    (path / READERS_FILE).unlink()  # another user may own it
     return sizes

@@ -1,6 +1,7 @@
-"""Looks at a data directory before LMDB does, which maps a file as it is and ends the process where it is too short.
+"""Checks of a data directory before LMDB opens it. LMDB maps a file unchecked, and a file that is too short ends the
+process.
 
-Rule: what is refused is left as it was. Nothing is locked, written or created here.
+Rule: a refused directory stays unchanged. Nothing is locked, written or created here.
 
     page 0, 1   16 bytes of header · uint32 magic · uint32 version · 16 bytes · two tables of 48 bytes (free pages,
                 tables by name) · uint64 last page · uint64 transaction; the greater transaction counts
@@ -8,8 +9,8 @@ Rule: what is refused is left as it was. Nothing is locked, written or created h
     node        uint16 low · uint16 high · uint16 flags · uint16 key size · key · data
     table       40 bytes · uint64 root page
 
-Every page but a few is checked only as far as it is there: the tree is walked where the file is shorter than its last
-page, since pages at the end that were freed in the transaction that took them are never written.
+Most pages are only checked to exist. The tree is walked if the file is shorter than its last page requires: LMDB never
+writes pages at the end that one transaction both takes and frees.
 
 Source: the layout of LMDB 0.9's file, in the machine's byte order.
 """
@@ -39,12 +40,12 @@ _NUMBER = struct.Struct("=Q")
 
 
 class UnusableDirectory(Exception):
-    """The data directory cannot be opened: its file is damaged, of another program, or cannot be written."""
+    """The data directory cannot be opened: its file is damaged, belongs to another program, or cannot be written."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Meta:
-    """The contents of a meta page: roots are page numbers, `free` and `main` the raw descriptions of two tables."""
+    """The contents of a meta page. Roots are page numbers; `free` and `main` are the raw descriptions of two tables."""
 
     page_bytes: int
     free_root: int
@@ -56,9 +57,9 @@ class _Meta:
 
 
 def check_directory(path: Path, tables: tuple[str, ...], *, used: bool) -> None:
-    """Raise `UnusableDirectory` unless the directory is empty of data or holds a complete file with these tables.
+    """Raise `UnusableDirectory` unless the directory has no data or holds a complete file with these tables.
 
-    `used`: a server has had the directory open before, so that an empty file is no new one.
+    `used`: a server has opened the directory before, so an empty file is not a new one.
     """
     if not (path / DATA_FILE).exists():
         if (path / "WiredTiger").exists() or (path / "storage.bson").exists():
@@ -83,11 +84,11 @@ def check_directory(path: Path, tables: tuple[str, ...], *, used: bool) -> None:
 
 
 class FileProblem(Exception):
-    """A fault of a file, as the end of a sentence that begins with its name."""
+    """A fault of a file. The message continues a sentence that begins with the file's name."""
 
 
 class DataFile:
-    """Pages of a file, read one at a time."""
+    """A data file whose pages are read one at a time."""
 
     def __init__(self, descriptor: int, file_bytes: int) -> None:
         self._descriptor = descriptor
@@ -112,11 +113,12 @@ class DataFile:
 
     @property
     def needed_bytes(self) -> int:
-        """The size that the file has if all its pages were written."""
+        """The size of the file if all its pages are written."""
         return (self.meta.last_page + 1) * self.meta.page_bytes
 
     def page(self, number: int, count: int = 1) -> bytes:
-        """A page; raises where it, or the last of `count` from it on, is beyond the end."""
+        """Return a page. Raises `FileProblem` if the page, or the last of `count` pages from it on, is beyond the
+        end."""
         size = self.meta.page_bytes
         if (number + count) * size > self.file_bytes:
             raise FileProblem(
@@ -125,11 +127,12 @@ class DataFile:
         return os.pread(self._descriptor, size, number * size)
 
     def data(self, first: int, size: int) -> bytes:
-        """The data that begins on a page and continues on the pages after it."""
+        """Return data that begins on a page and continues on the following pages."""
         return os.pread(self._descriptor, size, first * self.meta.page_bytes + 16)
 
     def nodes(self, root: int) -> Iterator[tuple[bytes, int, bytes]]:
-        """(key, flags, data) of each leaf node below a page; of large data the 8 bytes that name its page."""
+        """Yield (key, flags, data) of each leaf node below a page. For large data, yield the 8 bytes that name its
+        page."""
         if root == NO_PAGE:
             return
         page = self.page(root)

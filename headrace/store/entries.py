@@ -37,34 +37,34 @@ ARRAY_ELEMENT_BYTES_MAX: Final = 12  # what an array adds to each of its documen
 
 
 def string_element(name: bytes, value: str) -> bytes:
-    """One BSON string element; `name` ends without its zero."""
+    """Return one BSON string element. `name` ends without its zero."""
     text = value.encode()
     return b"\x02" + name + b"\x00" + _INT32(len(text) + 1) + text + b"\x00"
 
 
 def uuid_element(name: bytes, uuid: bytes) -> bytes:
-    """One BSON UUID element; `uuid` is 16 bytes, `name` ends without its zero."""
+    """Return one BSON UUID element. `uuid` is 16 bytes, `name` ends without its zero."""
     return b"\x05" + name + b"\x00" + _INT32(16) + b"\x04" + uuid
 
 
 def crud_head(operation: str, namespace: str, uuid: bytes | None) -> bytes:
-    """The fields in front of `o`: `op`, `ns` and, for a collection's own entries, `ui`."""
+    """Return the fields in front of `o`: `op`, `ns` and, for a collection's own entries, `ui`."""
     head = string_element(b"op", operation) + string_element(b"ns", namespace)
     return head + uuid_element(b"ui", uuid) if uuid is not None else head
 
 
 def session_head(lsid: bytes, txn_number: int) -> bytes:
-    """The first fields of a retryable write's entry: `lsid` (a raw document) and `txnNumber`."""
+    """Return the first fields of a retryable write's entry: `lsid` (a raw document) and `txnNumber`."""
     return b"\x03lsid\x00" + lsid + b"\x12txnNumber\x00" + _INT64(txn_number)
 
 
 def tail(position: int, wall_ms: int) -> bytes:
-    """`ts`, `t`, `v`, `wall` and the document's end, for an entry at `position`."""
+    """Return `ts`, `t`, `v`, `wall` and the document's end, for an entry at `position`."""
     return _BEFORE_TS + _UINT64(position) + _BEFORE_WALL + _INT64(wall_ms) + b"\x00"
 
 
 def entry(head: bytes, o: bytes, o2: bytes | None, end: bytes) -> bytes:
-    """One entry: `head` of `crud_head`, `o` and `o2` raw documents, `end` of `tail`."""
+    """Return one entry. `head`: from `crud_head`; `o`, `o2`: raw documents; `end`: from `tail`."""
     body = b"".join((head, _O, o, end) if o2 is None else (head, _O, o, _O2, o2, end))
     return _INT32(len(body) + 4) + body
 
@@ -72,9 +72,9 @@ def entry(head: bytes, o: bytes, o2: bytes | None, end: bytes) -> bytes:
 def retried_entry(
     session: bytes, head: bytes, o: bytes, o2: bytes | None, position: int, wall_end: bytes, retried: tuple[int, int]
 ) -> bytes:
-    """One entry of a retryable write: `session` of `session_head`, `wall_end` of `end`.
+    """Return one entry of a retryable write. `session`: from `session_head`; `wall_end`: from `end`.
 
-    `retried`: (`stmtId`, the position of the same write's entry before this one, 0: none).
+    `retried`: (`stmtId`, the position of the same write's previous entry, or 0 if there is none).
     """
     second = b"" if o2 is None else _O2 + o2
     statement, previous = retried
@@ -87,12 +87,12 @@ def retried_entry(
 
 
 def end(wall_ms: int) -> bytes:
-    """The end of `tail`, after the position."""
+    """Return the end of `tail`, after the position."""
     return _BEFORE_WALL + _INT64(wall_ms) + b"\x00"
 
 
 def plain_entry(head: bytes, o: bytes, o2: bytes | None, position: int, wall_end: bytes) -> bytes:
-    """As `entry`, of a write that is not retryable; `wall_end` of `end`."""
+    """Return an entry of a write that is not retryable, as `entry` does. `wall_end`: from `end`."""
     if o2 is None:
         size = _INT32(len(head) + len(o) + _PLAIN_BYTES)
         return b"".join((size, head, _O, o, _BEFORE_TS, _UINT64(position), wall_end))
@@ -103,9 +103,9 @@ def plain_entry(head: bytes, o: bytes, o2: bytes | None, position: int, wall_end
 def insert_entries(
     head: bytes, documents: list[bytes], keys: list[bytes], first: int, wall_ms: int, retried: tuple[int, int] | None
 ) -> list[bytes]:
-    """Entries of one `insert` at positions `first`, `first + 1`, ...: `keys` are the raw `{_id}` documents.
+    """Return the entries of one `insert` at positions `first`, `first + 1`, ... `keys`: the raw `{_id}` documents.
 
-    `retried` is the first entry's, as `retried_entry` takes it; those of the others follow from it.
+    `retried` is for the first entry, as in `retried_entry`; it determines the values of the other entries.
     """
     before = head + _O
     end = _BEFORE_WALL + _INT64(wall_ms) + b"\x00"
@@ -135,27 +135,28 @@ def insert_entries(
 
 
 def previous_element(previous: int) -> bytes:
-    """`prevOpTime`: the entry before this one of the same session's number; of the first, 0, it has no term."""
+    """Return `prevOpTime`: the position of the session's previous entry with this number. 0 (the first entry) has no
+    term."""
     if not previous:
         return _NO_PREVIOUS
     return b"".join((_BEFORE_PREVIOUS, _UINT64(previous), b"\x12t\x00", _INT64(TERM), b"\0"))
 
 
 def noop_entry(message: str, position: int, wall_ms: int) -> bytes:
-    """A `n` entry: nothing happened, at `position`."""
+    """Return a `n` entry, which records no change, at `position`."""
     return entry(crud_head("n", "", None), encode({"msg": message}), None, tail(position, wall_ms))
 
 
 def command_entry(
     database: str, uuid: bytes | None, o: dict[str, Any], o2: dict[str, Any] | None, position: int, wall_ms: int
 ) -> bytes:
-    """A `c` entry on `<database>.$cmd`."""
+    """Return a `c` entry on `<database>.$cmd`."""
     head = crud_head("c", f"{database}.$cmd", uuid)
     return entry(head, encode(o), None if o2 is None else encode(o2), tail(position, wall_ms))
 
 
 def operation(head: bytes, o: bytes, o2: bytes | None) -> bytes:
-    """One operation as it stands in a transaction's `applyOps`: `head` of `crud_head`, the rest raw documents."""
+    """Return one operation as an element of `applyOps`. `head`: from `crud_head`; the rest are raw documents."""
     return _document(head, _O, o) if o2 is None else _document(head, _O, o, _O2, o2)
 
 
@@ -163,10 +164,10 @@ def transaction_entry(
     session: bytes, operations: list[bytes], position: int, wall_ms: int, *, previous: int, partial: bool,
     count: int | None,
 ) -> bytes:  # fmt: skip
-    """The entry of a transaction, or one of a chain of them.
+    """Return the entry of a transaction, or one entry of its chain.
 
-    `session` is of `session_head`; `previous` the position of the entry before it in the chain, 0: none; all but
-    the last are `partial`, and the last of several gives the `count` of all operations.
+    `session`: from `session_head`. `previous`: the position of the chain's previous entry, or 0. All entries but the
+    last are `partial`. The last entry of a longer chain has the `count` of all operations.
     """
     items = b"".join([b"\x03%d\x00%b" % item for item in enumerate(operations)])
     body = [b"\x04applyOps\x00", _document(items)]

@@ -1,7 +1,7 @@
-"""The `_id` of a raw document: located, checked, put first or made, without decoding the rest.
+"""The `_id` of a raw document: find, check, move to the front or generate it, without decoding other fields.
 
-Source of the rules: MongoDB puts `_id` first in what it stores, makes an ObjectId where a client sent none,
-and refuses arrays, regular expressions and undefined (error 2).
+Source of the rules: MongoDB stores `_id` first, generates an ObjectId if the client sent no `_id`, and refuses arrays,
+regular expressions and undefined (error 2).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _SIZES: Final = {0x10: 4, 0x12: 8}
 _OBJECT_ID: Final = b"\x07_id\x00"
 _ZERO_TIMESTAMP: Final = bytes(8)
 _FEW: Final = 1000
-"""Elements that are walked more quickly than a long document is searched for zeros, at 11 ms for 16 MB."""
+"""Number of elements to walk before a search for zeros, which takes 11 ms for 16 MB and costs more than the walk."""
 
 
 def identified(document: bytes) -> tuple[bytes, bytes, bytes]:
-    """Apply `with_id_first` and then `identify`: (the document, its `_id`'s key, the raw `{_id}` document).
+    """Apply `with_id_first` and `identify`: return (the document, its `_id`'s key, the raw `{_id}` document).
 
-    The length of a document that begins with an ObjectId or an integer, the commonest, is not compared with its
-    bytes: the code that cut it from a message has used it.
+    For a document that begins with an ObjectId or an integer, the usual case, the length is not compared with the
+    bytes. The code that cut the document from a message has already used the length.
     """
     if document[4:9] == _OBJECT_ID and len(document) <= limits.DOCUMENT_BYTES_MAX:
         value = document[9:21]
@@ -46,7 +46,7 @@ def identified(document: bytes) -> tuple[bytes, bytes, bytes]:
 
 
 def identify(document: bytes) -> tuple[bytes, bytes]:
-    """(key of `_id` in the ids table, raw `{_id}` document) of a document whose first element is `_id`."""
+    """Return (key of `_id` in the ids table, raw `{_id}` document) for a document whose first element is `_id`."""
     kind = document[4]
     if kind == 0x07:
         value = document[9:21]
@@ -56,14 +56,14 @@ def identify(document: bytes) -> tuple[bytes, bytes]:
 
 
 def key_document(document: bytes) -> bytes:
-    """The raw `{_id}` document of a document whose first element is `_id`."""
+    """Return the raw `{_id}` document of a document whose first element is `_id`."""
     size = value_size(document[4], document, 9)
     return b"".join((_INT32.pack(size + 10), document[4 : 9 + size], b"\x00"))
 
 
 def with_id_first(document: bytes) -> bytes:
-    """The document with its `_id` as first element, made if it has none. Raises 2, 22, 52, 10334. May tick, but for
-    one whose first element is `_id`."""
+    """Return the document with its `_id` as first element, generated if missing. Raises 2, 22, 52, 10334. May tick,
+    unless the first element is `_id` already."""
     size = len(document)
     if size > limits.DOCUMENT_BYTES_MAX:
         raise CommandError(
@@ -84,7 +84,7 @@ def with_id_first(document: bytes) -> bytes:
 
 
 def _check_id_object(document: bytes) -> None:
-    """An `_id` that is a document may not have operators among its fields."""
+    """Raise 52 if an `_id` that is a document begins with an operator."""
     if document[13] != 0 and document[14:15] == b"$":
         end = document.index(b"\x00", 14)
         name = document[14:end].decode(errors="replace")
@@ -105,7 +105,7 @@ def _moved_or_made(document: bytes) -> bytes:
 
 
 def with_timestamps(document: bytes, position: int) -> bytes:
-    """The document with every empty top-level Timestamp set to `position`, as MongoDB does at an insert."""
+    """Return the document with every empty top-level Timestamp set to `position`, as MongoDB does at an insert."""
     if 0x11 not in document or _ZERO_TIMESTAMP not in document:
         return document
     changed = None

@@ -1,6 +1,6 @@
-"""The key-value interface that the store is written against: what it asks of an environment and its transactions.
+"""The key-value interface that the store uses: environments, transactions and cursors.
 
-`lmdb.py` opens the real one; `RecordingTransaction` and `OverlayTransaction`, for example, wrap a transaction in the
+`lmdb.py` implements it on LMDB. `RecordingTransaction` and `OverlayTransaction`, for example, wrap a transaction in the
 same interface. Keys and values are bytes, keys of at most 511; a table is ordered by its keys as bytes.
 """
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from headrace.store.lmdb import DataFileCopy
 
 Table = NewType("Table", object)
-"""The handle of an open table: opaque, compared by identity, good for every transaction of its environment."""
+"""The handle of an open table: opaque, compared by identity, valid in every transaction of its environment."""
 
 TableKey: TypeAlias = tuple[Table, bytes]
-"""A table and a key of it: what is locked, overlaid and recorded."""
+"""A table and one of its keys. Locks, overlays and records of changes use such pairs."""
 
 
 class Cursor(Protocol):
-    """A position in a table. Moves answer whether there is an item there; without one `key()` is b"".
+    """A position in a table. Moves return whether an item is there. Without an item `key()` is b"".
 
-    After `delete` it is on the item that followed, if there is one.
+    After `delete` the cursor is on the following item, if there is one.
     """
 
     def __enter__(self) -> Cursor: ...
@@ -41,26 +41,26 @@ class Cursor(Protocol):
         """Move to the next item."""
 
     def prev(self) -> bool:
-        """Move to the item before."""
+        """Move to the previous item."""
 
     def set_range(self, key: bytes, /) -> bool:
-        """Move to the first key that is `key` or greater."""
+        """Move to the first key that is equal to `key` or greater."""
 
     def key(self) -> bytes: ...
 
     def value(self) -> bytes: ...
 
     def item(self) -> tuple[bytes, bytes]:
-        """(key, value) of the item it is on."""
+        """Return (key, value) of the present item."""
 
     def delete(self) -> bool: ...
 
     def putmulti(
         self, items: list[tuple[bytes, bytes]], *, overwrite: bool = True, append: bool = False
     ) -> tuple[int, int]:
-        """Put many: (items read, items added). Without `overwrite` keys that are there stay as they are.
+        """Put many items and return (items read, items added). Without `overwrite` existing keys keep their values.
 
-        `append`: the keys are ascending, and all greater than the table's last.
+        `append`: the keys are ascending and greater than the table's last key.
         """
 
     @overload
@@ -72,22 +72,24 @@ class Cursor(Protocol):
     def iternext(self, *, keys: Literal[True] = True, values: Literal[False]) -> Iterator[bytes]: ...
 
     def iternext(self, *, keys: Literal[True] = True, values: bool = True) -> Iterator[Any]:
-        """(key, value), or keys alone, from the item it is on, included; from the first, if it was not moved yet."""
+        """Yield (key, value), or only keys, from the present item on (included). A new cursor starts at the first
+        item."""
 
     def iterprev(self, *, keys: bool = True, values: bool = True) -> Iterator[tuple[bytes, bytes]]:
-        """The same backward."""
+        """Yield the same items backward."""
 
     def chunk(
         self, prefix: bytes, count_max: int, bytes_max: int, *, backward: bool = False
     ) -> list[tuple[bytes, bytes]]:
-        """(key without the prefix, value) of the items with this prefix from the one it is on, included: at least one,
-        and at most this number of items and bytes of values. Where it stands afterwards is not defined."""
+        """Return (key without the prefix, value) of the items with this prefix, from the present item on (included): at
+        least one item, at most `count_max` items and `bytes_max` bytes of values. Afterwards the position is
+        undefined."""
 
 
 def chunk_of(
     items: Iterator[tuple[bytes, bytes]], prefix: bytes, count_max: int, bytes_max: int
 ) -> list[tuple[bytes, bytes]]:
-    """`Cursor.chunk` of the items of a walk."""
+    """Return `Cursor.chunk` for the items of a walk."""
     chunk: list[tuple[bytes, bytes]] = []
     size, length = 0, len(prefix)
     for key, value in items:
@@ -103,107 +105,109 @@ def chunk_of(
 
 
 class Transaction(Protocol):
-    """A consistent view of all tables; a write transaction sees its own changes."""
+    """A consistent view of all tables. A write transaction sees its own changes."""
 
     def get(self, key: bytes, *, db: Table) -> bytes | None: ...
 
     def put(self, key: bytes, value: bytes, *, db: Table) -> bool:
-        """Return whether the value was put. Raise `LmdbError` where the map is full, as every other write does."""
+        """Return whether the value was put. Every write raises `LmdbError` if the map is full."""
 
     def put_new(self, key: bytes, value: bytes, *, db: Table) -> bool:
-        """Put, unless the key is there: whether it was put."""
+        """Put the value unless the key exists. Return whether it was put."""
 
     def delete(self, key: bytes, *, db: Table) -> bool:
-        """Whether the key was there."""
+        """Delete a key. Return whether it existed."""
 
     def drop(self, db: Table, *, delete: bool) -> None:
-        """Remove all items of a table; with `delete` the table too."""
+        """Remove all items of a table; with `delete` remove the table, too."""
 
     def cursor(self, db: Table) -> Cursor: ...
 
     def stat(self, db: Table) -> dict[str, int]:
-        """`entries`, `psize` (bytes of a page) and the numbers of the table's pages, as LMDB counts them."""
+        """Return `entries`, `psize` (bytes of a page) and the numbers of the table's pages, as LMDB counts them."""
 
     def commit(self) -> None:
-        """When it returns, the changes are on disk (at default settings)."""
+        """Commit. On return the changes are on disk (at default settings)."""
 
     def abort(self) -> None: ...
 
 
 class SharedRead(Transaction, Protocol):
-    """A read transaction of several readers, each of which aborts it once; it ends with the last of them."""
+    """A read transaction that several readers share. Each reader aborts it once; the last abort ends it."""
 
     tables: dict[str, Table]
-    """The tables of the data file that it reads, which may have been replaced since."""
+    """The tables of the data file that the transaction reads. A compaction may have replaced that file."""
 
     @property
     def number(self) -> int:
-        """The number of the commit that it reads. Each commit to the data file has the next one."""
+        """The number of the commit that the transaction reads. Each commit to the data file increments it."""
 
     def join(self) -> None:
-        """Count one more reader."""
+        """Add a reader."""
 
 
 class Environment(Protocol):
     """An open data directory."""
 
     temporary: bool
-    """Removed by `close`, and never synced."""
+    """Whether `close` removes the directory. A temporary directory is never synced."""
     path: Path
     tables: dict[str, Table]
     number_base: int
-    """Added to the number of a commit in the data file, so that numbers go on where the file is replaced."""
+    """An offset to the commit numbers of the data file, so that numbers go on after the file is replaced."""
 
     @property
     def file_bytes(self) -> int:
-        """Bytes of the data file on disk."""
+        """The size of the data file on disk, in bytes."""
 
     def is_usable(self) -> bool:
-        """Return whether transactions can begin, which none can after the disk has failed in the middle of a commit."""
+        """Return whether transactions can begin. None can after the disk has failed in the middle of a commit."""
 
     def forget_dead_readers(self) -> int:
-        """Free the pages that processes hold which read beside this one and were killed; return how many did."""
+        """Free the pages that killed processes, which read beside this one, still hold; return the number of
+        processes."""
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of the map up to its last used page: pages that commits cannot use again make it grow."""
+        """Bytes of the map up to its last used page. Pages that commits cannot reuse make it grow."""
 
     describe: Callable[[Table, bytes], str]
-    """Says in an error what a damaged value is, by its table and key."""
+    """Describes a damaged value in an error, given its table and key."""
 
     def name_of(self, table: Table) -> str:
-        """The name of a table."""
+        """Return the name of a table."""
 
     def begin_read(self) -> SharedRead:
         """Return a read transaction on the last commit, for one reader and all that `join` it.
 
-        Whatever reads a value that does not match its checksum raises `DamagedValue`.
+        Every read of a value that does not match its checksum raises `DamagedValue`.
         """
 
     def begin_write(self) -> Transaction:
-        """Begin the write transaction in this thread, which also ends it. The caller sees to it that there is one."""
+        """Begin the write transaction in this thread, which must also end it. The caller ensures that no other is
+        open."""
 
     def begin_write_in(self, call: Callable[[Callable[[], None]], None]) -> Transaction:
-        """Begin the write transaction in this thread, which also commits it. `call`: calls a function in this thread,
+        """Begin the write transaction in this thread, which must also commit it. `call` runs a function in this thread
         and waits for it."""
 
     def begin_plain(self, *, write: bool = False) -> Transaction:
-        """A transaction that shows values as they are stored, checksums included."""
+        """Begin a transaction that returns values as they are stored, checksums included."""
 
     def reading(self) -> AbstractContextManager[SharedRead]:
-        """A read transaction for the length of a `with`."""
+        """Open a read transaction for the duration of a `with`."""
 
     def copy_to(self, descriptor: int) -> None:
-        """Write the last commit to an open file, without free pages; in any thread, while it is not closed."""
+        """Write the last commit, without free pages, to an open file. May run in any thread until `close`."""
 
     def open_copy(self, folder: Path) -> DataFileCopy:
-        """Open a copy of the data file that `copy_to` has written to a folder, to bring it up to date."""
+        """Open a copy in a folder, written by `copy_to`, to update it."""
 
     def exchange(self, folder: Path) -> None:
-        """Put the file in a folder, which holds the same, in the place of the data file. No write transaction is open.
+        """Replace the data file by the file in a folder, which has the same rows. No write transaction may be open.
 
-        Open read transactions keep the old file, which goes with the last of them. Raises `LmdbError` and `OSError`,
-        and nothing has changed; or `HalfExchanged`.
+        Open read transactions keep the old file until the last of them ends. Raises `LmdbError` or `OSError` when
+        nothing has changed; otherwise `HalfExchanged`.
         """
 
     def close(self) -> None:

@@ -1,13 +1,13 @@
-"""The LMDB environment that implements `kv.py`, and the lock that makes this the only process that has it open.
+"""The LMDB environment that implements `kv.py`, and the lock that keeps other processes out of the directory.
 
 Rules:
-- One process opens a directory; a second is refused with `DirectoryInUse` (an advisory lock, freed by
-  the kernel however the process ends).
-- LMDB's lock table (`lock.mdb`, made again at each start) has the open read transactions: a commit uses no page that
-  one of them can read. They may be used and ended by any thread, one at a time.
-- LMDB's write lock belongs to a thread: the one that begins the write transaction ends it (`begin_write_in`).
-- A commit at default settings has reached the disk when it returns, and so has all that an opened directory shows: a
-  process that was killed may have left a commit in the system's memory.
+- One process opens a directory. A second process is refused with `DirectoryInUse` (an advisory lock, which the kernel
+  releases however the process ends).
+- LMDB's lock table (`lock.mdb`, created again at each start) lists the open read transactions. A commit uses no page
+  that a listed transaction can read. Any thread may use or end a read transaction, one thread at a time.
+- LMDB's write lock belongs to a thread: the thread that begins the write transaction ends it (`begin_write_in`).
+- At default settings a commit is on disk when it returns. Opening a directory syncs it, because a killed process may
+  have left a commit in the system's memory.
 - A directory has a complete data file or none, whenever the process or the machine ends.
 
 This is the only module that imports lmdb.
@@ -42,13 +42,13 @@ LOCK_FILE: Final = "headrace.lock"
 READERS_FILE: Final = "lock.mdb"
 NEW_READERS_FILE: Final = "lock.mdb.new"
 NEW_FILE: Final = "data.mdb.new"
-"""A data file that is being made."""
+"""The name of a data file that is being made."""
 COPY_FOLDER: Final = "compact.new"
-"""The folder of a copy that is to take the place of the data file."""
+"""The folder of a copy that will replace the data file."""
 _NEW_FILE_BYTES: Final = 1 << 20
 _READER_BYTES: Final = 64
 _GROWTH_BYTES: Final = 1 << 30
-"""Address space beyond twice the file, where it is read beside a process that writes to it."""
+"""Address space beyond twice the file's size, for reading a file that another process writes to."""
 _DISK_ERRORS: Final = frozenset({errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC})
 
 
@@ -62,7 +62,7 @@ class DirectoryInUse(Exception):
 
 
 class HalfExchanged(Exception):
-    """The data file may have been replaced under a process that has the old one open: it must end."""
+    """The data file may have been replaced while a process has the old file open. That process must end."""
 
 
 def is_disk_failure(error: BaseException) -> bool:
@@ -76,23 +76,24 @@ def is_disk_failure(error: BaseException) -> bool:
 
 
 def is_damage(error: BaseException) -> bool:
-    """Whether LMDB has found pages of its file damaged: a tree without end, a page with less room than it says, too."""
+    """Return whether LMDB found damaged pages in its file, for example a tree without end or a page with a wrong
+    size."""
     return isinstance(error, _DAMAGE)
 
 
 class LmdbEnvironment:
-    """An open data directory. `path=None` is a throw-away one that is removed by `close`, and not synced.
+    """An open data directory. `path=None` makes a temporary directory, which is not synced and which `close` removes.
 
-    A new directory, and the files in any, are the owner's only.
+    A new directory, and all files in any directory, are accessible to the owner only.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None, *, map_bytes: int = limits.MAP_BYTES) -> None:
-        """Raises `DirectoryInUse` and `UnusableDirectory`; the directory is then as it was."""
+        """Raises `DirectoryInUse` or `UnusableDirectory` and leaves the directory unchanged."""
         self.temporary = path is None
         self.map_bytes = map_bytes
         self._names: dict[Table, str] = {}
         self.path = pathlib.Path(tempfile.mkdtemp(prefix="headrace-") if path is None else path)
-        if path is None:  # also where `close` is not called: at the end of the process
+        if path is None:  # also without `close`, at the end of the process
             self._remove = weakref.finalize(self, _remove_directory, self.path, os.getpid())
         made = [folder.parent for folder in (self.path, *self.path.parents) if not folder.exists()]
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -105,7 +106,7 @@ class LmdbEnvironment:
                 for folder in (self.path, *made):
                     _sync_directory(folder)
             self._use(self._open(self.path), 0)
-            with contextlib.suppress(PermissionError):  # another user's files, which this one may write
+            with contextlib.suppress(PermissionError):  # files of another user, which this user may write
                 (self.path / DATA_FILE).chmod(0o600)
                 (self.path / LOCK_FILE).chmod(0o600)
         except lmdb.Error as error:
@@ -137,7 +138,7 @@ class LmdbEnvironment:
         return opened
 
     def _use(self, opened: lmdb.Environment, number_base: int) -> None:
-        """Read and write an open file from now on."""
+        """Use an open file for all reads and writes from now on."""
         create = self._lock_file is not None
         self.tables: dict[str, Table] = {name: Table(opened.open_db(name.encode(), create=create)) for name in TABLES}
         self._names |= {table: name for name, table in self.tables.items()}
@@ -145,15 +146,15 @@ class LmdbEnvironment:
         self.number_base = number_base
 
     def _make_readers_file(self, folder: pathlib.Path) -> None:
-        """Replace LMDB's lock table, which a process that has ended may have left. Raises `OSError` on a full disk.
+        """Replace LMDB's lock table, which an ended process may have left. Raises `OSError` on a full disk.
 
-        The table is mapped: a page of a sparse file that the disk has no room for would end the process.
+        The table is mapped. In a sparse file, a page for which the disk has no room would end the process.
         """
         path = folder / READERS_FILE
         if self.temporary:
             path.unlink(missing_ok=True)
             return
-        # Who reads beside this process sees the old table or the whole new one.
+        # A process that reads beside this one sees the old table or the whole new table.
         new = folder / NEW_READERS_FILE
         new.unlink(missing_ok=True)
         new.touch(mode=0o600)
@@ -161,7 +162,7 @@ class LmdbEnvironment:
         new.replace(path)
 
     def name_of(self, table: Table) -> str:
-        """The name of a table, also of a file that was replaced."""
+        """Return the name of a table. It may belong to a file that was replaced."""
         return self._names[table]
 
     def _file_bytes(self) -> int:
@@ -172,12 +173,12 @@ class LmdbEnvironment:
 
     @property
     def file_bytes(self) -> int:
-        """Bytes of the data file on disk."""
+        """The size of the data file on disk, in bytes."""
         return self._file_bytes()
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of the map up to its last used page: pages that commits cannot use again make it grow."""
+        """Bytes of the map up to its last used page. Pages that commits cannot reuse make it grow."""
         return int((self._lmdb.info()["last_pgno"] + 1) * mmap.PAGESIZE)
 
     def begin_read(self) -> SharedRead:
@@ -186,12 +187,13 @@ class LmdbEnvironment:
         return SharedTransaction(begun, self.describe, self.tables, self.number_base)
 
     def begin_write(self) -> Transaction:
-        """Begin the write transaction in this thread, which also ends it. The caller sees to it that there is one."""
+        """Begin the write transaction in this thread, which must also end it. The caller ensures that no other is
+        open."""
         return CheckedTransaction(self._begin(None, None, True, False), self.describe)
 
     def is_usable(self) -> bool:
-        """Return whether transactions can begin: LMDB begins none after it has failed to write a meta page, since
-        it is not known whether that is on the disk."""
+        """Return whether transactions can begin. After LMDB has failed to write a meta page it begins none, because the
+        page may or may not be on the disk."""
         try:
             self._lmdb.begin().abort()
         except lmdb.PanicError:
@@ -199,17 +201,17 @@ class LmdbEnvironment:
         return True
 
     def begin_write_in(self, call: Callable[[Callable[[], None]], None]) -> Transaction:
-        """Begin the write transaction in this thread, which also commits it. `call`: calls a function in this thread,
+        """Begin the write transaction in this thread, which must also commit it. `call` runs a function in this thread
         and waits for it."""
         return ThreadTransaction(self._begin(None, None, True, False), self.describe, call)
 
     def begin_plain(self, *, write: bool = False) -> Transaction:
-        """A transaction that shows values as they are stored, checksums included."""
+        """Begin a transaction that returns values as they are stored, checksums included."""
         return cast("Transaction", self._lmdb.begin(write=write, buffers=False))
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[SharedRead]:
-        """A read transaction for the length of a `with`."""
+        """Open a read transaction for the duration of a `with`."""
         transaction = self.begin_read()
         try:
             yield transaction
@@ -217,12 +219,13 @@ class LmdbEnvironment:
             transaction.abort()
 
     def forget_dead_readers(self) -> int:
-        """Free the pages that processes hold which read beside this one and were killed; return how many did."""
+        """Free the pages that killed processes, which read beside this one, still hold; return the number of
+        processes."""
         return int(self._lmdb.reader_check())
 
     def copy_to(self, descriptor: int) -> None:
-        """Write the last commit to an open file, without free pages, and without syncing it. In any thread; the caller
-        sees to it that the environment is not closed meanwhile."""
+        """Write the last commit, without free pages, to an open file; do not sync it. May run in any thread. The caller
+        keeps the environment open meanwhile."""
         self._lmdb.copyfd(descriptor, compact=True)
 
     def open_copy(self, folder: pathlib.Path) -> DataFileCopy:
@@ -232,7 +235,7 @@ class LmdbEnvironment:
         number = self.number_base + self._lmdb.info()["last_txnid"]
         opened = self._open(folder)
         try:
-            sync_folder(self.path)  # which will have to work
+            sync_folder(self.path)  # fails here rather than after the rename
             (self.path / READERS_FILE).unlink()
         except OSError:
             opened.close()
@@ -246,12 +249,13 @@ class LmdbEnvironment:
             raise HalfExchanged(f"the data file of {self.path} cannot be replaced: {error}") from error
 
     def close(self) -> None:
-        """Close the directory and free it for other processes; remove a throw-away one. Again: nothing."""
+        """Close the directory and free it for other processes. Remove a temporary directory. A second call does
+        nothing."""
         self._lmdb.close()
         self._release()
 
     def _release(self) -> None:
-        """Free the directory for others; a throw-away one is removed."""
+        """Release the lock of the directory, and remove a temporary directory."""
         if self._lock_file is not None:
             os.close(self._lock_file)
             self._lock_file = None
@@ -260,11 +264,11 @@ class LmdbEnvironment:
 
 
 class ReaderEnvironment(LmdbEnvironment):
-    """A data directory that the process which has started this one has open. It can only be read; each transaction
-    stands in the lock table, so that the other process uses none of its pages."""
+    """A read-only data directory, open in the process that started this one. Each transaction is listed in the lock
+    table, so that the other process reuses none of its pages."""
 
     def __init__(self, path: pathlib.Path, *, map_bytes: int, number_base: int) -> None:
-        """`number_base`: that of the other process."""
+        """`number_base`: taken from the other process."""
         self.temporary = False
         self.path = path
         self.map_bytes = map_bytes
@@ -274,7 +278,7 @@ class ReaderEnvironment(LmdbEnvironment):
         self.describe = lambda table, key: f"the value of {key.hex()} in the table {self.name_of(table)}"
 
     def reopen(self, number_base: int) -> None:
-        """Read the file that is there now. Open transactions keep the one that they read."""
+        """Read the present data file. Open transactions keep reading their file."""
         opened = lmdb.open(
             str(self.path), map_size=self.map_bytes, max_dbs=len(TABLES), readonly=True, create=False, readahead=False,
             max_spare_txns=8, max_readers=limits.READER_COUNT_MAX,
@@ -283,7 +287,7 @@ class ReaderEnvironment(LmdbEnvironment):
 
 
 def _make_data_file(path: pathlib.Path) -> None:
-    """Make a data file with empty tables under another name, sync it, and give it its name."""
+    """Make a data file with empty tables under a temporary name, sync it, and rename it."""
     new = path / NEW_FILE
     new.unlink(missing_ok=True)
     environment = lmdb.open(
@@ -299,7 +303,7 @@ def _make_data_file(path: pathlib.Path) -> None:
 
 
 def _sync_directory(path: pathlib.Path) -> None:
-    """Sync the names in a directory, where its file system can."""
+    """Sync the names in a directory, if its file system supports it."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         with contextlib.suppress(OSError):
@@ -309,17 +313,17 @@ def _sync_directory(path: pathlib.Path) -> None:
 
 
 def _remove_directory(path: pathlib.Path, process: int) -> None:
-    """Remove a throw-away directory, in the process that made it and in no fork of that."""
+    """Remove a temporary directory, but only in the process that made it, not in its forks."""
     if os.getpid() == process:
         shutil.rmtree(path, ignore_errors=True)
 
 
 @contextlib.contextmanager
 def locked_for_reading(path: pathlib.Path) -> Iterator[None]:
-    """Keep other processes out of the directory during the `with`. Raises `DirectoryInUse`. Nothing is written."""
+    """Keep other processes out of the directory during the `with`, without writing. Raises `DirectoryInUse`."""
     try:
         descriptor = os.open(path / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:  # a copy of a data file alone
+    except FileNotFoundError:  # a copy that has only the data file
         yield
         return
     try:
@@ -331,7 +335,7 @@ def locked_for_reading(path: pathlib.Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def read_only(path: pathlib.Path) -> Iterator[tuple[Transaction, dict[str, Table]]]:
-    """A plain transaction on the directory's data file, and its tables, for the length of a `with`."""
+    """Open a plain transaction on the directory's data file, with its tables, for the duration of a `with`."""
     environment = lmdb.open(str(path), max_dbs=len(TABLES), lock=False, readonly=True, create=False, readahead=True)
     try:
         with environment.begin(buffers=False) as transaction:
@@ -345,7 +349,7 @@ def read_only(path: pathlib.Path) -> Iterator[tuple[Transaction, dict[str, Table
 
 
 class DataFileCopy:
-    """A copy of an open data file, which is brought up to date key by key and not synced. For one thread at a time."""
+    """A copy of an open data file, updated key by key and not synced. One thread at a time may use it."""
 
     def __init__(
         self, source: lmdb.Environment, tables: dict[str, Table], folder: pathlib.Path, map_bytes: int
@@ -357,7 +361,7 @@ class DataFileCopy:
         self._tables = {tables[name]: Table(self._lmdb.open_db(name.encode(), create=False)) for name in TABLES}
 
     def take(self, keys: Iterable[TableKey]) -> None:
-        """Give the keys, by the tables of the source, the values of its last commit."""
+        """Copy the source's last committed values of these keys, given by the source's tables."""
         with self._source.begin(buffers=False) as read, self._lmdb.begin(write=True) as written:
             source, copy = cast("Transaction", read), cast("Transaction", written)
             for table, key in keys:
@@ -368,7 +372,7 @@ class DataFileCopy:
                     copy.put(key, value, db=self._tables[table])
 
     def has_all_rows(self) -> bool:
-        """Whether its tables have as many rows as those of the source."""
+        """Return whether each table has as many rows as in the source."""
         with self._source.begin() as read, self._lmdb.begin() as written:
             source, copy = cast("Transaction", read), cast("Transaction", written)
             return all(
@@ -376,29 +380,29 @@ class DataFileCopy:
             )
 
     def sync(self) -> None:
-        """Sync it, in any thread."""
+        """Sync the copy. May run in any thread."""
         self._lmdb.sync(True)
 
     def close(self) -> None:
-        """Close the file, and forget the source, which may have been replaced. Again: nothing."""
+        """Close the copy, and forget the source, which may have been replaced. A second call does nothing."""
         self._lmdb.close()
         self.__dict__.pop("_source", None)
 
 
 class ReadersChanged(Exception):
-    """A process has opened the directory meanwhile. It does not know of this reader, and may have reused pages."""
+    """Another process opened the directory during a read. It does not know of this reader and may have reused pages."""
 
 
 class Beside:
-    """A directory's data file, read beside the process that has it open, or without one. Not in that process.
+    """A data file, read from another process than the one that has the directory open, if any.
 
-    The read transactions stand in LMDB's lock table, so that the other process keeps their pages. A process that opens
-    the directory makes a new table: what was read across that moment may be wrong. `reading` and `copy` then raise
-    `ReadersChanged`, and the caller reads again.
+    The read transactions are listed in LMDB's lock table, so that the other process keeps their pages. A process that
+    opens the directory makes a new table, so a read that spans that moment may be wrong. `reading` and `copy` then
+    raise `ReadersChanged`, and the caller reads again.
     """
 
     def __init__(self, path: pathlib.Path) -> None:
-        """Raises `UnusableDirectory` where there is no data file that can be read."""
+        """Raises `UnusableDirectory` if there is no readable data file."""
         self.path = path
         if not (path / DATA_FILE).is_file() or not (path / DATA_FILE).stat().st_size:
             raise UnusableDirectory(f"{path} has no data file of Headrace")
@@ -407,11 +411,11 @@ class Beside:
     def _open(self) -> Iterator[lmdb.Environment]:
         readers = self.path / READERS_FILE
         with contextlib.suppress(OSError):
-            readers.touch(mode=0o600)  # so that one which another process puts there is known to be another one
+            readers.touch(mode=0o600)  # a table that another process puts there is then recognised as new
         before = _identity(readers)
         environment = None
         try:
-            # Room for what the other process adds before the transaction begins.
+            # Leave room for data that the other process adds before the transaction begins.
             map_bytes = 2 * (self.path / DATA_FILE).stat().st_size + _GROWTH_BYTES
             environment = lmdb.open(
                 str(self.path), map_size=map_bytes, max_dbs=len(TABLES), readonly=True, create=False, readahead=False,
@@ -434,7 +438,8 @@ class Beside:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[tuple[Transaction, dict[str, Table]]]:
-        """A checked transaction and the tables for a short `with`. What it read counts only if nothing is raised."""
+        """Open a checked transaction, with the tables, for a short `with`. Its reads are valid only if nothing is
+        raised."""
         with self._open() as environment, environment.begin() as plain:
             tables = {name: Table(environment.open_db(name.encode(), plain, create=False)) for name in TABLES}
             names = {table: name for name, table in tables.items()}
@@ -443,7 +448,7 @@ class Beside:
     def copy(self, target: pathlib.Path) -> None:
         """Write the last commit to a new data file in the folder `target`, without free pages.
 
-        It is not synced: it is a copy to read at once, and commits of the other process would wait for the disk.
+        The copy is not synced: it is read at once, and a sync would make the other process's commits wait for the disk.
         """
         descriptor = os.open(target / DATA_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
@@ -462,7 +467,7 @@ def _identity(path: pathlib.Path) -> tuple[int, int] | None:
 
 
 def _take(path: pathlib.Path, descriptor: int, kind: int) -> None:
-    """Lock an open lock file. Raises `DirectoryInUse`; the descriptor stays open."""
+    """Lock an open lock file. Raises `DirectoryInUse` and leaves the descriptor open."""
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -475,7 +480,7 @@ def _take(path: pathlib.Path, descriptor: int, kind: int) -> None:
 
 
 def holder_of(path: pathlib.Path) -> int | None:
-    """The process that has the directory open, if one has."""
+    """Return the id of the process that has the directory open, or None."""
     try:
         with locked_for_reading(path):
             return None
@@ -484,13 +489,13 @@ def holder_of(path: pathlib.Path) -> int | None:
 
 
 def wait_until_free(path: pathlib.Path) -> None:
-    """Return when no process has the directory open any more."""
+    """Wait until no process has the directory open."""
     with (path / LOCK_FILE).open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_SH)
 
 
 def _lock(path: pathlib.Path) -> int:
-    """Check the directory and take it for this process; the lock goes with the file descriptor."""
+    """Check the directory and lock it for this process. Closing the returned descriptor releases the lock."""
     used = (path / LOCK_FILE).exists()
     if not used:
         check_directory(path, TABLES, used=False)

@@ -1,14 +1,14 @@
-"""The locks that clients' open transactions hold, and what other writers do when they meet one.
+"""The locks of clients' open transactions, and their effect on other writers.
 
-A key of documents, ids, indexes or the catalog that an open transaction wrote is locked until it ends.
+A transaction locks each key of documents, ids, indexes or the catalog that it writes, until it ends.
 
-    another transaction writes there              → `Conflict`: it is aborted, its client begins again
-    a transaction writes what others have changed
-    since it started                              → `Conflict`
-    a write outside transactions                  → waits: nothing of it is done before the lock is gone
+    another transaction writes the key            → `Conflict`: it is aborted, and its client begins again
+    a transaction writes a key that a commit has
+    changed since the transaction's start         → `Conflict`
+    a write outside transactions                  → waits, and does nothing before the lock is released
 
-For the last, the write is first tried on a `TrialView`, which throws away what is written and raises `Locked`.
-Source: MongoDB's write conflicts.
+For the last case the write is first tried on a `TrialView`, which discards its writes and raises `Locked`. Source:
+MongoDB's write conflicts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Conflict(Exception):
-    """A transaction cannot go on: error 112, or 246 where a collection is not what it was at its start."""
+    """A transaction cannot go on: error 112, or 246 if a collection has changed since the transaction's start."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -43,7 +43,7 @@ class Locked(Exception):
 
 
 def write_conflict() -> Conflict:
-    """Error 112, in MongoDB's words."""
+    """Return error 112 with MongoDB's message."""
     return Conflict(
         112,
         "WriteConflict error: this operation conflicted with another operation. Please retry your operation or "
@@ -52,7 +52,8 @@ def write_conflict() -> Conflict:
 
 
 class TrialView(ProvisionalTransaction):
-    """A write tried out over a write transaction `txn`. Raises `Locked` at the first key that a transaction holds."""
+    """A trial of a write over a write transaction `txn`. Raises `Locked` at the first key that a transaction has
+    locked."""
 
     is_trial = True
 

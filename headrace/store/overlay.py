@@ -1,12 +1,12 @@
-"""Writes in memory over the tables: a KV transaction in which a client's statements read and write.
+"""Writes in memory over the tables: the KV transaction in which a client's statements read and write.
 
-    a key      the write in the overlay, otherwise what the tables hold in the state that is read
-    a record   8 bytes from 2^63 on: provisional, sorted after all that are stored
-    a number   4 bytes from 2^31 on: that of a collection or an index which exists only here so far
+    a key      the value in the overlay, otherwise the value in the tables of the state that is read
+    a record   8 bytes from 2^63 on: provisional, sorted after all stored records
+    a number   4 bytes from 2^31 on: a collection or an index that exists only in the overlay
 
-`WriteTransaction` runs on it as on any other, with a catalog, records and a change log to match. What becomes of the
-writes is the caller's: `client_transaction.TransactionView` stores them until the client commits, `locks.TrialView`
-throws them away.
+`WriteTransaction` runs on it as on any KV transaction, with a provisional catalog, records and change log. The caller
+decides about the writes: `client_transaction.TransactionView` keeps them until the client commits, `locks.TrialView`
+discards them.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 _ABSENT: Any = object()
 
 Claim = Callable[[TableKey], None]
-"""Called before a key is written; raises what stands against it."""
+"""Called before a key is written; raises an error if the write is not allowed."""
 
 
 class Overlay:
-    """Values by table and key, None for a deletion; and the keys that are walked in order."""
+    """Values by table and key (None: deleted), and the same keys in order."""
 
     __slots__ = ("_account", "changed", "values")
 
@@ -45,7 +45,7 @@ class Overlay:
         self.changed = ChangedKeys(tables)
 
     def put(self, key: TableKey, value: bytes | None) -> None:
-        """Set a key's value; None deletes it. Raises the error of the account where that has no memory for it."""
+        """Set a key's value; None deletes it. Raises the account's error if there is not enough memory."""
         before = self.values.get(key, _ABSENT)
         self.values[key] = value
         self.changed.add(key)
@@ -65,7 +65,7 @@ class OverlayTransaction:
         self._claim = claim
 
     def get(self, key: bytes, *, db: Table) -> bytes | None:
-        """The value of a key, None where it is not or no longer there."""
+        """Return the value of a key; None if it does not exist or is deleted."""
         value: bytes | None = self._overlay.values.get((db, key), _ABSENT)
         return value if value is not _ABSENT else self._base.get(key, db=db)
 
@@ -76,11 +76,11 @@ class OverlayTransaction:
         return True
 
     def put_new(self, key: bytes, value: bytes, *, db: Table) -> bool:
-        """Claim and write a key that is not there."""
+        """Claim and write a key that does not exist."""
         return self.get(key, db=db) is None and self.put(key, value, db=db)
 
     def delete(self, key: bytes, *, db: Table) -> bool:
-        """Claim and delete a key; False, and no claim, where it is not there."""
+        """Claim and delete a key. Return False, without a claim, if it does not exist."""
         exists = self.get(key, db=db) is not None
         if exists:
             self._claim((db, key))
@@ -88,36 +88,36 @@ class OverlayTransaction:
         return exists
 
     def drop(self, db: Table, *, delete: bool) -> None:
-        """Not done in memory: no client's transaction empties a table."""
+        """Not supported: no client's transaction empties a table."""
         raise NotImplementedError("a table is not dropped in a client's transaction")
 
     def cursor(self, db: Table) -> Cursor:
-        """A cursor over the table as this transaction sees it: one of documents, ids or indexes."""
+        """Return a cursor over the documents, ids or indexes as this transaction sees them."""
         return OverlayCursor(self, self._base.cursor(db), db, self._overlay.changed)
 
     def stat(self, db: Table) -> dict[str, int]:
-        """The sizes of the table without the overlay."""
+        """Return the sizes of the table without the overlay."""
         return self._base.stat(db)
 
     def commit(self) -> None:
-        """Not done here: `transaction_commit` writes the overlay in a write transaction."""
+        """Not supported: `transaction_commit` writes the overlay in a write transaction."""
         raise NotImplementedError("an overlay is committed by a write transaction")
 
     def abort(self) -> None:
-        """End the read of the tables; the overlay stays."""
+        """End the read of the tables. The overlay remains."""
         self._base.abort()
 
 
 class ProvisionalCatalog(CatalogDraft):
-    """The catalog with what exists in a client's transaction only. Nothing of it is published."""
+    """The catalog with objects that exist only in a client's transaction. They are never published."""
 
     __slots__ = ("_claim", "_created", "_transactions")
 
     def __init__(self, base: Catalog, created: dict[str, Collection], claim: Claim, transactions: Transactions) -> None:
-        """`base`: a published catalog, or a write transaction's. `created`: where the new collections are, by
-        namespace."""
+        """`base`: a published catalog, or a write transaction's. `created`: the dict that receives the new collections,
+        by namespace."""
         super().__init__(base, transactions.tables)
-        self.builds = {}  # what a write brings that an index cannot hold is refused here
+        self.builds = {}  # a key that an index cannot hold is refused in this catalog
         self._created = created
         self._claim = claim
         self._transactions = transactions
@@ -127,7 +127,7 @@ class ProvisionalCatalog(CatalogDraft):
         return self._created.get(namespace) or self.collections.get(namespace)
 
     def current(self, collection: Collection) -> Collection:
-        """Return what a collection is now."""
+        """Return the present version of a collection."""
         created = self._created.get(collection.namespace)
         if created is not None and created.number == collection.number:
             return created
@@ -137,7 +137,7 @@ class ProvisionalCatalog(CatalogDraft):
         self, txn: Transaction, namespace: str, kind: str, options: dict[str, Any], id_index: dict[str, Any] | None,
         *, uuid: bytes | None = None, number: int | None = None, indexes: tuple[Index, ...] = (),
     ) -> Collection:  # fmt: skip
-        """Add a collection to `created`; raises what stands against its name."""
+        """Add a collection to `created`. Raises an error if its name cannot be claimed."""
         self._claim((self._tables["catalog"], namespace.encode()))
         number = self.new_number(txn)
         if id_index is not None:
@@ -147,27 +147,27 @@ class ProvisionalCatalog(CatalogDraft):
         return collection
 
     def save(self, txn: Transaction, collection: Collection) -> Collection:
-        """Keep a collection of the transaction that has changed."""
+        """Keep a changed collection of the transaction."""
         if collection.namespace in self._created:
             self._created[collection.namespace] = collection
         return collection
 
     def set_long_ids(self, txn: Transaction, collection: Collection) -> None:
-        """Note it in a collection of the transaction; what is stored gets it at the commit."""
+        """Note a long `_id` in a collection of the transaction. The commit notes it in stored collections."""
         self.save(txn, self.current(collection).changed(long_ids=True))
 
     def add_traits(self, txn: Transaction, collection: Collection, index: Index, traits: Traits) -> None:
-        """Note them in a collection of the transaction; what is stored gets them at the commit."""
+        """Note traits in a collection of the transaction. The commit notes them in stored collections."""
         self.save(txn, self.current(collection).with_traits({index.number: traits}))
 
     def new_number(self, txn: Transaction) -> int:
-        """Return a provisional number of a collection or an index."""
+        """Return a provisional number for a collection or an index."""
         return self._transactions.new_number()
 
 
 class ProvisionalTransaction(WriteTransaction):
-    """A write transaction whose writes are in an overlay: new documents have provisional records, and the counts of
-    collections stay as they are."""
+    """A write transaction whose writes are in an overlay. New documents have provisional records, and the published
+    counts do not change."""
 
     __slots__ = ()
 
@@ -176,17 +176,17 @@ class ProvisionalTransaction(WriteTransaction):
         return self.store.transactions.new_records(count)
 
     def add_count(self, collection: Collection, documents: int, size: int = 0, removed: bytes | None = None) -> None:
-        """The published counts are those of what is committed."""
+        """Do nothing: the published counts include committed documents only."""
 
     def is_counted(self, collection: Collection) -> bool:
-        """`count_of` need not count in pieces: `count` does so at once."""
+        """Return True: `count` counts at once, so `count_on` need not count in pieces."""
         return True
 
     def count(self, collection: Collection) -> int:
-        """Return how many documents the view shows."""
+        """Return the number of documents that the view shows."""
         return sum(1 for _ in self.records(collection))
 
     @property
     def makes_room(self) -> bool:
-        """A capped collection is not shortened before the commit."""
+        """Return False: a capped collection is shortened at the commit."""
         return False

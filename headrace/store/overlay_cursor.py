@@ -1,4 +1,4 @@
-"""A cursor that merges a table with keys that are changed by a client's transaction."""
+"""A cursor that merges a table with the keys that a client's transaction has changed."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from headrace.store.changed_keys import ChangedKeys
 from headrace.store.kv import Cursor, Table, Transaction, chunk_of
 
 Item: TypeAlias = tuple[bytes, bytes | None]
-"""A key and its value; None: it is not there."""
+"""A key and its value; None: the key does not exist."""
 
 
 class OverlayCursor:
-    """A cursor that merges a table with the keys that are changed; it holds the item it is on."""
+    """A cursor that merges a table with the changed keys. It holds its present item."""
 
     __slots__ = ("_base", "_changed_keys", "_db", "_item", "_txn")
 
@@ -65,8 +65,8 @@ class OverlayCursor:
     def putmulti(
         self, items: list[tuple[bytes, bytes]], *, overwrite: bool = True, append: bool = False
     ) -> tuple[int, int]:
-        """Claim and put each. Without `overwrite` nothing is added: the caller then goes through the keys one by one,
-        and knows which one is refused."""
+        """Claim and put each item. Without `overwrite` add nothing: the caller then tries the keys one by one to find
+        which one is refused."""
         if not overwrite:
             return 0, 0
         for key, value in items:
@@ -90,15 +90,15 @@ class OverlayCursor:
         return self._item is not None
 
     def walk(self, start: bytes | None, *, backward: bool = False) -> Iterator[Item]:
-        """The items from `start` on, included, in order or backward; None: all. A changed key that is not there comes
-        with None, so that a walk over many of these can pause."""
+        """Yield the items from `start` on (included; None: all), in order or backward. A deleted key is yielded with
+        None, so that a walk over many deleted keys can pause."""
         return self._merged(walk(self._base, start, backward=backward), start, backward=backward)
 
     def _there(self, start: bytes | None, *, backward: bool = False) -> Iterator[tuple[bytes, bytes]]:
         return (item for item in self.walk(start, backward=backward) if item[1] is not None)  # type: ignore[misc]
 
     def _merged(self, stored: Iterator[Item], start: bytes | None, *, backward: bool) -> Iterator[Item]:
-        """Yield what is stored, with the values that the transaction sees under the changed keys."""
+        """Yield the stored items, with the transaction's values of the changed keys."""
         changed = self._changed_keys.walk(self._db, start, backward=backward)
         pending = next(changed, None)
         for item in stored:
@@ -120,7 +120,7 @@ class OverlayCursor:
 
 
 def walk(cursor: Cursor, start: bytes | None, *, backward: bool = False) -> Iterator[Item]:
-    """The items from `start` on, included, in order or backward; None: all. See `OverlayCursor.walk`."""
+    """Yield the items from `start` on (included; None: all), in order or backward. See `OverlayCursor.walk`."""
     if isinstance(cursor, OverlayCursor):
         return cursor.walk(start, backward=backward)
     if not backward:

@@ -1,9 +1,9 @@
-"""Pre-images: documents as they were before a change, stored for collections that ask for it.
+"""Pre-images: documents as they were before a change, stored for collections that enable them.
 
     images   collection UUID (16) + position (8) + index in a transaction (4)   → wall ms (8, signed) + document
 
-An image lives as long as its oplog entry, or for `expireAfterSeconds` if that is shorter.
-Source: MongoDB's `config.system.preimages`.
+An image lives as long as its oplog entry, or for `expireAfterSeconds` if that is shorter. Source: MongoDB's
+`config.system.preimages`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,6 @@ def put(txn: WriteTransaction, collection: Collection, position: int, index: int
 
 
 def get(view: View, uuid: bytes, position: int, index: int) -> bytes | None:
-    """The document before that change, or None where no image was stored or it has expired."""
+    """Return the document before that change; None if no image was stored or the image has expired."""
     value = view.kv.get(_key(uuid, position, index), db=view.tables["images"])
     return None if value is None else value[8:]

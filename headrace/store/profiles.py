@@ -1,6 +1,7 @@
 """The collections that the profiler fills: `DATABASE.system.profile`, capped, and without entries in the oplog.
 
-As in MongoDB each member of a set has its own: no event, no entry, nothing of it is in a backup by the oplog.
+As in MongoDB, each member of a set has its own. The profile has no events and no oplog entries, and is in no backup by
+the oplog.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from headrace.store.write_transaction import WriteTransaction
 
 
 def store_profiles(txn: WriteTransaction, documents: Sequence[tuple[str, bytes | None]]) -> None:
-    """Insert each document into its collection, which is made if it is not there; None: no document."""
+    """Insert each document into its collection, which is created if missing. None: insert no document."""
     unlogged = WriteTransaction(txn.store, txn.kv, catalog=txn.catalog, changes=NO_LOG)
     unlogged.count_changes = txn.count_changes
     for namespace, document in documents:

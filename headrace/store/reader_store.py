@@ -1,10 +1,10 @@
 """The store of a reader process: a data directory read beside the server that has it open.
 
     store = ReaderStore(path, ...)
-    store.refresh()      the last commit is the published state, as in the server
+    store.refresh()      publish the last commit, as in the server
 
-LMDB shows a commit to another process when it is on the disk, so a reader shows nothing that a crash could undo. The
-server publishes that commit a moment later, and answers for the reader only then.
+LMDB shows a commit to another process only after it is on the disk, so a reader shows nothing that a crash could undo.
+The server publishes that commit a moment later, and sends the reader's answer only then.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from headrace.values.position import seconds
 
 
 class ReaderStore(Store):
-    """The store of another process, which can only be read.
+    """The read-only store of another process's directory.
 
-    A count of a collection is that of one state. In the next one it is an estimate, good enough to choose a plan; a
-    command that answers with a number of documents counts them.
+    A collection's count is exact for one state. In the next state it is an estimate, good enough to choose a plan. A
+    command that returns a number of documents counts them.
     """
 
     is_beside = True
     _rows: CatalogRows | None = None
     number = 0
-    """The number of the commit that is published."""
+    """The number of the published commit."""
 
     def __init__(self, path: Path, number_base: int, *, clock: Clock, oplog: bool, map_bytes: int) -> None:
-        """`number_base`: that of the server's environment."""
+        """`number_base`: taken from the server's environment."""
         self._number_base = number_base
         super().__init__(path, clock=clock, oplog=oplog, map_bytes=map_bytes)
 
@@ -47,7 +47,7 @@ class ReaderStore(Store):
         return ReaderEnvironment(Path(path), map_bytes=map_bytes, number_base=self._number_base)
 
     def reopen(self, number_base: int) -> None:
-        """Read the file that has taken the place of the data file. Open transactions read the old one."""
+        """Read the file that has replaced the data file. Open transactions read the old file."""
         assert isinstance(self.environment, ReaderEnvironment)
         self.forget_read()
         self.environment.reopen(number_base)
@@ -60,8 +60,7 @@ class ReaderStore(Store):
             self.history_id = view.kv.get(b"history-id", db=self.tables["meta"])
 
     def refresh(self, position: int = 0) -> None:
-        """Publish the last commit. `position`: that of the server's published state, which may be beyond the newest
-        entry."""
+        """Publish the last commit. `position`: the server's published position, which may be after the newest entry."""
         kv = self.environment.begin_read()
         if kv.number == self.number and self._published is not None:
             kv.abort()
@@ -75,7 +74,7 @@ class ReaderStore(Store):
             self.state = self.state._replace(last_position=position)
 
     def begin_read(self) -> SharedRead:
-        """As in the server: the transaction and the state belong to each other."""
+        """Return a read transaction that belongs to the published state, as in the server."""
         if self._published is None:
             self.refresh()
         return super().begin_read()
@@ -96,7 +95,7 @@ class ReaderStore(Store):
         )
 
     def _catalog(self, kv: SharedRead) -> Catalog:
-        """The catalog, which is the same object, with all that plans keep in it, until it is another."""
+        """Return the catalog. An unchanged catalog stays the same object, with the caches of the planner."""
         rows = catalogs.rows_of(kv, self.tables)
         if rows == self._rows:
             return self.state.catalog

@@ -1,8 +1,7 @@
-"""How much history is retained: the oplog pruned by time, size and number, with its runs and images.
+"""Retention of the oplog: prune entries by time, size and number, with their runs and images.
 
-Pruning is a write of its own, outside every client's write: the server runs `prune` in the background, a
-bounded piece in each transaction, and it can be called with any `now_ms`. The newest entry always stays,
-so that positions go on from it.
+Pruning is a write of its own. The server calls `prune` in the background, with a bounded number of entries per
+transaction and any `now_ms`. The newest entry always stays, so that new positions continue from it.
 """
 
 from __future__ import annotations
@@ -23,7 +22,8 @@ HOUR_MS = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Bounds of the oplog; the oldest entries go by whichever is exceeded first. None or 0: no such bound."""
+    """Bounds of the oplog. The oldest entries are pruned by the bound that is exceeded first. None or 0: no such
+    bound."""
 
     hours: float | None
     bytes_max: int | None
@@ -31,16 +31,16 @@ class Retention:
 
 
 def default_bytes_max(free_bytes: int) -> int:
-    """Return the size limit of an oplog without one; `free_bytes`: on its disk, and in its file."""
+    """Return the default size limit of an oplog. `free_bytes`: free space on the disk and in the data file."""
     least = min(limits.OPLOG_BYTES_MIN, int(free_bytes * limits.OPLOG_DISK_SHARE_MAX))
     return max(least, int(free_bytes * limits.OPLOG_DISK_SHARE_DEFAULT))
 
 
 class AgedScan:
-    """Looks for what is too old in an oplog whose positions are ahead of the clock, since the clock was ahead once.
+    """A search for old entries in an oplog whose positions are ahead of the clock, because the clock was ahead once.
 
-    Positions do not show the age of such entries, but `wall` does. That of an entry of the wrong future does not, but
-    the entries after it do. A bounded number is read each time, and the next time continues from there.
+    The positions of such entries do not show their age, but their `wall` does, unless it is in the wrong future itself;
+    then the entries after it decide. Each call reads a bounded number of entries, and the next call continues there.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class AgedScan:
         self._keep = 0
 
     def first_to_keep(self, view: View, limit_ms: int, now_ms: int) -> int:
-        """The position after the last entry that is known to be older than `limit_ms`."""
+        """Return the position after the last entry that is known to be older than `limit_ms`."""
         try:
             for at, entry in islice(view.entries(self._next), limits.PRUNE_COUNT_MAX):
                 element = find_element(entry, b"wall")
@@ -59,7 +59,7 @@ class AgedScan:
                 elif wall_ms <= now_ms:
                     break
                 self._next = at + 1
-        except DamagedValue:  # the entries after it decide
+        except DamagedValue:  # the following entries decide
             with view.kv.cursor(view.tables["oplog"]) as cursor:
                 cursor.set_range(to_key(self._next))
                 self._next = from_key(cursor.key()) + 1
@@ -67,7 +67,7 @@ class AgedScan:
 
 
 def first_to_keep(view: View, retention: Retention, now_ms: int, aged: AgedScan | None = None) -> int:
-    """The position of the oldest entry within all bounds; `aged` goes on from where its last look ended."""
+    """Return the position of the oldest entry within all bounds. `aged` continues from its last call."""
     newest = view.newest_position()
     if newest is None:
         return 0
@@ -89,7 +89,7 @@ def first_to_keep(view: View, retention: Retention, now_ms: int, aged: AgedScan 
 
 
 def _position_after(view: View, count: int, newest: int) -> int:
-    """The position of the entry that is the oldest when `count` are removed; of very many, when some of them are."""
+    """Return the position of the oldest entry after `count` entries are removed. A large `count` is capped."""
     count = min(count, limits.PRUNE_ROUND_COUNT_MAX)
     with view.kv.cursor(view.tables["oplog"]) as cursor:
         for index, key in enumerate(cursor.iternext(keys=True, values=False)):
@@ -99,7 +99,7 @@ def _position_after(view: View, count: int, newest: int) -> int:
 
 
 def prune(txn: WriteTransaction, keep: int, count_max: int) -> int:
-    """Delete up to `count_max` entries older than `keep`, with what belongs to them; returns how many."""
+    """Delete up to `count_max` entries older than `keep`, with their runs and images; return the number of entries."""
     removed = prune_entries(txn, keep, count_max)
     for table in ("runs", "images") if removed else ():
         following, begun = b"", False
@@ -111,7 +111,7 @@ def prune(txn: WriteTransaction, keep: int, count_max: int) -> int:
 
 
 def prune_entries(txn: WriteTransaction, keep: int, count_max: int) -> int:
-    """As `prune`, without what belongs to the entries, which is `outlived` then."""
+    """Delete entries as `prune` does, but keep their runs and images, which `outlived` then finds."""
     removed, last = 0, b""
     with txn.kv.cursor(txn.tables["oplog"]) as cursor:
         moved = cursor.first()
@@ -127,8 +127,8 @@ def prune_entries(txn: WriteTransaction, keep: int, count_max: int) -> int:
 
 
 def outlived(view: View, table: str, start: bytes, count_max: int) -> tuple[list[bytes], bytes]:
-    """The keys of `runs` or `images` whose entries are gone, after `count_max` steps from the key `start` on, and where
-    to continue; empty for nowhere. A step is such a key, or a topic or collection without one."""
+    """Return the keys of `runs` or `images` whose entries are gone, after `count_max` steps from the key `start` on,
+    and the key to continue from (empty: done). A step is one such key, or a topic or collection that has none."""
     oldest = view.oldest_position()
     keys: list[bytes] = []
     if oldest is None:
@@ -150,7 +150,7 @@ def outlived(view: View, table: str, start: bytes, count_max: int) -> tuple[list
 
 
 def _ends(cursor: Cursor) -> int:
-    """The last position of a run; of a damaged one, the last there can be, so that it stays for `headrace check`."""
+    """Return the last position of a run. For a damaged run return `LAST`, so that `headrace check` still finds it."""
     try:
         return from_key(cursor.value())
     except DamagedValue:
@@ -158,12 +158,12 @@ def _ends(cursor: Cursor) -> int:
 
 
 def _past_collection(key: bytes) -> bytes:
-    """A key after all images of this one's collection."""
+    """Return a key after all images of this image's collection."""
     return key[:16] + b"\xff" * 13
 
 
 def expired_images(view: View, seconds: int, now_ms: int, count_max: int) -> list[bytes]:
-    """The keys of up to `count_max` images older than `seconds`, for `remove`."""
+    """Return the keys of up to `count_max` images older than `seconds`, for `remove`."""
     limit_ms = now_ms - seconds * 1000
     keys: list[bytes] = []
     with view.kv.cursor(view.tables["images"]) as cursor:
@@ -172,7 +172,7 @@ def expired_images(view: View, seconds: int, now_ms: int, count_max: int) -> lis
             key = cursor.key()
             try:
                 is_old = int.from_bytes(cursor.value()[:8], "big", signed=True) < limit_ms
-            except DamagedValue:  # it cannot be read
+            except DamagedValue:  # an unreadable image expires
                 is_old = True
             if is_old:
                 keys.append(key)
@@ -183,6 +183,6 @@ def expired_images(view: View, seconds: int, now_ms: int, count_max: int) -> lis
 
 
 def remove(txn: WriteTransaction, table: str, keys: list[bytes]) -> None:
-    """Delete these rows; those that are gone already do no harm."""
+    """Delete these rows. Rows that are already gone are ignored."""
     for key in keys:
         txn.kv.delete(key, db=txn.tables[table])

@@ -1,15 +1,15 @@
-"""The store: a data directory opened, read through views, changed through one write transaction at a time.
+"""The store: an open data directory, read through views, changed through one write transaction at a time.
 
-Life of a write: `begin` → commands change documents and stage entries → `prepare` writes the staged entries
-into the same KV transaction → `sync` commits it (the only slow step; it may run on another thread) →
-`publish` makes it the state in memory and calls the listeners. `abandon` instead of `prepare` or
-after a failed `sync` undoes everything, in the tables and in memory.
+Life of a write: `begin` → commands change documents and stage entries → `prepare` writes the staged entries into the
+same KV transaction → `sync` commits it (the only slow step; it may run on another thread) → `publish` makes it the
+state in memory and calls the listeners. `abandon`, instead of `prepare` or after a failed `sync`, undoes everything in
+the tables and in memory.
 
     meta   "format"         → see `checksums/upgrade.py`
            "gaps"         → see `standby.py`
            "history-id"     → the id of this directory's history, which is the replica set's id: 12 bytes
-           "history-lost"   → b"1" once changes were made without an oplog: older positions are gone
-           "last-position"  → where an oplog that was dropped ended, 8 bytes big-endian: positions go on after it
+           "history-lost"   → b"1" after changes were made without an oplog: older positions are gone
+           "last-position"  → the end of a dropped oplog, 8 bytes big-endian: positions continue after it
            "parameters"     → cluster parameters (BSON)
            "pruned"         → the newest position that was pruned, 8 bytes big-endian
            "standby"        → see `standby.py`
@@ -65,18 +65,19 @@ class Committed(NamedTuple):
 
 
 class Store:
-    """An open data directory. One thread drives it; `sync` alone may be called from another."""
+    """An open data directory. One thread uses it; only `sync` may be called from another thread."""
 
     is_beside = False
     """Whether another process has the directory open and writes to it: see `reader_store.py`."""
     compaction: Compaction | None = None
-    """The compaction that is in progress."""
+    """The running compaction."""
 
     def __init__(
         self, path: str | os.PathLike[str] | None, *, clock: Clock | None = None, oplog: bool = True,
         map_bytes: int = limits.MAP_BYTES, standby: bool = False,
     ) -> None:  # fmt: skip
-        """Open `path`, made if it is not there; None is a throw-away store. `standby`: it may be one (`standby.py`).
+        """Open `path`, created if missing; None makes a temporary store. `standby`: the directory may be one
+        (`standby.py`).
 
         Raises `DirectoryInUse`, `UnusableDirectory` and `IncompatibleFormat`.
         """
@@ -90,35 +91,37 @@ class Store:
         """The state that readers see; `publish` replaces it."""
         self.listeners: list[Callable[[Committed], None]] = []
         self.admin_listeners: list[Callable[[], None]] = []
-        """Called after a commit that changed the database `admin` of a store without an oplog, whose commits have no
-        runs: its users and roles may be others."""
+        """Called after a commit that changed the database `admin`, and with it maybe users and roles, in a store
+        without an oplog. Commits of such a store have no runs."""
         self._last_run: Run | None = None  # at the end of the oplog
         self.next_records: dict[int, int] = {}
-        """The next record of a collection, by its number, for the writer alone: those that are given out and not used
-        are left out."""
+        """The next record of a collection, by its number. Only the writer uses it. Reserved records that are not used
+        are skipped."""
         self.history_id: bytes | None = None
-        """Twelve bytes that no other history of documents has, also not one begun later under the same path; a copy of
-        the directory has them. None in a directory of 0.1.0, or that had no oplog, until `keep_history_id`."""
+        """Twelve bytes that identify this history of documents. A later history under the same path has others, and a
+        copy of the directory has the same. None, until `keep_history_id`, in a directory of 0.1.0 or one that had no
+        oplog."""
         self.memory = Memory()
-        """The memory of the process, without a limit unless the engine gives it one."""
+        """The memory of the process. It has no limit unless the engine sets one."""
         self.file_listeners: list[Callable[[], None]] = []
-        """Called after the data file was replaced, by a compaction."""
+        """Called after a compaction has replaced the data file."""
         self.transactions = Transactions(self)
         self._published: SharedRead | None = None
-        """The tables of the published state, for all its readers; begun by the first, or before the next commit."""
+        """The read transaction of the published state, shared by all readers. It begins with the first reader or before
+        the next commit."""
         self.kv_unrecorded: Transaction
-        """The open write transaction, without the recording of changes for clients' transactions."""
+        """The open write transaction, which records no changes for clients' transactions."""
         self.index_key_count_max = limits.INDEX_KEY_COUNT_MAX
-        """Keys of one document in one index; what is stored may have more."""
+        """The maximum number of a document's keys in one index. Stored documents may have more."""
         self.uses = Uses()
         self.estimates: dict[int, int] = {}
-        """Numbers of documents that were right once, by the collection's number, for plans: a reader's."""
+        """Earlier numbers of documents, by the collection's number. A reader uses them as estimates for plans."""
         self.index_filters: dict[bytes | None, dict[Any, Any]] = {}
-        """The planner's index filters, by the UUID of the collection."""
+        """The planner's index filters, by the collection's UUID."""
         self._open_transaction: WriteTransaction | None = None
         self._may_be_standby = standby
         self.gaps: Gaps = ()
-        """Pairs of positions between which there may have been another history: see `standby.py`."""
+        """Pairs of positions between which another history may have had entries: see `standby.py`."""
         try:
             self._start()
         except (DamagedValue, LmdbError) as error:
@@ -162,7 +165,7 @@ class Store:
         migrate(self)
 
     def _prepare_tables(self) -> None:
-        """Write the first entries of a new oplog, or note that from here on there is none."""
+        """Write the first entries of a new oplog, or note that this directory has no oplog from here on."""
         txn = self.begin()
         if self.oplog_enabled:
             history_lost = txn.kv.get(b"history-lost", db=self.tables["meta"]) is not None
@@ -173,23 +176,23 @@ class Store:
             self.log_noop(txn, "new primary")
         else:
             txn.kv.put(b"history-lost", b"1", db=self.tables["meta"])
-            last = self.last_position + 1  # the greatest position that a token can have: what follows it is lost
+            last = self.last_position + 1  # the greatest position in any token: everything after it is lost
             txn.kv.put(b"last-position", last.to_bytes(8, "big"), db=self.tables["meta"])
             for table in ("oplog", "runs", "images"):
                 txn.kv.drop(self.tables[table], delete=False)
         self.commit(txn)
 
     def keep_history_id(self, history_id: bytes) -> None:
-        """Store the id of the history, where there is none."""
+        """Store the id of the history, if there is none."""
         txn = self.begin()
         txn.kv.put(b"history-id", history_id, db=self.tables["meta"])
         self.commit(txn)
         self.history_id = history_id
 
     def close(self) -> None:
-        """Abandon what is open, and close the directory."""
+        """Abandon the open write transaction and close the directory."""
         if self._open_transaction is not None:
-            with contextlib.suppress(Exception):  # after a failed disk the memory need not be right any more
+            with contextlib.suppress(Exception):  # after a disk failure the memory may be inconsistent
                 self.abandon(self._open_transaction)
         self.snapshot_copies.close()
         if (compaction := self.compaction) is not None:
@@ -211,12 +214,12 @@ class Store:
 
     @property
     def last_wall_ms(self) -> int:
-        """The wall clock of the newest published entry, in ms since the epoch."""
+        """The wall clock of the newest published entry, in ms since the Unix epoch."""
         return self.state.last_wall_ms
 
     @property
     def pruned_through(self) -> int:
-        """The newest position that was pruned, -1: none."""
+        """The newest pruned position, or -1."""
         return self.state.pruned_through
 
     @property
@@ -225,7 +228,7 @@ class Store:
         return self.state.cluster_parameters
 
     def keep_count(self, state: StoreState, collection: Collection, count: DocumentCount) -> StoreState:
-        """Keep what a reader of `state` has counted; return the state that has it."""
+        """Store a count that a reader of `state` has taken; return the state with the count."""
         counted = state._replace(counts={**state.counts, collection.number: count})
         if state is self.state:
             self.state = counted
@@ -233,7 +236,7 @@ class Store:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[View]:
-        """A view of the last commit, for the length of a `with` that does not await."""
+        """Open a view of the last commit for the duration of a `with`. The block must not await."""
         kv = self.begin_read()
         try:
             yield View(self, kv)
@@ -244,15 +247,14 @@ class Store:
             kv.abort()
 
     def published_kv(self) -> Transaction:
-        """Return the transaction that reads the published state, for a caller that is done with it at once. Unlike
-        that of `begin_read`, it is not aborted."""
+        """Return the transaction that reads the published state, for immediate use. The caller must not abort it."""
         kv = self._published
         if kv is None:
             kv = self._published = self.environment.begin_read()
         return kv
 
     def begin_read(self) -> SharedRead:
-        """As `reading`; the caller aborts the transaction, which reads this state for as long as that takes."""
+        """Return the transaction that reads the published state. It keeps this state until the caller aborts it."""
         kv = self._published
         if kv is None:
             kv = self._published = self.environment.begin_read()
@@ -260,8 +262,8 @@ class Store:
         return kv
 
     def forget_read(self) -> None:
-        """Let the next reader begin a read transaction: after a commit, or as LMDB has met a damaged page in this one
-        and reads no more in it."""
+        """Let the next reader begin a new read transaction: after a commit, or after LMDB met a damaged page and
+        stopped reading in the present one."""
         if self._published is not None:
             self._published.abort()
             self._published = None
@@ -269,7 +271,8 @@ class Store:
     # Writing.
 
     def begin(self, kv: Transaction | None = None) -> WriteTransaction:
-        """Open the write transaction; one at a time. `kv`: that of the environment, where it is begun already."""
+        """Open the write transaction; only one may be open. `kv`: the environment's transaction, if it has begun
+        already."""
         if self._open_transaction is not None:
             raise RuntimeError("a write transaction is open already")
         kv = kv or self.environment.begin_write()
@@ -283,14 +286,14 @@ class Store:
 
     @property
     def writing(self) -> WriteTransaction | None:
-        """The write transaction that is open or on its way to the disk."""
+        """The write transaction that is open or being written to the disk."""
         return self._open_transaction
 
     def prepare(self, txn: WriteTransaction, *, is_read_meanwhile: bool = True) -> None:
         """Put the staged entries and their runs into the tables.
 
-        From here on `sync` may run in another thread, that of `begin_write_in`: until `publish`, readers see the tables
-        as they are before the commit. `is_read_meanwhile`: whether somebody may begin to read until then.
+        Afterwards `sync` may run in another thread, that of `begin_write_in`. Until `publish`, readers see the tables
+        as of the commit before. `is_read_meanwhile`: whether a read may begin until then.
         """
         staged = txn.staged
         if staged.entries:
@@ -301,8 +304,8 @@ class Store:
                     cursor.putmulti(staged.entries, append=True)
             joined, last_run = staged.runs, self._last_run
             if last_run is not None and last_run[0] == joined[0][0]:
-                # The first run goes on from the end of the last commit's: a collection that is written alone has one
-                # run, however many commits it was.
+                # The first run continues the last run of the previous commit. So a collection that is written alone has
+                # one run, however many commits there were.
                 joined = [(joined[0][0], last_run[1], joined[0][2]), *joined[1:]]
             staged.last_run = joined[-1]
             for topics, first, last in joined:
@@ -313,13 +316,13 @@ class Store:
             self._published = self.environment.begin_read()
 
     def sync(self, txn: WriteTransaction) -> None:
-        """Commit: when this returns, the transaction is on disk (at default settings)."""
+        """Commit the transaction. On return it is on disk (at default settings)."""
         txn.kv.commit()
 
     def publish(self, txn: WriteTransaction) -> None:
-        """After `sync`: the commit becomes the published state, and the listeners are called."""
+        """Make a synced commit the published state, and call the listeners."""
         self._open_transaction = None
-        if self._published is not None:  # as `forget_read`, without the call
+        if self._published is not None:  # `forget_read` without the call
             self._published.abort()
             self._published = None
         self.state = txn.next_state(self.state)
@@ -336,28 +339,26 @@ class Store:
         self._last_run = staged.last_run
         first = int.from_bytes(staged.entries[0][0], "big")
         published = first, self.state.last_position, txn.wall_ms, staged.entries, staged.runs
-        committed = tuple.__new__(Committed, published)  # without a call: for each commit
+        committed = tuple.__new__(Committed, published)  # avoids a call per commit
         for listener in self.listeners:
             listener(committed)
 
     def begin_compaction(self, size: int) -> Compaction:
-        """Note the keys that transactions change from the next one on; the copy is begun after the commit of this one.
-
-        `size`: bytes that the file will have. Raises 117, 14031.
-        """
+        """Note the keys that later transactions change. The caller begins the copy after this transaction's commit.
+        `size`: bytes that the file will have. Raises 117, 14031."""
         if self.compaction is not None:
             raise CommandError(117, "another compaction is in progress")
         self.compaction = Compaction(self.environment, self.spill_folder, size=size)
         return self.compaction
 
     def end_compaction(self, compaction: Compaction) -> None:
-        """Remove what is left of a compaction, which has done its work or is given up."""
+        """Remove the rest of a finished or abandoned compaction."""
         compaction.close()
         if self.compaction is compaction:
             self.compaction = None
 
     def _file_replaced(self, compaction: Compaction) -> None:
-        """Read and write the compacted file. Transactions of clients end, since they read the old one."""
+        """Switch to the compacted file. Clients' transactions are aborted, because they read the old file."""
         self.end_compaction(compaction)
         self.tables = self.environment.tables
         self.transactions.abort_older(inf, self.clock.monotonic_ms())
@@ -365,7 +366,7 @@ class Store:
             listener()
 
     def commit(self, txn: WriteTransaction) -> None:
-        """`prepare`, `sync` and `publish` in one go, for callers without a loop."""
+        """Call `prepare`, `sync` and `publish`, for callers without an event loop."""
         try:
             self.prepare(txn)
             self.sync(txn)
@@ -375,14 +376,14 @@ class Store:
         self.publish(txn)
 
     def abandon(self, txn: WriteTransaction) -> None:
-        """Abandon the transaction: nothing it did is left, in the tables or in memory."""
+        """Abandon the transaction and undo all its changes, in the tables and in memory."""
         self._open_transaction = None
-        with contextlib.suppress(Exception):  # a failed commit has ended the KV transaction already
+        with contextlib.suppress(Exception):  # a failed commit has already ended the KV transaction
             txn.kv.abort()
         self.transactions.settled()
 
     def log_noop(self, txn: WriteTransaction, message: str) -> int:
-        """Stage a `n` entry, which advances the tokens of idle streams; returns its position."""
+        """Stage a `n` entry, which advances the tokens of idle streams; return its position."""
         position = txn.reserve(1)
         txn.log(position, noop_entry(message, position, txn.wall_ms), _NOOP_TOPICS)
         return position
@@ -394,7 +395,7 @@ class Store:
 
 
 def _wall_ms(view: View, position: int) -> int:
-    """The wall clock of an entry; of one that cannot be read, the time of its position."""
+    """Return the wall clock of an entry, or the time of its position if the entry cannot be read."""
     with contextlib.suppress(DamagedValue):
         if (entry := view.entry(position)) is not None:
             return int(decode(entry)["wall"])

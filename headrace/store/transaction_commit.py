@@ -1,11 +1,11 @@
-"""The commit of a client's transaction: its writes into the tables, and one entry into the oplog.
+"""The commit of a client's transaction: its writes go into the tables, and one entry into the oplog.
 
     {lsid, txnNumber, op: "c", ns: "admin.$cmd", o: {applyOps: [...]}, ts, t, v, wall, prevOpTime}
     above 16 MiB, a chain: applyOps + partialTxn: true ... ← prevOpTime ← applyOps + count
 
-Rule: nothing can refuse a commit. The keys it writes are locked since the statement that wrote them, and conflicts
-were errors of that statement. Provisional records and numbers become real ones here, in the order of the statements:
-the natural order of the documents is that of the commit.
+Rule: a commit cannot be refused. Each statement locks the keys it writes, and reports conflicts as its own errors. The
+commit replaces provisional records and numbers by real ones, in the order of the statements. So the natural order of
+the documents is the order of commits.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PROVISIONAL: Final = RECORD_START.to_bytes(8, "big")
 
 
 def commit(txn: WriteTransaction, transaction: ClientTransaction, lsid: bytes) -> None:
-    """Write everything; the transaction has ended once `txn` is published, and goes on if `txn` is abandoned.
+    """Write the whole transaction. It ends when `txn` is published, and stays open if `txn` is abandoned.
 
     `lsid` is the raw document of the entry.
     """
@@ -59,9 +59,9 @@ def _key(number: int) -> bytes:
 def _collections(
     txn: WriteTransaction, transaction: ClientTransaction, numbers: dict[bytes, bytes]
 ) -> dict[bytes, Collection]:
-    """The collections of the transaction by the key of their number, a provisional one of those that it makes here.
+    """Return the transaction's collections by number key; a collection that it created has a provisional number.
 
-    `numbers`: the real keys of the provisional ones. What its documents bring to indexes is saved.
+    `numbers`: real number keys by provisional ones. The traits of new documents are saved in the catalog.
     """
     touched = [(key, txn.catalog.collections.get(name)) for name, key in transaction.touched.items()]
     collections = {key: there for key, there in touched if there is not None}  # a view that it read may be gone
@@ -77,7 +77,7 @@ def _collections(
 
 
 def _create(txn: WriteTransaction, made: Collection, numbers: dict[bytes, bytes]) -> Collection:
-    """Make a collection of the transaction with its indexes."""
+    """Create a collection of the transaction with its indexes."""
     catalog = txn.catalog
     number = int.from_bytes(numbers[made.number_key], "big")
     indexes = tuple(
@@ -92,7 +92,7 @@ def _create(txn: WriteTransaction, made: Collection, numbers: dict[bytes, bytes]
 def _records(
     txn: WriteTransaction, transaction: ClientTransaction, collections: dict[bytes, Collection]
 ) -> dict[bytes, bytes]:
-    """The real record of every provisional one, in the order in which they were inserted."""
+    """Return the real record of each provisional record, in the order of insertion."""
     documents, values = txn.tables["documents"], transaction.overlay.values
     records: dict[bytes, bytes] = {}
     for prefix, keys in transaction.overlay.changed.by_collection(documents):
@@ -106,10 +106,10 @@ def _write(
     txn: WriteTransaction, transaction: ClientTransaction, collections: dict[bytes, Collection],
     numbers: dict[bytes, bytes], records: dict[bytes, bytes],
 ) -> None:  # fmt: skip
-    """Put the writes into the tables; what the transaction inserted and deleted again is not among them."""
+    """Put the writes into the tables, without documents that the transaction both inserted and deleted."""
     documents, kv = txn.tables["documents"], txn.kv
     if len(txn.store.transactions.open) == 1:
-        kv = txn.store.kv_unrecorded  # no other transaction can conflict with it
+        kv = txn.store.kv_unrecorded  # no other open transaction can conflict
     puts: dict[Table, list[tuple[bytes, bytes]]] = {}
     _remove_built(txn, transaction, collections)
     for (db, key), value in transaction.overlay.values.items():
@@ -118,7 +118,7 @@ def _write(
             if value is None:
                 kv.delete(prefix + rest, db=db)
             else:
-                if not value and rest[-8:] in records:  # an entry of an index, which ends with the record
+                if not value and rest[-8:] in records:  # an index entry, which ends with the record
                     rest = rest[:-8] + records[rest[-8:]]
                 puts.setdefault(db, []).append((prefix + rest, records.get(value, value)))
         elif value is not None:
@@ -137,8 +137,8 @@ def _write(
 def _remove_built(
     txn: WriteTransaction, transaction: ClientTransaction, collections: dict[bytes, Collection]
 ) -> None:  # fmt: skip
-    """Remove what the changed documents have in indexes that are being built. The builder may have put it after the
-    state that the statements read, so that they did not find it."""
+    """Remove the keys of changed documents from indexes that are being built. The statements did not see these keys if
+    the builder added them after the state that they read."""
     for prefix, keys in transaction.overlay.changed.by_collection(txn.tables["documents"]):
         building = collections[prefix].building
         for key in keys if building else ():
@@ -148,7 +148,8 @@ def _remove_built(
 
 
 def _log(txn: WriteTransaction, transaction: ClientTransaction, head: bytes) -> None:
-    """The entry, or a chain of them. Only the last is in the index, under every namespace; it leads to the others."""
+    """Log the entry, or a chain of entries. Only the last entry is in the oplog's index, under every namespace; it
+    leads to the others."""
     chunks = _chunks(transaction.operations)
     first = txn.reserve(len(chunks))
     for number, chunk in enumerate(chunks):
@@ -167,7 +168,8 @@ def _log(txn: WriteTransaction, transaction: ClientTransaction, head: bytes) -> 
 
 
 def _chunks(operations: list[AppliedOperation]) -> list[list[AppliedOperation]]:
-    """The operations, cut so that no entry is larger than a document may be; a single one may be a little larger."""
+    """Divide the operations into entries no larger than a document may be. A single operation may exceed that
+    slightly."""
     chunks: list[list[AppliedOperation]] = []
     size = limits.TRANSACTION_ENTRY_BYTES
     for operation in operations:

@@ -1,6 +1,6 @@
-"""All clients' transactions of a store: those that are open, with their locks, and how the last of each session ended.
+"""All clients' transactions of a store: the open ones with their locks, and the outcome of each session's last one.
 
-Nothing of this survives a restart but what a commit has written: an open transaction is aborted by it.
+A restart keeps only committed writes. Open transactions are thereby aborted.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from headrace.store.store import Store
     from headrace.store.write_transaction import WriteTransaction
 
-_LOOK_COUNT: Final = 64  # sessions that are looked at for one whose transaction has ended
+_LOOK_COUNT: Final = 64  # the number of sessions to search for one whose transaction has ended
 RECORD_START: Final = 1 << 63
 NUMBER_START: Final = 1 << 31
-"""Provisional records, and numbers of collections and indexes, begin here; see `overlay.py`."""
+"""The start of provisional records, and of provisional numbers of collections and indexes; see `overlay.py`."""
 
 SETTLED: Final = "\x00settled"
-"""The wake-up key of transactions that cannot start while a commit is on its way to the disk."""
+"""The wake-up key of transactions that cannot start while a commit is being written to the disk."""
 
 
 class Transactions:
@@ -38,7 +38,7 @@ class Transactions:
         self.open: dict[bytes, ClientTransaction] = {}
         """Transactions in progress, by session."""
         self.latest: dict[bytes, ClientTransaction] = {}
-        """The last one of each session, emptied once it has ended."""
+        """The last transaction of each session, emptied when it ends."""
         self.locks: dict[TableKey, ClientTransaction] = {}
         account = store.memory.account(
             "the keys written since the oldest transaction began", self._abort_oldest, may_close=False
@@ -49,9 +49,9 @@ class Transactions:
         self.listeners: list[Callable[[ClientTransaction], None]] = []
         """Called with each transaction that ended."""
         self.wake_listeners: list[Callable[[str], None]] = []
-        """Called with a key whose waiters may go on: a transaction's that ended, or `SETTLED`."""
+        """Called with a key whose waiters may go on: an ended transaction's, or `SETTLED`."""
         self.awaited = False
-        """A transaction waits for the present write transaction to be settled."""
+        """Whether a transaction waits until the present write transaction is settled."""
 
     @property
     def tables(self) -> dict[str, Table]:
@@ -59,25 +59,26 @@ class Transactions:
         return self._store.tables
 
     def start(self, session: bytes, number: int, now_ms: float) -> ClientTransaction:
-        """Begin one. The session's last one has ended, and no write transaction is open."""
+        """Begin a transaction. The session's last transaction has ended, and no write transaction may be open."""
         if self._store.writing is not None:
             raise RuntimeError("a transaction may not start while a write transaction is open")
         transaction = ClientTransaction(self._store, session, number, now_ms)
         transaction.account.add(limits.OPEN_TRANSACTION_BYTES)
-        self.latest.pop(session, None)  # the newest is the last of them
+        self.latest.pop(session, None)  # so that the newest is last in the order
         self.open[session] = self.latest[session] = transaction
         if len(self.latest) > limits.ENDED_TRANSACTION_COUNT_MAX:
             self._forget_oldest()
         return transaction
 
     def _forget_oldest(self) -> None:
-        """Forget how the transaction of the session that has been quiet for longest ended: its record says so."""
+        """Forget the outcome of the longest idle session's transaction. Its session record still has it."""
         oldest = next((key for key, item in islice(self.latest.items(), _LOOK_COUNT) if item.has_ended), None)
         if oldest is not None:
             del self.latest[oldest]
 
     def end(self, transaction: ClientTransaction, state: TransactionState, now_ms: float) -> None:
-        """Release all it holds; commands that wait for it are run again. An ended one stays as it is."""
+        """End a transaction, release its locks and memory, and wake the commands that wait for it. An ended one is
+        unchanged."""
         if transaction.has_ended:
             return
         transaction.state = state
@@ -101,29 +102,29 @@ class Transactions:
             listener(key)
 
     def is_committing(self, transaction: ClientTransaction) -> bool:
-        """Whether its commit is on its way to the disk: then it must not be ended."""
+        """Return whether its commit is being written to the disk. Such a transaction must not be ended."""
         return transaction.committing is not None and transaction.committing is self._store.writing
 
     def abort_older(self, started_before_ms: float, now_ms: float) -> int:
-        """Abort those that have been open for too long; returns how many."""
+        """Abort the transactions that started at `started_before_ms` or earlier; return their number."""
         old = [item for item in self.open.values() if item.started_ms <= started_before_ms]
         return sum(self.abort(item, now_ms) for item in old)
 
     def abort(self, transaction: ClientTransaction, now_ms: float) -> bool:
-        """Abort it, unless its commit is on its way to the disk."""
+        """Abort a transaction, unless its commit is being written to the disk. Return whether it was aborted."""
         if transaction.has_ended or self.is_committing(transaction):
             return False
         self.end(transaction, TransactionState.ABORTED, now_ms)
         return True
 
     def _abort_oldest(self) -> None:
-        """The memory of the keys written since it began is needed."""
+        """Abort the transaction that keeps the most written keys, because the memory budget needs their memory."""
         oldest = min(self.open.values(), key=lambda item: item.since, default=None)
         if oldest is not None:
             self.abort(oldest, self._store.clock.monotonic_ms())
 
     def forget(self, ended_before_ms: float) -> None:
-        """Forget how the transactions of long unused sessions ended."""
+        """Forget the outcomes of transactions that ended before `ended_before_ms`."""
         unused = [key for key, item in self.latest.items() if item.has_ended and item.ended_ms < ended_before_ms]
         for session in unused:
             del self.latest[session]
@@ -131,7 +132,8 @@ class Transactions:
     # What views call.
 
     def claim(self, transaction: ClientTransaction, key: TableKey) -> None:
-        """Lock a key for a transaction; raises `Conflict` 112 where another holds it, or it has changed since."""
+        """Lock a key for a transaction. Raises `Conflict` 112 if another transaction has locked it or a commit has
+        changed it."""
         holder = self.locks.get(key)
         if holder is transaction:
             return
@@ -148,29 +150,29 @@ class Transactions:
 
     @property
     def writing(self) -> WriteTransaction | None:
-        """The write transaction that is open or on its way to the disk."""
+        """The write transaction that is open or being written to the disk."""
         return self._store.writing
 
     def new_records(self, count: int) -> int:
-        """The first of `count` provisional records, unlike all others that were given out."""
+        """Return the first of `count` provisional records that were never given out."""
         first = self._next_record
         self._next_record += count
         return first
 
     def new_number(self) -> int:
-        """A provisional number of a collection or index; they begin again after 2^31 of them."""
+        """Return a provisional number for a collection or index. Numbers repeat after 2^31 calls."""
         self._last_number = self._last_number + 1 if self._last_number < 2 * NUMBER_START - 1 else NUMBER_START
         return self._last_number
 
     # What the store calls.
 
     def recording(self, kv: Transaction) -> RecordingTransaction:
-        """Return a KV write transaction that notes for the open ones what it writes."""
+        """Return a KV write transaction that records its written keys for the open transactions."""
         tables = self.tables
         return RecordingTransaction(kv, self.written.begin(), {tables[name] for name in TRACKED})
 
     def published(self, txn: WriteTransaction) -> None:
-        """The write transaction is on disk, and with it the commits it holds."""
+        """End the transactions that a published write transaction has committed."""
         if self.written.open:
             self.written.publish()
         for transaction in txn.commits:
@@ -178,14 +180,15 @@ class Transactions:
         self.settled()
 
     def settled(self) -> None:
-        """No write transaction is open any more: transactions that waited for that may start."""
+        """Wake transactions that waited until no write transaction is open."""
         self.written.open = set()
         if self.awaited:
             self.awaited = False
             self._wake(SETTLED)
 
     def holder_of(self, namespace: str, txn: WriteTransaction) -> ClientTransaction | None:
-        """An open transaction that has looked at or made a collection; `namespace` may be a database with its dot."""
+        """Return an open transaction that has used or created a collection. `namespace` may be a database with its
+        dot."""
         is_database = namespace.endswith(".")
         for transaction in self.open.values():
             names = (*transaction.touched, *transaction.created)

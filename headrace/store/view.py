@@ -1,6 +1,6 @@
 """Views: documents and oplog entries, as one KV transaction sees them.
 
-Whatever reads a value that does not match its checksum raises `DamagedValue` (305).
+Every read of a value that does not match its checksum raises `DamagedValue` (305).
 
     documents  collection number (4) + record (8)   → the document's BSON
     ids        collection number (4) + key of _id   → record (8)
@@ -8,8 +8,8 @@ Whatever reads a value that does not match its checksum raises `DamagedValue` (3
     runs       topic (4) + first position (8)       → last position (8)
 
 A *record* (MongoDB: RecordId) numbers documents in the order of their insertion, the natural order. A *run* says that
-the oplog from its first to its last position, both inclusive, holds entries of that topic and no other.
-All numbers are big-endian, so that keys sort as numbers do.
+all oplog entries from its first to its last position, both inclusive, belong to that topic. All numbers are big-endian,
+so that keys sort as numbers do.
 """
 
 from __future__ import annotations
@@ -32,17 +32,18 @@ if TYPE_CHECKING:
     from headrace.store.store import Store
 
 Skip = Callable[[bytes, bool], bytes | None]
-"""From a key of an index, and whether the walk is backward: None if the key counts, otherwise the position where the
-walk continues, forward with the first key from there on, backward with the last one before it."""
+"""Decides about an index key, given the key and whether the walk is backward. It returns None if the key counts,
+otherwise where the walk continues: forward at the first key from that position on, backward at the last key before
+it."""
 LEFT_OUT: Final = b""
-"""In place of the record of a key that does not count, or of a document that the view does not show."""
+"""Replaces the record of a key that does not count, or of a document that the view does not show."""
 KEY_CUT: Final = limits.KEY_BYTES_MAX - 32
-"""Bytes that stay of a key too long for LMDB; a SHA-256 digest of all of it follows."""
+"""Number of bytes kept of a key that is too long for LMDB. A SHA-256 digest of the whole key follows them."""
 
 
 def id_bounds(low: bytes | None, high: bytes | None) -> tuple[bytes, bytes]:
-    """[low, high) for `id_keys`, of two positions between keys, None where there is no bound: a key is the position
-    before it, a key and 00 the position after it. No key between the two is left out, also of those that are cut."""
+    """Return the bounds [low, high) for `id_keys`; None: no bound. A key as a bound lies before that key, and a key and
+    00 lies after it. Cut keys between the bounds are included, too."""
     if high is None:
         high = b"\xff"
     elif len(high) >= KEY_CUT:
@@ -51,14 +52,14 @@ def id_bounds(low: bytes | None, high: bytes | None) -> tuple[bytes, bytes]:
 
 
 def bounded_key(prefix: bytes, key: bytes) -> bytes:
-    """`prefix + key`, or where that is too long for LMDB a key that is as unique, but not as ordered."""
+    """Return `prefix + key`. A key that is too long for LMDB is replaced by one that is unique but not in order."""
     if len(key) <= limits.KEY_BYTES_MAX:
         return prefix + key
     return prefix + key[:KEY_CUT] + sha256(key)
 
 
 class Counted(NamedTuple):
-    """How many of some keys count, how many there were, and which was the last."""
+    """The result of a count: the number of keys that count, the number of keys that were read, and the last key."""
 
     counting: int
     key_count: int
@@ -66,7 +67,7 @@ class Counted(NamedTuple):
 
 
 class HeldState:
-    """A published state and its tables, held from here until `close`."""
+    """A published state and its tables, held until `close`."""
 
     __slots__ = ("kv", "state")
 
@@ -75,20 +76,20 @@ class HeldState:
         self.kv = store.begin_read()
 
     def close(self) -> None:
-        """Let commits use the pages that only this state can reach. It is not read any more. Called once."""
+        """Release the state, so that commits may use its pages. It must not be read afterwards. Called once."""
         self.kv.abort()
-        del self.state  # with its catalog
+        del self.state  # releases the catalog, too
 
 
 class View:
-    """One KV transaction, read, with the published state that belongs to it."""
+    """A read of one KV transaction, with the published state that belongs to it."""
 
     __slots__ = ("catalog", "kv", "state", "store", "tables")
 
     kv: Transaction
 
     def __init__(self, store: Store, kv: SharedRead, state: StoreState | None = None) -> None:
-        """`kv`: what `Store.begin_read` returned just now, or together with `state`."""
+        """`kv`: the result of `Store.begin_read`, called just now or together with `state`."""
         self.store = store
         self.kv = kv
         self.state = state or store.state
@@ -96,32 +97,32 @@ class View:
         self.tables = kv.tables
 
     def collection(self, namespace: str) -> Collection | None:
-        """A collection or view by its namespace, as this view may see it."""
+        """Return a collection or view by its namespace, if this view may see it."""
         return self.catalog.collection(namespace)
 
     def table_bytes(self, name: str) -> int:
-        """Bytes of the pages that a table holds."""
+        """Return the size of a table's pages in bytes."""
         stat = self.kv.stat(self.tables[name])
         return int(stat["psize"] * (stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]))
 
     @property
     def free_bytes(self) -> int:
-        """Bytes of the data file that no table uses, and that writes can use again."""
+        """Bytes of the data file that no table uses and that writes can reuse."""
         used = sum(self.table_bytes(name) for name in self.tables)
         return max(0, self.store.environment.file_bytes - used)
 
     # Documents.
 
     def record_of(self, collection: Collection, id_key: bytes) -> bytes | None:
-        """The record (8 bytes) of the document whose `_id` has this key."""
+        """Return the record (8 bytes) of the document whose `_id` has this key."""
         return self.kv.get(bounded_key(collection.number_key, id_key), db=self.tables["ids"])
 
     def by_record(self, collection: Collection, record: bytes) -> bytes | None:
-        """The document of a record, raw, or None."""
+        """Return the raw document of a record, or None."""
         return self.kv.get(collection.number_key + record, db=self.tables["documents"])
 
     def by_id(self, collection: Collection, id_key: bytes) -> tuple[bytes, bytes] | None:
-        """(record, document) of an `_id`, or None."""
+        """Return (record, document) for an `_id`, or None."""
         record = self.record_of(collection, id_key)
         if record is None:
             return None
@@ -133,8 +134,8 @@ class View:
     def scan(
         self, collection: Collection, *, after: bytes | None = None, backward: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """(record, document) in natural order or backward, those strictly past `after`; of one that the view does not
-        show, where it has looked at it, (record, `LEFT_OUT`)."""
+        """Yield (record, document) in natural order or backward, strictly past `after`. A document that the view has
+        read but does not show is yielded as (record, `LEFT_OUT`)."""
         prefix = collection.number_key
         with self.kv.cursor(self.tables["documents"]) as cursor:
             if isinstance(cursor, OverlayCursor):
@@ -152,7 +153,7 @@ class View:
         self, collection: Collection, *, after: bytes | None = None, backward: bool = False,
         count_max: int = limits.VIEW_CHUNK_COUNT, bytes_max: int = limits.VIEW_CHUNK_BYTES,
     ) -> list[tuple[bytes, bytes]]:  # fmt: skip
-        """Return what `scan` yields first: up to `count_max` documents, or `bytes_max` of them."""
+        """Return the first items of `scan`: up to `count_max` documents or `bytes_max` bytes."""
         prefix = collection.number_key
         with self.kv.cursor(self.tables["documents"]) as cursor:
             if isinstance(cursor, OverlayCursor):
@@ -164,7 +165,7 @@ class View:
             return cursor.chunk(prefix, count_max, bytes_max, backward=backward)
 
     def last_record(self, collection: Collection) -> bytes | None:
-        """The greatest record of a collection, by its key alone: the document need not be readable."""
+        """Return the greatest record of a collection. Only its key is read, so the document may be damaged."""
         with self.kv.cursor(self.tables["documents"]) as cursor:
             if not _seek_before(cursor, collection.number_key + b"\xff" * 9):
                 return None
@@ -172,7 +173,7 @@ class View:
             return key[4:] if key[:4] == collection.number_key else None
 
     def records(self, collection: Collection, *, after: bytes | None = None) -> Iterator[bytes]:
-        """The records of a collection strictly past `after`, by their keys alone: no document is read."""
+        """Yield the records of a collection strictly past `after`. Only keys are read, no documents."""
         prefix = collection.number_key
         with self.kv.cursor(self.tables["documents"]) as cursor:
             if not cursor.set_range(prefix + (after + b"\x00" if after is not None else b"")):
@@ -185,11 +186,11 @@ class View:
     def id_keys(
         self, collection: Collection, low: bytes, high: bytes, *, backward: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """(id key, record) in the order of `_id`, or backward, from `low`, inclusive, to `high`, exclusive.
+        """Yield (id key, record) in the order of `_id`, or backward, from `low`, inclusive, to `high`, exclusive.
 
-        One that the view does not show has `LEFT_OUT` for a record. Bounds and keys are those of the `ids` table
-        without the collection's number (`bounded_key`); a walk over a collection with over-long `_id`s (`long_ids`) is
-        in order only up to where those are cut.
+        A document that the view does not show has `LEFT_OUT` for a record. Bounds and keys are keys of the `ids` table
+        without the collection's number (`bounded_key`). In a collection with over-long `_id`s (`long_ids`) keys are in
+        order only up to the point where they are cut.
         """
         prefix = collection.number_key
         first, end = prefix + low, prefix + high
@@ -214,7 +215,7 @@ class View:
                 yield key[4:], record
 
     def count_ids(self, collection: Collection, low: bytes, high: bytes, count_max: int) -> Counted:
-        """As `count_keys`, of the keys of `_id`."""
+        """Count keys of `_id` as `count_keys` does."""
         prefix = collection.number_key
         counted = self._count("ids", prefix + low, prefix + high, count_max)
         return counted._replace(last=counted.last[4:])
@@ -222,10 +223,10 @@ class View:
     def index_keys(
         self, index: Index, low: bytes, high: bytes, *, backward: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """(key, record) of an index's entries from `low`, inclusive, to `high`, exclusive, or backward.
+        """Yield (key, record) of an index's entries from `low`, inclusive, to `high`, exclusive, or backward.
 
-        Keys and bounds are those of the table, the index's number included. One that the view does not show has
-        `LEFT_OUT` for a record.
+        Keys and bounds include the index's number, as in the table. An entry that the view does not show has `LEFT_OUT`
+        for a record.
         """
         unique = index.unique
         with self.kv.cursor(self.tables["indexes"]) as cursor:
@@ -257,7 +258,8 @@ class View:
     def index_keys_within(
         self, index: Index, low: bytes, high: bytes, skip: Skip, *, backward: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """As `index_keys`, but (key, `LEFT_OUT`) for a key that does not count; the walk goes on where `skip` says."""
+        """Yield entries as `index_keys` does, but (key, `LEFT_OUT`) for a key that does not count. The walk continues
+        at the position that `skip` returns."""
         with self.kv.cursor(self.tables["indexes"]) as cursor:
             if isinstance(cursor, OverlayCursor):
                 yield from _within_skipping(cursor, index, low, high, skip, backward=backward)
@@ -276,7 +278,7 @@ class View:
                 moved = _seek_before(cursor, position) if backward else cursor.set_range(position)
 
     def count_keys(self, index: Index, low: bytes, high: bytes, count_max: int) -> Counted:
-        """Count keys from `low`, inclusive, to `high`, exclusive; looks at `count_max` at most."""
+        """Count keys from `low`, inclusive, to `high`, exclusive. Reads at most `count_max` keys."""
         return self._count("indexes", low, high, count_max)
 
     def _count(self, table: str, low: bytes, high: bytes, count_max: int) -> Counted:
@@ -294,7 +296,7 @@ class View:
         return Counted(count, count, last)
 
     def fetch(self, collection: Collection, index: Index, record: bytes) -> bytes:
-        """The document that an entry of an index leads to."""
+        """Return the document of an index entry."""
         document = self.by_record(collection, record)
         if document is None:
             raise DamagedValue(
@@ -303,22 +305,22 @@ class View:
         return document
 
     def known_count(self, collection: Collection) -> DocumentCount | None:
-        """Return what is known of a collection's count; None for nothing."""
+        """Return the full or partial count of a collection; None if there is none."""
         return self.state.counts.get(collection.number)
 
     def is_counted(self, collection: Collection) -> bool:
-        """Return whether `count` is cheap."""
+        """Return whether all documents are counted, so that `count` is cheap."""
         count = self.known_count(collection)
         return count is not None and count.through is None
 
     def estimated_count(self, collection: Collection) -> int | None:
-        """Return about how many documents there are, for a plan; None where nothing is known."""
+        """Return the approximate number of documents, for a plan; None if unknown."""
         if self.is_counted(collection):
             return self.count(collection)
         return self.store.estimates.get(collection.number)
 
     def count_on(self, collection: Collection, count_max: int) -> None:
-        """Count up to `count_max` documents more, until the collection `is_counted`."""
+        """Count up to `count_max` more documents. The collection `is_counted` after the last one."""
         documents, size, through = self.known_count(collection) or NOT_COUNTED
         if through is None:
             return
@@ -329,18 +331,18 @@ class View:
         self.keep_count(collection, DocumentCount(documents + len(records), size, None if is_last else records[-1]))
 
     def _size(self, collection: Collection, record: bytes) -> int:
-        """The bytes of a document; 0 of a damaged one."""
+        """Return the size of a document in bytes; 0 for a damaged one."""
         try:
             return len(self.by_record(collection, record) or b"")
         except DamagedValue:
             return 0
 
     def keep_count(self, collection: Collection, count: DocumentCount) -> None:
-        """Keep what has been counted in this view."""
+        """Store a count that this view has taken."""
         self.state = self.store.keep_count(self.state, collection, count)
 
     def count(self, collection: Collection) -> int:
-        """Return how many documents the view shows of a collection; cheap if it `is_counted`."""
+        """Return the number of documents that the view shows of a collection; cheap if it `is_counted`."""
         while not self.is_counted(collection):
             self.count_on(collection, limits.COUNT_COUNT)
         count = self.known_count(collection)
@@ -350,11 +352,11 @@ class View:
     # The oplog.
 
     def entry(self, position: int) -> bytes | None:
-        """The raw entry at exactly this position, or None."""
+        """Return the raw entry at exactly this position, or None."""
         return self.kv.get(positions.to_key(position), db=self.tables["oplog"])
 
     def entries(self, first: int, last: int = positions.LAST, *, backward: bool = False) -> Iterator[tuple[int, bytes]]:
-        """(position, entry) of every entry from `first` to `last`, both inclusive; backward begins at `last`."""
+        """Yield (position, entry) from `first` to `last`, both inclusive; backward begins at `last`."""
         if first > positions.LAST or last < 0:
             return
         low, high = first.to_bytes(8, "big"), min(last, positions.LAST).to_bytes(8, "big")
@@ -376,17 +378,17 @@ class View:
                 yield from_bytes(key, "big"), value
 
     def oldest_position(self) -> int | None:
-        """The position of the first entry the oplog still holds."""
+        """Return the position of the oldest entry of the oplog, or None."""
         with self.kv.cursor(self.tables["oplog"]) as cursor:
             return int.from_bytes(cursor.key(), "big") if cursor.first() else None
 
     def newest_position(self) -> int | None:
-        """The position of the last entry of the oplog."""
+        """Return the position of the newest entry of the oplog, or None."""
         with self.kv.cursor(self.tables["oplog"]) as cursor:
             return int.from_bytes(cursor.key(), "big") if cursor.last() else None
 
     def runs(self, topic: int, first: int) -> Iterator[tuple[int, int]]:
-        """(first, last) of the topic's runs that hold a position of `first` or later, in order."""
+        """Yield (first, last) of the topic's runs that hold a position of `first` or later, in order."""
         prefix = topic.to_bytes(4, "big")
         with self.kv.cursor(self.tables["runs"]) as cursor:
             if not _seek_run(cursor, prefix, first):
@@ -397,7 +399,7 @@ class View:
                 yield int.from_bytes(key[4:], "big"), int.from_bytes(value, "big")
 
     def entry_chunks(self, first: int, last: int, count_max: int) -> Iterator[list[tuple[bytes, bytes]]]:
-        """(position key, entry) of the entries from `first` to `last`, both inclusive, up to `count_max` at a time."""
+        """Yield (position key, entry) from `first` to `last`, both inclusive, in lists of up to `count_max`."""
         if first > positions.LAST:
             return
         low, high = first.to_bytes(8, "big"), last.to_bytes(8, "big")
@@ -414,12 +416,13 @@ class View:
                 yield chunk
 
     def entries_of(self, topics: Iterable[int], first: int) -> Iterator[tuple[int, bytes]]:
-        """(position, entry) from `first` on, of these topics only, in order and each once."""
+        """Yield (position, entry) of these topics from `first` on, in order, each entry once."""
         for range_first, range_last in self.ranges_of(topics, first):
             yield from self.entries(range_first, range_last)
 
     def ranges_of(self, topics: Iterable[int], first: int) -> Iterator[tuple[int, int]]:
-        """(first, last) of the positions from `first` on whose entries are of these topics, in order, each once."""
+        """Yield (first, last) of the position ranges, from `first` on, whose entries have these topics; in order, each
+        once."""
         done = first - 1
         for run_first, run_last in heapq.merge(*(self.runs(topic, first) for topic in topics)):
             if run_last > done:
@@ -428,7 +431,7 @@ class View:
 
 
 def _past(cursor: OverlayCursor, prefix: bytes, after: bytes | None, *, backward: bool) -> Iterator[Item]:
-    """The items of a collection past the record `after`."""
+    """Yield the items of a collection past the record `after`."""
     low, high = prefix, prefix + b"\xff" * 9
     if after is not None:
         low, high = (low, prefix + after) if backward else (prefix + after + b"\0", high)
@@ -436,7 +439,7 @@ def _past(cursor: OverlayCursor, prefix: bytes, after: bytes | None, *, backward
 
 
 def _within(cursor: OverlayCursor, low: bytes, high: bytes, *, backward: bool = False) -> Iterator[Item]:
-    """The items from `low`, inclusive, to `high`, exclusive, or backward; with None for a key that is not there."""
+    """Yield the items from `low`, inclusive, to `high`, exclusive, or backward. A deleted key is yielded with None."""
     for item in cursor.walk(high if backward else low, backward=backward):
         if low <= item[0] < high:
             yield item
@@ -447,7 +450,7 @@ def _within(cursor: OverlayCursor, low: bytes, high: bytes, *, backward: bool = 
 def _within_skipping(
     cursor: OverlayCursor, index: Index, low: bytes, high: bytes, skip: Skip, *, backward: bool
 ) -> Iterator[tuple[bytes, bytes]]:  # fmt: skip
-    """`View.index_keys_within`."""
+    """Yield entries as `View.index_keys_within` does, from an overlay."""
     position: bytes | None = b""
     while position is not None:
         for key, value in _within(cursor, low, high, backward=backward):
@@ -464,26 +467,26 @@ def _within_skipping(
 
 
 def _seek_past(cursor: Cursor, prefix: bytes, after: bytes | None, *, backward: bool) -> bool:
-    """Move to the first document of a collection past the record `after`; False where the table has ended."""
+    """Move to the first document of a collection past the record `after`. Return False at the end of the table."""
     if backward:
         return _seek_before(cursor, prefix + (b"\xff" * 9 if after is None else after))
     return cursor.set_range(prefix if after is None else prefix + after + b"\x00")
 
 
 def _seek_through(cursor: Cursor, key: bytes) -> bool:
-    """Move to the last item whose key is `key` or less; False where there is none."""
+    """Move to the last item whose key is `key` or less. Return False if there is none."""
     if not cursor.set_range(key):
         return cursor.last()
     return cursor.key() == key or cursor.prev()
 
 
 def _seek_before(cursor: Cursor, key: bytes) -> bool:
-    """Move to the last item whose key is less than `key`; False where there is none."""
+    """Move to the last item whose key is less than `key`. Return False if there is none."""
     return cursor.prev() if cursor.set_range(key) else cursor.last()
 
 
 def _seek_run(cursor: Cursor, prefix: bytes, first: int) -> bool:
-    """Move to the topic's run that holds `first`, or to the next run; False where there is none."""
+    """Move to the topic's run that holds `first`, or to the next run. Return False if there is none."""
     key = prefix + first.to_bytes(8, "big")
     after = cursor.set_range(key)
     if after and cursor.key() == key:

@@ -1,9 +1,9 @@
 """A write transaction: every change of a document together with its oplog entry, in one KV transaction.
 
-Rule: no document changes without its entry. `insert`, `replace` and `delete` write both; the bare puts are
-private. Nothing is visible to others, in the tables or in memory, before `Store.commit`.
+Rule: no document changes without its entry. `insert`, `replace` and `delete` write both; the bare puts are private.
+Other readers see nothing of it, in the tables or in memory, before `Store.commit`.
 
-The same code runs a statement of a client's transaction: there the KV transaction is an overlay in memory, and the
+The same code runs a statement of a client's transaction. Its KV transaction is then an overlay in memory, and the
 catalog, the records and the change log are provisional (`overlay.py`, `client_transaction.py`).
 """
 
@@ -32,56 +32,58 @@ _EMPTY_TIMESTAMP: Final = bytes(8)
 
 
 class RetryableWrite:
-    """The session part of a retryable write's entries: which of its command's statements is being done.
+    """The session fields of a retryable write's entries, with the number of the present statement.
 
-    Whoever runs the statements sets `statement` before each; a document of an insert is a statement of its own.
+    The code that runs the statements sets `statement` before each. Each document of an insert is a statement.
     """
 
     __slots__ = ("head", "previous", "statement")
 
     def __init__(self, lsid: bytes, txn_number: int, previous: int = 0) -> None:
-        """`previous`: where the entries that the write has made before end, 0: there are none."""
+        """`previous`: the position of the write's last entry so far, or 0 if there is none."""
         self.head = entries.session_head(lsid, txn_number)
         self.statement = 0
         self.previous = previous
 
     def logged(self, last: int) -> tuple[int, int]:
-        """The `retried` of `entries.retried_entry` for the next; `last` is its position, or the last one's of many."""
+        """Return the `retried` of `entries.retried_entry` for the next entry or entries; `last` is the last one's
+        position."""
         retried = self.statement, self.previous
         self.previous = last
         return retried
 
 
 class StagedEntries:
-    """Entries of one command or more that wait for the commit, and the runs they form."""
+    """Entries of one or more commands that wait for the commit, and the runs they form."""
 
     __slots__ = ("entries", "entry_bytes", "last_run", "runs")
 
     def __init__(self) -> None:
         self.entries: list[tuple[bytes, bytes]] = []  # (position key, entry), ascending
-        self.entry_bytes = 0  # of all of them
+        self.entry_bytes = 0  # the sum over all entries
         self.runs: list[tuple[tuple[str, ...], int, int]] = []  # (topics, first, last), ascending
         self.last_run: tuple[tuple[str, ...], int, int] | None = None
-        """How the oplog ends with them; set by `Store.prepare`."""
+        """The oplog's last run after the commit; set by `Store.prepare`."""
 
     def add(self, position: int, entry: bytes, topics: tuple[str, ...]) -> None:
-        """One more entry, of these topics."""
+        """Add an entry with these topics."""
         self.entries.append((position.to_bytes(8, "big"), entry))
         self.entry_bytes += len(entry)
         runs = self.runs
-        if runs and runs[-1][0] == topics and runs[-1][2] == position - 1:  # as `add_run`, without the call
+        if runs and runs[-1][0] == topics and runs[-1][2] == position - 1:  # `add_run` without the call
             runs[-1] = (topics, runs[-1][1], position)
         else:
             runs.append((topics, position, position))
 
     def add_many(self, first: int, entries: list[bytes], topics: tuple[str, ...]) -> None:
-        """Entries of the same topics at the positions from `first` on."""
+        """Add entries with the same topics, at the positions from `first` on."""
         self.entries += [(position.to_bytes(8, "big"), entry) for position, entry in enumerate(entries, first)]
         self.entry_bytes += sum(map(len, entries))
         self.add_run(topics, first, first + len(entries) - 1)
 
     def add_run(self, topics: tuple[str, ...], first: int, last: int) -> None:
-        """Positions `first` to `last`, both inclusive, are entries of these topics; joined to the run before it."""
+        """Add a run for positions `first` to `last`, both inclusive. It extends the previous run if that is adjacent
+        and has the same topics."""
         if self.runs:
             before_topics, before_first, before_last = self.runs[-1]
             if before_topics == topics and before_last == first - 1:
@@ -91,14 +93,14 @@ class StagedEntries:
 
 
 CatalogChange = tuple[str, dict[str, Any]]
-"""A database, and the command in an entry of the oplog; that of a view has `viewOn`."""
+"""A database, and the command in an entry of the oplog; the command of a view has `viewOn`."""
 
 
 class WriteTransaction(View):
-    """The one write transaction. Commands of several clients share it; the shell commits them together."""
+    """The only write transaction. Commands of several clients share it; the shell commits them together."""
 
     is_trial = False
-    """Whether its changes are thrown away: see `locks.TrialView`."""
+    """Whether its changes are discarded: see `locks.TrialView`."""
 
     __slots__ = (
         "_changes",
@@ -121,29 +123,29 @@ class WriteTransaction(View):
         self, store: Store, kv: Transaction, *, catalog: CatalogDraft | None = None, changes: ChangeLog | None = None,
     ) -> None:  # fmt: skip
         """`catalog` and `changes` None: a draft of the published catalog, and the store's oplog if it has one."""
-        self.store = store  # as `View` does: a call less in every write
+        self.store = store  # `View.__init__` inlined: saves a call per write
         self.kv = kv
         self.state = store.state
         self.catalog = catalog or CatalogDraft(self.state.catalog, store.tables)
         self.tables = store.tables
         self._changes: ChangeLog = changes or (OPLOG if store.oplog_enabled else NO_LOG)
         self.count_changes: dict[int, CountChange] = {}
-        """Its changes to the counts of collections, by number."""
+        """Its changes of the counts of collections, by number."""
         self.pruned_through = self.state.pruned_through
         self.cluster_parameters = self.state.cluster_parameters
         self.staged = StagedEntries()
-        self.admin_changed = False  # noted where there is no oplog
+        self.admin_changed = False  # only set without an oplog
         self.catalog_changes: list[CatalogChange] = []
         """The changes of collections, views and indexes, for the audit log."""
         self.clock_position = self.state.last_position
         self.wall_ms = store.clock.now_ms()
         self._second = self.wall_ms // 1000 << 32
         self.entry_end = entries.end(self.wall_ms)
-        """The end of this transaction's entries."""
+        """The last fields of this transaction's entries."""
         self.commits: list[ClientTransaction] = []  # clients' transactions that this one commits
 
     def next_state(self, published: StoreState) -> StoreState:
-        """Return the state after its commit; `published` is the one before."""
+        """Return the state after its commit. `published`: the state before."""
         counts = published.counts
         if self.count_changes:
             counts = dict(counts)
@@ -162,26 +164,26 @@ class WriteTransaction(View):
             self.pruned_through,
             self.cluster_parameters,
         )
-        return tuple.__new__(StoreState, fields)  # without a call: for each commit
+        return tuple.__new__(StoreState, fields)  # avoids a call per commit
 
     # Positions and entries.
 
     def record_with(self, changes: ChangeLog) -> None:
-        """From here on changes of documents and of the catalog are recorded with `changes`."""
+        """Record later changes of documents and of the catalog with `changes`."""
         self._changes = changes
 
     def reserve(self, count: int) -> int:
-        """The first of `count` consecutive new positions: seconds of the wall clock, then a counter.
+        """Return the first of `count` consecutive new positions: seconds of the wall clock, then a counter.
 
-        A caller that then logs nothing gives them back: a position that a client has seen (operationTime, a
-        high-water mark) but that is not in the oplog could be given out again after a restart, and be skipped.
+        A caller that logs nothing must give them back. Otherwise a client could see a position (operationTime, a
+        high-water mark) that is not in the oplog. A restart could give it out again, and a stream would skip it.
         """
         first = (self._second if self._second > self.clock_position else self.clock_position) + 1
         self.clock_position = first + count - 1
         return first
 
     def log(self, position: int, entry: bytes, topics: tuple[str, ...]) -> None:
-        """Stage an entry at a reserved position; `topics` are the namespaces under which it is indexed."""
+        """Stage an entry at a reserved position. `topics`: the namespaces under which it is indexed."""
         if self.store.oplog_enabled:
             self.staged.add(position, entry, topics)
 
@@ -189,7 +191,8 @@ class WriteTransaction(View):
         self, database: str, uuid: bytes | None, o: dict[str, Any], o2: dict[str, Any] | None = None,
         *, also: tuple[str, ...] = (),
     ) -> int:  # fmt: skip
-        """Stage a `c` entry under `<database>.$cmd` and the databases `also`; returns its position, 0: none yet."""
+        """Stage a `c` entry under `<database>.$cmd` and the databases `also`; return its position, or 0 if it has none
+        yet."""
         self.catalog_changes.append((database, o))
         return self._changes.command(self, database, uuid, o, o2, also)
 
@@ -206,14 +209,15 @@ class WriteTransaction(View):
         return first
 
     def count_change(self, collection: Collection) -> CountChange:
-        """Return what the transaction does to the collection's count, to add to it."""
+        """Return the transaction's change of the collection's count; the caller may add to it."""
         change = self.count_changes.get(collection.number)
         if change is None:
             change = self.count_changes[collection.number] = CountChange()
         return change
 
     def add_count(self, collection: Collection, documents: int, size: int = 0, removed: bytes | None = None) -> None:
-        """The collection has more documents, the last ones, or less: that of the record `removed`. `size`: bytes."""
+        """Add to the collection's count. A positive `documents` counts new last documents; a negative one removes the
+        document of the record `removed`. `size`: bytes."""
         change = self.count_changes.get(collection.number)
         if change is None:
             change = self.count_changes[collection.number] = CountChange()
@@ -223,25 +227,27 @@ class WriteTransaction(View):
             change.removed.append(removed)
 
     def known_count(self, collection: Collection) -> DocumentCount | None:
-        """Return what is known of a collection's count with the changes of the transaction."""
+        """Return the full or partial count of a collection, with the changes of the transaction; None if there is
+        none."""
         count, change = self.state.counts.get(collection.number), self.count_changes.get(collection.number)
         return count if change is None else change.applied(count)
 
     def keep_count(self, collection: Collection, count: DocumentCount) -> None:
-        """Keep what has been counted in this view."""
+        """Store a count that this view has taken."""
         self.count_change(collection).reset(count)
 
     @property
     def makes_room(self) -> bool:
-        """Whether an insert into a capped collection removes the oldest documents now, and not at a commit."""
+        """Whether an insert into a capped collection removes the oldest documents at once, not at the commit."""
         return True
 
     def insert(
         self, collection: Collection, document: bytes, retryable: RetryableWrite | None = None, *,
         keeps_empty_timestamps: bool = False,
     ) -> bytes:  # fmt: skip
-        """Store one new document and its entry; returns it as stored. Raises 11000 and what `_id` rules raise."""
-        # The hottest path: `Catalog.current`, `reserve` and `bounded_key` without the calls.
+        """Store a new document and its entry; return the document as stored. Raises 11000 and the errors of `_id`
+        rules."""
+        # The hottest path: `Catalog.current`, `reserve` and `bounded_key` are inlined.
         collection = self.catalog.by_number.get(collection.number, collection)
         before = self.clock_position
         self.clock_position = position = (self._second if self._second > before else before) + 1
@@ -278,11 +284,11 @@ class WriteTransaction(View):
         self, collection: Collection, documents: Sequence[bytes], retryable: RetryableWrite | None = None,
         *, keeps_empty_timestamps: bool = False,
     ) -> int | None:  # fmt: skip
-        """Store all documents at once, or none and answer None where one of them would be refused.
+        """Store all documents at once; return None, with nothing stored, if one of them would be refused.
 
-        The fast path of bulk inserts: no unique index but `_id`, no over-long one, not capped. The caller falls back to
-        `insert`, one by one, to find which document was refused and why. Raises `TooManyEntries`, likewise with nothing
-        stored, where they are to be stored in smaller numbers.
+        This is the fast path of bulk inserts: no unique index except `_id`, no over-long `_id`, not capped. The caller
+        falls back to `insert`, one by one, to find the refused document. Raises `TooManyEntries`, with nothing stored,
+        if the documents must be stored in smaller numbers.
         """
         collection = self.catalog.current(collection)
         if collection.unique_indexes or collection.capped is not None:
@@ -324,7 +330,7 @@ class WriteTransaction(View):
         return len(ready)
 
     def _add_ids(self, items: list[tuple[bytes, bytes]]) -> bool:
-        """Put all new ids, or none of them if one is taken."""
+        """Put all new ids, or none if one is taken."""
         with self.kv.cursor(self.tables["ids"]) as cursor:
             _, added = cursor.putmulti(items, overwrite=False)
         if added == len(items):
@@ -338,10 +344,10 @@ class WriteTransaction(View):
         self, collection: Collection, record: bytes, old: bytes, new: bytes, logged: bytes,
         retryable: RetryableWrite | None = None, fields: frozenset[str] | None = None,
     ) -> None:  # fmt: skip
-        """Replace `old` by `new`; `logged` is the entry's `o`: the new document, or a `$v: 2` diff.
+        """Replace `old` by `new`. `logged` is the entry's `o`: the new document, or a `$v: 2` diff.
 
         Both documents begin with the same `_id`. `fields`: all top-level fields that may differ; None: any. Raises
-        11000 where a unique index is in the way.
+        11000 if a unique index refuses the document.
         """
         collection = self.catalog.current(collection)
         if collection.maintained:
@@ -355,7 +361,7 @@ class WriteTransaction(View):
     def delete(
         self, collection: Collection, record: bytes, old: bytes, retryable: RetryableWrite | None = None
     ) -> None:
-        """Remove a document that is there."""
+        """Delete an existing document."""
         collection = self.catalog.current(collection)
         key, key_document = identify(old)
         if collection.maintained:
@@ -368,8 +374,8 @@ class WriteTransaction(View):
     def replace_many(
         self, collection: Collection, changes: Sequence[tuple[bytes, bytes, bytes, bytes]], fields: frozenset[str]
     ) -> int:
-        """Replace some documents; each change is (record, old, new, logged), as of `replace`. Return how many were, up
-        to the first one that an index refuses."""
+        """Replace documents; each change is (record, old, new, logged) as in `replace`. Stop before the first change
+        that an index refuses; return the number of replaced documents."""
         collection = self.catalog.current(collection)
         indexes: Sequence[Index] = ()
         if collection.maintained:
@@ -393,7 +399,7 @@ class WriteTransaction(View):
     def _log_many(
         self, collection: Collection, head: bytes, changes: Sequence[tuple[bytes, bytes | None, bytes]]
     ) -> None:
-        """Record changes; each is (`o`, `o2`, the document before)."""
+        """Record changes, each (`o`, `o2`, the document before)."""
         if self._changes is OPLOG:
             OPLOG.change_many(self, collection, head, changes)
             return
@@ -401,7 +407,7 @@ class WriteTransaction(View):
             self._changes.change(self, collection, head, o, o2, old, None)
 
     def delete_many(self, collection: Collection, documents: Sequence[tuple[bytes, bytes]]) -> None:
-        """Remove some documents that are there; each is (record, document)."""
+        """Delete existing documents, each (record, document)."""
         collection = self.catalog.current(collection)
         kv, prefix, ids, table = self.kv, collection.number_key, self.tables["ids"], self.tables["documents"]
         logged: list[tuple[bytes, bytes | None, bytes]] = []
@@ -419,7 +425,7 @@ class WriteTransaction(View):
         self._log_many(collection, collection.delete_head, logged)
 
     def is_locked(self, collection: Collection, record: bytes) -> bool:
-        """Whether an open transaction has written the document, so that no other write may."""
+        """Return whether an open transaction has written the document. No other write may change it then."""
         locks = self.store.transactions.locks
         holder = locks.get((self.tables["documents"], collection.number_key + record)) if locks else None
         return holder is not None and not holder.has_ended

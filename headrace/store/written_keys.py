@@ -1,7 +1,7 @@
-"""Which keys were written while clients' transactions are open: a transaction that writes one of them conflicts.
+"""The keys written while clients' transactions are open. A transaction that writes one of them conflicts.
 
 A transaction conflicts with a key of documents, ids or indexes that a commit has written since it began, or that the
-open write transaction has written, which is not published yet. Values do not matter, as on MongoDB.
+open, unpublished write transaction has written. As in MongoDB, the values do not matter.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from headrace.store.kv import Cursor, Table, TableKey, Transaction
 
 
 class WrittenKeys:
-    """The keys that were written from the first open transaction's start to the last one's end."""
+    """The keys written from the start of the first open transaction to the end of the last."""
 
     def __init__(self, account: Account) -> None:
         """`account`: counts the memory of the keys."""
         self.sequence = 0
-        """The number of the last commit that is recorded."""
+        """The number of the last recorded commit."""
         self.open: set[TableKey] = set()
         """The keys of the open write transaction."""
         self._account = account
-        self._last: dict[TableKey, int] = {}  # the commit that wrote a key last
+        self._last: dict[TableKey, int] = {}  # the last commit that wrote each key
         self._commits: deque[tuple[int, set[TableKey]]] = deque()
 
     def has_changed(self, key: TableKey, since: int) -> bool:
@@ -33,20 +33,20 @@ class WrittenKeys:
         return key in self.open or self._last.get(key, 0) > since
 
     def begin(self) -> set[TableKey]:
-        """Return the set for the keys of a write transaction that begins."""
+        """Return a new set for the keys of a write transaction."""
         self.open = set()
         return self.open
 
     def publish(self) -> None:
-        """Record the keys of the write transaction, which is published."""
+        """Record the keys of the write transaction, which was just published."""
         keys, self.open = self.open, set()
         self.sequence += 1
         self._last.update(dict.fromkeys(keys, self.sequence))
         self._commits.append((self.sequence, keys))
-        self._account.add(limits.VERSION_BYTES * len(keys))  # which may end transactions, and forget
+        self._account.add(limits.VERSION_BYTES * len(keys))  # this may end transactions and call `forget`
 
     def forget(self, through: int) -> None:
-        """Forget the commits up to the number `through`: no open transaction began before them."""
+        """Forget the commits up to the number `through`. No open transaction began before them."""
         while self._commits and self._commits[0][0] <= through:
             sequence, keys = self._commits.popleft()
             self._account.add(-limits.VERSION_BYTES * len(keys))
@@ -56,18 +56,18 @@ class WrittenKeys:
 
 
 class RecordingTransaction:
-    """A KV write transaction that adds the keys it writes to a set; otherwise it is the one it wraps."""
+    """A KV write transaction that adds the keys it writes to a set, and otherwise calls the wrapped one."""
 
     __slots__ = ("_base", "_tracked", "_written")
 
     def __init__(self, base: Transaction, written: set[TableKey], tracked: Collection[Table]) -> None:
-        """`tracked`: the tables whose keys are added."""
+        """`tracked`: the tables whose keys are recorded."""
         self._base = base
         self._written = written
         self._tracked = tracked
 
     def get(self, key: bytes, *, db: Table) -> bytes | None:
-        """The value of a key."""
+        """Return the value of a key."""
         return self._base.get(key, db=db)
 
     def put(self, key: bytes, value: bytes, *, db: Table) -> bool:
@@ -87,16 +87,16 @@ class RecordingTransaction:
         return self._base.delete(key, db=db)
 
     def drop(self, db: Table, *, delete: bool) -> None:
-        """Not noted: only the oplog's tables are dropped, before any transaction is open."""
+        """Drop a table without recording it: only the oplog's tables are dropped, while no transaction is open."""
         self._base.drop(db, delete=delete)
 
     def cursor(self, db: Table) -> Cursor:
-        """A cursor whose `putmulti` is noted."""
+        """Return a cursor that records its `putmulti`."""
         cursor = self._base.cursor(db)
         return cast("Cursor", RecordingCursor(self._written, cursor, db)) if db in self._tracked else cursor
 
     def stat(self, db: Table) -> dict[str, int]:
-        """The sizes of a table."""
+        """Return the sizes of a table."""
         return self._base.stat(db)
 
     def commit(self) -> None:
@@ -109,7 +109,8 @@ class RecordingTransaction:
 
 
 class RecordingCursor:
-    """A cursor whose `putmulti` is noted. Its `delete` is not: only what no client can see any more goes that way."""
+    """A cursor that records its `putmulti`. It does not record `delete`, which only removes rows that no client can
+    see."""
 
     __slots__ = ("_cursor", "_db", "_written")
 

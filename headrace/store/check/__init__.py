@@ -1,1 +1,1 @@
-"""Checks a data directory that no server has open: its pages, its values, and its tables against each other."""
+"""Checks of a data directory that no server has open: its pages, its values, and the consistency of its tables."""

@@ -1,4 +1,4 @@
-"""A data directory checked from its file to its tables. Nothing is written, and no server may have it open."""
+"""Check of a data directory, from its file to its tables. Nothing is written, and no server may have it open."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ class Report:
     problems: list[str]
     collections: int
     rows: dict[str, int]
-    """How many rows the tables have that were walked."""
+    """The number of rows in each table that was walked."""
     has_checksums: bool
 
 
 Advance = Callable[[str, int, int], object]
-"""Called with "pages" or "rows", how many were looked at, and how many there are about."""
+"""Called with "pages" or "rows", the number checked so far, and the approximate total."""
 
 
 def check(path: Path, advance: Advance = lambda what, done, total: None) -> Report:
     """Check a directory; `advance` is called for each page and each row.
 
-    Raises `DirectoryInUse`; `UnusableDirectory` and `IncompatibleFormat` where there is nothing that could be checked.
+    Raises `DirectoryInUse`; `UnusableDirectory` or `IncompatibleFormat` if there is nothing that can be checked.
     """
     file = path / DATA_FILE
     if not file.is_file() or file.stat().st_size == 0:

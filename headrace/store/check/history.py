@@ -1,7 +1,7 @@
-"""The oplog against its index, and the images against the oplog.
+"""Checks of the oplog against its index, and of the images against the oplog.
 
-Each entry holds the position that is its key, is reached through the runs of its namespaces, and lies in the runs of no
-other: each topic has as many entries that name it as its runs lead to.
+Each entry holds the position that is its key, and only the runs of its namespaces lead to it. So each topic has as many
+entries that name it as its runs lead to.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _VIEWS: Final = ".system.views"
 
 
 def check_history(rows: Rows) -> None:
-    """Add to `rows.problems` what is wrong with the oplog, its index and the images."""
+    """Add faults of the oplog, its index and the images to `rows.problems`."""
     expected, unknown = _check_entries(rows)
     reached = _check_runs(rows, unknown)
     names = {number: name for name, number in rows.catalog.topics.items()}
@@ -31,8 +31,8 @@ def check_history(rows: Rows) -> None:
 
 
 def _check_entries(rows: Rows) -> tuple[Counter[int], set[bytes]]:
-    """Count the entries of each topic; return also the keys of the last entries of chains whose first ones are pruned:
-    they are in the index under names that nothing says any more."""
+    """Count the entries of each topic. Return also the keys of the last entries of chains whose first entries are
+    pruned: the namespaces under which the index has such an entry are unknown."""
     topics = rows.catalog.topics
     counts: Counter[int] = Counter()
     chains, unknown = _Chains(), set()
@@ -65,19 +65,20 @@ def _check_entries(rows: Rows) -> tuple[Counter[int], set[bytes]]:
 
 
 class _Chains:
-    """The namespaces of transactions whose entries alternate, by the time of the last entry of each."""
+    """The namespaces of interleaved transaction chains, by the time of each chain's last entry."""
 
     def __init__(self) -> None:
         self._names: dict[Timestamp, dict[str, None]] = {_NONE: {}}
 
     def add(self, entry: dict[str, Any]) -> None:
-        """Go on with a chain; that of a commit that was cut short stays."""
+        """Add an entry to its chain. The chain of an interrupted commit remains."""
         names = self.names(entry)
         if names is not None:
             self._names[entry["ts"]] = dict.fromkeys(names)
 
     def names(self, entry: dict[str, Any]) -> list[str] | None:
-        """The namespaces of an entry and of those before it in its chain; None where some of these are pruned."""
+        """Return the namespaces of an entry and of its chain so far; None if earlier entries of the chain are
+        pruned."""
         own = _namespaces(entry)
         before = entry.get("prevOpTime", {}).get("ts", _NONE) if "applyOps" in entry["o"] else _NONE
         if before not in self._names:
@@ -86,7 +87,7 @@ class _Chains:
 
 
 def _namespaces(entry: dict[str, Any]) -> list[str]:
-    """The names under which an entry is in the oplog's index."""
+    """Return the names under which the oplog's index has an entry."""
     operation, namespace, o = entry.get("op"), str(entry.get("ns")), entry["o"]
     if operation == "n":
         return []
@@ -101,7 +102,7 @@ def _namespaces(entry: dict[str, Any]) -> list[str]:
 
 
 def _is_covered(rows: Rows, topic: int, position: int, last_runs: dict[int, tuple[int, int]]) -> bool:
-    """Whether a run of the topic holds the position; `last_runs` has the one that held the position before."""
+    """Return whether a run of the topic holds the position. `last_runs`: the topic's last run that held a position."""
     first, last = last_runs.get(topic, (0, -1))
     if first <= position <= last:
         return True
@@ -114,7 +115,7 @@ def _is_covered(rows: Rows, topic: int, position: int, last_runs: dict[int, tupl
 
 
 def _check_runs(rows: Rows, unknown: set[bytes]) -> Counter[int]:
-    """How many entries the runs of each topic lead to, without these."""
+    """Count the entries that the runs of each topic lead to, without the `unknown` keys."""
     topics = set(rows.catalog.topics.values())
     reached: Counter[int] = Counter()
     before = (0, -1)

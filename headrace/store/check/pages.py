@@ -1,10 +1,10 @@
-"""The pages of a data file, without LMDB, which trusts them and may end the process where they are damaged.
+"""Checks of a data file's pages without LMDB, which trusts the pages and may end the process if they are damaged.
 
-Every page that the newest transaction uses is read once: that it is in the file and is the one that its parent names,
-that its nodes lie within it, that its keys ascend within the bounds its parent gives, that each table has as many pages
-and items as it says, and that no page is in use twice, or in use and free.
+Every page that the newest transaction uses is read once. The page must be in the file and have the number that its
+parent names. Its nodes must lie within the page, and its keys must ascend within its parent's bounds. Each table must
+have as many pages and items as it records. No page may be used twice, or be used and free.
 
-What is stored is not looked at: that is `tables.py`, once the pages are sound.
+Stored values are not checked: `tables.py` does that once the pages are sound.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ class _Tree:
 
     @classmethod
     def parsed(cls, name: str, data: bytes) -> _Tree:
-        """`data`: 48 bytes of a meta page or of the list of tables."""
+        """Parse 48 bytes of a meta page or of the list of tables."""
         _, _, depth, branch, leaf, overflow, items, root = _TREE.unpack(data)
         return cls(name, depth, branch, leaf, overflow, items, root)
 
 
 class _Pages:
-    """The pages of all trees."""
+    """The pages of all trees of a file."""
 
     def __init__(self, file: DataFile, advance: Callable[[str, int, int], object]) -> None:
         self.file = file
         self._advance = advance
         self.used: set[int] = {0, 1}
         self.free: list[int] = []
-        """Numbers in the list of free pages."""
+        """The page numbers in the list of free pages."""
         self.tables: list[tuple[str, bytes]] = []
-        """Names and descriptions in the list of tables."""
+        """Names and descriptions of the tables in the list of tables."""
 
     def take(self, number: int, count: int = 1) -> bytes:
-        """A page, the first of `count`, that no other page has named."""
+        """Return a page, the first of `count`. Raises `FileProblem` if another page has already named it."""
         if not 1 < number <= number + count - 1 <= self.file.meta.last_page:
             raise FileProblem(f"names page {number}, which it does not have")
         page = self.file.page(number, count)
@@ -71,7 +71,7 @@ class _Pages:
 
 
 def page_problems(file: DataFile, advance: Callable[[str, int, int], object]) -> Iterator[str]:
-    """Yield the faults of the file's pages, a sentence each; none for a sound file. `advance`: as for `check`."""
+    """Yield the faults of the file's pages, one sentence each; none for a sound file. `advance`: see `check`."""
     pages = _Pages(file, advance)
     yield from _tree_problems(pages, _Tree.parsed("the list of free pages", file.meta.free), integer_keys=True)
     yield from _tree_problems(pages, _Tree.parsed("the list of tables", file.meta.main))
@@ -108,7 +108,7 @@ def _tree_problems(pages: _Pages, tree: _Tree, *, integer_keys: bool = False) ->
 
 
 class _Walk:
-    """One tree, from its root."""
+    """A walk through one tree from its root."""
 
     def __init__(self, pages: _Pages, tree: _Tree, integer_keys: bool) -> None:
         self._pages = pages
@@ -117,7 +117,7 @@ class _Walk:
         self.branch_pages = self.leaf_pages = self.overflow_pages = self.items = 0
 
     def page(self, number: int, depth: int, low: bytes | None, high: bytes | None) -> None:
-        """A page and those below it; its keys are from `low`, inclusive, to `high`, exclusive."""
+        """Check a page and the pages below it. Its keys are from `low`, inclusive, to `high`, exclusive."""
         page = self._pages.take(number)
         flags, lower, upper = PAGE.unpack_from(page)
         is_leaf = depth == self._tree.depth
@@ -136,13 +136,13 @@ class _Walk:
             self._branch(number, page, offsets, depth, low, high)
 
     def _key(self, key: bytes) -> bytes:
-        """A key as it sorts."""
+        """Return a key in the form in which it sorts."""
         return _NUMBER.unpack(key)[0].to_bytes(8, "big") if self._integer_keys else key
 
     def _branch(
         self, number: int, page: bytes, offsets: list[int], depth: int, low: bytes | None, high: bytes | None
     ) -> None:
-        """The first key of a branch page is not used: what is below it begins where the page does."""
+        """Check a branch page. Its first key is not used: the first child's keys begin at the page's lower bound."""
         children: list[int] = []
         bounds: list[bytes | None] = []
         for index, offset in enumerate(offsets):
@@ -181,7 +181,7 @@ class _Walk:
                 self._pages.tables.append((name.decode(errors="replace"), data))
 
     def _overflow(self, number: int, first: int, size: int) -> bytes:
-        """The data of a node that has pages of its own; read only for the list of free pages."""
+        """Return the data of a node that has pages of its own. Only the data of the list of free pages is read."""
         needed = -(-(size + _HEADER_BYTES) // self._pages.file.meta.page_bytes)
         head = self._pages.file.page(first, needed)
         count = _COUNT.unpack_from(head, 12)[0]

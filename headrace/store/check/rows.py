@@ -1,4 +1,4 @@
-"""The rows of all tables as they are stored, with what is wrong with each value said once."""
+"""The stored rows of all tables. Each faulty value is reported once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.values.bson import decode
 
 
 class Rows:
-    """A plain transaction on a data directory, and the problems that were seen in it."""
+    """A plain transaction on a data directory, and the problems found in it."""
 
     def __init__(
         self, kv: Transaction, tables: dict[str, Table], *, checksums: bool, advance: Callable[[str, int, int], object]
@@ -32,20 +32,20 @@ class Rows:
         """Empty until `load_catalog`."""
         self.problems: list[str] = []
         self.counts: Counter[str] = Counter()
-        """Rows of each table that was walked."""
+        """The number of rows in each table that was walked."""
 
     def load_catalog(self, kv: Transaction) -> None:
-        """Read the catalog through `kv`. Raises what cannot be read."""
+        """Read the catalog through `kv`. Raises an error if it cannot be read."""
         self.catalog = load(rows_of(kv, self._tables))
 
     def name(self, table: str, key: bytes) -> str:
-        """Return the name of the thing that a key stands for."""
+        """Return a description of the thing stored under a key."""
         return describe(self.catalog, table, key)
 
     def walk(self, table: str, first: bytes = b"", last: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """(key, value) of the rows whose values match their checksums; the others are problems.
+        """Yield (key, value) of the rows whose values match their checksums; report the other rows as problems.
 
-        From `first` to `last`, both inclusive; a walk of all of a table counts its rows.
+        The walk is from `first` to `last`, both inclusive. A walk through a whole table counts its rows.
         """
         with self._kv.cursor(self._tables[table]) as cursor:
             if not (cursor.set_range(first) if first else cursor.first()):
@@ -65,7 +65,7 @@ class Rows:
                     self.problems.append(f"{self.name(table, key)} does not match its checksum")
 
     def keys(self, table: str, first: bytes, last: bytes) -> Iterator[bytes]:
-        """The keys from `first` to `last`, both inclusive."""
+        """Yield the keys from `first` to `last`, both inclusive."""
         with self._kv.cursor(self._tables[table]) as cursor:
             if not cursor.set_range(first):
                 return
@@ -75,7 +75,7 @@ class Rows:
                 yield key
 
     def last_before(self, table: str, key: bytes) -> tuple[bytes, bytes] | None:
-        """The last row whose key is `key` or less; a damaged value is returned as it is."""
+        """Return the last row whose key is `key` or less; a damaged value is returned unchanged."""
         with self._kv.cursor(self._tables[table]) as cursor:
             moved = cursor.set_range(key)
             if not (cursor.last() if not moved else cursor.key() == key or cursor.prev()):
@@ -84,12 +84,12 @@ class Rows:
             return at, stored[:-CHECKSUM_BYTES] if self._checksums else stored
 
     def get(self, table: str, key: bytes) -> bytes | None:
-        """A value, intact or not; None where there is none."""
+        """Return a value, intact or not; None if the key does not exist."""
         stored = self._kv.get(key, db=self._tables[table])
         return stored if stored is None or not self._checksums else stored[:-CHECKSUM_BYTES]
 
     def document(self, table: str, key: bytes, value: bytes) -> dict[str, Any] | None:
-        """A value that is BSON, decoded; None, and a problem, where it is none."""
+        """Return a BSON value decoded, or report a problem and return None."""
         try:
             return decode(value)
         except BSONError:

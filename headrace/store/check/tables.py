@@ -1,4 +1,4 @@
-"""The tables of a data directory against each other: what a server relies on when it reads them.
+"""Consistency of a data directory's tables, which a server relies on when it reads them.
 
     every value          matches its checksum, and is BSON where it is a document
     catalog, topics      each number is given once, and is below the next one
@@ -32,7 +32,7 @@ _GARBAGE: Final = b"garbage"
 
 
 def check_tables(rows: Rows, kv: Transaction) -> None:
-    """Add to `rows.problems` what is wrong with the tables; `kv` reads their values, for the catalog."""
+    """Add faults of the tables to `rows.problems`. The catalog is read through `kv`."""
     try:
         rows.load_catalog(kv)
     except (DamagedValue, BSONError, KeyError, TypeError, ValueError) as error:
@@ -66,12 +66,12 @@ def _check_numbers(rows: Rows) -> None:
 
 
 def _dropped(rows: Rows) -> set[bytes]:
-    """The numbers of dropped collections and indexes whose rows have not been removed yet."""
+    """Return the numbers of dropped collections and indexes whose rows have not been removed yet."""
     return {key[len(_GARBAGE) :] for key, _ in rows.walk("meta", _GARBAGE, _GARBAGE + b"\xff" * 4)}
 
 
 def _collections(rows: Rows) -> dict[bytes, Collection | None]:
-    """Collections by the first bytes of their keys; None for one that was dropped and not yet removed."""
+    """Return collections by the first bytes of their keys; None for a dropped collection that still has rows."""
     known: dict[bytes, Collection | None] = dict.fromkeys(_dropped(rows))
     known.update({item.number_key: item for item in rows.catalog.collections.values() if not item.is_view})
     return known
@@ -97,7 +97,7 @@ def _check_documents(rows: Rows) -> None:
         for index in collection.maintained:
             if index.building:
                 continue
-            with suppress(CommandError):  # a document that the index refuses today
+            with suppress(CommandError):  # the index refuses this document today
                 entries = stored_entries(index, key[4:], value)
                 if any(rows.get("indexes", row) != stored for row, stored in entries.items()):
                     rows.problems.append(f"the index {index.name} does not lead to {rows.name('documents', key)}")
@@ -115,7 +115,7 @@ def _check_ids(rows: Rows) -> None:
         elif (document := rows.get("documents", key[:4] + record)) is None:
             rows.problems.append(f"{rows.name('ids', key)} leads to no document")
         else:
-            with suppress(BSONError, IndexError, CommandError):  # a damaged document has been named already
+            with suppress(BSONError, IndexError, CommandError):  # a damaged document has been reported already
                 if bounded_key(key[:4], identify(document)[0]) != key:
                     rows.problems.append(f"{rows.name('ids', key)} leads to a document with another _id")
 
@@ -135,16 +135,16 @@ def _check_indexes(rows: Rows) -> None:
             rows.problems.append(f"{rows.name('indexes', key)} belongs to no index")
             continue
         collection, index = owners[key[:4]]
-        if not index.has_entries:  # those of an earlier version
+        if not index.has_entries:  # entries of an earlier version
             continue
         record = value if index.unique else key[-8:]
         at = collection.number_key + record
-        if at != last[0]:  # the keys of a long document are next to each other, mostly
+        if at != last[0]:  # the keys of a long document are mostly adjacent
             last = at, rows.get("documents", at)
         document = last[1]
         if document is None:
             rows.problems.append(f"{rows.name('indexes', key)} leads to no document")
             continue
-        with suppress(BSONError, CommandError):  # a damaged document has been named already
+        with suppress(BSONError, CommandError):  # a damaged document has been reported already
             if recent.expected(index, record, document).get(key) != value:
                 rows.problems.append(f"{rows.name('indexes', key)} leads to a document with another key")

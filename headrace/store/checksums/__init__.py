@@ -1,1 +1,1 @@
-"""Checksums of what is stored: appended to every value when it is written, compared whenever it is read."""
+"""Checksums of stored values: appended at each write and compared at each read."""

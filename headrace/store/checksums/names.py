@@ -1,4 +1,4 @@
-"""The name of a damaged value in errors and reports: the document, entry or row that its key stands for."""
+"""Descriptions of damaged values in errors and reports: the document, entry or row stored under a key."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from headrace.values.position import from_key, shell_text
 
 
 def describe(catalog: Catalog, table: str, key: bytes) -> str:
-    """The value of a key, for people: "the document with record 7 of shop.orders"."""
+    """Return a description of a key's value for people: "the document with record 7 of shop.orders"."""
     if table == "documents" and len(key) == 12:
         return f"the document with record {from_key(key[4:])} of {_collection(catalog, key)}"
     if table == "ids":

@@ -1,13 +1,13 @@
-"""A KV transaction whose values carry checksums: what was changed on the disk is an error, never a wrong document.
+"""A KV transaction whose values carry checksums. A value damaged on the disk is an error, never a wrong document.
 
     stored   value + CRC-32C of key and value (4, little-endian)
 
-The checksum follows the value, so that a document is still BSON from its first byte, and one call over key and
-stored value compares it: a CRC over data and its own CRC is always the same number. The key is part of it, so that a
-value under a damaged or another key is no match either.
+The checksum follows the value, so that a document is still BSON from its first byte. One CRC over key and stored value
+checks it: a CRC over data and its own CRC is always the same number. The key is included, so that a value under a
+damaged or wrong key does not match either.
 
-Rule: everything in the tables is read and written through here, but for `format` and `upgrade` in `meta`, which say
-whether the rest is. What reads keys alone compares nothing.
+Rule: everything in the tables is read and written through this module, except `format` and `upgrade` in `meta`, which
+tell whether values have checksums. Reads of keys alone check nothing.
 """
 
 from __future__ import annotations
@@ -25,34 +25,35 @@ from headrace.store.kv import Cursor, Table
 
 CHECKSUM_BYTES: Final = 4
 RESIDUE: Final = 0x48674BC7
-"""The CRC-32C of anything that is followed by its own CRC-32C."""
+"""The CRC-32C of any data followed by its own CRC-32C."""
 _START_AGAIN: Final = bytes.fromhex("6cd087d3")
-"""After data and its own CRC-32C, these bytes bring a CRC back to where it began. So the CRC of many such pieces, each
-followed by these bytes, is 0; if one of them is damaged it is not, but for one case in 2^32."""
+"""These bytes, after data and its own CRC-32C, reset a CRC to its start. So the CRC of many such pieces, each followed
+by these bytes, is 0. If a piece is damaged, the CRC is 0 only in one of 2^32 cases."""
 DAMAGED: Final = 305
 _PACK: Final = Struct("<I").pack
 _LONG_BYTES: Final = 256 * 1024
 
 Describe = Callable[[Table, bytes], str]
-"""Returns the name of the thing that a table's key stands for, for messages to clients."""
+"""Describes the thing stored under a table's key, for messages to clients."""
 
 
 class DamagedValue(CommandError):
-    """A stored value does not match its checksum, or another table: 305 (DataCorruptionDetected), which names it."""
+    """A stored value does not match its checksum or another table: 305 (DataCorruptionDetected). The message names
+    it."""
 
     def __init__(self, what: str, problem: str = "does not match its checksum") -> None:
         super().__init__(DAMAGED, f"{what} {problem}: the data file is damaged")
 
 
 def with_checksum(key: bytes, value: bytes) -> bytes:
-    """A value as it is stored under a key."""
-    if len(value) > _LONG_BYTES:  # to put the key before it would copy it
+    """Return a value as it is stored under a key."""
+    if len(value) > _LONG_BYTES:  # putting the key before the value would copy the value
         return value + _PACK(extend(crc32c(key), value))
     return value + _PACK(crc32c(key + value))
 
 
 def with_checksums(items: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """(key, value) of many as they are stored."""
+    """Return (key, value) pairs with their values as they are stored."""
     return [
         (key, value + _PACK(crc32c(key + value)) if len(value) <= _LONG_BYTES else with_checksum(key, value))
         for key, value in items
@@ -60,28 +61,28 @@ def with_checksums(items: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, by
 
 
 def is_intact(key: bytes, stored: bytes) -> bool:
-    """Whether a stored value matches its checksum."""
+    """Return whether a stored value matches its checksum."""
     if len(stored) > _LONG_BYTES:
         return bool(extend(crc32c(key), stored) == RESIDUE)
     return len(stored) >= CHECKSUM_BYTES and crc32c(key + stored) == RESIDUE
 
 
 class CheckedTransaction:
-    """A KV transaction over another one, whose values have checksums. Raises `DamagedValue` for those that differ.
+    """A KV transaction over another one, with checksums of values. Raises `DamagedValue` if a checksum does not match.
 
-    LMDB's arguments are given by position: names cost 0.3 µs a call. Those of `put` are key, value, dupdata, overwrite,
-    append, db.
+    LMDB's arguments are given by position, because names cost 0.3 µs a call. The arguments of `put` are key, value,
+    dupdata, overwrite, append, db.
     """
 
     __slots__ = ("_base", "_describe")
 
     def __init__(self, base: Any, describe: Describe) -> None:
-        """`base`: LMDB's own."""
+        """`base`: LMDB's transaction."""
         self._base = base
         self._describe = describe
 
     def get(self, key: bytes, *, db: Table) -> bytes | None:
-        """The value of a key."""
+        """Return the value of a key."""
         stored: bytes | None = self._base.get(key, None, db)
         if stored is None:
             return None
@@ -95,12 +96,12 @@ class CheckedTransaction:
         return self._base.put(key, stored, True, True, False, db)  # type: ignore[no-any-return]
 
     def put_new(self, key: bytes, value: bytes, *, db: Table) -> bool:
-        """Put a value with its checksum, unless the key is there."""
+        """Put a value with its checksum, unless the key exists."""
         stored = value + _PACK(crc32c(key + value))
         return self._base.put(key, stored, True, False, False, db)  # type: ignore[no-any-return]
 
     def delete(self, key: bytes, *, db: Table) -> bool:
-        """Whether the key was there; a damaged value can be deleted."""
+        """Delete a key, also with a damaged value. Return whether it existed."""
         return self._base.delete(key, b"", db)  # type: ignore[no-any-return]
 
     def drop(self, db: Table, *, delete: bool) -> None:
@@ -108,11 +109,11 @@ class CheckedTransaction:
         self._base.drop(db, delete=delete)
 
     def cursor(self, db: Table) -> Cursor:
-        """A cursor that compares what it reads, and not what it only passes."""
+        """Return a cursor that checks the values it reads, but not the values it only passes."""
         return _CheckedCursor(self._base.cursor(db), db, self._describe)
 
     def stat(self, db: Table) -> dict[str, int]:
-        """The sizes of a table, checksums included."""
+        """Return the sizes of a table, checksums included."""
         return self._base.stat(db)  # type: ignore[no-any-return]
 
     def commit(self) -> None:
@@ -125,50 +126,50 @@ class CheckedTransaction:
 
 
 class SharedTransaction(CheckedTransaction):
-    """A read transaction of several readers, which ends with the last of them."""
+    """A read transaction that several readers share. It ends with the last of them."""
 
     __slots__ = ("_number_base", "_reader_count", "tables")
 
     def __init__(self, base: Any, describe: Describe, tables: dict[str, Table], number_base: int) -> None:
-        self._base, self._describe = base, describe  # a call less for each commit than `super().__init__`
+        self._base, self._describe = base, describe  # saves the call of `super().__init__` per commit
         self._reader_count = 1
         self.tables = tables
         self._number_base = number_base
 
     @property
     def number(self) -> int:
-        """The number of the commit that it reads."""
+        """The number of the commit that the transaction reads."""
         return self._number_base + int(self._base.id())
 
     def join(self) -> None:
-        """Count one more reader."""
+        """Add a reader."""
         self._reader_count += 1
 
     def abort(self) -> None:
-        """Count one reader less; the last one ends the transaction."""
+        """Remove a reader; the last one ends the transaction."""
         self._reader_count -= 1
         if not self._reader_count:
             self._base.abort()
-            self._base = None  # which refers to a data file that may have been replaced
+            self._base = None  # it refers to a data file that may have been replaced
 
 
 class ThreadTransaction(CheckedTransaction):
-    """A write transaction that a thread has begun, commits and aborts; other threads may use it in between."""
+    """A write transaction that one thread begins, commits and aborts. Other threads may use it in between."""
 
     __slots__ = ("_call",)
 
     def __init__(self, base: Any, describe: Describe, call: Callable[[Callable[[], None]], None]) -> None:
-        """`call`: calls a function in the thread, and waits for it."""
+        """`call`: runs a function in the thread and waits for it."""
         super().__init__(base, describe)
         self._call = call
 
     def abort(self) -> None:
-        """Abort in the thread, and wait for it."""
+        """Abort in the thread, and wait until it has done so."""
         self._call(self._base.abort)
 
 
 class _CheckedCursor:
-    """A cursor over stored values."""
+    """A cursor that checks stored values."""
 
     __slots__ = ("_base", "_db", "_describe")
 
@@ -229,7 +230,7 @@ class _CheckedCursor:
     def chunk(
         self, prefix: bytes, count_max: int, bytes_max: int, *, backward: bool = False
     ) -> list[tuple[bytes, bytes]]:
-        """The checksums are compared all at once, which takes half the time."""
+        """Return a chunk. All checksums are compared together, which takes half the time."""
         items: list[tuple[bytes, bytes]] = []
         size, length = 0, len(prefix)
         for item in islice(self._base.iterprev() if backward else self._base.iternext(), count_max):

@@ -1,4 +1,4 @@
-"""The format of a data directory, and the conversion of one that an earlier version wrote.
+"""The format of a data directory, and the conversion of a directory that an earlier version wrote.
 
     meta   "format"    → b"3"                        without a checksum, as in every format
            "upgrade"   → name of a table 00 last key that has a checksum; only while the tables are converted
@@ -7,9 +7,9 @@
     format 2   every value but these two is followed by its checksum (`transaction.py`)
     format 3   all indexes have entries, not only unique ones (`store/indexes/index_migration.py`)
 
-The conversion goes table by table, a bounded number of bytes in each transaction. The first one writes the new format,
-so that no earlier version opens the directory from then on; `upgrade` says where the next one goes on, in this process
-or after a crash.
+The conversion goes table by table, a bounded number of bytes in each transaction. The first transaction writes the new
+format, so that no earlier version opens the directory from then on. `upgrade` records where the next transaction
+continues, in this process or after a crash.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ PLAIN_KEYS: Final = frozenset({FORMAT_KEY, UPGRADE_KEY})
 
 
 class IncompatibleFormat(Exception):
-    """The data directory was written by a version whose format this one does not know."""
+    """The data directory was written by a version whose format this version does not know."""
 
 
 def stored_format(environment: Environment) -> bytes | None:
-    """The format of an open directory; None for a new one."""
+    """Return the format of an open directory; None for a new one."""
     transaction = environment.begin_plain()
     try:
         return transaction.get(FORMAT_KEY, db=environment.tables["meta"])
@@ -48,10 +48,10 @@ def stored_format(environment: Environment) -> bytes | None:
 
 
 def open_format(environment: Environment) -> None:
-    """See to it that every value has a checksum.
+    """Open a directory of any known format, and add missing checksums.
 
-    Raises `IncompatibleFormat`, and what a failing disk raises: what is converted by then stays so, and the next call
-    goes on from there.
+    Raises `IncompatibleFormat`, and the errors of a failing disk. Converted values then stay converted, and the next
+    call continues.
     """
     version = stored_format(environment)
     if version is not None and version not in FORMATS:
@@ -79,7 +79,7 @@ def _is_converting(environment: Environment) -> bool:
 
 
 def _in_transaction(environment: Environment, change: Callable[[Transaction], bool]) -> bool:
-    """Commit a change of stored values; returns what it returns."""
+    """Commit a change of stored values; return the change's result."""
     kv = environment.begin_plain(write=True)
     try:
         result = change(kv)
@@ -99,12 +99,12 @@ def _begin(environment: Environment, kv: Transaction, *, convert: bool) -> bool:
 
 
 def _order(environment: Environment) -> list[str]:
-    """The tables in the order in which they are converted: `meta`, which says how far that is, comes last."""
+    """Return the tables in the order of their conversion. `meta` is last, because it records the progress."""
     return sorted(environment.tables, key=lambda name: (name == "meta", name))
 
 
 def _convert(environment: Environment, kv: Transaction) -> bool:
-    """Convert the next piece; False once there is none."""
+    """Convert the next piece; return False if there is none."""
     meta = environment.tables["meta"]
     at = kv.get(UPGRADE_KEY, db=meta)
     assert at is not None

@@ -1,4 +1,4 @@
-"""The key of one field's value in an index: its keystring, with a collation, or hashed."""
+"""The key of one field's value in an index: its keystring, the keystring under a collation, or its hash."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Encoders = Mapping[type, Callable[[Any], bytes]]
 
 
 class FieldKeys(NamedTuple):
-    """The keys of the values of a field."""
+    """The functions that make keys of a field's values."""
 
     of_value: Callable[[Any], bytes]
     missing: bytes
-    """The key of a missing value, which is that of null."""
+    """The key of a missing value, equal to the key of null."""
     encoders: Encoders
-    """As `of_value`, of plain values by their types, and of MISSING."""
+    """Encoders by type, equivalent to `of_value`, for plain values and MISSING."""
 
 
 _MISSING: Final = b"\x14"
@@ -43,7 +43,7 @@ def field_keys(kind: Any, sort_key: SortKey | None) -> FieldKeys:
 
 
 def hash_in_index(value: Any, sort_key: SortKey | None) -> int:
-    """The hash of a value, of its strings' sort keys if there is a collation."""
+    """Return the hash of a value. With a collation, strings are hashed by their sort keys."""
     if sort_key is None:
         return hash_of(value)
     if type(value) is str:
@@ -52,7 +52,7 @@ def hash_in_index(value: Any, sort_key: SortKey | None) -> int:
 
 
 def hashed_key(value: Any, *, sort_key: SortKey | None) -> bytes:
-    """The key of a value in a hashed field."""
+    """Return the key of a value in a hashed field."""
     return integer_key(hash_in_index(value, sort_key))
 
 

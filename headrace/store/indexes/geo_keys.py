@@ -2,10 +2,10 @@
 
     {a: 1, at: {type: "Point", ...}}  under  {a: 1, at: "2dsphere"}   →  (1, the number of the point's leaf)
 
-A document without a geometry has no key, whatever its other fields are. A line or a polygon has the cells of a
-covering, so that the index then counts as one with arrays at the path: a document may come several times, and under
-cells that hold those of a query. A 2d index has the square of each legacy pair. Source: MongoDB's documentation of
-2dsphere and 2d indexes.
+A document without a geometry has no key, whatever its other fields are. A line or a polygon has a key for each cell of
+a covering, and the index then has the trait of an array at the path. A scan may therefore return a document several
+times, also from cells larger than those of the query. A 2d index has the square of each legacy pair. Source: MongoDB's
+documentation of 2dsphere and 2d indexes.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def geo_paths(pattern: dict[str, Any]) -> list[str]:
 
 
 def flat_path(pattern: dict[str, Any]) -> str | None:
-    """Return the field of a key pattern that holds pairs of a 2d index; None where none does."""
+    """Return the field of a key pattern that holds pairs of a 2d index; None if there is none."""
     return next((path for path, kind in pattern.items() if kind == FLAT), None)
 
 
@@ -76,8 +76,8 @@ class GeoKeyMaker:
     def keys(
         self, document: bytes, count_max: int = UNBOUNDED, decoded: dict[str, Any] | None = None
     ) -> tuple[list[bytes], Traits]:
-        """As `KeyMaker.keys`. Raises 16755 for what is no geometry, 13026 and 13027 for a pair that a 2d
-        index cannot have, 16804, 16746, and 201."""
+        """Return keys as `KeyMaker.keys` does. Raises 16755 for an invalid geometry, 13026 and 13027 for a pair that a
+        2d index cannot hold, 16804, 16746, and 201."""
         if decoded is None:
             decoded = decode(document)
         self.made_count = 1
@@ -89,7 +89,7 @@ class GeoKeyMaker:
         return list(rows), traits
 
     def rows(self, document: bytes) -> dict[bytes, Row]:
-        """The keys of a raw document, each with its values, cells as numbers."""
+        """Return the keys of a raw document, each with its values, cells as numbers."""
         return self._rows(decode(document), UNBOUNDED)[0]
 
     def _rows(self, decoded: dict[str, Any], count_max: int) -> tuple[dict[bytes, Row], Traits]:
@@ -132,11 +132,11 @@ class GeoKeyMaker:
 
 
 def _cells(decoded: dict[str, Any], names: tuple[str, ...]) -> tuple[list[Piece], bool]:
-    """Return the pieces of keys for the geometries at a path, and whether these are one point."""
+    """Return the pieces of keys for the geometries at a path, and whether they are a single point."""
     values = [value for value in _reached(decoded, names) if value is not None and value != []]
     if not values:
         return [], True
-    from headrace.geo.cells import signed  # imported where there is such an index
+    from headrace.geo.cells import signed  # imported only for such an index
     from headrace.geo.covering import stored_cells
     from headrace.geo.geojson import BadGeometry, stored_shape
 
@@ -157,11 +157,11 @@ def _cells(decoded: dict[str, Any], names: tuple[str, ...]) -> tuple[list[Piece]
 
 
 def _squares(decoded: dict[str, Any], names: tuple[str, ...], spec: dict[str, Any]) -> tuple[list[Piece], bool]:
-    """Return the pieces of keys for the pairs at a path, and whether there is one."""
+    """Return the pieces of keys for the pairs at a path, and whether there is at most one pair."""
     values = [value for value in _reached(decoded, names) if type(value) in (dict, list) and value]
     if not values:
         return [], True
-    from headrace.geo.grid import Grid  # imported where there is such an index
+    from headrace.geo.grid import Grid  # imported only for such an index
 
     grid = Grid.of(spec)
     low, high = grid.low, grid.high
@@ -179,7 +179,7 @@ def _squares(decoded: dict[str, Any], names: tuple[str, ...], spec: dict[str, An
 
 
 def _pairs(decoded: dict[str, Any], value: Any) -> Iterator[tuple[float, float]]:
-    """The pair that a value is, or those in it."""
+    """Yield the value if it is a pair, otherwise the pairs in it."""
     from headrace.geo.geojson import NUMBERS, number
 
     first = next(iter(value.values())) if type(value) is dict else value[0]
@@ -200,7 +200,7 @@ def _pairs(decoded: dict[str, Any], value: Any) -> Iterator[tuple[float, float]]
 
 
 def _reached(value: Any, names: tuple[str, ...]) -> Iterator[Any]:
-    """The values at a path; arrays before its end are entered."""
+    """Yield the values at a path. Arrays before its end are entered."""
     if not names:
         yield value
     elif type(value) is dict:

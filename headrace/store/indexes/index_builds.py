@@ -1,13 +1,13 @@
-"""Indexes that are built over the documents of a collection, piece by piece, while others write.
+"""Index builds over the documents of a collection, piece by piece, while clients write.
 
-    begin    the indexes get numbers, and the build is in the catalog: from now on every change is in the indexes, too
-    fill     the keys of some more documents, and how far that is, in one transaction
-    commit   the indexes become the collection's
-    abort    what they have is garbage
+    begin    gives the indexes numbers and adds the build to the catalog: every later change updates the indexes, too
+    fill     adds the keys of some more documents and records the progress, in one transaction
+    commit   adds the indexes to the collection
+    abort    turns the rows of the indexes into garbage
 
-Rule: each step is in a transaction with the writes beside it. A crash between two of them loses nothing: the catalog
-has the build when it is loaded, and `fill` continues after the last document. What a change brings that the indexes
-cannot hold (a second unique key, parallel arrays) is noted as the build's failure, and does not refuse the change.
+Rule: each step shares a transaction with other clients' writes. A crash between two steps loses nothing: the catalog
+has the build when it is loaded, and `fill` continues after the last document. If a change makes a key that the indexes
+cannot hold (a second unique key, parallel arrays), it is not refused; the build's failure is noted instead.
 
 Source: MongoDB's hybrid and resumable index builds; its entries startIndexBuild, commitIndexBuild, abortIndexBuild.
 """
@@ -37,7 +37,7 @@ LOG = logging.getLogger("headrace.store")
 def begin(
     txn: WriteTransaction, collection: Collection, specs: list[dict[str, Any]], uuid: bytes | None = None
 ) -> IndexBuild:  # fmt: skip
-    """Begin to build indexes; all of them become the collection's at once. No `uuid`: a new one."""
+    """Begin to build indexes, which the collection gets all at once. No `uuid`: make a new one."""
     indexes = tuple(Index(txn.catalog.new_number(txn.kv), spec, building=True) for spec in specs)
     build = txn.catalog.save_build(txn.kv, IndexBuild(uuid or uuids.uuid4().bytes, collection.number, indexes))
     if not _replaced(txn, build):
@@ -57,9 +57,10 @@ def _replaced(txn: WriteTransaction, build: IndexBuild) -> dict[str, Index]:
 
 
 def fill(txn: WriteTransaction, build: IndexBuild, count_max: int = limits.BUILD_COUNT) -> bool:
-    """Add the keys of some more documents; False if there are none.
+    """Add the keys of some more documents; return False if there are none left.
 
-    Raises what the indexes cannot hold: 11000, 171, 201, 16746, 16766, 7246301; then the build is to be aborted.
+    Raises the error of a document that the indexes cannot hold: 11000, 171, 201, 16746, 16766, 7246301. The caller then
+    aborts the build.
     """
     if build.failure is not None:
         raise build.failure
@@ -71,7 +72,7 @@ def fill(txn: WriteTransaction, build: IndexBuild, count_max: int = limits.BUILD
     )  # fmt: skip
     if not documents:
         return False
-    key_count_max = UNBOUNDED  # of an index that is built anew: the keys were stored before
+    key_count_max = UNBOUNDED  # for a rebuilt index: the keys were stored before
     if not _replaced(txn, build):
         key_count_max = txn.store.index_key_count_max
         index_entries.check_totals(collection.maintained, documents, key_count_max)
@@ -80,13 +81,13 @@ def fill(txn: WriteTransaction, build: IndexBuild, count_max: int = limits.BUILD
         if traits:
             txn.catalog.add_traits(txn.kv, collection_of(txn, build), index, traits)
         index_entries.put_new(txn, collection_of(txn, build), index, entries, documents)
-    build = txn.catalog.builds[build.uuid]  # whose indexes may have more traits
+    build = txn.catalog.builds[build.uuid]  # its indexes may have new traits
     txn.catalog.save_build(txn.kv, replace(build, after=documents[-1][0], done=build.done + len(documents)))
     return True
 
 
 def _with_formats(txn: WriteTransaction, build: IndexBuild) -> IndexBuild:
-    """Return the build, from the start where the keys so far are of another version of ICU."""
+    """Return the build. It starts again if its keys were made with another version of ICU."""
     formats = tuple(key_format(index.spec) for index in build.indexes)
     if build.formats == formats:
         return build
@@ -99,11 +100,11 @@ def _with_formats(txn: WriteTransaction, build: IndexBuild) -> IndexBuild:
 
 
 def commit(txn: WriteTransaction, build: IndexBuild) -> None:
-    """Make the indexes, which are filled, those of the collection. Raises the build's failure."""
+    """Add the filled indexes to the collection. Raises the build's failure."""
     if build.failure is not None:
         raise build.failure
     replaced = _replaced(txn, build)
-    build = txn.catalog.builds[build.uuid]  # whose indexes have all traits
+    build = txn.catalog.builds[build.uuid]  # its indexes have all traits
     collection = txn.catalog.remove_build(txn.kv, build)
     put(txn, collection, [Index(index.number, index.spec, index.traits) for index in build.indexes])
     if replaced:
@@ -114,7 +115,7 @@ def commit(txn: WriteTransaction, build: IndexBuild) -> None:
 
 
 def put(txn: WriteTransaction, collection: Collection, made: list[Index]) -> None:
-    """Give the collection indexes that are filled, each in the place of one with its name if there is one."""
+    """Add filled indexes to the collection. An index replaces the present one with the same name."""
     by_name = {index.name: index for index in made}
     for index in collection.indexes:
         if index.name in by_name:
@@ -124,7 +125,7 @@ def put(txn: WriteTransaction, collection: Collection, made: list[Index]) -> Non
 
 
 def abort(txn: WriteTransaction, build: IndexBuild, cause: CommandError) -> None:
-    """End a build without its indexes."""
+    """End a build and discard its indexes."""
     replaced = _replaced(txn, build)
     collection = txn.catalog.remove_build(txn.kv, build)
     for index in build.indexes:
@@ -137,7 +138,7 @@ def abort(txn: WriteTransaction, build: IndexBuild, cause: CommandError) -> None
 
 
 def aborted(build: IndexBuild, collection: Collection, cause: str) -> CommandError:
-    """Return the error for the client whose build another command has ended."""
+    """Return the error for a client whose build another command has ended."""
     return CommandError(
         276, f"Index build failed: {uuids.UUID(bytes=build.uuid)}: Collection {collection.namespace} "
         f"( {uuids.UUID(bytes=collection.uuid or bytes(16))} ) :: caused by :: {cause}"
@@ -145,9 +146,9 @@ def aborted(build: IndexBuild, collection: Collection, cause: str) -> CommandErr
 
 
 def resume(txn: WriteTransaction, uuid: bytes) -> bool:
-    """Do a further piece of a build that no client waits for; False once it has ended, or must wait for a transaction.
+    """Run the next piece of a build that no client waits for. Return False if it has ended or waits for a transaction.
 
-    One that cannot end well is aborted.
+    A build that fails is aborted.
     """
     build = txn.catalog.builds.get(uuid)
     if build is None:

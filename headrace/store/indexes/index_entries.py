@@ -1,12 +1,11 @@
-"""The entries of indexes: made with their documents, in the same transaction, and the refusal of a second unique key.
+"""The entries of indexes: written with their documents, in the same transaction; unique indexes refuse a second key.
 
     indexes   index number (4) + key of the values                → record (8)     unique
-              index number (4) + key of the values + record (8)   → empty          others
+              index number (4) + key of the values + record (8)   → empty          not unique
 
-Rule: all keys of a document are checked before the first is put, so that a refused write changes nothing. A change
-does not pause: a document has at most `Store.index_key_count_max` keys in all indexes.
-Source: MongoDB's rules for unique, sparse, partial and multikey indexes; error 11000 with `keyPattern` and
-`keyValue`.
+Rule: all keys of a document are checked before the first is put, so that a refused write changes nothing. A change does
+not pause: a document has at most `Store.index_key_count_max` keys in all indexes. Source: MongoDB's rules for unique,
+sparse, partial and multikey indexes; error 11000 with `keyPattern` and `keyValue`.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ Entry = tuple[bytes, bool]
 
 
 def duplicate_id(collection: Collection, key_document: bytes) -> CommandError:
-    """Error 11000 for a second document with this `_id`; `key_document` is the raw `{_id}`."""
+    """Return error 11000 for a second document with this `_id`. `key_document` is the raw `{_id}`."""
     spec = collection.indexes[0].spec if collection.indexes else {"key": {"_id": 1}, "name": "_id_"}
     return _duplicate(collection, spec, decode(key_document))
 
@@ -70,7 +69,7 @@ def key_maker(index: Index) -> KeyMaker | WildcardKeyMaker | GeoKeyMaker | TextK
 
 
 def collation_of_index(index: Index) -> Collation | None:
-    """The collation of an index; None for the simple one."""
+    """Return the collation of an index; None for the simple collation."""
     spec = index.spec.get("collation")
     if spec is None:
         return None
@@ -80,7 +79,7 @@ def collation_of_index(index: Index) -> Collation | None:
 
 
 def _filter_of(index: Index, collation: Collation | None) -> Predicate | None:
-    """Whether a partial index holds a document at all."""
+    """Return the filter of a partial index; None for other indexes."""
     spec = index.spec.get("partialFilterExpression")
     if spec is None:
         return None
@@ -90,7 +89,7 @@ def _filter_of(index: Index, collation: Collation | None) -> Predicate | None:
 
 
 def stored_entries(index: Index, record: bytes, document: bytes) -> dict[bytes, bytes]:
-    """The entries of a document as they are in the table. Raises 171, 16746."""
+    """Return the entries of a document as they are in the table. Raises 171, 16746."""
     keys, _ = key_maker(index).keys(document)
     return dict.fromkeys(keys, record) if index.unique else {key + record: b"" for key in keys}
 
@@ -99,8 +98,8 @@ def to_add(
     txn: WriteTransaction, collection: Collection, document: bytes, record: bytes | None,
     indexes: Sequence[Index] | None = None,
 ) -> list[Entry]:  # fmt: skip
-    """The entries of a new document in all indexes, or in `indexes`. Raises 11000 where a unique one is another's, 171,
-    201, 16746."""
+    """Return the entries of a new document in all indexes, or in `indexes`. Raises 11000 if another document has a
+    unique key, and 171, 201, 16746."""
     entries: list[Entry] = []
     if indexes is None:
         indexes = collection.maintained
@@ -119,7 +118,7 @@ def to_add(
 
 
 def _shared(indexes: Sequence[Index], document: bytes) -> dict[str, Any] | None:
-    """The decoded document, where several indexes share it."""
+    """Return the decoded document if several indexes share it, otherwise None."""
     return decode(document) if len(indexes) > 1 else None
 
 
@@ -127,7 +126,7 @@ def _keys(
     txn: WriteTransaction, collection: Collection, index: Index, document: bytes, count_max: int,
     decoded: dict[str, Any] | None,
 ) -> list[bytes]:  # fmt: skip
-    """The keys of a document in a complete index, whose traits are noted."""
+    """Return the keys of a document in a complete index, and note its traits."""
     maker = index.key_maker
     keys: list[bytes]
     keys, traits = (key_maker(index) if maker is None else maker).keys(document, count_max, decoded)
@@ -139,7 +138,7 @@ def _keys(
 def refuse_duplicate(
     txn: WriteTransaction, collection: Collection, index: Index, document: bytes, key: bytes, record: bytes | None
 ) -> None:  # fmt: skip
-    """Raise 11000 where another record has this key, in an index that refuses that."""
+    """Raise 11000 if another record has this key, in an index that refuses duplicates."""
     if not index.unique:
         _take(txn, collection, index, document, key, record)
         return
@@ -151,15 +150,15 @@ def refuse_duplicate(
 def _take(
     txn: WriteTransaction, collection: Collection, index: Index, document: bytes, key: bytes, record: bytes | None
 ) -> None:  # fmt: skip
-    """Raise 11000 where another record has an entry with this key, in an index whose entries are not unique. A key that
-    was cut does not say.
+    """Raise 11000 if another record has an entry with this key, in an index whose entries are not unique. A cut key is
+    not checked.
 
-    Entries of two records are two keys, so that the key without a record is written, too, and removed again: by that a
-    client's transaction has it locked, or conflicts with the write that has added it since.
+    The entries of two records have different keys. So the key without a record is written and removed again: a client's
+    transaction thereby locks it, or conflicts with a later write that added it.
     """
     table = txn.tables["indexes"]
     if len(key) >= CUT_BYTES + 4 or (record is not None and txn.kv.get(key + record, db=table) is not None):
-        return  # what a record has already stays
+        return  # a record may keep its own key
     if _is_held(txn, key, record):
         raise _duplicate_in(collection, index, document, key)
     txn.kv.put(key, b"", db=table)
@@ -183,9 +182,9 @@ _RECORD: Final = bytes(8)
 def _keys_for_building(
     txn: WriteTransaction, collection: Collection, index: Index, document: bytes, record: bytes | None, count_max: int
 ) -> list[bytes]:
-    """As `_keys` for an index that is complete, but what it cannot hold ends its build, and not the write.
+    """Return keys as `_keys` does. A key that the index cannot hold ends the build instead of the write.
 
-    In a client's transaction the write is refused, since it is not known yet whether it will be committed.
+    In a client's transaction the write is refused, because it is not known whether it will be committed.
     """
     try:
         keys = _keys(txn, collection, index, document, count_max, None)
@@ -194,7 +193,7 @@ def _keys_for_building(
         return keys
     except CommandError as error:
         if txn.is_trial:
-            return []  # the write that is tried out is made, and may meet locks
+            return []  # only a trial: the write itself follows, and may wait for locks
         build = txn.catalog.build_of(index)
         if build is None:
             raise
@@ -209,7 +208,7 @@ def _duplicate_in(collection: Collection, index: Index, document: bytes, key: by
 
 
 def note_traits(txn: WriteTransaction, collection: Collection, index: Index, traits: Traits) -> None:
-    """Note the traits of a new document: from the commit on, whoever plans with the index knows them."""
+    """Note the traits of a new document. Plans that use the index know them from the commit on."""
     txn.catalog.add_traits(txn.kv, collection, index, traits)
 
 
@@ -227,24 +226,24 @@ def put(txn: WriteTransaction, entries: list[Entry], record: bytes) -> None:
             kv_put(key + record, b"", db=table)
 
 
-_FEW_COUNT: Final = 8  # entries that are put one by one
+_FEW_COUNT: Final = 8  # up to this number of entries are put one by one
 
 
 def put_many(txn: WriteTransaction, items: list[tuple[bytes, bytes]]) -> None:
-    """Put what `of_many` has made."""
+    """Put the entries that `of_many` has made."""
     with txn.kv.cursor(txn.tables["indexes"]) as cursor:
         cursor.putmulti(items)
 
 
 class TooManyEntries(Exception):
-    """Fewer documents are to be written at once."""
+    """The documents must be written in smaller numbers."""
 
 
 def of_many(
     txn: WriteTransaction, collection: Collection, documents: list[bytes], records: list[bytes]
 ) -> list[tuple[bytes, bytes]]:
-    """The entries of new documents in indexes that are not unique, as they are stored. Raises 171, 201, 16746, and
-    `TooManyEntries` where others would wait for long until they are put."""
+    """Return the entries of new documents in indexes that are not unique, as they are stored. Raises 171, 201, 16746,
+    and `TooManyEntries` if putting them would block other clients for too long."""
     items: list[tuple[bytes, bytes]] = []
     for document, record in zip(documents, records):
         if len(items) > limits.BATCH_ENTRY_COUNT_MAX:
@@ -263,9 +262,9 @@ def of_many(
 def affected(
     txn: WriteTransaction, collection: Collection, size: int, fields: frozenset[str] | None
 ) -> Sequence[Index]:  # fmt: skip
-    """The indexes in which the entries of a document may change with these top-level fields of it; None: with any.
+    """Return the indexes whose entries may change if these top-level fields change; None: any field.
 
-    `size`: the bytes of the new document. One that may have too many keys is looked at in all indexes.
+    `size`: the size of the new document in bytes. A document that may have too many keys is checked in all indexes.
     """
     indexes = collection.maintained
     if fields is None or size // _KEY_BYTES_MIN * len(indexes) > txn.store.index_key_count_max:
@@ -274,7 +273,7 @@ def affected(
 
 
 def fields_of(index: Index) -> frozenset[str] | None:
-    """The top-level fields of a document that its entries in an index follow from; None: any may be among them."""
+    """Return the top-level fields that determine a document's entries in an index; None: possibly any field."""
     if index.document_fields is MISSING:
         is_of_paths = isinstance(key_maker(index), KeyMaker | GeoKeyMaker)
         covers = _filter_of(index, None)
@@ -288,8 +287,8 @@ def change(
     txn: WriteTransaction, collection: Collection, record: bytes, old: bytes, new: bytes | None,
     indexes: Sequence[Index] | None = None,
 ) -> None:  # fmt: skip
-    """Move the entries of a record from `old` to `new` (None: the document goes) in all indexes, or in `indexes`; what
-    stays is not written again."""
+    """Change the entries of a record from document `old` to `new` (None: deleted) in all indexes, or in `indexes`.
+    Unchanged entries are not written again."""
     if indexes is None:
         indexes = collection.maintained
     added = dict.fromkeys(to_add(txn, collection, new, record, indexes) if new is not None else ())
@@ -307,7 +306,7 @@ def change(
 
 
 def remove(txn: WriteTransaction, indexes: Sequence[Index], record: bytes, old: bytes) -> None:
-    """Remove the entries of a record, as far as they are there."""
+    """Remove the entries of a record that exist."""
     table, kv = txn.tables["indexes"], txn.kv
     for index in indexes:
         for key in keys_before(index, old):
@@ -318,7 +317,7 @@ def remove(txn: WriteTransaction, indexes: Sequence[Index], record: bytes, old: 
 
 
 def keys_before(index: Index, old: bytes, decoded: dict[str, Any] | None = None) -> list[bytes]:
-    """The keys of a stored document; none for one that an index which is being built will refuse."""
+    """Return the keys of a stored document, or none if it makes an index build fail."""
     try:
         return key_maker(index).keys(old, UNBOUNDED, decoded)[0]
     except CommandError:
@@ -326,11 +325,11 @@ def keys_before(index: Index, old: bytes, decoded: dict[str, Any] | None = None)
 
 
 _KEY_BYTES_MIN: Final = 3
-"""The least size of an array's element, which may be a key."""
+"""The smallest size in bytes of an array's element, which may be a key."""
 
 
 def check_totals(indexes: Sequence[Index], documents: list[tuple[bytes, bytes]], count_max: int) -> None:
-    """Raise 201 for one of some (record, document) that has more keys than that in these indexes together."""
+    """Raise 201 if one of some (record, document) has more than `count_max` keys in these indexes together."""
     for _, document in documents:
         if len(indexes) > 1 and len(document) // _KEY_BYTES_MIN * len(indexes) > count_max:
             left = count_max
@@ -348,7 +347,7 @@ def stored_entries_of_many(
 ) -> tuple[list[tuple[bytes, bytes]], Traits]:
     """Return the entries of some (record, document) as they are in the table, and their traits.
 
-    Raises 171, 16746, and 201 where one has more than `count_max`.
+    Raises 171, 16746, and 201 if a document has more than `count_max`.
     """
     from headrace.store.indexes.keys_of_many import NO_KEY, plain_keys
 
@@ -373,7 +372,7 @@ def put_new(
     txn: WriteTransaction, collection: Collection, index: Index, items: list[tuple[bytes, bytes]],
     documents: list[tuple[bytes, bytes]],
 ) -> None:  # fmt: skip
-    """Put entries that `stored_entries_of_many` has made, sorted by this. Raises 11000."""
+    """Put entries that `stored_entries_of_many` has made; sorts them in place. Raises 11000."""
     if not items:
         return
     items.sort()
@@ -387,7 +386,7 @@ def _put_each(
     txn: WriteTransaction, collection: Collection, index: Index, items: list[tuple[bytes, bytes]],
     documents: dict[bytes, bytes],
 ) -> None:  # fmt: skip
-    """Put the entries that are not there yet, as a write beside the build has put some. Raises 11000."""
+    """Put the missing entries one by one, because a write during the build has already put some. Raises 11000."""
     table = txn.tables["indexes"]
     for key, value in items:
         holder = txn.kv.get(key, db=table)

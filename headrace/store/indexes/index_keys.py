@@ -4,13 +4,12 @@
     key   keystrings of the values, those of descending fields inverted, and 04 (which, as in MongoDB, puts "x" on the
           right side of "x\\0y", whose keystring begins with that of "x" and goes on with FF, inverted 00)
 
-All paths that meet an array must meet the same one (error 171). What is not there counts as null, but an array
-with nothing in it as undefined, so that `{a: []}` and `{a: null}` do not collide. An element that is itself an
-array is not opened again.
+All paths that meet an array must meet the same array (error 171). A missing value counts as null, but an empty array as
+undefined, so that `{a: []}` and `{a: null}` do not collide. An element that is itself an array is not opened again.
 
-Where the paths meet no array, or one ends at one, keys are made without rows; both ways give the same keys. A document
-for which more than `count_max` are made is refused with error 201; equal ones count each.
-Source: MongoDB's documentation of multikey indexes, and what its server answers for these cases.
+If the paths meet no array, or one path ends at an array, keys are made without rows. Both ways make the same keys. A
+document with more than `count_max` keys, equal keys counted each, is refused with error 201. Source: MongoDB's
+documentation of multikey indexes, and its server's answers for these cases.
 """
 
 from __future__ import annotations
@@ -44,22 +43,22 @@ Row = tuple[Any, ...]
 
 
 class _Reached(NamedTuple):
-    """Where a path leads: to a value, or to an array with a rest of the path still to go."""
+    """The point that a path reaches: a value, or an array and the rest of the path."""
 
     value: Any
     rest: tuple[str, ...]
 
 
 def index_rows(document: dict[str, Any], pattern: dict[str, Any]) -> list[Row]:
-    """The values of the index's fields, MISSING where there is none; several rows where the paths meet an array.
+    """Return the values of the index's fields, MISSING if absent; several rows if the paths meet an array.
 
-    Raises 171 where two paths meet different arrays, 16746 where `a.0` may mean an element or a field.
+    Raises 171 if two paths meet different arrays, 16746 if `a.0` may mean an element or a field.
     """
     return list(iter_rows(document, pattern))
 
 
 def iter_rows(document: dict[str, Any], pattern: dict[str, Any]) -> Iterator[Row]:
-    """As `index_rows`, one by one; raises as it goes."""
+    """Yield the rows of `index_rows` one by one, and raise its errors during the iteration."""
     return _rows([_Reached(document, tuple(path.split("."))) for path in pattern])
 
 
@@ -78,7 +77,7 @@ def _rows(columns: list[_Reached]) -> Iterator[Row]:
         return
     names = [walked[index].rest[0] if len(walked[index].rest) == 1 else None for index in arrays]
     for element in array:
-        if type(element) is dict and None not in names:  # the commonest: a field of a document in the array
+        if type(element) is dict and None not in names:  # the usual case: a field of a document in the array
             values = [element.get(name, MISSING) for name in names]
             if list not in map(type, values):
                 yield _replaced(walked, arrays, values)
@@ -88,7 +87,7 @@ def _rows(columns: list[_Reached]) -> Iterator[Row]:
 
 
 def _rows_of_element(walked: list[_Reached], arrays: list[int], inside: list[_Reached]) -> Iterator[Row]:
-    """The rows that one element of the array makes; what ends at the element is not opened again."""
+    """Yield the rows of one element of the array. A path that ends at the element does not open it again."""
     ended = {index: reached.value for index, reached in zip(arrays, inside) if not reached.rest}
     columns = list(walked)
     for index, reached in zip(arrays, inside):
@@ -109,14 +108,14 @@ def _replaced(walked: list[_Reached], columns: list[int], values: list[Any]) -> 
 
 
 def _inside(element: Any, rest: tuple[str, ...]) -> _Reached:
-    """Where the rest of a path begins in an element; what is no document has no fields."""
+    """Return the start of a path's rest in an element. A value that is no document has no fields."""
     if not rest:
         return _Reached(element, ())
     return _Reached(element, rest) if type(element) is dict else _Reached(MISSING, ())
 
 
 def _walk(value: Any, path: tuple[str, ...]) -> _Reached:
-    """Follow a path to its end, or to the first array that has to be spread."""
+    """Follow a path to its end, or to the first array that must be spread."""
     at = 0
     while at < len(path):
         if type(value) is dict:
@@ -132,7 +131,7 @@ def _walk(value: Any, path: tuple[str, ...]) -> _Reached:
 
 
 def _is_position(array: list[Any], name: str) -> bool:
-    """Whether a number in a path means an element of this array, and not a field of its documents."""
+    """Return whether a number in a path means an element of this array, rather than a field of its documents."""
     if not name.isdigit():
         return False
     as_field = any(type(item) is dict and name in item for item in array)
@@ -147,19 +146,20 @@ Traits = frozenset[str]
 """The traits of an index's documents: the paths at which one of them had an array, and `CUT_KEY`."""
 
 CUT_KEY: Final = ""
-"""The trait of an index with a key that was cut, so that its keys are in order only up to there."""
+"""The trait of an index with a cut key. Its keys are in order only up to the cut."""
 NO_TRAITS: Final[Traits] = frozenset()
 CUT_BYTES: Final = limits.KEY_BYTES_MAX - 32
-"""Bytes that stay of a key too long for LMDB. In a unique index a SHA-256 digest of all of it follows."""
+"""Number of bytes kept of a key that is too long for LMDB. In a unique index a SHA-256 digest of the whole key
+follows."""
 INVERTED: Final = bytes(255 - byte for byte in range(256))
 _UNDEFINED_KEY: Final = b"\x0f"
 UNBOUNDED: Final = maxsize
-"""The `count_max` of the keys of a document that is stored already."""
-_MINOR_BYTES: Final = 1024  # of a document that is decoded sooner than taken apart
+"""The `count_max` for the keys of a document that is already stored."""
+_MINOR_BYTES: Final = 1024  # bytes; a smaller document is decoded as a whole
 
 
 def too_many_keys() -> CommandError:
-    """Error 201 for a document that is to have more keys in its indexes than `limits.INDEX_KEY_COUNT_MAX`."""
+    """Return error 201 for a document with more keys in its indexes than `limits.INDEX_KEY_COUNT_MAX`."""
     return CommandError(201, "Maximum number of generated keys exceeded.")
 
 
@@ -172,7 +172,7 @@ class _KeyField(NamedTuple):
 
 
 class PlainField(NamedTuple):
-    """A field of an index, and what makes the keys of its plain values."""
+    """A field of an index, with the encoders of its plain values."""
 
     path: tuple[str, ...]
     descending: bool
@@ -180,7 +180,7 @@ class PlainField(NamedTuple):
 
 
 class KeyMaker:
-    """Makes the keys of one index. `covers` is a partial index's filter, `sort_key` is that of its collation."""
+    """Makes the keys of one index. `covers` is a partial index's filter, `sort_key` its collation's function."""
 
     __slots__ = (
         "_fields",
@@ -206,7 +206,7 @@ class KeyMaker:
         self._unique = unique
         self.covers = covers
         self.made_count = 0
-        """How many keys the last call of `keys` has made, equal ones counted each; 1 at least."""
+        """The number of keys that the last call of `keys` made, equal keys counted each; at least 1."""
         self._hashed = "hashed" in self._pattern.values()
         self._paths = [tuple(path.split(".")) for path in self._pattern]
         self.columns = Columns(dict.fromkeys(path[0] for path in self._paths))
@@ -220,8 +220,8 @@ class KeyMaker:
     def keys(
         self, document: bytes, count_max: int = UNBOUNDED, decoded: dict[str, Any] | None = None
     ) -> tuple[list[bytes], Traits]:
-        """The keys of a raw document without its record, each once, and its traits. Raises 171, 16746, 16766, and 201
-        where more than `count_max` are made. `decoded`: the decoded document, if several indexes share it."""
+        """Return the distinct keys of a raw document without its record, and its traits. Raises 171, 16746, 16766, and
+        201 if there are more than `count_max`. `decoded`: the decoded document, if several indexes share it."""
         self.made_count = 1
         if decoded is None:
             decoded = self._decoded(document)
@@ -235,27 +235,27 @@ class KeyMaker:
 
     @property
     def prefix(self) -> bytes:
-        """The index's number, with which all keys begin."""
+        """The index's number, the prefix of all keys."""
         return self._prefix
 
     @property
     def is_sparse(self) -> bool:
-        """Whether a document without any of the fields has no key."""
+        """Whether a document with none of the fields has no key."""
         return self._sparse
 
     @property
     def plain_fields(self) -> list[PlainField]:
-        """The fields, for documents without arrays."""
+        """The fields with their encoders, for documents without arrays."""
         return [
             PlainField(path, field.descending, field.keys.encoders) for path, field in zip(self._paths, self._fields)
         ]
 
     def rows(self, document: bytes) -> dict[bytes, Row]:
-        """The keys of a raw document, each with its values, null for what is not there. Raises 171, 16746, 16766."""
+        """Return the keys of a raw document, each with its values, null for a missing one. Raises 171, 16746, 16766."""
         return self._rows(self._decoded(document))
 
     def _decoded(self, document: bytes) -> dict[str, Any]:
-        """The fields of a document that the index is about; all, where a filter may ask for others."""
+        """Return the document's fields that the index uses, or all fields if a filter may use others."""
         if self.covers is not None or len(document) < _MINOR_BYTES:
             return decode(document)
         elements = []
@@ -285,7 +285,7 @@ class KeyMaker:
         return rows
 
     def whole_keys(self, document: bytes) -> Iterator[bytes]:
-        """Yield the keys of a raw document with the index's number, not cut to the length that LMDB can hold."""
+        """Yield the keys of a raw document with the index's number, not cut to LMDB's length."""
         for key, _ in self._whole_rows(self._decoded(document)):
             yield key
 
@@ -300,7 +300,7 @@ class KeyMaker:
             yield self._prefix + key + END, row
 
     def _plain_keys(self, decoded: dict[str, Any], count_max: int) -> tuple[list[bytes], Traits] | None:
-        """The keys of a document in which the paths meet no array, or one of them ends at one; None for another."""
+        """Return the keys of a document if the paths meet no array, or one path ends at an array; otherwise None."""
         before, after = self._prefix, b""
         spread: list[bytes] | None = None
         traits = NO_TRAITS
@@ -346,7 +346,7 @@ class KeyMaker:
     def _spread_keys(
         self, before: bytes, spread: list[bytes], after: bytes, traits: Traits
     ) -> tuple[list[bytes], Traits]:
-        """A key for each element of an array."""
+        """Return a key for each element of an array."""
         self.made_count = len(spread)
         made = [before + element + after for element in spread]
         if len(made) > 1:
@@ -357,7 +357,7 @@ class KeyMaker:
         return made, traits
 
     def _cut(self, key: bytes) -> bytes:
-        """A key, which begins with the index's number, cut where it is too long for LMDB."""
+        """Return a key that begins with the index's number, cut if it is too long for LMDB."""
         if len(key) <= _UNCUT_MAX:
             return key
         return key[: CUT_BYTES + 4] + (sha256(key[4:]) if self._unique else b"")
@@ -384,7 +384,7 @@ def _array_in_hashed(path: str) -> CommandError:
 
 
 def _is_repeated(document: bytes, name: bytes, at: int) -> bool:
-    """Whether another field of this name follows at `at`; it would be the one that counts."""
+    """Return whether another field with this name follows at `at`. The last one counts."""
     return document.find(name + b"\0", at) >= 0 and find_element(document, name, at - 4) is not None
 
 
@@ -393,14 +393,15 @@ _CUT: Final[Traits] = frozenset({CUT_KEY})
 
 
 def descends(kind: Any) -> bool:
-    """Whether a value of a key pattern stands for descending order."""
+    """Return whether a value of a key pattern means descending order."""
     if isinstance(kind, Decimal128):
         return kind.to_decimal() < 0
     return kind < 0 if isinstance(kind, int | float) else False
 
 
 def array_paths(value: Any, path: tuple[str, ...], walked: tuple[str, ...] = ()) -> set[str]:
-    """The paths, from the document's root to `path`, at which there is an array; its elements are followed."""
+    """Return the paths, from the document's root to `path`, at which there is an array. Elements of arrays are
+    followed."""
     rest = path
     while rest and type(value) is dict:
         value = value.get(rest[0], MISSING)

@@ -1,7 +1,7 @@
-"""Entries for the indexes of a data directory that a version wrote in which only unique ones had any, or other keys.
+"""Index entries for a data directory of an earlier version, which stored only unique indexes, or other keys.
 
-Each index is built anew in its own place (`index_builds.py`) before the directory is used; what a crash cuts short goes
-on at the next start. An index that cannot hold a document which is there stays as it is: listed, and not used.
+Each index is rebuilt in place (`index_builds.py`) before the directory is used. After a crash the next start continues.
+An index that cannot hold a stored document is listed but not used.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("headrace.store")
 _PIECE_COUNT: Final = 100
-"""Pieces of a build in one transaction: no client waits."""
+"""The number of build pieces in one transaction. No client waits meanwhile."""
 Result = TypeVar("Result")
 
 
 def migrate(store: Store) -> None:
-    """Give every index its entries that has none yet; says in the log what that is, and which kinds have none."""
+    """Build the entries of every index that has none yet. Log each rebuild, and each index of an unsupported kind."""
     for collection in list(store.catalog.collections.values()):
         for index in collection.indexes:
             if index.has_entries:

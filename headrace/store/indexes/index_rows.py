@@ -1,6 +1,6 @@
-"""The rows of an index as they are stored, that of `_id` among them: for checks, sizes and repairs.
+"""The stored rows of an index, also of the index on `_id`: for checks, sizes and repairs.
 
-row = (key, value)    the index's number and the record included; value None: it does not match its checksum
+row = (key, value)    the key has the index's number and the record; value None: it does not match its checksum
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Row = tuple[bytes, bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class IndexRows:
-    """Where the rows of an index are: a table, and what all their keys begin with."""
+    """The location of an index's rows: a table and the prefix of their keys."""
 
     collection: Collection
     index: Index
@@ -42,11 +42,11 @@ class IndexRows:
         return [(key, _value(view, key, self.table)) for key in self.keys(view, after, count_max)]
 
     def record(self, row: Row) -> bytes | None:
-        """The record that a row leads to; None where it cannot be read."""
+        """Return the record that a row leads to; None if it cannot be read."""
         return row[1] if self.table == "ids" or self.index.unique else row[0][-8:]
 
     def expected(self, record: bytes, document: bytes) -> tuple[dict[bytes, bytes], Traits]:
-        """The rows that a document should have, and what it says of the index. Raises 171, 16746."""
+        """Return the rows that a document should have, and its traits. Raises 171, 16746."""
         if self.table == "ids":
             return {bounded_key(self.prefix, identify(document)[0]): record}, NO_TRAITS
         keys, traits = key_maker(self.index).keys(document)
@@ -56,8 +56,8 @@ class IndexRows:
 
 
 class RecentRows:
-    """The rows that long documents should have of which one was looked at: there may be a million of a document, which
-    are not made for each of them anew."""
+    """A cache of the rows that recently read long documents should have. Such a document may have a million rows, which
+    are not made again for each of them."""
 
     __slots__ = ("_count", "_rows")
 
@@ -66,7 +66,7 @@ class RecentRows:
         self._count = 0
 
     def expected(self, index: Index, record: bytes, document: bytes) -> dict[bytes, bytes]:
-        """As `stored_entries`."""
+        """Return the document's rows as `stored_entries` does."""
         if len(document) <= limits.KEYS_BYTES:
             return stored_entries(index, record, document)
         key = index.number.to_bytes(4, "big"), record
@@ -83,7 +83,7 @@ class RecentRows:
 
 
 def rows_of(collection: Collection, index: Index) -> IndexRows | None:
-    """The rows of an index; None for one of a kind that has none."""
+    """Return the rows of an index; None for a kind of index without rows."""
     if index.is_of_id:
         return IndexRows(collection, index, "ids", collection.number_key)
     if not index.has_entries:

@@ -1,7 +1,7 @@
-"""The keys of many documents at once, for builds: their fields are read as columns, or all decoded in one call.
+"""The keys of many documents at once, for builds. Their fields are read as columns, or all are decoded in one call.
 
-Rule: what is not plain (an array, an object, a value of a rare type, a key that is too long) has None here, and gets
-its keys from `KeyMaker.keys`, which gives the same keys for the others.
+Rule: a value that is not plain (an array, an object, a value of a rare type, a key that is too long) yields None here.
+The caller then uses `KeyMaker.keys`, which makes the same keys for plain values.
 """
 
 from __future__ import annotations
@@ -19,15 +19,17 @@ from headrace.values.bson.columns import FIELD_COUNT_MAX
 from headrace.values.keystring import END
 
 NO_KEY: Final = b""
-"""In place of the key of a document that is not in the index."""
+"""Replaces the key of a document that is not in the index."""
 _UNCUT_MAX: Final = limits.KEY_BYTES_MAX - 4
 _BYTES_EACH: Final = 512
-"""The most bytes of a document for each field of the index: in a longer one, searching for the fields is quicker."""
+"""The maximum size of a document, in bytes per field of the index. In a longer one a search for the fields is
+quicker."""
 _BYTES_MAX: Final = 512 * 1024
 
 
 def plain_keys(maker: KeyMaker, documents: Sequence[bytes]) -> list[bytes | None]:
-    """For each raw document its one key, `NO_KEY`, or None where `KeyMaker.keys` must say. Does not pause."""
+    """Return for each raw document its only key, `NO_KEY`, or None if `KeyMaker.keys` must be called. Does not
+    pause."""
     prefix, fields, sparse, covers = maker.prefix, maker.plain_fields, maker.is_sparse, maker.covers
     size, size_max = sum(map(len, documents)), min(_BYTES_MAX, len(documents) * _BYTES_EACH * len(fields))
     if not size or size > size_max:

@@ -2,9 +2,9 @@
 
     {a: 1, t: "oil lamps"}  under  {a: 1, _fts: "text", _ftsx: 1}   →  (1, "lamp", 0.75), (1, "oil", 0.75)
 
-A document without a term has no key, whatever its other fields are, which must not be arrays (16675). A long term
-stands in keys with the digest of its end. Keys depend on the version of the stemmers, which is stored with the index.
-Source: MongoDB's documentation of text indexes.
+A document without a term has no key, whatever its other fields are; those must not be arrays (16675). Keys hold a long
+term as its beginning and a digest. Keys depend on the version of the stemmers, which is stored with the index. Source:
+MongoDB's documentation of text indexes.
 """
 
 from __future__ import annotations
@@ -42,26 +42,26 @@ _ARRAYS: Final[Traits] = frozenset({TERM})
 
 
 def is_text(pattern: Mapping[str, Any]) -> bool:
-    """Whether a key pattern is that of a text index."""
+    """Return whether a key pattern is a text index's."""
     return "text" in pattern.values()
 
 
 def text_format() -> str:
-    """Return what the keys of a text index depend on, beside its specification."""
+    """Return the version that the keys of a text index depend on, besides its specification."""
     from headrace.text.analyzer import stemmer_version
 
     return f"text {_FORMAT} snowball {stemmer_version()}"
 
 
 def text_spec_of(spec: Mapping[str, Any]) -> TextSpec:
-    """Return what a text index with this specification says of documents."""
-    from headrace.text.text_spec import TextSpec  # imported where there is such an index
+    """Return the parsed specification of a text index: its fields, weights and languages."""
+    from headrace.text.text_spec import TextSpec  # imported only for such an index
 
     return TextSpec.of(spec)
 
 
 def term_in_index(term: str) -> str:
-    """Return a term as it stands in keys."""
+    """Return a term as keys hold it."""
     if len(term) <= _TERM_LENGTH_MAX and len(term.encode()) <= _TERM_BYTES_MAX:
         return term
     return term[:_TERM_LENGTH_MAX].encode()[:_TERM_LENGTH_MAX].decode(errors="ignore") + sha256(term.encode()).hex()
@@ -87,7 +87,7 @@ class TextKeyMaker:
     def keys(
         self, document: bytes, count_max: int = UNBOUNDED, decoded: dict[str, Any] | None = None
     ) -> tuple[list[bytes], Traits]:
-        """As `KeyMaker.keys`. Raises 16675, 17261 and 17262 for a language that is none, and 201."""
+        """Return keys as `KeyMaker.keys` does. Raises 16675, 17261 and 17262 for an invalid language, and 201."""
         self.made_count = 1
         rows = self._rows(decode(document) if decoded is None else decoded, count_max)
         self.made_count = max(len(rows), 1)
@@ -97,7 +97,7 @@ class TextKeyMaker:
         return list(rows), traits
 
     def rows(self, document: bytes) -> dict[bytes, Row]:
-        """The keys of a raw document, each with its values."""
+        """Return the keys of a raw document, each with its values."""
         return self._rows(decode(document), UNBOUNDED)
 
     def _rows(self, decoded: dict[str, Any], count_max: int) -> dict[bytes, Row]:
@@ -117,7 +117,7 @@ class TextKeyMaker:
         }  # fmt: skip
 
     def _others(self, decoded: dict[str, Any], fields: list[tuple[tuple[str, ...], bool]]) -> tuple[bytes, list[Any]]:
-        """The bytes of the fields beside the text, and their values."""
+        """Return the key bytes and the values of the fields other than the text."""
         key, values = b"", []
         for path, down in fields:
             value = _plain(decoded, path)
@@ -128,7 +128,7 @@ class TextKeyMaker:
 
 
 def _plain(value: Any, path: tuple[str, ...]) -> Any:
-    """The value at a path, or MISSING. Raises 16675 for an array there, or on the way."""
+    """Return the value at a path, or MISSING. Raises 16675 for an array at the path or before its end."""
     for name in path:
         if type(value) is not dict:
             value = MISSING

@@ -1,4 +1,4 @@
-"""How often indexes and collections were read since the start, for `$indexStats` and `$collStats`."""
+"""Counts of reads per index and collection since the start, for `$indexStats` and `$collStats`."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from dataclasses import dataclass, field, fields
 
 @dataclass(slots=True)
 class Uses:
-    """The counts of a store, or those of a reader that its server does not know yet."""
+    """The counts of a store. In a reader process, the counts that were not sent to the server yet."""
 
     indexes: Counter[int] = field(default_factory=Counter)
-    """By the index's number."""
+    """Uses by the index's number."""
     ids: Counter[int] = field(default_factory=Counter)
     """Uses of the index on `_id`, by the collection's number."""
     scans: Counter[int] = field(default_factory=Counter)
-    """Walks through all of a collection, by its number."""
+    """Scans of whole collections, by the collection's number."""
     tailable_scans: Counter[int] = field(default_factory=Counter)
-    """The same of tailable cursors."""
+    """Scans by tailable cursors, by the collection's number."""
 
     def taken(self) -> dict[str, dict[str, int]]:
-        """Return the counts, which begin anew."""
+        """Return the counts and reset them."""
         made = {}
         for item in fields(self):
             counts: Counter[int] = getattr(self, item.name)
@@ -29,6 +29,6 @@ class Uses:
         return made
 
     def add(self, taken: dict[str, dict[str, int]]) -> None:
-        """Add what another store has counted."""
+        """Add the counts of another store."""
         for name, counts in taken.items():
             getattr(self, name).update({int(number): count for number, count in counts.items()})

@@ -3,13 +3,13 @@
     {a: {b: 1, c: [2, {d: 3}]}}  under  {$**: 1}   →  ("a.b", 1), ("a.c", 2), ("a.c.d", 3)
     key    keystrings of the fields before the wildcard, the path as a string, the value, the fields after it, 04
 
-An object with fields and an array stand for what is in them; an empty object is a value, and an empty array is
-undefined. An array within an array is a value. Positions in arrays are in no path. What is not there has no key, but
-in a compound index a document without any path has one with minKey for path and value, so that the other fields lead to
+Objects with fields and arrays are represented by their contents. An empty object is a value, and an empty array is
+undefined. An array within an array is a value. Paths contain no array positions. A missing value has no key. But in a
+compound index a document without any path has a key with minKey for path and value, so that the other fields lead to
 it.
 
-`_id` is indexed if the projection says so. Fields beside the wildcard may not reach arrays (7246301).
-Source: MongoDB's documentation of wildcard indexes.
+`_id` is indexed if the projection includes it. Fields beside the wildcard may not reach arrays (7246301). Source:
+MongoDB's documentation of wildcard indexes.
 """
 
 from __future__ import annotations
@@ -40,19 +40,20 @@ from headrace.values.keystring import END, encode_value
 
 WILDCARD: Final = "$**"
 ANY_ARRAY: Final = "$**"
-"""The trait of an index in which too many paths have had arrays to name them."""
+"""The trait of an index with arrays at too many paths to list them."""
 _UNCUT_MAX: Final = limits.KEY_BYTES_MAX - 4
 _KNOWN_MAX: Final = 1000
-"""Paths of which an index remembers whether they have keys, and what keys: documents mostly have the same ones."""
+"""The number of paths for which an index caches whether they have keys, and their keys. Documents mostly share
+paths."""
 
 
 def wildcard_of(pattern: dict[str, Any]) -> str | None:
-    """The field of a key pattern that is a wildcard: `$**` or `path.$**`."""
+    """Return the wildcard field of a key pattern: `$**` or `path.$**`."""
     return next((path for path in pattern if path == WILDCARD or path.endswith("." + WILDCARD)), None)
 
 
 class WildcardPaths:
-    """Which paths a wildcard index has."""
+    """The paths that a wildcard index covers."""
 
     __slots__ = ("_excluded", "_included", "_known", "_with_id")
 
@@ -68,7 +69,7 @@ class WildcardPaths:
             self._with_id = self._included[0].partition(".")[0] == "_id"
 
     def has(self, path: str) -> bool:
-        """Whether values at a path have keys."""
+        """Return whether values at a path have keys."""
         known = self._known.get(path)
         if known is None:
             if len(self._known) >= _KNOWN_MAX:
@@ -84,11 +85,11 @@ class WildcardPaths:
         return not self._included or any(_is_within(path, other) for other in self._included)
 
     def has_all_below(self, path: str) -> bool:
-        """Whether each value at a path that has keys, or below it, has a key: none below it is excluded."""
+        """Return whether all values at and below a path have keys: none below it is excluded."""
         return self.has(path) and not any(_is_within(other, path) for other in self._excluded)
 
     def reaches(self, path: str) -> bool:
-        """Whether values at a path or below it may have keys."""
+        """Return whether values at or below a path may have keys."""
         return self.has(path) or any(_is_within(other, path) for other in self._included)
 
 
@@ -105,7 +106,8 @@ def _is_within(path: str, other: str) -> bool:
 
 
 class WildcardKeyMaker:
-    """Makes the keys of one wildcard index, with the interface of `KeyMaker`. `known` has the index's traits so far."""
+    """Makes the keys of one wildcard index, with the interface of `KeyMaker`. `known` returns the index's present
+    traits."""
 
     __slots__ = (
         "_after", "_before", "_descends", "_keys", "_known", "_others", "_path_keys", "_prefix", "_projection",
@@ -133,7 +135,7 @@ class WildcardKeyMaker:
     def keys(
         self, document: bytes, count_max: int = UNBOUNDED, decoded: dict[str, Any] | None = None
     ) -> tuple[list[bytes], Traits]:
-        """As `KeyMaker.keys`. Raises 7246301, 16746, and 201."""
+        """Return keys as `KeyMaker.keys` does. Raises 7246301, 16746, and 201."""
         if decoded is None:
             decoded = decode(document)
         if self.covers is not None and not self.covers(decoded):
@@ -158,7 +160,7 @@ class WildcardKeyMaker:
         return made, traits
 
     def rows(self, document: bytes) -> dict[bytes, Row]:
-        """No index of this kind is unique, so that the values of a key are never needed."""
+        """Return the keys without values, which are never needed: no wildcard index is unique."""
         return dict.fromkeys(self.keys(document)[0], ())
 
     def _path_key(self, path: str) -> bytes:
@@ -174,7 +176,7 @@ class WildcardKeyMaker:
         return key.translate(INVERTED) if self._descends else key
 
     def _other_keys(self, decoded: dict[str, Any]) -> tuple[bytes, bytes]:
-        """Return what stands before and after the wildcard's keys."""
+        """Return the key bytes before and after the wildcard's part."""
         if not self._others:
             return self._prefix, END
         rows = index_rows(decoded, self._others)
@@ -207,7 +209,7 @@ class WildcardKeyMaker:
         return False
 
     def _values(self, value: dict[str, Any], prefix: str, arrays: set[str]) -> Iterator[tuple[str, Any]]:
-        """(path, value) of all that has a key; `arrays` gets the paths at which there is one."""
+        """Yield (path, value) for every value that has a key; add the paths with an array to `arrays`."""
         for name, item in value.items():
             path = prefix + name
             kind = type(item)

@@ -1,1 +1,1 @@
-"""Temporary files in the data directory: what an operation spills, and copies that backups read."""
+"""Temporary files in the data directory: spilled data of operations, and copies for backups."""

@@ -1,10 +1,10 @@
-"""Copies of the data file that backups on other machines read: each one committed state, without free pages.
+"""Copies of the data file for backups on other machines. Each has one committed state, without free pages.
 
-    _tmp/…/data.mdb     while the copy is made, in a thread: LMDB copies it, and commits free no pages meanwhile
-    a file without a name   from then on, so that nothing stays however the process ends
+    _tmp/…/data.mdb     while a thread makes the copy; LMDB copies it, and commits free no pages meanwhile
+    a file without a name   afterwards, so that nothing remains however the process ends
 
-A copy goes when its reader ends it, when it was not read for ten minutes, or when the store is closed. Where there
-are too many, the one goes that has not been read for the longest time.
+A copy is removed when its reader ends it, after ten minutes without a read, or when the store closes. If there are too
+many copies, the one that was not read for the longest time is removed.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
 
 
 class CopiedState(NamedTuple):
-    """The state that a copy holds."""
+    """The state that a copy contains."""
 
     position: int
     """The newest position of the oplog."""
     checksum: int
-    """The CRC-32 of the entry there."""
+    """The CRC-32 of the entry at `position`."""
     size: int
-    """Bytes of the file."""
+    """The size of the file in bytes."""
 
 
 class SnapshotCopy:
-    """One copy, which is made in a thread from the beginning on."""
+    """One copy. A thread starts to make it at once."""
 
     def __init__(self, environment: Environment, folder: SpillFolder, now_ms: float) -> None:
-        """Raises 14031 where the disk has no room."""
+        """Raises 14031 if the disk has no room."""
         try:
             folder.path.mkdir(mode=0o700, exist_ok=True)
             disk = os.statvfs(folder.path)
@@ -72,7 +72,7 @@ class SnapshotCopy:
         return CopiedState(int.from_bytes(key, "big"), zlib.crc32(entry), os.fstat(self._file).st_size)
 
     def state(self) -> CopiedState | None:
-        """Return the state that it holds; None: it is still being made. Raises 14031 where that has failed."""
+        """Return the state of the copy; None while it is being made. Raises 14031 if the copy has failed."""
         if self._state is None and self._thread.is_over:
             try:
                 self._state = self._thread.result()
@@ -81,7 +81,7 @@ class SnapshotCopy:
         return self._state
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return a piece of the file, shorter at its end, while others have their turn. Raises 14031."""
+        """Return a piece of the file, shorter at its end. Other clients run during the read. Raises 14031."""
         file = os.dup(self._file)  # the copy may be closed meanwhile
         try:
             return call_in_thread(os.pread, file, size, offset)  # type: ignore[no-any-return]
@@ -91,7 +91,7 @@ class SnapshotCopy:
             os.close(file)
 
     def close(self) -> None:
-        """Remove it. A thread that is at it ends at its next write, which fails."""
+        """Remove the copy. The next write of a copying thread fails, which ends the thread."""
         if not self._thread.is_over:
             nowhere = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
             os.dup2(nowhere, self._file, inheritable=False)
@@ -118,7 +118,7 @@ class SnapshotCopies:
         return number
 
     def get(self, number: int, now_ms: float) -> SnapshotCopy:
-        """Return a copy. Raises 43 where there is none, or no more."""
+        """Return a copy. Raises 43 if it does not exist or was removed."""
         copy = self._copies.get(number)
         if copy is None:
             raise CommandError(43, f"snapshot {number} is not there, or no more: begin another one")
@@ -126,7 +126,7 @@ class SnapshotCopies:
         return copy
 
     def end(self, number: int) -> None:
-        """Remove a copy; where there is none: nothing."""
+        """Remove a copy, if it exists."""
         with contextlib.suppress(KeyError):
             self._copies.pop(number).close()
 
@@ -137,7 +137,7 @@ class SnapshotCopies:
             self.end(number)
 
     def close(self) -> None:
-        """Remove all."""
+        """Remove all copies."""
         for number in list(self._copies):
             self.end(number)
 

@@ -1,10 +1,10 @@
-"""Temporary files in the data directory, for what an operation cannot hold in memory.
+"""Temporary files in the data directory, for data that an operation cannot hold in memory.
 
     _tmp/      0700, in the data directory; emptied when a server opens it
-    a file     0600; without a name where the system allows it, so that nothing stays however the process ends
+    a file     0600; without a name if the system allows it, so that nothing remains however the process ends
     a block    records of one stream, each preceded by its length (uint32); blocks of several streams lie in any order
 
-Nothing of it is synced, and nothing of it survives the operation. A full disk is error 14031, for that operation only.
+The files are not synced, and are removed with the operation. A full disk is error 14031, for that operation only.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class SpillFolder:
     def __init__(
         self, directory: Path, free_bytes_min: int = limits.SPILL_DISK_FREE_BYTES_MIN, *, clears: bool = True
     ) -> None:
-        """`free_bytes_min`: what other writers find free on the disk. `clears`: remove what a killed server may have
+        """`free_bytes_min`: disk space to leave for other writers. `clears`: remove files that a killed server may have
         left."""
         self.path = directory / FOLDER
         self.free_bytes_min = free_bytes_min
@@ -38,7 +38,7 @@ class SpillFolder:
             shutil.rmtree(self.path, ignore_errors=True)
 
     def open_file(self) -> SpillFile:
-        """A new temporary file. Raises 14031 where the disk is full or fails."""
+        """Return a new temporary file. Raises 14031 if the disk is full or fails."""
         try:
             self.path.mkdir(mode=0o700, exist_ok=True)
             return SpillFile(self, tempfile.TemporaryFile(dir=self.path, buffering=0))
@@ -46,7 +46,7 @@ class SpillFolder:
             raise _disk_error(error) from error
 
     def check_room(self) -> None:
-        """Raise 14031 unless the disk has room for others, too."""
+        """Raise 14031 unless the disk has room for other writers, too."""
         disk = os.statvfs(self.path)
         free = disk.f_bavail * disk.f_frsize
         if free < self.free_bytes_min:
@@ -68,11 +68,11 @@ class SpillFile:
         self._end = 0
 
     def stream(self) -> SpillStream:
-        """Another stream."""
+        """Return a new stream in this file."""
         return SpillStream(self)
 
     def write(self, block: bytes) -> int:
-        """Append a block; returns where it begins. Raises 14031."""
+        """Append a block; return its offset. Raises 14031."""
         at = self._end
         try:
             self._folder.check_room()
@@ -85,7 +85,7 @@ class SpillFile:
         return at
 
     def read(self, at: int, size: int) -> bytes:
-        """A block. Raises 14031 where the disk fails."""
+        """Return a block. Raises 14031 if the disk fails."""
         try:
             pieces = []
             while size:
@@ -104,7 +104,7 @@ class SpillFile:
 
 
 class SpillStream:
-    """Records that are appended, then read from the first."""
+    """Records that are appended, and then read from the first one."""
 
     __slots__ = ("_blocks", "_bytes", "_file", "_pending")
 
@@ -115,21 +115,21 @@ class SpillStream:
         self._bytes = 0
 
     def append(self, record: bytes) -> None:
-        """Add a record. Raises 14031 where the disk is full or fails."""
+        """Add a record. Raises 14031 if the disk is full or fails."""
         self._pending += (_LENGTH.pack(len(record)), record)
         self._bytes += len(record)
         if self._bytes >= limits.SPILL_BLOCK_BYTES:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is in memory. Raises 14031."""
+        """Write the records that are in memory. Raises 14031."""
         block = b"".join(self._pending)
         self._pending, self._bytes = [], 0
         if block:
             self._blocks.append((self._file.write(block), len(block)))
 
     def records(self) -> Iterator[bytes]:
-        """All records in their order. Raises 14031 where the disk fails."""
+        """Yield all records in their order. Raises 14031 if the disk fails."""
         self.flush()
         for at, size in self._blocks:
             block, start = self._file.read(at, size), 0
