@@ -5,10 +5,10 @@
      "users": [{"user": "ann", "db": "admin"}], "roles": [{"role": "readWrite", "db": "shop"}],
      "param": {"ns": "shop.orders"}, "result": 0}
 
-Rule: the audit log delays no client. A thread writes it; what it cannot write (a full disk, a pipe without a reader)
-waits in memory up to a limit, is dropped then, and the server's log says so. Nor does it fail a command: no method
-raises but for `rotate`, and an event on which the filter fails is logged (`user_filter.py`). No event has a document or
-a credential.
+Rule: the audit log delays no client. A thread writes it. Events that cannot be written (a full disk, a pipe without a
+reader) wait in memory up to a limit; further events are dropped, and the server's log says so. The audit log fails no
+command: no method but `rotate` raises, and an event on which the filter fails is logged (`user_filter.py`). No event
+has a document or a credential.
 
 Source: MongoDB's "System Event Audit Messages", schema `mongo`.
 """
@@ -49,18 +49,18 @@ from headrace.values.bson import decode
 
 _WRITES: Final = frozenset({"bulkWrite", "delete", "findAndModify", "findandmodify", "insert", "update"})
 _HIDDEN: Final = frozenset({"customData", "pwd"})
-"""Fields of an event's details that are kept out of the log."""
+"""Fields of an event's details that the log leaves out."""
 
 
 class AuditError(Exception):
-    """The audit options make no audit log."""
+    """The audit options cannot be used."""
 
 
 Method = TypeVar("Method", bound=Callable[..., None])
 
 
 def _never_raises(method: Method) -> Method:
-    """A method of `Audit` that is called beside a command, which is done: an event that cannot be made is dropped."""
+    """Wrap a method of `Audit` that runs after a command is done. An event that cannot be made is dropped."""
 
     @wraps(method)
     def call(audit: Audit, *arguments: Any) -> None:
@@ -73,43 +73,42 @@ def _never_raises(method: Method) -> Method:
 
 
 class Audit:
-    """Where the events of one server go."""
+    """The audit log of one server."""
 
     def __init__(self, options: AuditOptions, clock: Clock) -> None:
-        """Raises `AuditError` for a filter or a file that cannot be used."""
+        """Raises `AuditError` if the filter or the file cannot be used."""
         self._clock = clock
         self._matches = _filter(options.filter)
         self._destination = _destination(options)
         self._queue: queue.Queue[str | Callable[[], None] | None] = queue.Queue(limits.AUDIT_EVENT_COUNT_MAX)
         self._dropped = RepeatedLine()
         self.databases: set[str] = set()
-        """The existing databases: a collection in another one makes it."""
+        """The existing databases. A collection in any other database creates that database."""
         self._process = uuid.uuid4()
         self._thread = threading.Thread(target=self._run, name="headrace-audit", daemon=True)
         self._thread.start()
 
     @_never_raises
     def system(self, action: str, details: dict[str, Any], code: int = 0) -> None:
-        """Log what the server does by itself: its start and its end, the rest of an index build."""
+        """Log an action of the server itself: its start, its end, the rest of an index build."""
         nobody = {"isSystemUser": True}
         self._log(action, nobody, nobody, None, self._process, details, code)
 
     @_never_raises
     def access(self, event: AccessEvent) -> None:
-        """Log a login, a refusal, or a change of users and roles: a listener of `Access`."""
+        """Log a login, a refusal, or a change of users and roles. A listener of `Access`."""
         action, client, details, code = event
         self._of_client(action, client, details, code)
 
     @_never_raises
     def introduced(self, client: ClientInfo) -> None:
-        """Log how a client describes itself."""
+        """Log a client's description of itself."""
         details = {"localEndpoint": _local(client), "clientMetadata": client.metadata}
         self._of_client("clientMetadata", client, details, 0)
 
     @_never_raises
     def changed(self, request: Request | None, changes: list[CatalogChange]) -> None:
-        """Log what a request, None: the server by itself, has done to collections, views and indexes, which is
-        committed."""
+        """Log a request's committed changes of collections, views and indexes. None: the server's own changes."""
         for database, command in changes:
             for action, details, code in events(database, command, self.databases):
                 if request is None:
@@ -118,12 +117,12 @@ class Audit:
                     self._of_client(action, request.client, details, code)
 
     def wants(self, request: Request) -> bool:
-        """Whether a write is one that `wrote` may log."""
+        """Return whether `wrote` may log this write."""
         return request.name == "drop" or (request.db == "admin" and request.name in _WRITES)
 
     @_never_raises
     def wrote(self, request: Request, answer: bytes) -> None:
-        """Log that users or roles were changed by other commands than theirs, and drops of what is not there."""
+        """Log changes of users or roles by ordinary write commands, and drops of collections that do not exist."""
         reply = decode(answer)
         if reply.get("ok") != 1.0:
             return
@@ -137,9 +136,8 @@ class Audit:
             self._of_client("directAuthMutation", request.client, details, 0)
 
     def rotate(self, client: ClientInfo | None = None) -> None:
-        """Begin a new file, after the events that have come; raises OSError where the old one cannot be renamed.
-
-        `client`: the client that has asked for it; None: a signal."""
+        """Begin a new file after the queued events. Raises OSError if the old file cannot be renamed. `client`: the
+        client that requested it; None: a signal."""
         try:
             renamed = self._destination.rename()
             self._queue.put_nowait(self._destination.reopen)
@@ -156,13 +154,13 @@ class Audit:
             self._of_client("rotateLog", client, details, 0)
 
     def close(self) -> None:
-        """Write what is left, for as long as the server may take to stop, and close."""
+        """Write the queued events, within the time that the server may take to stop, and close the log."""
         with contextlib.suppress(queue.Full):
             self._queue.put(None, timeout=1.0)
         self._thread.join(limits.AUDIT_CLOSE_SECONDS)
 
     def drop(self, reason: str) -> None:
-        """Say that an event is not logged."""
+        """Note in the server's log that an event is dropped."""
         self._dropped.log(f"an event of the audit log is dropped: {reason}")
 
     def _of_client(self, action: str, client: ClientInfo, details: dict[str, Any], code: int) -> None:
@@ -231,20 +229,20 @@ def _filter(text: str | None) -> Callable[[dict[str, Any]], bool]:
 
 
 class _Destination:
-    """Where lines go: the standard output or syslog."""
+    """The destination of the lines: standard output or syslog."""
 
     def __init__(self, write: Callable[[str], object]) -> None:
         self.write = write
 
     def rename(self) -> str:
-        """Give the present file another name, and return that; the writer continues in it until `reopen`."""
+        """Rename the present file and return its new name. Lines still go to that file until `reopen`."""
         return ""
 
     def reopen(self) -> None:
         """Begin a new file."""
 
     def close(self) -> None:
-        """Write no more."""
+        """Close the destination."""
 
 
 class _File(_Destination):

@@ -11,7 +11,7 @@ from typing import Any, Final
 from headrace.store.catalog_changes import ID_INDEX
 
 AuditEvent = tuple[str, dict[str, Any], int]
-"""The action, its details, and the code of its error, 0 for none."""
+"""The action, its details, and its error code (0: no error)."""
 
 ABORTED: Final = 276
 NOT_THERE: Final = 26
@@ -27,7 +27,7 @@ _BUILD_STATES: Final = {
 
 
 def events(database: str, command: dict[str, Any], databases: set[str]) -> Iterator[AuditEvent]:
-    """The events of one change. `databases`: those that there are, which this keeps up to date."""
+    """Yield the events of one change. `databases`: the existing databases, updated by this function."""
     name, value = next(iter(command.items()))
     namespace = f"{database}.{value}"
     if name in ("create", "renameCollection"):
@@ -61,7 +61,7 @@ def events(database: str, command: dict[str, Any], databases: set[str]) -> Itera
 
 
 def _index_events(command: str, namespace: str, spec: dict[str, Any]) -> Iterator[AuditEvent]:
-    """The key and the kind from the specification, without the filter of a partial index, which has values."""
+    """Yield events with the key and options of an index, but without a partial index's filter, which has values."""
     shown = {
         name: spec[name] for name in ("v", "key", "name", "unique", "sparse", "expireAfterSeconds") if name in spec
     }

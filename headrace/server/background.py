@@ -1,8 +1,8 @@
 """Background jobs: prune the oplog, expire images and sessions, collect garbage, write periodic no-ops.
 
-Every job is a write of its own through the `Writer`, in bounded pieces, so that no client's write waits long; and a
-task of its own, so that none waits for another that has much to do. The jobs are coroutines that await nothing but such
-writes and `let_others_run`, so that a store without a loop can drive them.
+Each job is a write of its own through the `Writer`, in bounded pieces, so that no client's write waits long. Each job
+is also a task of its own, so that no job waits for a longer one. The jobs are coroutines that only await such writes
+and `let_others_run`, so that a store without an event loop can run them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ TICK_MS: Final = 1000
 
 
 def prune_count(added: int) -> int:
-    """How many entries to remove in one transaction, where `added` have come since the one before."""
+    """Return how many entries to remove in one transaction. `added`: entries added since the previous transaction."""
     return min(max(limits.PRUNE_COUNT_MAX, 2 * added), 2 * limits.PRUNE_COUNT_MAX)
 
 
@@ -67,9 +67,9 @@ class JobWriter(Protocol):
 
 
 def retention_of(core: JobHost, reusable_bytes: int) -> Retention:
-    """The bounds in force: parameters set at run time, then the options, then MongoDB-like defaults.
+    """Return the bounds in force: parameters set at run time, then the options, then MongoDB-like defaults.
 
-    `reusable_bytes`: the oplog's size and what is free in the data file, which are counted as free on the disk.
+    `reusable_bytes`: the oplog's size and the free space in the data file, which count as free disk space.
     """
     parameters = core.engine.parameters
     size_mb = parameters["oplogSizeMB"]
@@ -82,7 +82,7 @@ def retention_of(core: JobHost, reusable_bytes: int) -> Retention:
 
 
 class Background:
-    """The tasks, each of which does its job once a second."""
+    """The tasks of the jobs. Each job runs once a second."""
 
     def __init__(self, core: JobHost) -> None:
         self._core = core
@@ -95,18 +95,18 @@ class Background:
         self._session_at = b""  # where the scan of the sessions continues
 
     def prepare(self) -> None:
-        """Before the first tick: work out the bounds that are in force."""
+        """Compute the bounds in force, before the first tick."""
         with self._core.store.reading() as view:
             self.retention(view)
         self._noop_due_ms = self._core.engine.clock.monotonic_ms() + limits.NOOP_INTERVAL_MS
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Do each job once a second from now on."""
+        """Run each job once a second from now on."""
         self.prepare()
         self._tasks = [loop.create_task(self._run(job)) for job in self.jobs()]
 
     def stop(self) -> None:
-        """Cancel the tasks; a job that is being committed is still committed."""
+        """Cancel the tasks. A running commit of a job is completed."""
         for task in self._tasks:
             task.cancel()
 
@@ -128,19 +128,19 @@ class Background:
                 log_failure("a background job failed; it is tried again", error)
 
     async def tick(self) -> None:
-        """One round of all jobs, one after the other."""
+        """Run all jobs once, one after the other."""
         for job in self.jobs():
             await job()
 
     async def _release(self) -> None:
-        """End cursors and copies that are not used, and transactions past their time."""
+        """End unused cursors and copies, and transactions past their time limit."""
         engine = self._core.engine
         engine.cursors.remove_idle(engine.clock.monotonic_ms())
         engine.store.snapshot_copies.remove_idle(engine.clock.monotonic_ms())
         transactions.retire(engine, engine.clock.monotonic_ms())
 
     async def _forget_aged(self) -> None:
-        """Entries and events that watchers have had the time to read."""
+        """Drop old entries and events, which watchers have had time to read."""
         engine = self._core.engine
         now_ms = engine.clock.monotonic_ms()
         if now_ms >= self._aged_due_ms:
@@ -149,7 +149,7 @@ class Background:
                 await let_others_run()
 
     async def _noop(self) -> None:
-        """An oplog quiet for ten seconds gets an entry, so that the tokens of quiet streams move on."""
+        """Add an entry to an oplog that was quiet for ten seconds, so that the tokens of quiet streams advance."""
         store = self._core.store
         if not store.oplog_enabled:
             return
@@ -160,9 +160,9 @@ class Background:
             await self._core.writer.add_job(lambda txn: store.log_noop(txn, "periodic noop"))
 
     async def prune(self, now_ms: int | None = None) -> int:
-        """Prune the oplog to its bounds as of `now_ms`, by default now; returns how many entries went.
+        """Prune the oplog to its bounds as of `now_ms` (default: now); return the number of removed entries.
 
-        A writer that adds entries meanwhile does not keep it from its end: the last of them are left to the next round.
+        A writer that adds entries meanwhile does not prolong a round: the last entries are left to the next round.
         """
         store = self._core.store
         store.environment.forget_dead_readers()
@@ -180,7 +180,8 @@ class Background:
         return removed
 
     async def _prune_through(self, first_retained: int) -> int:
-        """Remove all entries before a position; returns how many. While the log grows, more go than come."""
+        """Remove all entries before a position; return their number. More entries are removed than a growing log
+        gains."""
         removed, entries = 0, 0
         while True:
             counts: list[int] = []
@@ -197,7 +198,7 @@ class Background:
                 return removed
 
     async def _remove_outlived(self) -> None:
-        """Remove the runs and images of entries that are gone, some topics at a time."""
+        """Remove the runs and images of removed entries, some topics at a time."""
         store = self._core.store
         for table in ("runs", "images"):
             following, begun = b"", False
@@ -211,13 +212,14 @@ class Background:
                     await let_others_run()
 
     def retention(self, view: View) -> Retention:
-        """The bounds in force, which commands show too."""
+        """Return the bounds in force, and note the size limit for commands that show it."""
         retention = retention_of(self._core, view.table_bytes("oplog") + view.free_bytes)
         self._core.engine.oplog_bytes_max = retention.bytes_max
         return retention
 
     async def _expire(self) -> None:
-        """Images by `expireAfterSeconds`, and the records of ended sessions; what finds nothing writes nothing."""
+        """Expire images by `expireAfterSeconds`, and the records of ended sessions. Write only if there is something to
+        remove."""
         core, now_ms = self._core, self._retention_clock.now_ms()
         before_ms = now_ms - limits.SESSION_MINUTES * 60_000
         with core.store.reading() as view:
@@ -240,7 +242,7 @@ class Background:
                 return
 
     async def build(self) -> None:
-        """Go on with the builds of indexes that no command is at: its client has gone, or the server was restarted."""
+        """Continue index builds without a running command: the client has left, or the server was restarted."""
         store, busy = self._core.store, self._core.engine.builds_of_commands
         for uuid in [uuid for uuid in store.catalog.builds if uuid not in busy]:
             more = True
@@ -252,7 +254,8 @@ class Background:
                 more = left[-1]
 
     async def _collect(self) -> None:
-        """Remove the documents of dropped collections, a piece at a time; and what failed `$out`s have left."""
+        """Remove the documents of dropped collections, in pieces, and the temporary collections of failed `$out`
+        stages."""
         store = self._core.store
         left_behind = output.left_behind(self._core.engine)
         if left_behind:
@@ -268,6 +271,6 @@ class Background:
 
 
 def _image_seconds(parameters: dict[str, Any]) -> int | None:
-    """`expireAfterSeconds` of the pre-images, None for "off"."""
+    """Return `expireAfterSeconds` of the pre-images, or None for "off"."""
     seconds = parameters.get("changeStreamOptions", {}).get("preAndPostImages", {}).get("expireAfterSeconds", "off")
     return None if seconds == "off" else int(seconds)

@@ -1,13 +1,13 @@
-"""`headrace serve --backup`: the continuous backup as a process of its own, which lives as long as the server.
+"""`headrace serve --backup`: the continuous backup, a process that lives as long as the server.
 
     server ──stdin──▶ backup     open as long as the server lives, however it ends
     server ◀─stdout── backup     `@ POSITION` for what is shipped; other lines are for the log
     server ◀─stderr── backup     warnings for the log
 
 Rules:
-- The server gives it no time and no memory: it reads the data file beside the server, as `headrace backup` does.
-- When it ends, whatever the reason, it is started again, and goes on where its archive ends.
-- When the server ends, it ships what is left and ends as well.
+- It costs the server no time and no memory: it reads the data file beside the server, as `headrace backup` does.
+- When it ends for any reason, it is started again, and continues at the end of its archive.
+- When the server ends, it ships the rest and ends as well.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ from headrace.server.child_process import child_environment, python_command
 
 LOG = logging.getLogger("headrace.backup")
 SHIPPED: Final = "@ "
-"""Begins a line with the position that the archive has reached, as 16 hexadecimal digits."""
+"""The prefix of a line with the archive's position, as 16 hexadecimal digits."""
 
 
 class BackupProcess:
-    """Starts the backup again and again, until `stop`. On the loop's thread."""
+    """Starts the backup again and again, until `stop`. Runs on the loop's thread."""
 
     def __init__(self, words: Sequence[str]) -> None:
-        """`words`: a command line of `headrace`, which ends when its standard input does."""
+        """`words`: a command line of `headrace`. The command ends when its standard input does."""
         self._words = words
         self._process: asyncio.subprocess.Process | None = None
         self._task: asyncio.Task[None] | None = None
         self._ending = False
         self.position: int | None = None
-        """The position that the archive has reached; None: the process has not said so yet."""
+        """The position that the archive has reached; None: the process has not reported one yet."""
 
     @property
     def is_running(self) -> bool:
-        """Whether the process has said where the archive ends, and goes on."""
+        """Whether the process has reported the archive's position and is running."""
         return self._process is not None and self.position is not None
 
     def start(self) -> None:
-        """Begin."""
+        """Start the backup."""
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
-        """Let it ship what is left, and end; after `BACKUP_STOP_SECONDS` it is killed."""
+        """Let the process ship the rest and end. It is killed after `BACKUP_STOP_SECONDS`."""
         self._ending = True
         process = self._process
         if process is not None:
@@ -74,7 +74,7 @@ class BackupProcess:
             began = monotonic()
             try:
                 reason = await self._run_once()
-            except OSError as error:  # no process can be started
+            except OSError as error:  # the process cannot be started
                 reason = str(error)
             if self._ending:
                 return
@@ -84,8 +84,8 @@ class BackupProcess:
             pause = min(2 * pause, limits.BACKUP_PAUSE_SECONDS_MAX)
 
     async def _run_once(self) -> str:
-        """Run the process to its end; return what its end was."""
-        # A session of its own: Ctrl-C in the terminal is the server's.
+        """Run the process to its end; return its exit status as text."""
+        # The process gets a session of its own, so that Ctrl-C in the terminal reaches only the server.
         self._process = process = await asyncio.create_subprocess_exec(
             *python_command("headrace", *self._words), env=child_environment(), start_new_session=True,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,

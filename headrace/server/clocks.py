@@ -1,13 +1,13 @@
-"""The clocks of a server, made of the machine's wall clock and monotonic clock.
+"""The clocks of a server, derived from the machine's wall clock and monotonic clock.
 
-- `RunningClock`: monotonic time goes on only while the process runs. A process that was stopped (SIGSTOP, a debugger, a
-  frozen machine) for a minute has heard none of its clients for that minute. Without this clock its cursors and
-  transactions would expire at once, and history would age by twice that time.
-- `ExpiryClock`: the time by which documents expire. What a TTL index deletes is gone, so a jump of the wall clock ahead
-  counts only once it has lasted; one back counts at once, and then nothing expires.
-- `RetentionClock`: the time by which history ages. It begins at the newest entry of the oplog, or now where that is
-  earlier, goes at twice the pace of the monotonic clock at most until it has caught up, and never goes back. So a wall
-  clock that is wrong by a day for a minute ages history by two minutes.
+- `RunningClock`: monotonic time advances only while the process runs. A process that was stopped (SIGSTOP, a debugger,
+  a frozen machine) for a minute has received nothing from its clients for that minute. Without this clock its cursors
+  and transactions would expire at once, and history would age by twice that time.
+- `ExpiryClock`: the time by which documents expire. A TTL index deletes for good, so a jump of the wall clock ahead
+  counts only after it has lasted. A jump back counts at once, and then nothing expires.
+- `RetentionClock`: the time by which history ages. It begins at the newest entry of the oplog, or now if that is
+  earlier. It advances at most at twice the pace of the monotonic clock until it has caught up, and never goes back. So
+  a wall clock that is wrong by a day for a minute ages history by two minutes.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from headrace.log_lines import emit
 
 LOG = logging.getLogger("headrace.server")
 JUMP_MS: Final = 60_000
-"""A difference between the clocks that is worth a line in the log."""
+"""The smallest difference between the clocks that is logged."""
 _SLEW_MS: Final = 60_000
-"""How far a wall clock may go ahead of the monotonic one between two looks: what NTP corrects."""
+"""How far the wall clock may get ahead of the monotonic clock between two calls. NTP corrects by less."""
 _STOPPED_MS: Final = limits.STOPPED_SECONDS * 1000
 
 
 class RunningClock(Clock):
-    """A clock that is asked at least once a second (by `Background`) while the process runs. One thread drives it."""
+    """A clock that is read at least once a second (by `Background`) while the process runs. One thread uses it."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._asked_ms = clock.monotonic_ms()
         self._stopped_ms = 0.0
-        self.now_ms = clock.now_ms  # type: ignore[method-assign]  # a call less for each commit
+        self.now_ms = clock.now_ms  # type: ignore[method-assign]  # saves a call per commit
 
     def now_ms(self) -> int:
         """Wall-clock milliseconds since the Unix epoch."""
         return self._clock.now_ms()
 
     def monotonic_ms(self) -> float:
-        """Milliseconds of the monotonic clock, less those for which it was not read."""
+        """Milliseconds of the monotonic clock, without the time in which the process was stopped."""
         now_ms = self._clock.monotonic_ms()
         if now_ms - self._asked_ms > _STOPPED_MS:
             self._leave_out(now_ms - self._asked_ms)
@@ -59,7 +59,7 @@ class RunningClock(Clock):
 
 
 class ExpiryClock:
-    """The time of one server's TTL indexes."""
+    """The clock of one server's TTL indexes."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -67,7 +67,7 @@ class ExpiryClock:
         self._ahead_since_ms: float | None = None
 
     def now_ms(self) -> int:
-        """Milliseconds since the Unix epoch by which documents expire; to be asked about once a second."""
+        """Milliseconds since the Unix epoch by which documents expire. Must be read about once a second."""
         monotonic_ms = self._clock.monotonic_ms()
         offset_ms = self._clock.now_ms() - monotonic_ms
         if offset_ms <= self._offset_ms + _SLEW_MS:
@@ -86,17 +86,17 @@ class ExpiryClock:
 
 
 class RetentionClock:
-    """The time of one server's background jobs."""
+    """The clock of one server's background jobs."""
 
     def __init__(self, clock: Clock, newest_ms: int) -> None:
-        """`newest_ms`: wall clock of the newest entry, 0 if there is none."""
+        """`newest_ms`: the wall clock of the newest entry, or 0 if there is none."""
         self._clock = clock
         self._wall_ms = clock.now_ms()
         self._monotonic_ms = clock.monotonic_ms()
         self._time_ms = min(self._wall_ms, newest_ms) if newest_ms else self._wall_ms
 
     def now_ms(self) -> int:
-        """Milliseconds since the Unix epoch by which history ages; called about once a second."""
+        """Milliseconds since the Unix epoch by which history ages. Must be read about once a second."""
         wall_ms, monotonic_ms = self._clock.now_ms(), self._clock.monotonic_ms()
         elapsed_ms = monotonic_ms - self._monotonic_ms
         jump_ms = wall_ms - self._wall_ms - elapsed_ms

@@ -52,20 +52,20 @@ LOG = logging.getLogger("headrace.server")
 
 
 class Hosted(NamedTuple):
-    """The arguments of a server that serves a store which a program has open."""
+    """The arguments of a server for a store that a program has open."""
 
     engine: Engine
     gate: SharedGate
-    """Lets one writer in: the program's threads or the server."""
+    """Lets one writer in at a time: the program's threads or the server."""
 
 
 class Core:
-    """A running server. Made, started and stopped on its loop's thread."""
+    """A running server. It is created, started and stopped on its loop's thread."""
 
     backup: BackupProcess | None = None
-    """The backup beside this server, which its process has started; None: there is none."""
+    """The backup process that this server's process started, or None."""
     scrapes: ScrapeListener | None = None
-    """Where monitors ask; None: nowhere."""
+    """The listener for monitors; None: there is none."""
 
     def __init__(
         self, options: ServerOptions, *, throw_away: bool = False, clock: Clock | None = None,
@@ -73,18 +73,18 @@ class Core:
         rotate_log: Callable[[], object] | None = None,
         hosted: Hosted | None = None,
     ) -> None:  # fmt: skip
-        """Open the store; raises `AuditError`, `DirectoryInUse`, `TlsError`.
+        """Open the store. Raises `AuditError`, `DirectoryInUse`, `TlsError`.
 
         `hosted`: a store that is open already, whose engine has a shell and background jobs; `stop` leaves it open.
 
-        `throw_away`: a temporary directory, removed by `stop`.
+        `throw_away`: use a temporary directory, which `stop` removes.
 
-        `shut_down` ends the process, for the command shutdown; None where the process decides that itself.
-        `failed` is called, with the reason, once the server can write no more: it has then dropped its clients.
-        `rotate_log` begins a new log file; None where none is written.
+        `shut_down` ends the process, for the command shutdown; None if the process decides that itself. `failed` is
+        called with the reason after the server can no longer write; it has then dropped its clients. `rotate_log`
+        begins a new log file; None if no file is written.
         """
         self.failure: str | None = None
-        """Why the server has ended by itself; None while it has not."""
+        """Why the server ended by itself, or None."""
         self._when_failed = failed
         self._rotate_log = rotate_log
         self.options = options
@@ -108,12 +108,12 @@ class Core:
             self.engine.access.listeners.append(self.audit.access)
         self.commit_thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-commit")
         self.derivation_thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-derivation")
-        """Computes the credentials of passwords, one after the other."""
+        """Computes the credentials of passwords, one at a time."""
         self.writer = Writer(self, None if hosted is None else hosted.gate)
         self._profiles = ProfileWriter(self)
         self.notifier = Notifier(self)
         self.readers = Readers(self, options.readers) if options.readers and hosted is None else None
-        """The reader processes; None: there may be none."""
+        """The reader processes; None if they are disabled."""
         self.scheduler = Scheduler(self)
         self._log = LogTail(options.log_format)
         logging.getLogger("headrace").addHandler(self._log)
@@ -139,9 +139,9 @@ class Core:
         return Engine(store, options, commands_for(options), first_parameters(options), shell=self)
 
     async def start(self) -> None:
-        """Listen; raises OSError where an address cannot be had, `UnprotectedAddress` for one that needs consent.
+        """Listen. Raises OSError if an address is unavailable, `UnprotectedAddress` for an address that needs consent.
 
-        Then nothing is left open.
+        After an error nothing is left open.
         """
         try:
             for address in self.options.bind_ips:
@@ -198,7 +198,7 @@ class Core:
             LOG.warning("%s", warning)
 
     def _warn_of_clock(self) -> None:
-        """Say that cluster times are ahead of the clock, which was ahead once, or is slow now."""
+        """Warn if cluster times are ahead of the clock, because the clock was ahead once or is behind now."""
         ahead = seconds(self.store.last_position) - self.engine.clock.now_ms() // 1000
         if ahead > limits.CLOCK_AHEAD_SECONDS:
             self._warn(
@@ -209,12 +209,12 @@ class Core:
     def _listen_unix(self, prefix: Path) -> None:
         path = prefix / f"mongodb-{self.port}.sock"
         if path.is_socket() and not _answers(path):
-            path.unlink()  # what a killed server left behind
+            path.unlink()  # left by a killed server
         self._listener.add(bound_unix_socket(path, self.options.unix_socket_mode))
         self._socket_path = path
 
     async def stop(self) -> None:
-        """Take no more clients, finish the writes that have come, close everything. Called once."""
+        """Accept no more clients, finish the writes that were received, and close everything. Called once."""
         logging.getLogger("headrace").removeHandler(self._log)
         self.ending = True
         self._listener.close()
@@ -253,7 +253,7 @@ class Core:
                 self._socket_path.unlink()
 
     def _leave_engine(self) -> None:
-        """Give the program's engine back."""
+        """Detach from the program's engine."""
         self.store.listeners.remove(self.notifier.committed)
         self.engine.access.listeners.remove(logs.access_event)
         if self.audit is not None:
@@ -261,7 +261,7 @@ class Core:
 
     @property
     def addresses(self) -> list[str]:
-        """Where it listens, as drivers write it."""
+        """The addresses of the listening sockets, as drivers write them."""
         listed = []
         for bound in self._listener.sockets:
             name = bound.getsockname()
@@ -277,14 +277,15 @@ class Core:
             self.loop.call_later(LOOK_SECONDS, self._watch)
 
     def look_after_writer(self) -> None:
-        """Each second: a group of writes that neither ends nor fails ends the server, as a disk that hangs does."""
+        """End the server if a group of writes neither ends nor fails, for example on a hanging disk. Called each
+        second."""
         if self._watchdog.is_stalled(self.writer.busy_since, monotonic()):
             self.fail("no write has ended", TimeoutError(f"for {limits.WRITER_STALL_SECONDS_MAX} s"))
 
     def fail(self, what: str, error: BaseException) -> None:
-        """End the server, which can write no more: no request is answered any more, and all connections are closed.
+        """End a server that can no longer write: no request is answered any more, and all connections are closed.
 
-        What was acknowledged is on disk, and a restart reads it from there.
+        Acknowledged writes are on disk, and a restart reads them.
         """
         if self.failure is not None:
             return
@@ -331,7 +332,7 @@ class Core:
             LOG.warning("%s", warning)
 
     def _certificate_warning(self) -> str | None:
-        """Return the warning for a certificate that expires soon, and note the certificate that is in force."""
+        """Return the warning for a certificate that expires soon, and note the certificate in force."""
         tls = self.options.tls
         self.certificate = None if tls is None else server_certificate(tls)
         if tls is None or self.certificate is None:
@@ -354,8 +355,7 @@ class Core:
         return self._log.lines
 
     def waiting_requests(self) -> Sequence[Request]:
-        """The commands that connections have sent and that are not answered, wherever they wait; and the writes of
-        those that have sent one without wanting an answer, and left."""
+        """Return all unanswered commands of connections, and unacknowledged writes of clients that have left."""
         asked = [peer.request for peer in self.peers if peer.request is not None]
         return list(dict.fromkeys([*asked, *self.writer.requests()]))
 
@@ -382,7 +382,7 @@ class Core:
     # What peers call.
 
     def peer_connected(self, peer: Peer, transport: Any) -> ClientInfo:
-        """A client has connected."""
+        """Register a new client; return its description."""
         self.peers.add(peer)
         self.engine.connections_open += 1
         self.engine.connections_created += 1
@@ -398,11 +398,12 @@ class Core:
         return client
 
     def peer_disconnected(self, peer: Peer) -> None:
-        """A client has gone: what it waits for is forgotten, what it runs ends at its next turn, and the cursor that it
-        is reading is closed, as in MongoDB; others stay until they have been idle for long, as another connection of
-        the client may read them.
+        """Handle a disconnected client: forget its wait, end its running command at the next turn, and close the cursor
+        that it was reading, as MongoDB does. Its other cursors stay until they are idle for long, because another
+        connection may read them.
 
-        A write whose answer the client does not want goes on: such a client need not stay for it."""
+        An unacknowledged write goes on: its client need not stay connected.
+        """
         self.peers.discard(peer)
         self.engine.connections_open -= 1
         logs.connection_ended(peer.client, len(self.peers))
@@ -412,7 +413,7 @@ class Core:
             reason = "Implicit logout due to client connection closure"
             self.engine.access.note_logout(peer.client, grants.name, reason)
         if self._listener.paused:
-            self.loop.call_soon(self._listener.client_left)  # its socket is closed after this call
+            self.loop.call_soon(self._listener.client_left)  # its socket is closed only after this call
         self.notifier.leave(peer)
         error = Interrupted(279, "the client has disconnected")
         self.scheduler.interrupt(peer.client.connection_id, error)
@@ -424,7 +425,7 @@ class Core:
 
 
 def _answers(path: Path) -> bool:
-    """Whether a server listens on a Unix socket."""
+    """Return whether a server listens on a Unix socket."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(1.0)
         try:

@@ -25,15 +25,15 @@ def run(
     options: ServerOptions, announce: Callable[[str], None] = print, *, rotate_log: Callable[[], object] | None = None,
     backup: Sequence[str] | None = None,
 ) -> None:  # fmt: skip
-    """Serve until SIGINT, SIGTERM or the command shutdown. SIGUSR1 rotates the logs; SIGHUP does so, too, and with TLS
-    reads the certificates again.
+    """Serve until SIGINT, SIGTERM or the command shutdown. SIGUSR1 rotates the logs. SIGHUP rotates the logs and, with
+    TLS, reads the certificates again.
 
-    `rotate_log` begins a new log file; None where none is written. `backup`: the command line of a backup that lives
-    as long as the server (`BackupProcess`).
+    `rotate_log` begins a new log file; None if no file is written. `backup`: the command line of a backup that lives as
+    long as the server (`BackupProcess`).
 
-    `announce` is called once, with one line that says where the server listens.
+    `announce` is called once, with a line that says where the server listens.
 
-    Raises `DirectoryInUse`, `TlsError`, `UnprotectedAddress` and OSError before anything is announced.
+    Raises `DirectoryInUse`, `TlsError`, `UnprotectedAddress` and OSError before `announce` is called.
     """
     loop = new_loop()
     try:
@@ -72,16 +72,16 @@ async def _serve(
 def _hang_up(core: Core) -> None:
     _rotate_logs(core)
     if core.options.tls is not None:
-        with contextlib.suppress(CommandError):  # the log says why
+        with contextlib.suppress(CommandError):  # the error is logged already
             core.rotate_certificates("SIGHUP")
 
 
 def _rotate_logs(core: Core) -> None:
-    with contextlib.suppress(CommandError):  # the log says why
+    with contextlib.suppress(CommandError):  # the error is logged already
         core.rotate_logs()
 
 
 def _abort(reason: str) -> None:
-    """End the process at once: its writes have failed for good, and a restart finds all that was acknowledged."""
+    """End the process at once, because it can no longer write. A restart has all acknowledged writes."""
     print(f"headrace: aborted: {reason}", file=sys.stderr, flush=True)
     os._exit(EXIT_ABRUPT)

@@ -1,7 +1,7 @@
 """Many deadlines on one timer, in steps of a few milliseconds.
 
-Nearly every wait ends before its deadline, so that adding and removing one must be cheap: each is an operation on a
-set, and the loop has one timer for all. A deadline fires up to a step late, never early.
+Nearly every wait ends before its deadline, so adding and removing one must be cheap. Each is an operation on a set, and
+the loop has a single timer for all. A deadline fires up to a step late, never early.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ STEP_MS: Final = 5
 
 
 class Deadlines:
-    """Waiting items, by the step in which their time is up."""
+    """Waiting items, by the step of their deadline."""
 
     def __init__(self, loop: AbstractEventLoop, is_up: Callable[[Hashable], None]) -> None:
-        """`is_up` is called with each item whose deadline has come; it is out by then."""
+        """`is_up` is called with each item at its deadline. The item is removed before the call."""
         self._loop = loop
         self._is_up = is_up
         self._steps: dict[int, set[Hashable]] = {}
-        self._order: list[int] = []  # a heap of all steps that were made and have not come, empty ones too
+        self._order: list[int] = []  # a heap of all future steps, also of empty ones
         self._timer: TimerHandle | None = None
         self._timer_step = 0
 
     def add(self, item: Hashable, until_ms: float) -> int:
-        """Put an item in; returns the step by which it is taken out. `until_ms` is on the loop's clock."""
+        """Add an item; return the step of its deadline. `until_ms` is on the loop's clock."""
         step = int(until_ms) // STEP_MS + 1
         items = self._steps.get(step)
         if items is None:
@@ -39,12 +39,12 @@ class Deadlines:
         return step
 
     def remove(self, item: Hashable, step: int) -> None:
-        """Take an item out before its time."""
+        """Remove an item before its deadline."""
         items = self._steps.get(step)
         if items is not None:
             items.discard(item)
             if not items:
-                items.clear()  # its table, which would stay as large as it ever was until the step comes
+                items.clear()  # frees its table, which would keep its largest size until the step is over
 
     def _set_timer(self, step: int) -> None:
         if self._timer is not None:
@@ -53,7 +53,7 @@ class Deadlines:
         self._timer = self._loop.call_at(step * STEP_MS / 1000.0, self._come)
 
     def _come(self) -> None:
-        """The first step's time has come; and maybe others', where the loop was late."""
+        """Fire the first step, and further steps if the loop was late."""
         self._timer = None
         now = max(int(self._loop.time() * 1000.0) // STEP_MS, self._timer_step)
         while self._order and self._order[0] <= now:

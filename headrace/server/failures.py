@@ -1,4 +1,4 @@
-"""An exception that should not have been: what the log says of it, in a record of bounded size, and what a client."""
+"""Unexpected exceptions: a log record of bounded size, and the error for the client."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ _TOO_DEEP: Final = RepeatedLine()
 
 
 class _DiskFailure:
-    """When the log last had a full disk, on the monotonic clock: a line for each refused write would fill it more."""
+    """The time of the last log line about a full disk, on the monotonic clock. A line per refused write would fill the
+    disk further."""
 
     logged_at = -math.inf
 
 
 def log_failure(what: str, error: BaseException, *, level: int = logging.ERROR) -> None:
-    """Log an unexpected exception with its innermost frames; a full disk in one line, once a minute, and what nests too
-    deeply in one that is not repeated."""
+    """Log an unexpected exception with its innermost frames. A full disk is logged in one line, once a minute. Nesting
+    that is too deep is logged in one line that is not repeated."""
     if is_disk_failure(error) and level == logging.ERROR:
         if monotonic() - _DiskFailure.logged_at > limits.LOG_DISK_SECONDS:
             _DiskFailure.logged_at = monotonic()
             emit(LOG, level, "%s, since the disk is full or fails: %s", printable(what), printable(error))
         return
-    if isinstance(error, RecursionError) and level == logging.ERROR:  # by what a client sent, which gets error 15
+    if isinstance(error, RecursionError) and level == logging.ERROR:  # by a client's message, which gets error 15
         _TOO_DEEP.log(f"{what}: {shown(error)}")
         return
     frames = traceback.format_tb(error.__traceback__, -limits.LOG_FRAME_COUNT_MAX)
@@ -42,8 +43,8 @@ def log_failure(what: str, error: BaseException, *, level: int = logging.ERROR) 
 
 
 def log_of_loop(loop: object, context: dict[str, Any]) -> None:
-    """Log an exception in a callback of the event loop: its handler. asyncio's own logs the callback's
-    arguments and the exception's text, which may have documents in them."""
+    """Log an exception in a callback of the event loop. This replaces asyncio's handler, which logs the callback's
+    arguments and the exception's text; both may have documents."""
     error = context.get("exception")
     if isinstance(error, BaseException):
         log_failure("a callback of the event loop failed", error)
@@ -52,20 +53,21 @@ def log_of_loop(loop: object, context: dict[str, Any]) -> None:
 
 
 def shown(error: BaseException) -> str:
-    """Return the log's text for an exception: its type, and its text unless that may have a document or a password."""
+    """Return the log's text for an exception: its type, and its text unless the text may have a document or a
+    password."""
     title = type(error).__name__
     is_ours = isinstance(error, OSError | MemoryError | LmdbError) or type(error) in (RuntimeError, TimeoutError)
     return f"{title}: {printable(error)}" if is_ours and str(error) else title
 
 
 def internal_error() -> CommandError:
-    """The answer to what failed inside the server for no reason that a client could know."""
+    """Return the error for a failure inside the server that tells the client nothing."""
     return CommandError(1, "an error inside the server; see its log")
 
 
 def read_error(error: BaseException) -> CommandError:
-    """The answer to a read that failed inside the server: 305 (DataCorruptionDetected) if LMDB cannot read its file, 15
-    (Overflow) if what the client sent nests so deeply that the stack does not suffice (MongoDB: 200 levels)."""
+    """Return the error for a read that failed inside the server: 305 (DataCorruptionDetected) if LMDB cannot read its
+    file, 15 (Overflow) if the client's message nests too deeply for the stack (MongoDB: 200 levels)."""
     if isinstance(error, RecursionError):
         return CommandError(15, "BSONObj exceeds maximum nested object depth")
     if is_damage(error):
@@ -74,7 +76,8 @@ def read_error(error: BaseException) -> CommandError:
 
 
 def write_error(error: BaseException) -> CommandError:
-    """The answer to a write that failed inside the server: 14031 (OutOfDiskSpace) if the disk did; 305, 15."""
+    """Return the error for a write that failed inside the server: 14031 (OutOfDiskSpace) if the disk failed, 305 or
+    15."""
     if isinstance(error, RecursionError):
         return read_error(error)
     if is_disk_failure(error):

@@ -1,15 +1,15 @@
-"""Group commit: writes that wait share one transaction and one synced commit. The server's and `headrace.open`'s.
+"""Group commit: waiting writes share one transaction and one synced commit. Used by the server and `headrace.open`.
 
-    run       the writes one after the other, then the paused one that continues, and `prepare`
+    run       runs the writes one after the other, then the paused write that continues, and `prepare`
     sync      in any thread
     publish   → each write has its answer
-    give_up   the write that raised is answered; the others run once more
+    give_up   answers the write that raised; the others run once more
 
 The caller decides when a group runs, and in which thread: `writer.py` on a loop, `embedded/local_writes.py` in threads.
 
-Rules: no write is answered before it is on disk. A write that fails inside costs every other write of its group at most
-one more run. A write in its first turn can be run again. One that has paused before cannot: if its group fails it ends
-with that error, and what it did in earlier turns stays done.
+Rules: no write is answered before it is on disk. A write that fails inside the server costs each other write of its
+group at most one more run. A write in its first turn can be run again. A write that has paused before cannot: if its
+group fails it ends with that error, and its earlier turns stay committed.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ Paused = TypeVar("Paused")
 
 @dataclass(slots=True)
 class WriteGroup(Generic[Write, Paused]):
-    """Writes that share a transaction, and how far they have come."""
+    """Writes that share a transaction, with their progress."""
 
     writes: list[Write]
     resumed: Paused | None = None
-    """One that goes on in this group, after all others."""
+    """A paused write that continues in this group, after all others."""
     answers: list[Any] = field(default_factory=list)
-    """One for each write that has run: the one of `resumed` is the last."""
+    """The answers of the writes that have run, with the answer of `resumed` last."""
     has_resumed: bool = False
-    """Whether `resumed` has had its turn, or has begun it."""
+    """Whether the turn of `resumed` has begun."""
     txn: WriteTransaction = field(init=False)
-    """Set before it is run."""
+    """Set before the group is run."""
 
 
 Group = TypeVar("Group", bound=WriteGroup[Any, Any])
@@ -54,30 +54,30 @@ class GroupCommitter(Generic[Group, Write, Paused]):
     # What a write is.
 
     def run_write(self, group: Group, write: Write) -> Any:
-        """Return what a write answers, or its turn if it has paused."""
+        """Return the answer of a write, or its turn if it has paused."""
         raise NotImplementedError
 
     def resume_write(self, group: Group, paused: Paused) -> Any:
-        """Let a write that has paused go on: as `run_write`."""
+        """Resume a paused write; return the same as `run_write`."""
         raise NotImplementedError
 
     def abandon_turn(self, turn: Any) -> None:
-        """End a turn whose transaction is gone."""
+        """End a turn whose transaction was abandoned."""
         raise NotImplementedError
 
     def fail_write(self, write: Write, error: BaseException) -> None:
-        """Answer a write that has failed inside; nothing of it has happened."""
+        """Answer a write that failed inside the server. It has changed nothing."""
         raise NotImplementedError
 
     def fail_paused(self, paused: Paused, error: BaseException) -> None:
-        """Answer a write that has failed after a pause; its earlier turns stay."""
+        """Answer a write that failed after a pause. Its earlier turns stay committed."""
         raise NotImplementedError
 
     # What becomes of a group.
 
     def run(self, group: Group, seconds: float = inf, *, is_read_meanwhile: bool = True) -> list[Write]:
-        """Run a group in its transaction, which is then ready for its sync; return the writes for which no time was
-        left. Raises what a write raises: then `give_up`. `is_read_meanwhile`: as `Store.prepare` takes it."""
+        """Run a group in its transaction, up to the sync; return the writes for which no time was left. Raises a
+        write's unexpected exception; the caller then calls `give_up`. `is_read_meanwhile`: see `Store.prepare`."""
         ends = monotonic() + seconds
         for write in group.writes:
             group.answers.append(self.run_write(group, write))
@@ -94,16 +94,16 @@ class GroupCommitter(Generic[Group, Write, Paused]):
         return left
 
     def abandon(self, group: Group) -> None:
-        """Nothing of the transaction has happened, and no write is answered."""
+        """Abandon the transaction of a group. No write is answered."""
         for answer in group.answers:
             if isinstance(answer, RunningCommand):
                 self.abandon_turn(answer)
         self._store.abandon(group.txn)
 
     def give_up(self, group: Group, error: BaseException) -> list[list[Write]]:
-        """Nothing of the transaction has happened: answer the write that raised, and return the writes to run again, in
-        groups: those before it, which are known to work, and those after it, which have not been run. Where the commit
-        itself failed, each alone, to find out whose fault it is."""
+        """Abandon the transaction and answer the write that raised. Return the writes to run again, in groups: the
+        writes before it, which are known to work, and the writes after it, which have not run. If the commit itself
+        failed, each write gets its own group, to find the one at fault."""
         writes, count = group.writes, len(group.answers)
         self.abandon(group)
         if group.resumed is not None and group.has_resumed:

@@ -1,4 +1,5 @@
-"""Where a background job lets others run, without asyncio: a task of a loop and a thread that drives it both can."""
+"""The point where a background job lets others run. It needs no asyncio, so that a loop's task or a thread can run
+it."""
 
 from __future__ import annotations
 
@@ -8,5 +9,5 @@ from types import coroutine
 
 @coroutine
 def let_others_run() -> Generator[None, None, None]:
-    """End a step of a job. In a task: as `asyncio.sleep(0)`."""
+    """End a step of a job. In a task it does the same as `asyncio.sleep(0)`."""
     yield

@@ -1,12 +1,12 @@
-"""Listening sockets: connections accepted as long as there are descriptors, and left waiting in the kernel while not.
+"""Listening sockets. Without free descriptors, new connections wait in the kernel.
 
-An event loop's own server either takes and closes the connections for which there is no descriptor (libuv), or logs
-each second that there is none (asyncio). Here the listener pauses, says so once, and continues when a client has left:
-waiting clients are served then. Some descriptors are left for files.
+If there is no descriptor, an event loop's own server either accepts and closes the connections (libuv) or logs an error
+each second (asyncio). This listener pauses, logs it once, and continues after a client has left. Some descriptors are
+reserved for files.
 
-Clients may connect more quickly than they can be served: to accept one takes 10 µs, to serve it 200 and more. So that
-the kernel's queue does not fill up, and clients are not turned away, connections are accepted first and served later,
-some in each iteration of the loop; a client that has sent something and left before then is not.
+Clients may connect more quickly than they can be served: accepting takes 10 µs, serving 200 µs and more. So that the
+kernel's queue does not overflow and refuse clients, connections are accepted first and served later, some in each
+iteration of the loop. A client that has left by then is not served.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ class Listener:
         self._loop = loop
         self._factory = factory
         self.paused = False
-        """There are no descriptors for more connections."""
+        """Whether no descriptors are left for more connections."""
         self._has_warned = False
         self._closed = False
         self._connecting: set[asyncio.Task[None]] = set()
-        self._accepted: deque[socket.socket] = deque()  # and not served yet
-        self._serves = False  # some are served in the next iteration of the loop
+        self._accepted: deque[socket.socket] = deque()  # accepted, but not served yet
+        self._serves = False  # `_serve` is scheduled for the next iteration of the loop
         self.sockets: list[socket.socket] = []
 
     def add(self, listening: socket.socket) -> None:
-        """Accept connections of a bound socket, which is closed with the others."""
+        """Accept connections of a bound socket. `close` closes it."""
         listening.setblocking(False)
         listening.listen(limits.LISTEN_BACKLOG)
         self.sockets.append(listening)
@@ -75,7 +75,7 @@ class Listener:
             self._serve()
 
     def _serve(self) -> None:
-        """Serve some of those that were accepted, and others in the next iterations of the loop."""
+        """Serve some accepted connections now, and the rest in the next iterations of the loop."""
         self._serves = False
         for _ in range(min(len(self._accepted), limits.CONNECT_COUNT_MAX)):
             connection = self._accepted.popleft()
@@ -92,7 +92,7 @@ class Listener:
     async def _connect(self, connection: socket.socket) -> None:
         try:
             await self._loop.connect_accepted_socket(self._factory, connection)
-        except OSError:  # the client has gone already
+        except OSError:  # the client has left already
             connection.close()
 
     def _pause(self) -> None:
@@ -120,7 +120,7 @@ class Listener:
             self._loop.call_later(limits.ACCEPT_RETRY_SECONDS, self._retry)
 
     def client_left(self) -> None:
-        """Descriptors may be free again: accept, if that was paused."""
+        """Accept connections again if that was paused and descriptors are free."""
         if not self.paused or self._closed or not _has_free_descriptors():
             return
         self.paused = False
@@ -128,7 +128,7 @@ class Listener:
             self._loop.add_reader(listening, self._accept, listening)
 
     def close(self) -> None:
-        """Listen no more; connections that were accepted stay."""
+        """Stop accepting; connections that are being served stay open."""
         self._closed = True
         for listening in self.sockets:
             self._loop.remove_reader(listening)
@@ -140,11 +140,11 @@ class Listener:
 
 
 def set_socket_options(connection: Any) -> None:
-    """Send small replies at once, and have the kernel find out when a client has vanished without a word: its machine
-    has lost power, or its network. Shorter times of the system's own stay."""
+    """Send small replies at once, and let the kernel detect a client whose machine or network has failed. Shorter
+    timeouts of the system are kept."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    idle = getattr(socket, "TCP_KEEPIDLE", None) or getattr(socket, "TCP_KEEPALIVE", None)  # macOS has the latter
+    idle = getattr(socket, "TCP_KEEPIDLE", None) or getattr(socket, "TCP_KEEPALIVE", None)  # macOS has TCP_KEEPALIVE
     times = ((idle, limits.KEEPALIVE_SECONDS_MAX), (socket.TCP_KEEPINTVL, limits.KEEPALIVE_ANSWER_SECONDS_MAX))
     for option, seconds_max in times:
         if option is not None and connection.getsockopt(socket.IPPROTO_TCP, option) > seconds_max:
@@ -152,7 +152,7 @@ def set_socket_options(connection: Any) -> None:
 
 
 def _has_left(connection: socket.socket) -> bool:
-    """Whether the client has closed its side already; only Linux shows it before the rest is read."""
+    """Return whether the client has already closed its side. Only Linux tells this before the rest is read."""
     if sys.platform != "linux":
         return False
     poll = select.poll()
@@ -161,7 +161,8 @@ def _has_left(connection: socket.socket) -> bool:
 
 
 def _has_free_descriptors() -> bool:
-    """Whether there are more than those left for files: the lowest free one shows how many are in use."""
+    """Return whether more descriptors are free than are reserved for files. The lowest free one shows how many are
+    used."""
     try:
         with socket.socket() as probe:
             return probe.fileno() < descriptor_count() - limits.DESCRIPTOR_RESERVE
@@ -170,7 +171,8 @@ def _has_free_descriptors() -> bool:
 
 
 def bound_sockets(address: str, port: int, but: Collection[str] = ()) -> list[socket.socket]:
-    """Sockets bound to the addresses that a name has, but for some; raises OSError where one cannot be had."""
+    """Return sockets bound to the addresses of a name, except those in `but`. Raises OSError if an address is
+    unavailable."""
     bound: list[socket.socket] = []
     names = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     try:
@@ -195,11 +197,11 @@ def bound_sockets(address: str, port: int, but: Collection[str] = ()) -> list[so
 
 
 def bound_unix_socket(path: Path, mode: int) -> socket.socket:
-    """A Unix socket bound to a path that is free, with these permissions; raises OSError where it is not."""
+    """Return a Unix socket bound to a free path, with these permissions. Raises OSError if the path is not free."""
     listening = socket.socket(socket.AF_UNIX)
     try:
         listening.bind(str(path))
-        path.chmod(mode)  # no client can connect yet: it does not listen
+        path.chmod(mode)  # no client can connect before it listens
     except OSError as error:
         listening.close()
         raise OSError(error.errno, f"cannot listen on {path}: {error.strerror}") from None
@@ -207,15 +209,15 @@ def bound_unix_socket(path: Path, mode: int) -> socket.socket:
 
 
 def descriptor_count() -> int:
-    """How many descriptors the process may have."""
+    """Return how many descriptors the process may have."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def raise_descriptor_limit() -> None:
-    """As many descriptors as the operating system allows without privileges."""
+    """Raise the limit of descriptors as far as the operating system allows without privileges."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        except (OSError, ValueError):  # macOS says "unlimited", and allows less
+        except (OSError, ValueError):  # macOS reports "unlimited" but allows less
             return

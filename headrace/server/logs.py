@@ -3,9 +3,8 @@
     {"t":{"$date":"2026-11-22T07:31:05.123+00:00"},"s":"I","c":"COMMAND","id":51803,"ctx":"conn3","msg":"Slow query",
      "attr":{"ns":"shop.orders", ...}}
 
-Rule: a line has no content of a document and no credential: of a command its name, database and collection.
-
-Events that MongoDB logs, too, have its numbers; others a number from 9000000 on, made of their text.
+Rule: a line has no content of a document and no credential. For a command it has the name, database and collection.
+Events that MongoDB also logs have MongoDB's numbers. Others have a number from 9000000 on, a hash of their text.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ _TEXT_LENGTH_MAX: Final = 500
 def log_event(
     number: int, component: str, message: str, attributes: dict[str, Any], context: str, *, level: int = logging.INFO
 ) -> None:
-    """Log an event of MongoDB's, with its number. `context`: the connection or thread."""
+    """Log an event that MongoDB also logs, with its number. `context`: the connection or thread."""
     if LOG.isEnabledFor(level):
         event = {"attr": attributes, "c": component, "ctx": context, "id": number, "msg": message}
         emit(LOG, level, "%s %s", message, _Lazily(attributes), extra={"event": event})
 
 
 class _Lazily:
-    """Attributes as JSON, if a line is formatted as text."""
+    """Attributes that become JSON only when a line is formatted as text."""
 
     def __init__(self, attributes: dict[str, Any]) -> None:
         self._attributes = attributes
@@ -55,15 +54,15 @@ def _json(value: Any) -> str:
 
 
 class JsonFormatter(logging.Formatter):
-    """A record as a line of JSON."""
+    """Formats a record as a line of JSON."""
 
     def __init__(self, length_max: int | None = None) -> None:
-        """`length_max`: from which on attributes are left out, and the message is cut, so that the line stays JSON."""
+        """`length_max`: a longer line loses its attributes and the end of its message, so that it stays valid JSON."""
         super().__init__()
         self._length_max = length_max
 
     def format(self, record: logging.LogRecord) -> str:
-        """A line."""
+        """Return the line of a record."""
         line = self._line(record, cut=False)
         return line if self._length_max is None or len(line) <= self._length_max else self._line(record, cut=True)
 
@@ -87,7 +86,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def formatter(log_format: str, length_max: int | None = None) -> logging.Formatter:
-    """The formatter of `--logFormat`."""
+    """Return the formatter of `--logFormat`."""
     return JsonFormatter(length_max) if log_format == "json" else logging.Formatter(TEXT)
 
 
@@ -95,19 +94,19 @@ def formatter(log_format: str, length_max: int | None = None) -> logging.Formatt
 
 
 def connection_accepted(client: ClientInfo, count: int) -> None:
-    """A client has connected."""
+    """Log that a client has connected."""
     attributes = {"remote": client.address, "connectionId": client.connection_id, "connectionCount": count}
     log_event(22943, "NETWORK", "Connection accepted", attributes, "listener")
 
 
 def connection_ended(client: ClientInfo, count: int) -> None:
-    """A client has gone."""
+    """Log that a client has left."""
     attributes = {"remote": client.address, "connectionId": client.connection_id, "connectionCount": count}
     log_event(22944, "NETWORK", "Connection ended", attributes, context_of(client))
 
 
 def client_metadata(client: ClientInfo, *, unprotected: bool) -> None:
-    """A client has described itself. `unprotected`: the server is exposed, and no client has to log in."""
+    """Log a client's description of itself. `unprotected`: the server is exposed, and clients need not log in."""
     attributes: dict[str, Any] = {
         "remote": client.address, "client": context_of(client), "doc": _shortened(client.metadata or {})
     }  # fmt: skip
@@ -127,7 +126,7 @@ _ACCESS: Final = {
 
 
 def access_event(event: AccessEvent) -> None:
-    """A login, or a command that its user may not run: a listener of `Access`."""
+    """Log a login, or a command that its user may not run. A listener of `Access`."""
     what, client, details, code = event
     number, message = _ACCESS.get((what, bool(code)), (0, ""))
     if number:
@@ -137,7 +136,7 @@ def access_event(event: AccessEvent) -> None:
 
 
 def _shortened(value: Any) -> Any:
-    """A document with what JSON knows, so that no line is longer than a hello's 512 bytes allow."""
+    """Return a document with JSON's types only. A hello's limit of 512 bytes keeps the line short."""
     if isinstance(value, dict):
         return {str(name): _shortened(item) for name, item in value.items()}
     if isinstance(value, list):
@@ -146,8 +145,8 @@ def _shortened(value: Any) -> Any:
 
 
 def slow_operation(request: Request, duration_ms: float, turns: int, work: Work | None, answer: Any) -> None:
-    """A command has taken long. `turns`: how often it has let others run; `work`: what it has examined, or None;
-    `answer`: its reply, an error, or None."""
+    """Log a slow command. `turns`: how often it has let others run. `work`: what it has examined, or None. `answer`:
+    its reply, an error, or None."""
     collection = request.body.get(request.name)
     if not isinstance(collection, str):
         collection = request.body.get("collection") if request.name == "getMore" else None
@@ -167,5 +166,5 @@ def slow_operation(request: Request, duration_ms: float, turns: int, work: Work 
 
 
 def context_of(client: ClientInfo) -> str:
-    """The name of a connection in the log."""
+    """Return the name of a connection in the log."""
     return f"conn{client.connection_id}"

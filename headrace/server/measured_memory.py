@@ -1,8 +1,8 @@
-"""The memory of the process, as the system measures it. It includes what no account counts (`memory_budget.py`): values
-that expressions make on the way, parsed filters, copies of messages. When an eighth more than the limit is resident,
-something must end (`Scheduler.look_at_memory`).
+"""The memory of the process, as the system measures it. It includes memory that no account counts (`memory_budget.py`):
+intermediate values of expressions, parsed filters, copies of messages. If the resident memory exceeds the limit by an
+eighth, a command must end (`Scheduler.look_at_memory`).
 
-Only `headrace serve` measures. The memory of a program with a server inside is the program's.
+Only `headrace serve` measures. A program with a server inside is responsible for its own memory.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class MeasuredMemory:
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
         self.resident: Callable[[], int] | None = None
-        """Returns the bytes that the process has for itself; None: nothing is measured."""
+        """Returns the private resident memory of the process in bytes; None: nothing is measured."""
         self.return_freed: Callable[[], object] = bool
         """Returns freed blocks to the system."""
 
     def excess(self) -> int:
-        """Return how many bytes the process has where a command must end for it; otherwise 0. Freed blocks are
-        returned first."""
+        """Return the memory of the process in bytes if a command must end because of it, otherwise 0. Freed blocks are
+        returned to the system first."""
         most = self._memory.bytes_max * limits.MEMORY_EXCEEDED_SHARE
         if self.resident is None or self.resident() <= most:
             return 0
@@ -45,15 +45,15 @@ class Paused(Protocol):
 
     @property
     def turn(self) -> RunningCommand:
-        """Its turn."""
+        """The command's turn."""
 
     @property
     def since(self) -> float:
-        """When it has first paused, in seconds of the monotonic clock."""
+        """The time of the command's first pause, in seconds of the monotonic clock."""
 
 
 def is_ending(paused: Paused) -> bool:
-    """Whether the command ends at its next turn."""
+    """Return whether the command ends at its next turn."""
     return paused.turn.goes_first or paused.turn.interruption is not None
 
 
@@ -63,18 +63,19 @@ def _statm() -> int:
 
 
 def resident_bytes() -> int:
-    """Return the resident memory of the process without pages of files, 4 µs; 0 where the system is not Linux."""
+    """Return the resident memory of the process in bytes, without pages of files; 0 on systems other than Linux. Takes
+    4 µs."""
     resident, shared = _resident_pages()
     return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
 
 
 def resident_bytes_of_all() -> int:
-    """Return the resident memory of the process, with pages of files; 0 where the system is not Linux."""
+    """Return the resident memory of the process in bytes, with pages of files; 0 on systems other than Linux."""
     return _resident_pages()[0] * os.sysconf("SC_PAGE_SIZE")
 
 
 def _resident_pages() -> tuple[int, int]:
-    """Return how many pages are resident, and how many of these are of files."""
+    """Return the numbers of resident pages, and of those that belong to files."""
     try:
         _, resident, shared, _ = os.pread(_statm(), 128, 0).split(b" ", 3)
     except OSError:
@@ -84,11 +85,11 @@ def _resident_pages() -> tuple[int, int]:
 
 @cache
 def c_library() -> ctypes.CDLL:
-    """Opened once: each that is opened leaves a class behind, which is garbage in a cycle. Raises OSError."""
+    """Open the C library once: each opening leaves a class behind, which is garbage in a cycle. Raises OSError."""
     return ctypes.CDLL(None)
 
 
 def return_freed_memory() -> None:
-    """Return freed blocks to the system: a millisecond for 16 MB of them."""
+    """Return freed blocks to the system. Takes a millisecond for 16 MB."""
     with contextlib.suppress(OSError, AttributeError):
         c_library().malloc_trim(0)

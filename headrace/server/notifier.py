@@ -1,8 +1,9 @@
-"""Commands that wait: each is run again when something in its scope is committed, or when its time is up.
+"""Waiting commands. Each runs again when something in its scope is committed, or at its deadline.
 
-Rule: no watcher waits for ever once a matching commit exists, and an idle one costs nothing: a commit looks up the
-scopes it touched and wakes only those that wait there. A few are woken in each turn of the loop, so that a writer
-need not wait for a thousand watchers. Streams whose own stages take long go after all others, one in a turn.
+Rule: no watcher waits for ever once a matching commit exists, and an idle watcher costs nothing. A commit looks up the
+scopes that it touched and wakes only the commands that wait there. Each iteration of the loop wakes a few, so that a
+writer does not wait for a thousand watchers. Streams with slow stages of their own come after all others, one per
+iteration.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 SLOW_SECONDS: Final = 0.001
-"""A stream with stages whose last batch took as long is read after those that are quicker."""
+"""A stream with stages whose last batch took longer than this is read after quicker streams."""
 
 
 class Parked:
@@ -44,7 +45,7 @@ class Parked:
 
 
 class Notifier:
-    """Parked commands by the key that they wait for; None: only for their deadline."""
+    """Parked commands by the key that they wait for; with the key None they wait only for their deadline."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -55,7 +56,7 @@ class Notifier:
         core.store.listeners.append(self.committed)
 
     def park(self, peer: Peer, command: Command, request: Request, wait: Wait) -> None:
-        """Park a command until its scope is touched or its time is up, counted from its first Wait."""
+        """Park a command until its scope is touched or its deadline, which counts from its first Wait."""
         now_ms = self._core.loop.time() * 1000.0
         if request.wait_until_ms is None:
             request.wait_until_ms = now_ms + wait.wait_ms
@@ -72,7 +73,7 @@ class Notifier:
         here[parked] = None
 
     def interrupt(self, connection_id: int) -> None:
-        """End what a connection waits for, or has been woken for, with error 11601."""
+        """End the waiting or woken commands of a connection with error 11601."""
         ended = [item for here in self._parked.values() for item in here if _is_of(item, connection_id)]
         for parked in ended:
             self._remove(parked)
@@ -90,16 +91,16 @@ class Notifier:
             self._remove(peer.waiting)
 
     def wake_key(self, key: Any) -> None:
-        """Run again what waits for `key` (a killed cursor, a transaction that ended)."""
+        """Run the commands that wait for `key` (a killed cursor, an ended transaction) again."""
         self._run_first(list(self._parked.get(key, ())))
 
     def cursor_killed(self, cursor: Any) -> None:
-        """Run again the getMore that waits for this cursor, if there is one, so that it can say so."""
+        """Run the getMore that waits for this cursor again, if there is one, so that it reports the kill."""
         here = self._parked.get(cursor.key, ())
         self._run_first([item for item in here if _waits_for(item.request, cursor)])
 
     def _run_first(self, waiting: list[Parked]) -> None:
-        """Run commands again in the next iteration of the loop, before what was woken earlier."""
+        """Run commands again in the next iteration of the loop, before those that were woken earlier."""
         if waiting:
             self._schedule()
             for parked in waiting:
@@ -107,7 +108,7 @@ class Notifier:
             self._woken.extendleft(reversed(waiting))
 
     def committed(self, committed: Committed) -> None:
-        """A listener of the store: wake whoever waits for a scope that this commit touched."""
+        """Wake the commands whose scopes a commit touched. A listener of the store."""
         parked = self._parked
         if not parked:
             return
@@ -116,7 +117,7 @@ class Notifier:
                 self._wake(here)
 
     def queue(self, peer: Peer, command: Command, request: Request) -> None:
-        """Run a command when it is its turn; one on a slow stream after the others."""
+        """Run a command at its turn. A command on a slow stream comes after the others."""
         self._schedule()
         item = Parked(peer, command, request, None)
         cursor = request.cursor
@@ -178,7 +179,7 @@ def _is_of(parked: Parked, connection_id: int) -> bool:
 
 
 def _waits_for(request: Request, cursor: Any) -> bool:
-    """Whether this is a getMore of the cursor. A change stream's knows it; others name it."""
+    """Return whether this is a getMore of the cursor. A change stream's request holds its cursor, others name it."""
     if request.cursor is not None:
         return request.cursor is cursor
     return request.name == "getMore" and request.body.get("getMore") == cursor.id

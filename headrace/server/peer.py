@@ -1,7 +1,7 @@
-"""The loop that serves one socket: bytes in, messages out of them, each answered before the next is begun.
+"""The protocol of one socket: it turns bytes into messages and answers each before the next begins.
 
-A peer runs reads at once, hands writes to the `Writer`, and parks a command that returned `Wait` with the
-`Notifier`. While it waits for either, later messages of the same client stay in the wire machine.
+A peer runs reads at once, hands writes to the `Writer`, and parks a command that returned `Wait` with the `Notifier`.
+Meanwhile later messages of the same client stay in the wire machine.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _NO_MESSAGE = Message(0, OP_MSG, 0, b"", {})
 
 
 class Peer(asyncio.Protocol):
-    """One client's socket."""
+    """The protocol of one client's socket."""
 
     __slots__ = (
         "_account", "_busy", "_core", "_full", "_interruption", "_is_held", "_message", "_message_bytes", "_next",
@@ -67,19 +67,19 @@ class Peer(asyncio.Protocol):
         self._core = core
         self._wire = Connection()
         self._message = _NO_MESSAGE
-        self._plain = Message(0, OP_MSG, 0, b"", _NO_MESSAGE.sequences)  # used again by commands that repeat one
-        self._message_bytes = 0  # of a long message that is being answered
-        self._account: Account | None = None  # of what it has sent and not read, where that is much
+        self._plain = Message(0, OP_MSG, 0, b"", _NO_MESSAGE.sequences)  # reused by repeated commands
+        self._message_bytes = 0  # size of the long message that is being answered
+        self._account: Account | None = None  # for large unprocessed and unread data
         self._busy = False
-        self._full = False  # not read from, since it has sent too much ahead
+        self._full = False  # reading is paused because the client has sent too much ahead
         self._paused = False
         self._replies = 0
-        self._next: Message | None = None  # what is run next, as the client exhausts its cursor or streams hello
-        self._is_held = False  # its command has not begun: a thread computes for it, or a fail point has blocked it
-        self._interruption: Interrupted | None = None  # what ends that command instead
+        self._next: Message | None = None  # the next message, if the client exhausts a cursor or streams hello
+        self._is_held = False  # its command has not begun: a thread computes for it, or a fail point blocks it
+        self._interruption: Interrupted | None = None  # ends the held command
         self.request: Request | None = None
-        """The command that is being answered, or has been and is to be run again."""
-        self.waiting: Any = None  # the notifier's note of this peer while a command waits
+        """The command that is being answered or that will run again."""
+        self.waiting: Any = None  # the notifier's entry for the waiting command
 
     @property
     def is_acknowledged(self) -> bool:
@@ -116,7 +116,7 @@ class Peer(asyncio.Protocol):
             self._count()
 
     def _count(self) -> None:
-        """Account for what the client has sent ahead, what it is answered to, and what it has not read."""
+        """Account for data that the client has sent ahead, its present message, and replies that it has not read."""
         size = self._wire.unread_bytes + self._message_bytes + self._transport.get_write_buffer_size()
         if self._account is None:
             if size <= limits.CONNECTION_BYTES_FREE or self._transport.is_closing():
@@ -126,11 +126,11 @@ class Peer(asyncio.Protocol):
             self._account.close()
             self._account = None
             return
-        with contextlib.suppress(CommandError):  # it is this one that is cut off
+        with contextlib.suppress(CommandError):  # this connection itself was cut off
             self._account.set(size)
 
     def _cut_off(self) -> None:
-        """Its memory is needed."""
+        """Close the connection, because the memory budget needs its memory."""
         self._wire = Connection()
         self.drop()
 
@@ -143,7 +143,7 @@ class Peer(asyncio.Protocol):
         self._message, self.request = _NO_MESSAGE, None
 
     def _read_on(self) -> None:
-        """Everything that came ahead of its turn is served: the client may send more."""
+        """Resume reading: all messages that were sent ahead are answered."""
         self._full = False
         if not self._paused:
             self._transport.resume_reading()
@@ -165,7 +165,7 @@ class Peer(asyncio.Protocol):
     # One message after the other.
 
     def _serve(self) -> None:
-        """Answer messages until there is none, or one that must wait."""
+        """Answer messages until there are none left, or one must wait."""
         wire, served = self._wire, 0
         try:
             while not self._busy and not self._paused:
@@ -194,14 +194,14 @@ class Peer(asyncio.Protocol):
             self._close_after(error)
 
     def serve_on(self) -> None:
-        """It is the turn of this client, which has sent much at once. One that has gone is not served."""
+        """Continue with an eager client at its turn, unless it has left."""
         if not self._transport.is_closing():
             self._busy = False
             self._serve()
 
     def _close_invalid(self, error: ProtocolError) -> None:
         error.__traceback__ = error.__cause__ = error.__context__ = (
-            None  # whose frames hold the connection, that holds it
+            None  # its frames hold the connection, which holds the error
         )
         if isinstance(error, TlsOnPlainSocket):
             self._core.tls_on_plain_socket.log(f"{self.client.address} is cut off: {error}")
@@ -215,7 +215,7 @@ class Peer(asyncio.Protocol):
         self._transport.close()
 
     def _close_after(self, error: Exception) -> None:
-        """An exception that escaped from this client's turn costs it its connection, and no other client anything."""
+        """Close the connection after an exception in this client's turn. Other clients are not affected."""
         log_failure(f"the connection of {self.client.address} is closed after an error inside the server", error)
         self._busy = True
         with contextlib.suppress(Exception):
@@ -261,7 +261,7 @@ class Peer(asyncio.Protocol):
         return request
 
     def _parsed(self, request: Request | Exception) -> None:
-        """A long message has been read, or is refused."""
+        """Continue with a long message that was parsed or refused."""
         try:
             self._busy = False
             if self._transport.is_closing():
@@ -282,7 +282,7 @@ class Peer(asyncio.Protocol):
             self._close_after(error)
 
     def _refuse(self, message: Message, error: Exception) -> None:
-        """Answer a message that could not be read as a command, or whose command may not run."""
+        """Answer a message that could not be parsed as a command, or whose command may not run."""
         if isinstance(error, AnsweredError):
             answer = error
         else:
@@ -307,7 +307,7 @@ class Peer(asyncio.Protocol):
             return
         if failure is not None:
             self._fail(failure, command, request)
-        elif command.writes is True and command.prepare is None:  # as `start` does
+        elif command.writes is True and command.prepare is None:  # like `start`
             self._busy = True
             self._core.writer.add(self, command, request)
         elif command.writes is False and command.prepare is None:
@@ -316,7 +316,7 @@ class Peer(asyncio.Protocol):
             self.start(command, request)
 
     def _fail(self, failure: Failure, command: Command, request: Request) -> None:
-        """Do what a fail point wants before the command is run, or instead."""
+        """Apply a fail point before the command runs, or instead of it."""
         if failure.block_ms:
             self._busy = self._is_held = True
             unblocked = replace(failure, block_ms=0.0)
@@ -329,12 +329,12 @@ class Peer(asyncio.Protocol):
             self.start(command, request)
 
     def interrupt(self, error: Interrupted) -> None:
-        """End a command that waits before its start: when that is over."""
+        """Interrupt a held command: it ends when its hold is over."""
         if self._is_held:
             self._interruption = error
 
     def _has_ended(self, request: Request) -> bool:
-        """Whether the command that has waited was interrupted, and is answered that."""
+        """Return whether a held command was interrupted. If so, answer it with the error."""
         error, self._interruption, self._is_held = self._interruption, None, False
         if error is not None:
             self._answer(self._core.engine.failure(error, request))
@@ -353,7 +353,7 @@ class Peer(asyncio.Protocol):
             self._close_after(error)
 
     def start(self, command: Command, request: Request) -> None:
-        """Run a command whose turn it is."""
+        """Run a command at its turn."""
         if command.prepare is not None and request.prepared is None and self._prepare(command, request):
             return
         if command.writes and (command.writes is True or command.writes(request)):
@@ -363,7 +363,7 @@ class Peer(asyncio.Protocol):
             self.run(command, request)
 
     def _prepare(self, command: Command, request: Request) -> bool:
-        """Have computed what the command needs, in a thread; False if it needs nothing, or has been answered."""
+        """Let a thread compute the command's prerequisites. Return False if there are none to compute."""
         assert command.prepare is not None
         try:
             work = command.prepare(request)
@@ -378,7 +378,7 @@ class Peer(asyncio.Protocol):
         return True
 
     def _prepared(self, command: Command, request: Request, future: asyncio.Future[Any]) -> None:
-        """The thread has done its work, or failed."""
+        """Continue after the thread has finished or failed."""
         try:
             self._busy = False
             if future.cancelled() or self._transport.is_closing():
@@ -394,7 +394,7 @@ class Peer(asyncio.Protocol):
         engine = self._core.engine
         try:
             request.prepared = future.result()
-            if engine.restricts(self.client):  # whose privileges may have gone meanwhile, as the first user's do
+            if engine.restricts(self.client):  # the client's privileges may have changed, for example the first user's
                 engine.access.require_again(engine, command, request)
         except CommandError as error:
             self._answer(engine.failure(error, request))
@@ -402,7 +402,7 @@ class Peer(asyncio.Protocol):
             self.start(command, request)
 
     def run(self, command: Command, request: Request) -> None:
-        """Run a reading command, now or again after a wait."""
+        """Run a reading command, for the first time or again after a wait."""
         engine = self._core.engine
         answer: bytes | Wait | Turn | None
         try:
@@ -423,19 +423,19 @@ class Peer(asyncio.Protocol):
             self._core.notifier.park(self, command, request, answer)
 
     def failed(self, request: Request, error: Exception) -> bytes:
-        """The reply to a command that failed inside the server, which is logged."""
+        """Log a command that failed inside the server; return its reply."""
         log_failure(f"the command {request.name} of {self.client.address} failed inside the server", error)
         return self._core.engine.failure(read_error(error), request)
 
     def go_on(self, command: Command, request: Request, answer: bytes | Wait) -> None:
-        """The answer of a command that had paused."""
+        """Answer a command that had paused, or park it."""
         if type(answer) is bytes:
             self.finish(answer)
         else:
             self.wait(command, request, answer)  # type: ignore[arg-type]
 
     def finish(self, answer: bytes) -> None:
-        """The answer of a command that had to wait; then on with what came meanwhile."""
+        """Send the answer of a command that had to wait, and continue with messages that came meanwhile."""
         try:
             self._busy = False
             if self._transport.is_closing():
@@ -461,7 +461,7 @@ class Peer(asyncio.Protocol):
 
     def _answer(self, answer: bytes) -> None:
         message, request, self.request = self._message, self.request, None
-        if message is self._plain and len(answer) <= _DECODED_BYTES_MAX:  # without a look at what it may ask for
+        if message is self._plain and len(answer) <= _DECODED_BYTES_MAX:  # the usual case, without further checks
             self._replies = number = self._replies + 1 & limits.REPLY_ID_MAX
             sent = plain_reply(number, message.request_id, answer)
             self._core.engine.metrics["network.bytesOut"] += len(sent)
@@ -476,7 +476,7 @@ class Peer(asyncio.Protocol):
         is_long = len(answer) > _DECODED_BYTES_MAX
         if opcode == OP_QUERY or compressor is not None:
             self._answer_encoded(number, answer, is_long=is_long, flags=flags)
-        elif is_long:  # which would take long to copy
+        elif is_long:  # copying it would take long
             self._send(plain_head(number, message.request_id, len(answer), flags))
             self._send(answer)
         else:
@@ -485,9 +485,10 @@ class Peer(asyncio.Protocol):
             self._transport.write(sent)
 
     def _repeat(self, message: Message, request: Request, answer: bytes, number: int) -> int:
-        """Note that an exhausting request is run again, if it is; return the flags of its answer.
+        """Prepare the next run of an exhausting request, if there is one; return the flags of its answer.
 
-        `number`: the answer's, to which the next reply will be the reply."""
+        `number`: the answer's number. The next reply refers to it.
+        """
         body = exhaust.next_body(request, answer)
         if body is None:
             return 0
@@ -497,7 +498,7 @@ class Peer(asyncio.Protocol):
         return MORE_TO_COME
 
     def _answer_encoded(self, number: int, answer: bytes, *, is_long: bool, flags: int) -> None:
-        """Answer a legacy message, or a compressed one."""
+        """Send the answer to a legacy or compressed message."""
         message = self._message
         legacy, compressor = message.opcode == OP_QUERY, message.compressor
         if compressor is not None and is_long:
@@ -509,7 +510,7 @@ class Peer(asyncio.Protocol):
             self._send(encode_reply(number, answered, answer, legacy=legacy, compressor=compressor, flags=flags))
 
     def _compressed(self, sent: bytes | Exception) -> None:
-        """A long reply has been compressed."""
+        """Send a long reply that was compressed."""
         try:
             self._busy = False
             if self._transport.is_closing():
@@ -526,7 +527,7 @@ class Peer(asyncio.Protocol):
         self._transport.write(sent)
 
     def wake(self, command: Command, request: Request) -> None:
-        """The notifier's call: run the parked command again."""
+        """Run the parked command again. The notifier calls this."""
         try:
             self._busy = False
             if self._transport.is_closing():
@@ -541,7 +542,7 @@ class Peer(asyncio.Protocol):
             self._close_after(error)
 
     def stop_reading(self) -> None:
-        """Begin no further message: the server ends, and answers what it has begun."""
+        """Begin no further message, because the server ends. Messages that have begun are answered."""
         if not self._paused and not self._transport.is_closing():
             self._transport.pause_reading()
         self._paused = True

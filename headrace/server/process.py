@@ -1,18 +1,17 @@
-"""The care of `headrace serve` for its process, so that no client waits for Python itself.
+"""Process-wide tuning of `headrace serve`, so that no client waits for Python itself.
 
-    imports    modules that commands import when they are first needed are imported after the start, one at a time
-    garbage    what is there by then, and what has survived a pass, is left out of the collector's passes (`gc.freeze`),
-               so that a pass costs what is new: some 10 ms for 100,000 objects. One runs when nothing has paused, or
-               that many objects are new, or once a minute; where far more are, of commands that run, they are left out
-               without a pass, which would take too long. Cycles of old objects go with a pass over everything, which
-               runs when the server has been quiet, ten minutes after the last at the earliest, or after an hour
-    memory     what is freed stays with the process until nothing has run for some seconds: new pages from the
-               system are faulted in one by one, which takes 9 ms for 16 MB; to copy 16 MB takes 1 ms
-    idle       once clients send next to nothing, what is freed is returned however little it is, and the pages of the
-               data file that the process has looked at are forgotten: they stay in the system's cache, and no longer
-               count as the memory of the process
+    imports    modules that commands import when first needed are imported after the start, one at a time
+    garbage    objects that exist by then, and survivors of a pass, are exempt from the collector's passes
+               (`gc.freeze`), so that a pass only costs new objects: 10 ms for 100,000. A pass runs when nothing has
+               paused, or after that many new objects, or once a minute. If running commands have made far more objects,
+               these are frozen without a pass, which would take too long. Cycles of old objects need a pass over
+               everything, which runs when the server is quiet, at least ten minutes after the last, or after an hour.
+    memory     the process keeps freed memory until nothing has run for some seconds: new pages from the system are
+               faulted in one by one, which takes 9 ms for 16 MB, but copying 16 MB takes 1 ms
+    idle       when clients send next to nothing, all freed memory is returned, and the mapped pages of the data file
+               are dropped: they stay in the system's cache, but no longer count as the memory of the process
 
-A server inside another program (`headrace.Server`) changes nothing there: the collector is the program's.
+A server inside another program (`headrace.Server`) changes nothing there: the program controls the collector.
 """
 
 from __future__ import annotations
@@ -44,19 +43,20 @@ if TYPE_CHECKING:
 
 _PACKAGES: Final = (headrace.changes, headrace.commands, headrace.cursors, headrace.execution, headrace.query)
 _YOUNG_COUNT: Final = 2800
-"""The collector passes over young objects after this number of new ones: it looks at none of a thousand getMores that
-wait and are answered;"""
+"""The number of new objects before a pass over young objects. It exceeds the objects of a thousand getMores that wait
+and are answered."""
 _YOUNG_PASS_COUNT: Final = 1
-"""and after more such passes over those that have survived them: as seldom as by Python's 700 and 10."""
+"""The number of such passes before a pass over their survivors. With Python's 700 and 10 it runs as seldom."""
 _NEVER: Final = 2**31 - 1
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _MADV_DONTNEED: Final = 4  # mman.h
 _MAPPED_BYTES: Final = 32 * 1024 * 1024
-"""From here on the C library maps a block by itself and unmaps it when it is freed: the most that it accepts."""
+"""From this size on the C library maps a block separately and unmaps it when it is freed. It accepts no larger
+value."""
 
 
 async def tend(core: Core) -> None:
-    """Measure memory, import what is left, then collect garbage from time to time; until it is cancelled."""
+    """Measure memory, import the remaining modules, then collect garbage from time to time, until cancelled."""
     measured = core.scheduler.measured
     measured.resident, measured.return_freed = resident_bytes, return_freed_memory
     watch.memory_is_exceeded = lambda: measured.excess() > 0
@@ -75,7 +75,7 @@ async def tend(core: Core) -> None:
         await asyncio.sleep(limits.COLLECTION_SECONDS)
         activity.look()
         garbage.look(is_quiet=activity.is_quiet, has_been_quiet=activity.has_been_quiet)
-        await asyncio.sleep(0)  # clients have their turn: each of the two may take long
+        await asyncio.sleep(0)  # lets clients run: each of the two may take long
         if activity.has_been_quiet and not was_quiet:
             return_freed_memory()
         was_quiet = activity.has_been_quiet
@@ -87,7 +87,7 @@ async def tend(core: Core) -> None:
 
 
 class Idleness:
-    """When clients send next to nothing, as drivers do that only monitor the server, and memory is to be returned."""
+    """Detects idle times, in which clients send no more than monitoring messages and memory can be returned."""
 
     def __init__(self, metrics: Mapping[str, int]) -> None:
         """`metrics`: the engine's counters."""
@@ -98,7 +98,8 @@ class Idleness:
         self._since = 0.0
 
     def is_due(self, now: float, size: int) -> bool:
-        """Whether the server has become idle, or its memory, `size` bytes, has grown since, as by what it does itself.
+        """Return whether the server has become idle, or its own work has made its memory, `size` bytes, grow since
+        then.
 
         `now`: in seconds of the monotonic clock.
         """
@@ -113,34 +114,34 @@ class Idleness:
 
 
 class Activity:
-    """Whether anything takes so long that it pauses: a command, or the reading, freeing or writing of what one has."""
+    """Detects long work that pauses: a command, or reading, freeing or writing its data."""
 
     def __init__(self, pause_count: Callable[[], int]) -> None:
-        """`pause_count`: returns how often anything has paused."""
+        """`pause_count`: returns the total number of pauses."""
         self._count = pause_count
         self._pause_count = pause_count()
         self._busy_at = monotonic()
         self.is_quiet = True
-        """Nothing has paused between the last two looks."""
+        """Whether nothing has paused between the last two calls of `look`."""
 
     @property
     def has_been_quiet(self) -> bool:
-        """Nor for a while."""
+        """Whether nothing has paused for a while."""
         return monotonic() - self._busy_at > limits.QUIET_SECONDS
 
     def look(self) -> None:
-        """See what there was since the last look."""
+        """Note the pauses since the last call."""
         self.is_quiet = self._count() == self._pause_count
         if not self.is_quiet:
             self._pause_count, self._busy_at = self._count(), monotonic()
 
 
 class Garbage:
-    """When Python's collector goes over the objects that have survived its passes over young ones.
+    """Decides when Python's collector passes over objects that have survived its passes over young ones.
 
-    It looks at all that were made since its last time, 0.2 to 0.6 µs each, and no client is served meanwhile. So where
-    there are many, as of a command of megabytes, they are frozen (it does not look at them again), until some time
-    later all objects are looked at. Most are freed without it, as their last reference goes.
+    A pass reads all objects made since the last pass, 0.2 to 0.6 µs each, and no client is served meanwhile. If there
+    are many, as after a command of megabytes, they are frozen (passes skip them), until a later pass over all objects.
+    Most objects are freed without the collector, with their last reference.
     """
 
     def __init__(self) -> None:
@@ -148,8 +149,8 @@ class Garbage:
         self._collected = self._thawed = monotonic()
 
     def look(self, *, is_quiet: bool, has_been_quiet: bool) -> None:
-        """Collect if it is time. Both arguments: see `Activity`."""
-        passes = gc.get_count()[2]  # over younger objects, each some thousands
+        """Run a pass if it is due. Both arguments: see `Activity`."""
+        passes = gc.get_count()[2]  # over younger objects, some thousands each
         if passes > limits.COLLECTION_PASS_COUNT_LONG and not has_been_quiet:
             gc.freeze()
             return
@@ -165,8 +166,8 @@ class Garbage:
 
 
 def retain_freed_memory() -> None:
-    """Let the C library use freed blocks again rather than return them to the system at once. Elsewhere than on glibc
-    nothing happens."""
+    """Let the C library reuse freed blocks rather than return them to the system at once. Has no effect without
+    glibc."""
     with contextlib.suppress(OSError, AttributeError):
         library = c_library()
         library.mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES)
@@ -174,8 +175,8 @@ def retain_freed_memory() -> None:
 
 
 def forget_pages(path: Path) -> None:
-    """Take the pages of a mapped file out of the memory of the process: 5 ms for 500 MB. They are mapped again at the
-    next look, from the system's cache. Elsewhere than on Linux nothing happens."""
+    """Drop the pages of a mapped file from the memory of the process: 5 ms for 500 MB. The next read maps them again
+    from the system's cache. Has no effect on systems other than Linux."""
     with contextlib.suppress(OSError, AttributeError):
         for line in Path("/proc/self/maps").read_text().splitlines():
             span, _, rest = line.partition(" ")

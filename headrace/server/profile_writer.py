@@ -1,6 +1,6 @@
-"""Stores what the profiler has measured, after the commands: a job of the writer for all documents that have come.
+"""Storage of the profiler's documents, after the commands: one job of the writer stores all waiting documents.
 
-A document that cannot be stored is dropped: no command fails for it.
+A document that cannot be stored is dropped, and no command fails because of it.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 class ProfileWriter:
-    """The documents that wait."""
+    """The profiler's documents that wait to be stored."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self._waiting: list[tuple[str, bytes | None]] = []
-        self._stored_count = 0  # of those that wait, in the present transaction
+        self._stored_count = 0  # waiting documents in the present transaction
         self._has_job = False
 
     def add(self, namespace: str, document: bytes | None) -> None:
-        """Store a document in the collection; None: create that."""
+        """Store a document in the collection. None: only create the collection."""
         if len(self._waiting) < limits.PROFILE_QUEUE_COUNT_MAX and not self._core.ending:
             self._waiting.append((namespace, document))
             self._core.engine.profiler.recorded_count += 1

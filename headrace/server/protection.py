@@ -1,7 +1,7 @@
-"""Protection of a server: addresses of other machines need users or consent, and only the owner can open its files.
+"""Protection of a server: addresses that other machines reach need users or consent, and files are private.
 
-Rule: a server that lets every client read and write never listens on an address that other machines reach unless its
-operator has said so (`--allowUnauthenticated`).
+Rule: a server that lets every client read and write never listens on an address that other machines reach, unless its
+operator consents (`--allowUnauthenticated`).
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ _NAMES: Final = frozenset({DATA_FILE, LOCK_FILE, NEW_FILE, READERS_FILE, SPILL_F
 
 
 class UnprotectedAddress(Exception):
-    """Other machines could reach a server without authentication, and its operator has not allowed that."""
+    """Other machines could reach a server without authentication, and its operator has not consented."""
 
 
 class OpenKeyFile(Exception):
-    """Others than its owner can read or replace a file with a private key."""
+    """Users other than its owner can read or replace a file with a private key."""
 
 
 def exposed_addresses(sockets: Iterable[socket.socket]) -> list[str]:
-    """The addresses among those of bound sockets that other machines may reach."""
+    """Return those addresses of bound sockets that other machines may reach."""
     names = [bound.getsockname() for bound in sockets]
     return [name[0] for name in names if isinstance(name, tuple) and not is_loopback(name[0])]
 
 
 def require_consent(options: ServerOptions, sockets: Iterable[socket.socket]) -> None:
-    """Raise `UnprotectedAddress` where sockets expose a server without users, unless the operator allows it."""
+    """Raise `UnprotectedAddress` if sockets expose a server without users, unless the operator consents."""
     exposed = exposed_addresses(sockets)
     if exposed and not options.auth and not options.allow_unauthenticated:
         raise UnprotectedAddress(
@@ -50,7 +50,7 @@ def require_consent(options: ServerOptions, sockets: Iterable[socket.socket]) ->
 
 
 def exposure_warning(sockets: Iterable[socket.socket]) -> str | None:
-    """Return the warning at the start, for an operator who has given that consent; None where nothing is exposed."""
+    """Return the start's warning for an operator who has consented; None if nothing is exposed."""
     exposed = exposed_addresses(sockets)
     if not exposed:
         return None
@@ -61,10 +61,10 @@ def exposure_warning(sockets: Iterable[socket.socket]) -> str | None:
 
 
 def make_directory_private(path: Path) -> str | None:
-    """Take a data directory from others than its owner; a warning if that was needed, or cannot be done.
+    """Remove other users' access to a data directory. Return a warning if that was necessary or is impossible.
 
-    The files in it are made private by whoever opens them. A directory that holds anything else is not changed:
-    it is not only ours.
+    The files in it are made private when they are opened. A directory with foreign files is not changed, because it may
+    have other uses.
     """
     status = path.stat()
     if not status.st_mode & _OTHERS:
@@ -82,7 +82,8 @@ def make_directory_private(path: Path) -> str | None:
 
 
 def require_private_key_file(path: Path) -> None:
-    """Raise `OpenKeyFile` unless a file with a private key is its owner's only; root's may be readable by its group."""
+    """Raise `OpenKeyFile` unless only its owner can access a private key file. Root's file may be readable by its
+    group."""
     status = path.stat()
     allowed = stat.S_IRGRP if status.st_uid == 0 else 0
     if stat.S_ISREG(status.st_mode) and status.st_mode & _OTHERS & ~allowed:

@@ -1,8 +1,9 @@
-"""Messages that repeat a command of their connection, recognised by their bytes: most of what a busy client sends.
+"""Messages that repeat a command of their connection, recognised by their bytes. Busy clients mostly send these.
 
     header · flags 0 · 0 · body [· 1 · size · name · document]     all that has come, and no more
 
-Rule: such a message is what `Connection.next_event` and `parse_message` make of these bytes; any other is left to them.
+Rule: the result is what `Connection.next_event` and `parse_message` make of the same bytes. They handle all other
+messages.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _NO_SEQUENCES: Final[dict[str, list[bytes]]] = {}
 
 
 def repeated_message(data: bytes, client: ClientInfo) -> tuple[int, Request] | None:
-    """Return (number, request) of a message with one document in its sequence, or none; None for any other."""
+    """Return (number, request) of a repeated message with at most one document in its sequence; None for any other."""
     size = len(data)
     if not MESSAGE_BYTES_MIN <= size <= _BYTES_MAX:
         return None
@@ -42,6 +43,6 @@ def repeated_message(data: bytes, client: ClientInfo) -> tuple[int, Request] | N
         if left < 5 or _INT(data, start)[0] != left or _INT(data, end + 1)[0] != size - end - 1 or data[-1]:
             return None
         sequences = {section: [data[start:]]}
-    request = UnreadRequest(repeated.name, repeated.db, data[21:end], client)  # as `RepeatedCommand.request` does
+    request = UnreadRequest(repeated.name, repeated.db, data[21:end], client)  # like `RepeatedCommand.request`
     request.sequences, request.repeated, request.message_bytes = sequences, repeated, size
     return number, request

@@ -1,13 +1,13 @@
-"""Commands that have paused: each iteration of the loop resumes one of them, in turn, between what sockets bring.
+"""Paused commands: each iteration of the loop resumes one of them, in turn, between the work of sockets.
 
-A client that has sent many messages at once is *eager*: after the first, they are served in the time that each
-iteration of the loop has for all such clients, some of one and then some of the next.
+A client that has sent many messages at once is *eager*. After its first message, its messages share the time that each
+iteration of the loop has for all eager clients, which take turns.
 
-Many clients may send a long command at the same moment. After the first that has paused in an iteration of the loop,
-the others begin with a short turn, and after some of these the rest is queued for the next iterations.
+Many clients may send a long command at the same moment. After the first command that pauses in an iteration of the
+loop, others begin with a short turn. After some of these, the rest is queued for the next iterations.
 
-Rule: a short command waits for one turn of a long one at most, however many long ones there are; those share the time
-that is left.
+Rule: a short command waits for at most one turn of a long command, however many there are. Long commands share the
+remaining time.
 """
 
 from __future__ import annotations
@@ -38,28 +38,28 @@ if TYPE_CHECKING:
 
 
 EAGER_SECONDS: Final = 0.005
-"""How long an iteration of the loop serves eager clients."""
+"""The time that an iteration of the loop has for eager clients."""
 EAGER_COUNT: Final = 16
-"""Messages of one of them before the next is served."""
+"""The number of an eager client's messages before the next client is served."""
 CROWDED_SECONDS: Final = 0.0005
-"""The first turn of a command, where another one has used its own up in the same iteration of the loop,"""
+"""The first turn of a command after another command has used up its turn in the same iteration of the loop."""
 CROWDED_COUNT: Final = 8
-"""and how many such turns may be used up before the next command is queued."""
+"""The number of such used-up turns before further commands are queued."""
 
 
 @dataclass(slots=True, eq=False)
 class _Paused:
-    """A paused command, or (`request` is None) the reading or writing of a long message."""
+    """A paused command or, if `request` is None, the paused reading or writing of a long message."""
 
     peer: Peer | None
     request: Request | None
     turn: Turn
     done: Callable[[Any], None]
-    """Called with what it answers, or with the exception that it raises."""
+    """Called with the answer, or with the exception that was raised."""
     since: float = 0.0
-    """When it has first paused, or the reading of its message, in seconds of the monotonic clock."""
+    """The first pause of the command or of its message's reading, in seconds of the monotonic clock."""
     may_move: bool = False
-    """Whether a reader process may run it."""
+    """Whether a reader process may run the command."""
 
 
 class Scheduler:
@@ -70,26 +70,26 @@ class Scheduler:
         self._core = core
         self.measured = MeasuredMemory(core.store.memory)
         self._paused: deque[_Paused] = deque()
-        self._in_thread: dict[_Paused, None] = {}  # whose calls run in the thread, or in readers
+        self._in_thread: dict[_Paused, None] = {}  # their calls run in the thread, or in readers
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-thread-call")
         self._by_connection: dict[int, _Paused] = {}
         self._scheduled = False
         self._message_since = 0.0  # `since` of the message whose command begins now; 0: it has not paused
-        self._begun_count = 0  # commands that have begun in this iteration of the loop and have paused
-        self._queued: deque[tuple[Peer, Command, Request]] = deque()  # that have not begun
+        self._begun_count = 0  # commands that have begun and paused in this iteration of the loop
+        self._queued: deque[tuple[Peer, Command, Request]] = deque()  # not begun yet
         self.eager_seconds = EAGER_SECONDS
         self._eager: deque[Peer] = deque()
-        self._eager_ends = 0.0  # when this iteration of the loop has no more time for eager clients; 0: not begun
+        self._eager_ends = 0.0  # end of the time for eager clients in this iteration of the loop; 0: not begun
 
     def has_time(self) -> bool:
-        """Whether this iteration of the loop has time for one more message of a client that has had one answered."""
+        """Return whether this iteration of the loop has time for another message of an eager client."""
         if not self._eager_ends:
             self._eager_ends = monotonic() + self.eager_seconds
             self._core.writer.call_after_writes(self._next_iteration)
         return monotonic() < self._eager_ends
 
     def serve_later(self, peer: Peer) -> None:
-        """Serve a client on after the other eager ones."""
+        """Continue with a client after the other eager clients."""
         self._eager.append(peer)
         self.has_time()
 
@@ -102,8 +102,8 @@ class Scheduler:
                 return
 
     def run_read(self, peer: Peer, command: Command, request: Request) -> Any:
-        """Return the result of `Engine.run_read`. If the command has paused, or waits for its first turn, neither bytes
-        nor a `Wait`: its peer is answered through `finish`, or woken."""
+        """Return the result of `Engine.run_read`. For a paused or queued command this is neither bytes nor a `Wait`;
+        its peer is then answered through `finish`, or woken."""
         readers = self._core.readers
         if readers is not None and moves_at_once(self._core.engine, command, request) and readers.have_room():
             answer = self.turns.run(self._core.engine.run_read, replace(command, run=hand_over), request)
@@ -124,7 +124,7 @@ class Scheduler:
         return answer
 
     def run_shortly(self, function: Callable[..., Any], *args: Any) -> Any:
-        """As `Turns.run`, for one of many that begin at the same moment."""
+        """Call `Turns.run` with a short turn, for one of many commands that begin at the same moment."""
         turns, seconds = self.turns, self.turns.seconds
         turns.seconds = min(seconds, CROWDED_SECONDS)
         try:
@@ -133,8 +133,8 @@ class Scheduler:
             turns.seconds = seconds
 
     def look_at_memory(self) -> None:
-        """Make room where the process has more memory than it may: the account that holds most is released while
-        accounts count more than half of the limit. Otherwise the youngest of the paused commands ends."""
+        """Free memory if the process exceeds its limit. While accounts hold more than half of the limit, the largest
+        account is released. Otherwise the youngest paused command ends."""
         excess = self.measured.excess()
         if not excess:
             return
@@ -160,13 +160,13 @@ class Scheduler:
                 break
 
     def _begun(self) -> None:
-        """A command has used up its first turn."""
+        """Note that a command has used up its first turn."""
         if not self._begun_count:
             self._core.writer.call_after_writes(self._begin_queued)
         self._begun_count += 1
 
     def _begin_queued(self) -> None:
-        """In the next iteration of the loop: begin what is queued, as long as there is time."""
+        """Begin queued commands while there is time. Runs in the next iteration of the loop."""
         self._begun_count = 0
         if not self._queued:
             return
@@ -177,7 +177,7 @@ class Scheduler:
             peer.wake(command, request)
 
     def run_message(self, peer: Peer, done: Callable[[Any], None], function: Callable[..., Any], *args: Any) -> None:
-        """Read or write a long message of a peer in turns; `done` is called with the result, or with the exception."""
+        """Read or write a long message of a peer in turns. `done` is called with the result or the exception."""
         self._run(peer, done, function, *args)
 
     def _run(self, peer: Peer | None, done: Callable[[Any], None], function: Callable[..., Any], *args: Any) -> None:
@@ -193,10 +193,10 @@ class Scheduler:
         try:
             done(answer)
         finally:
-            del answer  # whose traceback, if it is an error, has this frame: a cycle would keep what its frames hold
+            del answer  # an error's traceback has this frame: a cycle would keep the objects of its frames
 
     def interrupt(self, connection_id: int, error: Interrupted) -> None:
-        """End the command of a connection, by its number: at its next turn, or instead of its first."""
+        """End the command of a connection, given its number, at its next turn or before its first."""
         if (paused := self._by_connection.get(connection_id)) is not None:
             paused.turn.interruption = error
             if type(paused.turn.waits_for) is ReaderCall and self._core.readers is not None:
@@ -207,7 +207,7 @@ class Scheduler:
             self._core.loop.call_soon(queued[0].finish, self._core.engine.failure(error, queued[2]))
 
     def interrupt_all(self, error: Interrupted) -> None:
-        """End all commands, at once: as the server stops."""
+        """End all commands at once, because the server stops."""
         self._queued.clear()
         self._thread.shutdown()
         self._paused += self._in_thread
@@ -223,8 +223,8 @@ class Scheduler:
         self._append(paused)
 
     def _append(self, paused: _Paused) -> None:
-        """Resume it when it is its turn; not before the call has ended that it waits for, which runs in the thread or
-        in a reader process."""
+        """Queue a command for its next turn. If it waits for a call in the thread or in a reader, queue it after that
+        call."""
         call, readers = paused.turn.waits_for, self._core.readers
         if readers is not None and not self._core.ending:
             if type(call) is ReaderCall:
@@ -246,7 +246,7 @@ class Scheduler:
         self._core.loop.run_in_executor(self._thread, call.run).add_done_callback(partial(self._called, paused))
 
     def _may_move(self, paused: _Paused) -> bool:
-        """Whether a reader may run a command now."""
+        """Return whether a reader may run a command now."""
         return paused.may_move and not paused.turn.stays and paused.turn.interruption is None
 
     def _called(self, paused: _Paused, done: asyncio.Future[None] | None = None) -> None:
@@ -261,7 +261,8 @@ class Scheduler:
             self._core.writer.call_after_writes(self._next)
 
     def _next(self) -> None:
-        """Resume one command, and others after those that end within the time of a turn: clients may have left."""
+        """Resume one command. After commands that end within a turn's time resume further ones: their clients may have
+        left."""
         self._scheduled = False
         ends = monotonic() + TURN_SECONDS
         try:
@@ -272,7 +273,7 @@ class Scheduler:
                 self._schedule()
 
     def _resume(self) -> bool:
-        """Whether the command whose turn it was has ended."""
+        """Resume the next command; return whether it has ended."""
         paused = self._paused.popleft()
         try:
             answer = self.turns.resume(paused.turn)
@@ -284,14 +285,14 @@ class Scheduler:
             return False
         if paused.peer is not None:
             del self._by_connection[paused.peer.client.connection_id]
-            if paused.request is None:  # the command of a long message begins after a turn that was its own, too
+            if paused.request is None:  # the command of a long message begins after a turn of the message's own
                 self._begun()
                 self._message_since = paused.since
         try:
             paused.done(answer)
         finally:
             self._message_since = 0.0
-            del answer  # as above
+            del answer  # see `_run`
         return True
 
 

@@ -3,7 +3,7 @@
     with headrace.Server() as server:
         client = pymongo.MongoClient(server.uri)
 
-Without a path its data are in a temporary directory, removed when it is closed.
+Without a path its data is in a temporary directory, which `close` removes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from headrace.server.uri import host_and_port, tls_options, unix_socket, uri_of
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """An event loop: uvloop's where that is installed."""
+    """Return an event loop: uvloop's if it is installed, otherwise asyncio's."""
     try:
         import uvloop
     except ImportError:
@@ -92,17 +92,17 @@ class Server:
 
     @property
     def unix_socket(self) -> str:
-        """The path of its Unix socket, where `unix_socket_prefix` asks for one."""
+        """The path of its Unix socket, if `unix_socket_prefix` is given."""
         return unix_socket(self._running)
 
     @property
     def uri(self) -> str:
-        """The connection string for any driver; with TLS it names the authorities that the server trusts itself."""
+        """The connection string for any driver. With TLS it names the authorities that the server itself trusts."""
         return uri_of(self._running)
 
     @property
     def failure(self) -> str | None:
-        """Why the server has stopped by itself (its data file cannot be written any more); None while it serves."""
+        """Why the server has stopped by itself (its data file can no longer be written); None while it serves."""
         return self._running.failure
 
     @property
@@ -112,7 +112,7 @@ class Server:
         return self._core
 
     def start(self) -> Server:
-        """Open the store and listen; returns when clients can connect."""
+        """Open the store and listen. Returns when clients can connect."""
         if self._core is not None:
             raise RuntimeError("the server is running already")
         ready = threading.Event()
@@ -126,7 +126,7 @@ class Server:
         return self
 
     def close(self) -> None:
-        """Finish the writes that were received, and stop. A temporary data directory is removed."""
+        """Finish the writes that were received, and stop. Remove a temporary data directory."""
         if self._core is None or self._loop is None or self._thread is None:
             return
         core, self._core = self._core, None
@@ -135,7 +135,8 @@ class Server:
         self._thread.join()
 
     def prune(self, now_ms: int | None = None) -> int:
-        """Prune the oplog to its limits as of `now_ms` (wall clock in ms; None: now); returns how many entries went."""
+        """Prune the oplog to its limits as of `now_ms` (wall clock in ms; None: now); return the number of removed
+        entries."""
         core = self._running
         assert self._loop is not None
         moment = core.engine.clock.now_ms() if now_ms is None else now_ms

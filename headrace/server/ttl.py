@@ -1,10 +1,9 @@
-"""TTL indexes: documents whose date is older than `expireAfterSeconds` are deleted, a bounded piece at a time.
+"""TTL indexes: delete documents whose date is older than `expireAfterSeconds`, in bounded pieces.
 
-The index of a clustered collection is one, too, if the collection has `expireAfterSeconds`.
+The index of a clustered collection with `expireAfterSeconds` is a TTL index, too.
 
-What expires is deleted like any other document: with an oplog entry, and an event for streams.
-Source: MongoDB's TTL monitor: a round each `ttlMonitorSleepSecs`; a date, or the earliest date of an array expires;
-nothing else does.
+Expired documents are deleted like any others: with an oplog entry, and an event for streams. Source: MongoDB's TTL
+monitor. It makes a round each `ttlMonitorSleepSecs`; only dates expire, in an array the earliest one.
 """
 
 from __future__ import annotations
@@ -39,11 +38,11 @@ if TYPE_CHECKING:
 
 
 class TimeToLive:
-    """The rounds of one server."""
+    """The expiry rounds of one server."""
 
     def __init__(self, core: JobHost) -> None:
         self._core = core
-        self._round_ms = -math.inf  # when the last round has begun, on the monotonic clock
+        self._round_ms = -math.inf  # start of the last round, on the monotonic clock
         self._expiry_clock = ExpiryClock(core.engine.clock)
 
     async def tick(self) -> None:
@@ -56,7 +55,7 @@ class TimeToLive:
         await self.round(now_ms)
 
     async def round(self, now_ms: int) -> int:
-        """Delete what has expired as of `now_ms`; returns how many documents went."""
+        """Delete documents that have expired as of `now_ms`; return their number."""
         removed = 0
         for collection in list(self._core.store.catalog.collections.values()):
             for index in collection.indexes:
@@ -65,7 +64,7 @@ class TimeToLive:
         return removed
 
     async def _expire(self, collection: Collection, index: Index, now_ms: int) -> int:
-        """Walk the dates that have passed piece by piece; the collection may change, or go, between the pieces."""
+        """Walk the passed dates piece by piece. The collection may change or be dropped between the pieces."""
         after: bytes | None = None
         removed = 0
         while True:
@@ -88,7 +87,7 @@ class TimeToLive:
 
 
 def _current(view: View, collection: Collection, index: Index) -> Index | None:
-    """Return what an index is in this view; None where it expires nothing any more."""
+    """Return the present version of an index in this view; None if it is no longer a TTL index."""
     now = view.catalog.by_number.get(collection.number)
     indexes = () if now is None else now.indexes
     return next((item for item in indexes if item.number == index.number and is_ttl(item)), None)
@@ -97,7 +96,7 @@ def _current(view: View, collection: Collection, index: Index) -> Index | None:
 def _keys(
     view: View, collection: Collection, index: Index, now_ms: int, after: bytes | None
 ) -> Iterator[tuple[bytes, bytes]]:
-    """(key, record) of the dates that have passed, of all past the key `after`."""
+    """Yield (key, record) of the passed dates after the key `after`."""
     dates = _expired_dates(index, now_ms, _series_of(collection) if index.is_clustered else None)
     if not index.is_clustered:
         return walk_keys(view, index, _expired_keys(index, dates), backward=False, after=after)
@@ -106,7 +105,7 @@ def _keys(
 
 
 def _series_of(collection: Collection) -> Series | None:
-    """The time series whose buckets expire with their last measurements; None for any other collection."""
+    """Return the time series whose buckets expire with their last measurements; None for other collections."""
     options = collection.options.get("timeseries")
     return None if options is None else Series.of(options)
 
@@ -119,7 +118,8 @@ def _expired_dates(index: Index, now_ms: int, series: Series | None) -> Interval
 
 
 def _expired_keys(index: Index, dates: Interval) -> list[tuple[bytes, bytes]]:
-    """The range of an index's keys whose dates have passed; those of an array, too, of which another may have not."""
+    """Return the range of an index's keys whose dates have passed, including earlier dates of arrays with later
+    ones."""
     low, high = dates.positions(descends(next(iter(index.spec["key"].values()))))
     number = index.number.to_bytes(4, "big")
     return [(number + low, number + high)]
@@ -131,14 +131,14 @@ _DATE_LEAST: Final = -(1 << 63)
 
 
 def is_ttl(index: Index) -> bool:
-    """Whether the index expires documents: `expireAfterSeconds` on a single field, or of a clustered collection."""
+    """Return whether the index expires documents: `expireAfterSeconds` on a single field or a clustered collection."""
     return (
         (index.has_entries or index.is_clustered) and "expireAfterSeconds" in index.spec and len(index.spec["key"]) == 1
     )
 
 
 def is_expired(index: Index, document: bytes, now_ms: int) -> bool:
-    """Whether a raw document's date is older than the index allows."""
+    """Return whether a raw document's date is older than the index allows."""
     decoded = decode(document)
     value = get_path(decoded, split_path(next(iter(index.spec["key"]))))
     dates = [int(item) for item in (value if type(value) is list else [value]) if type(item) is DatetimeMS]
@@ -148,7 +148,7 @@ def is_expired(index: Index, document: bytes, now_ms: int) -> bool:
 
 
 def _expired(view: View, collection: Collection, record: bytes, index: Index, now_ms: int) -> bytes | None:
-    """The document of a record, if it has expired; one that cannot be read has not."""
+    """Return the document of a record if it has expired, otherwise None. An unreadable document has not expired."""
     try:
         document = view.by_record(collection, record)
     except DamagedValue:
@@ -160,7 +160,7 @@ def _expired(view: View, collection: Collection, record: bytes, index: Index, no
 
 
 def _is_old_bucket(series: Series, bucket: bytes, latest_ms: int) -> bool:
-    """Whether all measurements that a bucket has are of `latest_ms` or earlier."""
+    """Return whether all measurements of a bucket are from `latest_ms` or earlier."""
     return head_of(series, bucket).last_ms <= latest_ms
 
 
@@ -172,7 +172,7 @@ def _covers(index: Index, document: dict[str, Any]) -> bool:
 def delete_expired(
     txn: WriteTransaction, collection: Collection, index: Index, records: list[bytes], now_ms: int
 ) -> int:
-    """Delete those of the records that are still there and still expired; return how many."""
+    """Delete the records that still exist and are still expired; return their number."""
     now = _current(txn, collection, index)
     if now is None:
         return 0

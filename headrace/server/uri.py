@@ -1,4 +1,4 @@
-"""The connection string of a server that runs in a program, and the options that such a program gives in short."""
+"""The connection string of a server in a program, and the short form of its TLS options."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from headrace.server.core import Core
 
 
 def host_and_port(core: Core) -> str:
-    """The first address that it was asked to listen on, as drivers write it."""
+    """Return the first address that the server was told to listen on, as drivers write it."""
     host = core.options.bind_ips[0]
     return f"[{host}]:{core.port}" if ":" in host else f"{host}:{core.port}"
 
 
 def unix_socket(core: Core) -> str:
-    """The path of its Unix socket, where it has one."""
+    """Return the path of the server's Unix socket."""
     return next(address for address in core.addresses if address.startswith("/"))
 
 
 def uri_of(core: Core) -> str:
-    """The connection string for any driver; with TLS it names the authorities that the server trusts itself."""
+    """Return the connection string for any driver. With TLS it names the authorities that the server itself trusts."""
     options = core.options
     if not options.bind_ips:
         return f"mongodb://{quote_plus(unix_socket(core))}/?directConnection=true"
@@ -35,7 +35,7 @@ def uri_of(core: Core) -> str:
 
 
 def tls_options(tls: TlsOptions | str | os.PathLike[str] | None) -> TlsOptions | None:
-    """TLS as it was given: a folder is one that `headrace tls dev` has made."""
+    """Return the TLS options. A folder is one that `headrace tls dev` has made."""
     if tls is None or isinstance(tls, TlsOptions):
         return tls
     folder = Path(tls).absolute()

@@ -1,7 +1,7 @@
-"""The writer's watchdog: a commit that does not end, as on a disk that hangs, ends the server.
+"""The writer's watchdog: it ends the server if a commit does not end, for example on a hanging disk.
 
-It counts the time in which the process runs, as it sees it: a look that comes late, since the process was stopped or
-the machine slept, counts for little more than one that is in time.
+It counts only time in which the process runs. A late check, after the process was stopped or the machine slept, counts
+little more than one on time.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Final
 from headrace import limits
 
 LOOK_SECONDS: Final = 1.0
-"""How often the watchdog looks."""
+"""The interval of the watchdog's checks."""
 
 
 class Watchdog:
-    """How long one and the same step of the writer has been under way."""
+    """Measures how long the writer has been in the same step."""
 
     def __init__(self) -> None:
         self._since: float | None = None
@@ -23,7 +23,8 @@ class Watchdog:
         self._seconds = 0.0
 
     def is_stalled(self, busy_since: float | None, now: float) -> bool:
-        """To be asked each second: whether the step that began at `busy_since` (None: there is none) will not end."""
+        """Return whether the step that began at `busy_since` (None: there is none) will not end. Must be called each
+        second."""
         if busy_since is None or busy_since != self._since:
             self._since, self._seconds = busy_since, 0.0
         else:

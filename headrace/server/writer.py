@@ -1,12 +1,12 @@
-"""The server's writes: the queue, and the callback of the loop that empties it. `group_commit.py` has the rules.
+"""The server's writes: their queue, and the callback of the loop that empties it. `group_commit.py` has the rules.
 
-Writes are gathered while the loop hands out what the sockets brought, then run together, committed and
-answered. A commit that is quick (an SSD) is awaited on the spot, which costs least. Where commits have proved slow, or
-the messages are long, a thread begins the transaction and commits it, so that reads and pings are answered meanwhile.
+Writes are gathered while the loop handles the sockets, then run together, are committed and answered. A quick commit
+(an SSD) runs on the loop, which costs least. If commits have proved slow, or the messages are long, a thread begins the
+transaction and commits it, so that reads and pings are answered meanwhile.
 
-A write that takes long pauses (`turns.py`), and what it has done is committed with its group. It goes on in a later
-group, as the last of it, after the writes that came meanwhile; one paused write in each group. After a long commit, the
-writes that came meanwhile have a group of their own: they have waited for megabytes to be written once already.
+A long write pauses (`turns.py`), and the changes of its turn are committed with its group. It continues at the end of a
+later group, after the writes that came meanwhile. Each group has at most one paused write. After a long commit, the
+writes that came meanwhile get a group without one, because they have already waited while megabytes were written.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ if TYPE_CHECKING:
     from headrace.server.core import Core
     from headrace.server.peer import Peer
 
-SLOW_COMMIT_MS: Final = 3.0  # from here on a commit is worth a thread
-LONG_COMMIT_BYTES: Final = 2 * 1024 * 1024  # of messages, and one of them: to write that much takes as long
+SLOW_COMMIT_MS: Final = 3.0  # a slower commit runs in a thread
+LONG_COMMIT_BYTES: Final = 2 * 1024 * 1024  # of messages; writing more than this takes about as long
 
 
 class ClientWrite(NamedTuple):
-    """A write of a client."""
+    """A client's write."""
 
     peer: Peer
     command: Command
@@ -55,59 +55,59 @@ class ClientWrite(NamedTuple):
 
 
 _new: Final = tuple.__new__
-"""Makes a named tuple without a call of its class: of what is made for each write."""
+"""Makes a named tuple without a call of its class, for objects made per write."""
 
 
 class ServerJob(NamedTuple):
-    """A write of the server's own."""
+    """A write of the server itself."""
 
     run: Callable[[WriteTransaction], object]
     future: asyncio.Future[None]
 
 
 Answer = bytes | Wait | Turn | None
-"""None: of a job."""
+"""The answer of a write; None for a job."""
 
 
 class PausedWrite(NamedTuple):
-    """A write that has paused, and goes on in a later group."""
+    """A paused write, which continues in a later group."""
 
     write: ClientWrite
     turn: Turn
 
     @property
     def since(self) -> float:
-        """When it has first paused, in seconds of the monotonic clock."""
+        """The time of its first pause, in seconds of the monotonic clock."""
         return self.turn.paused_at or 0.0
 
 
 @dataclass(slots=True)
 class SharedGroup(WriteGroup["ClientWrite | ServerJob", PausedWrite]):
-    """Writes that share a transaction."""
+    """Writes of the server that share a transaction."""
 
     catalog_changes: list[tuple[Request | None, list[CatalogChange]]] = field(default_factory=list)
-    """The changes of the catalog that each request has made; None: a job of the server's own."""
+    """Each request's changes of the catalog; None: a job of the server."""
     has_paused: bool = False
-    """A write has used up its first turn: the others of the group have short ones, so that many long writes which
-    come at once do not hold up the short ones after them."""
+    """Whether a write has used up its first turn. Other writes of the group then get short turns, so that many long
+    writes at once do not hold up short ones after them."""
 
     def take_changes(self, request: Request | None) -> None:
-        """The changes of the catalog since the last call are this request's; None: the server's own."""
+        """Attribute the catalog's changes since the last call to a request; None: to the server."""
         self.catalog_changes.append((request, self.txn.catalog_changes))
         self.txn.catalog_changes = []
 
     def answered(self) -> Iterable[tuple[ClientWrite | ServerJob, Answer]]:
-        """The writes that have run, and their answers."""
+        """Return the writes that have run, with their answers."""
         writes = self.writes if self.resumed is None else [*self.writes, self.resumed.write]
         return zip(writes, self.answers)
 
     def clients(self) -> list[ClientWrite]:
-        """The clients' writes."""
+        """Return the clients' writes."""
         made = [write for write in self.writes if type(write) is ClientWrite]
         return made if self.resumed is None else [*made, self.resumed.write]
 
     def paused(self) -> list[PausedWrite]:
-        """The writes that have paused in this group, or wait in it for their turn."""
+        """Return the writes that have paused in this group or still wait in it for their turn."""
         paused = [
             PausedWrite(write, answer)
             for write, answer in self.answered()
@@ -117,7 +117,8 @@ class SharedGroup(WriteGroup["ClientWrite | ServerJob", PausedWrite]):
 
 
 def _message_bytes(group: SharedGroup, engine: Engine) -> int:
-    """Bytes of the messages of a group, and of the transactions that it commits, which its entries will have, too."""
+    """Return the bytes of a group's messages and of the transactions that it commits. Its oplog entries are as
+    large."""
     size = 0
     for write in group.writes if group.resumed is None else (*group.writes, group.resumed.write):
         if type(write) is not ClientWrite:
@@ -135,24 +136,25 @@ def _message_bytes(group: SharedGroup, engine: Engine) -> int:
 
 
 class SharedGate(Protocol):
-    """Lets one thread open the write transaction of a store that other threads write to as well."""
+    """Lets one thread at a time open the write transaction of a store, if several threads write to it."""
 
     def enter_or_call(self, entered: Callable[[], object]) -> bool:
-        """Whether the caller may now. If not, `entered` is called when it may, from any thread."""
+        """Return whether the caller may enter now. Otherwise `entered` is called, from any thread, when it may."""
 
     def leave(self) -> None:
-        """Let the next."""
+        """Let the next thread enter."""
 
 
 class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]):
     """The queue of writes, and the callback that empties it.
 
-    Whatever an exception escapes from, the next group is scheduled: `_flush` and `_synced` end in `_next`, a client is
-    answered under its own guard (`Peer.finish`), and what leaves the store in doubt ends the server (`Core.fail`).
+    After any exception the next group is still scheduled: `_flush` and `_synced` end in `_next`. Each client is
+    answered under its own guard (`Peer.finish`). A failure that leaves the store in doubt ends the server
+    (`Core.fail`).
     """
 
     def __init__(self, core: Core, gate: SharedGate | None = None) -> None:
-        """`gate`: entered for each group; None: there is no other writer."""
+        """`gate`: entered for each group; None: there are no other writers."""
         super().__init__(core.store)
         self._core = core
         self._gate = gate
@@ -161,69 +163,69 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
         self._paused: deque[PausedWrite] = deque()
         self._held: list[ServerJob] = []  # until `fsyncUnlock`
         self._blocked: dict[Any, list[PausedWrite]] = {}  # by the key that they wait for
-        self._group: SharedGroup | None = None  # that is being run or committed
-        self._retries: deque[SharedGroup] = deque()  # of failed transactions, run before what is queued
+        self._group: SharedGroup | None = None  # that is running or being committed
+        self._retries: deque[SharedGroup] = deque()  # of failed transactions; they run before the queue
         self._scheduled = False
-        self._is_due = False  # `_flush` is among what the loop calls next
+        self._is_due = False  # the loop will call `_flush` in its next iteration
         self._commit_ms = 0.0
         self.commit_times = CommitTimes()
         self._commit_was_long = False
         self._idle: list[asyncio.Future[None]] = []
         self.busy_since: float | None = None
-        """When the group that is being run or committed took its last step, in seconds of the monotonic clock, which
-        goes on while the loop is held up; None: there is none."""
+        """The time of the last step of the present group, in seconds of the monotonic clock, which advances while the
+        loop is blocked; None: there is no group."""
 
     def add(self, peer: Peer, command: Command, request: Request) -> None:
-        """Queue a client's write; the peer is answered through `finish`, or parked if the command must wait."""
+        """Queue a client's write. The peer is answered through `finish`, or parked if the command must wait."""
         self._queue.append(_new(ClientWrite, (peer, command, request)))
         if not self._scheduled:
             self._schedule()
 
     def add_job(self, run: Callable[[WriteTransaction], object]) -> asyncio.Future[None]:
-        """Queue a write of the server's own; the future is done when it is committed, or failed."""
+        """Queue a write of the server. The future is done when the write is committed or has failed."""
         future: asyncio.Future[None] = self._core.loop.create_future()
         self._queue.append(ServerJob(run, future))
         self._schedule()
         return future
 
     async def drained(self) -> None:
-        """Return once nothing is queued or being committed."""
+        """Wait until no write is queued or being committed."""
         while self._scheduled:
             future: asyncio.Future[None] = self._core.loop.create_future()
             self._idle.append(future)
             await future
 
     def requests(self) -> list[Request]:
-        """The writes that are queued or have begun, and have not ended: also those whose commit has begun."""
+        """Return the writes that are queued or have begun and have not ended, including those being committed."""
         queued = SharedGroup([*self._queue, *(write for retry in self._retries for write in retry.writes)]).clients()
         group = [] if self._group is None else self._group.clients()
         writes = [*queued, *group, *(paused.write for paused in self._all_paused())]
         return list(dict.fromkeys([write.request for write in writes]))
 
     def interrupt(self, connection_id: int, error: Interrupted) -> None:
-        """End the paused write of a connection, by its number, at its next turn."""
+        """End the paused write of a connection, given its number, at its next turn."""
         for paused in self._all_paused():
             if paused.write.peer.client.connection_id == connection_id:
                 self._interrupt(paused, error)
 
     def interrupt_queued(self, connection_id: int, error: Interrupted) -> None:
-        """Answer the write of a connection that has not begun, instead of running it."""
+        """Answer a connection's write that has not begun, instead of running it."""
         queues = [(self._queue, 0), *((retry.writes, 0) for retry in self._retries)]
-        if self._group is not None:  # which is waiting for its transaction, or is being committed
+        if self._group is not None:  # it waits for its transaction, or is being committed
             queues.append((self._group.writes, len(self._group.answers)))
         for writes, begun in queues:
             for write in writes[begun:]:
                 if type(write) is ClientWrite and write.peer.client.connection_id == connection_id:
                     writes.remove(write)
                     self._core.loop.call_soon(write.peer.finish, self._core.engine.failure(error, write.request))
-        if self._group is not None:  # one that is to wait for a lock is parked when the others are on disk
+        if self._group is not None:  # a write that waits for a lock is parked after the commit
             for index, (waiting, answer) in enumerate(zip(self._group.writes, self._group.answers)):
                 is_its = type(waiting) is ClientWrite and waiting.peer.client.connection_id == connection_id
                 if type(answer) is Wait and type(waiting) is ClientWrite and is_its:
                     self._group.answers[index] = self._core.engine.failure(error, waiting.request)
 
     def interrupt_all(self, error: Interrupted) -> None:
-        """End all paused writes, each at its next turn."""
+        """End each paused write at its next turn."""
         for paused in self._all_paused():
             self._interrupt(paused, error)
 
@@ -238,11 +240,11 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
             self._schedule()
 
     def waiting(self) -> Iterable[PausedWrite]:
-        """The paused writes that wait for nothing but their turn."""
+        """Return the paused writes that wait only for their turn."""
         return self._paused
 
     def _all_paused(self) -> list[PausedWrite]:
-        """Also those whose turn is being committed."""
+        """Return all paused writes, also those whose turn is being committed."""
         blocked = [paused for waiting in self._blocked.values() for paused in waiting]
         return [*self._paused, *blocked, *([] if self._group is None else self._group.paused())]
 
@@ -251,7 +253,7 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
         self._unblock(paused)
 
     def _unblock(self, paused: PausedWrite) -> None:
-        """Let a write that waits for a transaction or a reader go on, to find out why."""
+        """Resume a write that is blocked on a transaction or a reader, so that it sees its interruption or deadline."""
         for key, blocked in self._blocked.items():
             if paused in blocked:
                 if type(paused.turn.waits_for) is ReaderCall and self._core.readers is not None:
@@ -264,7 +266,7 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
                 return
 
     def _pause(self, paused: PausedWrite) -> None:
-        """A write has paused, and what it did is committed."""
+        """Handle a write that has paused and whose turn is committed."""
         request, holder = paused.write.request, paused.turn.waits_for
         if self._core.ending:
             paused.turn.interruption = Interrupted(11600, "interrupted at shutdown")
@@ -292,8 +294,8 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
             self._core.loop.call_soon(self._flush)
 
     def call_after_writes(self, callback: Callable[[], object]) -> None:
-        """Call in the next iteration of the loop what takes a turn, after the writes that wait then: otherwise a write
-        would wait for two turns, for one until it is read and for another until it is run."""
+        """Call a callback in the next iteration of the loop, after the writes that wait then. If it came first, a write
+        would wait for two turns: one before it is read and one before it runs."""
         self._core.loop.call_soon(self._call_after_writes, callback)
 
     def _call_after_writes(self, callback: Callable[[], object]) -> None:
@@ -304,16 +306,16 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
 
     @property
     def _is_locked(self) -> bool:
-        """Whether `fsync` has locked the data file: clients' writes wait by themselves."""
+        """Whether `fsync` has locked the data file. Clients' writes wait by themselves."""
         return bool(self._core.engine.write_lock.count) and not self._core.ending
 
     def _hold_jobs(self) -> None:
-        """Keep the server's own writes until the data file is unlocked."""
+        """Hold the server's own writes until the data file is unlocked."""
         self._held += [write for write in self._queue if type(write) is ServerJob]
         self._queue = [write for write in self._queue if type(write) is not ServerJob]
 
     def _next(self) -> None:
-        """A group has ended: begin the next, or rest."""
+        """Schedule the next group after one has ended, if there are writes."""
         self.busy_since = None
         if self._gate is not None:
             self._in_gate = False
@@ -329,7 +331,7 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
                 future.set_result(None)
 
     def _gate_entered(self) -> None:
-        """Called from any thread."""
+        """Continue in the gate. Called from any thread."""
         self._in_gate = True
         self._core.loop.call_soon_threadsafe(self._flush)
 
@@ -341,7 +343,7 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
                 return
             self._in_gate = True
         self.busy_since = monotonic()
-        is_locked = bool(self._core.engine.write_lock.count) and self._is_locked  # mostly without a call
+        is_locked = bool(self._core.engine.write_lock.count) and self._is_locked  # mostly without the call
         if is_locked:
             self._hold_jobs()
         if self._retries:
@@ -360,11 +362,11 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
         self._run(group, None)
 
     def _call_in_thread(self, function: Callable[[], None]) -> None:
-        """Call a function in the thread that commits, and wait for it."""
+        """Run a function in the commit thread, and wait for it."""
         self._core.commit_thread.submit(function).result()
 
     def _begin(self, group: SharedGroup, begun: asyncio.Future[Transaction]) -> None:
-        """The thread has begun the transaction of a group, or has failed to."""
+        """Continue after the commit thread has begun the transaction of a group, or failed to."""
         try:
             kv = begun.result()
         except Exception as error:
@@ -381,7 +383,7 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
             self._core.fail("a group of writes could not begin", error)
             return
         try:
-            is_alone = kv is None and self._gate is None  # nothing reads between here and `publish`
+            is_alone = kv is None and self._gate is None  # no read can begin between here and `publish`
             left = self.run(group, limits.GROUP_SECONDS, is_read_meanwhile=not is_alone)
         except Exception as error:
             self._failed(group, error)
@@ -390,7 +392,7 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
         txn = group.txn
         is_long = self._commit_was_long = txn.staged.entry_bytes > LONG_COMMIT_BYTES
         if kv is not None:
-            self.busy_since = monotonic()  # what the commands took is not the disk's fault
+            self.busy_since = monotonic()  # the time of the commands does not count as the disk's
             task = self._core.loop.run_in_executor(self._core.commit_thread, self._timed_sync, txn, is_long)
             task.add_done_callback(lambda done: self._synced(group, done.exception()))
             return
@@ -402,10 +404,10 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
         try:
             self._synced(group, failure)
         finally:
-            del failure  # whose traceback has this frame: a cycle would keep the group
+            del failure  # its traceback has this frame: a cycle would keep the group
 
     def run_write(self, group: SharedGroup, write: ClientWrite | ServerJob) -> Answer:
-        """Return what a write answers, or its turn if it has paused; None for a job."""
+        """Return the answer of a write, or its turn if it has paused; None for a job."""
         answer: Answer = None
         txn, request = group.txn, None
         if isinstance(write, ClientWrite):
@@ -428,13 +430,13 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
         return answer
 
     def resume_write(self, group: SharedGroup, paused: PausedWrite) -> Answer:
-        """Let a write that has paused go on."""
+        """Resume a paused write; return the same as `run_write`."""
         answer: Answer = self._core.scheduler.turns.resume(paused.turn, group.txn)
         group.take_changes(paused.write.request)
         return answer
 
     def abandon_turn(self, turn: Turn) -> None:
-        """End a turn whose transaction is gone."""
+        """End a turn whose transaction was abandoned."""
         self._core.scheduler.turns.abandon(turn)
 
     def _timed_sync(self, txn: WriteTransaction, is_long: bool) -> None:
@@ -446,7 +448,7 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
             self._commit_ms += 0.1 * (took * 1000 - self._commit_ms)
 
     def _synced(self, group: SharedGroup, failure: BaseException | None) -> None:
-        """The commit has ended: publish it and answer."""
+        """Publish a finished commit and answer the clients."""
         try:
             if failure is not None:
                 self._failed(group, failure)
@@ -481,7 +483,7 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
         self._next()
 
     def _failed(self, group: SharedGroup, error: BaseException) -> None:
-        """Nothing of the transaction has happened."""
+        """Give up a group whose transaction failed, and schedule the writes to run again."""
         try:
             retries = self.give_up(group, error)
         except Exception as failure:
@@ -494,11 +496,11 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
         self._next()
 
     def fail_paused(self, paused: PausedWrite, error: BaseException) -> None:
-        """Answer a write that has failed after a pause: where it stood is lost."""
+        """Answer a write that failed after a pause. It cannot be resumed."""
         self._answer_failure(paused.write, error, interrupted_labels(paused.write.request))
 
     def fail_write(self, write: ClientWrite | ServerJob, error: BaseException) -> None:
-        """Answer a write that has failed inside."""
+        """Answer a write that failed inside the server."""
         if isinstance(write, ClientWrite):
             self._answer_failure(write, error)
         elif not write.future.done():

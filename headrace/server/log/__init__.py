@@ -1,1 +1,1 @@
-"""Where log lines go: files that are rotated, the last lines in memory."""
+"""Destinations of log lines: rotated files, and the last lines in memory."""

@@ -1,4 +1,4 @@
-"""The last lines of the log, in memory for `getLog`, each cut to 1 KiB."""
+"""The log's last lines in memory, for `getLog`. Each is cut to 1 KiB."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace.server.logs import formatter
 
 
 class LogTail(logging.Handler):
-    """A `logging.Handler` that retains its last lines, formatted."""
+    """A `logging.Handler` that retains its last formatted lines."""
 
     def __init__(self, log_format: str) -> None:
         """`log_format`: `text` or `json`."""

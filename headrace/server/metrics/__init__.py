@@ -1,1 +1,1 @@
-"""`--metricsPort`: what the server counts, for Prometheus and for checks of its health."""
+"""`--metricsPort`: the server's metrics for Prometheus, and health checks."""

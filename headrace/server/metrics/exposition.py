@@ -1,10 +1,10 @@
 """The text of `/metrics`.
 
 Rules:
-- Numbers are those of `serverStatus` and `$currentOp`. What is not counted is not there.
-- The text has a bounded number of series, whatever clients do: holders of memory are summed by kind, streams by scope,
-  and of very many scopes those with the greatest lag are shown.
-- It is made on the server's loop, in steps between which clients are served.
+- The numbers are those of `serverStatus` and `$currentOp`. A number that is not counted is left out.
+- The number of series is bounded, whatever clients do. Holders of memory are summed by kind, streams by scope; of many
+  scopes only those with the greatest lag are shown.
+- The text is made on the server's loop, in steps between which clients are served.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
     from headrace.server.core import Core
 
 _HOLDER: Final = re.compile(r"( of | since | \d).*")
-"""Matches what names one holder of memory among those of its kind."""
+"""Matches the part of a memory holder's name that distinguishes it from others of its kind."""
 _STEP_COUNT: Final = 500
-"""Items that are looked at before clients have their turn."""
+"""The number of items per step. Clients are served between steps."""
 _UNSHOWN: Final = ("asserts", "globalLock", "repl", "security", "storageEngine", "transportSecurity")
 Item = TypeVar("Item")
 
 
 def _labels(name: str, values: Mapping[str, float]) -> dict[str, float]:
-    """Numbers by the value of one label."""
+    """Return numbers keyed by a Prometheus label, given numbers by the label's value."""
     return {labels(**{name: value}): number for value, number in sorted(values.items())}
 
 
 async def exposition(core: Core) -> str:
-    """Return the metrics of a server as they are now."""
+    """Return the server's current metrics."""
     text = PrometheusText("headrace_")
     status = _status(core)
     _add_server(text, core, status)

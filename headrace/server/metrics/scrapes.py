@@ -1,8 +1,8 @@
 """The HTTP listener of `--metricsPort`: `GET /metrics` for Prometheus, and `GET /healthz`.
 
 Rules:
-- A scraper that reads slowly, or sends nothing, holds a buffer of some kilobytes, for `SCRAPE_SECONDS` at most.
-- A connection has one request and one answer. It needs no login, and changes nothing.
+- A client that reads slowly or sends nothing holds a buffer of some kilobytes, for `SCRAPE_SECONDS` at most.
+- A connection has one request and one answer. It needs no login and changes nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PLAIN: Final = "text/plain; charset=utf-8"
 
 
 class ScrapeListener:
-    """Listens on one address for the life of a server. On the loop's thread."""
+    """Listens on one address for the life of a server, on the loop's thread."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -34,13 +34,13 @@ class ScrapeListener:
         self.port = 0
 
     async def listen(self, address: str, port: int) -> None:
-        """Raises OSError where the address cannot be had."""
+        """Listen. Raises OSError if the address is unavailable."""
         for bound in bound_sockets(address, port):
             self.port = bound.getsockname()[1]
             self._servers.append(await asyncio.start_server(self._serve, sock=bound, limit=limits.SCRAPE_BYTES_MAX))
 
     def close(self) -> None:
-        """Listen no more, and drop who is connected."""
+        """Stop listening, and drop all connections."""
         for server in self._servers:
             server.close()
         for task in self._answering:
@@ -48,7 +48,7 @@ class ScrapeListener:
                 task.cancel()
 
     def problem(self) -> str | None:
-        """Why the server does not serve; None: it does. That it answers at all says that its loop goes on."""
+        """Return why the server does not serve, or None if it does. An answer alone shows that its loop runs."""
         core = self._core
         if core.failure is not None:
             return core.failure
@@ -60,14 +60,14 @@ class ScrapeListener:
         return None
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection."""
+        """Serve one connection."""
         task = asyncio.current_task()
         self._answering.add(task)
         try:
             async with asyncio.timeout(limits.SCRAPE_SECONDS):
                 writer.write(await self._answer(await reader.readuntil(b"\r\n\r\n")))
                 writer.close()
-                await writer.wait_closed()  # until all is sent
+                await writer.wait_closed()  # until everything is sent
         except (OSError, EOFError, asyncio.LimitOverrunError):
             pass
         finally:
@@ -102,7 +102,7 @@ class ScrapeListener:
 
 
 def _method_and_path(head: bytes) -> tuple[str, str]:
-    """Parse a request line; empty words for what is none."""
+    """Parse a request line; return empty words if it is not HTTP."""
     words = head.split(b"\r\n", 1)[0].split(b" ")
     if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
         return "", ""

@@ -1,4 +1,4 @@
-"""`python -m headrace.server.readers FD`: a reader process, which its server starts."""
+"""`python -m headrace.server.readers FD`: a reader process, started by its server."""
 
 from __future__ import annotations
 

@@ -17,13 +17,13 @@ _LENGTH: Final = Struct("<i")
 
 
 def frame(document: dict[str, Any], payload: bytes = b"") -> bytes:
-    """A message as bytes."""
+    """Return a message as bytes."""
     head = encode(document)
     return b"".join((_LENGTH.pack(len(head) + len(payload)), head, payload))
 
 
 class Frames:
-    """Cuts a stream of bytes into messages."""
+    """Splits a stream of bytes into messages."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
@@ -31,7 +31,7 @@ class Frames:
         self._wanted = _LENGTH.size
 
     def feed(self, data: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
-        """Yield the messages that are complete with these bytes: (document, payload)."""
+        """Yield (document, payload) of the messages that these bytes complete."""
         self._pieces.append(data)
         self._size += len(data)
         while self._size >= self._wanted:

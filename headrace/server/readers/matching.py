@@ -1,10 +1,10 @@
-"""headraceMatches: the documents that a write in the server is to change, found by a reader.
+"""headraceMatches: find the documents that a write in the server will change. A reader runs it.
 
     {headraceMatches: collection, scan: {uuid, filter, collation, variables, after: record, limit}}
     → {records, documents, after, isAll}
 
 The scan goes in natural order from the record after `after`. It ends at the collection's end (`isAll`), at the limit,
-or when it has found or examined much: the server goes on with another command. No client can send it.
+or after it has found or examined much; the server then sends another command. No client can send it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from headrace.values.bson import decode
 
 
 def run(context: CommandContext, request: Request) -> dict[str, Any]:
-    """Find documents. Raises 175 where the collection is not there, and what the filter raises for the first ones."""
+    """Find documents. Raises 175 if the collection does not exist, and the filter's error if nothing was found before
+    it."""
     scan, name = request.body["scan"], f"{request.db}.{request.body[request.name]}"
     collection = context.view.collection(name)
     if collection is None or collection.uuid != scan["uuid"]:
@@ -52,7 +53,7 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
         except CommandError:
             if not found:
                 raise
-            break  # the server meets it again
+            break  # the server meets the same error later
         found += matching
         size, count = size + sum(len(raw) for _, raw in matching), count + len(chunk)
         after = chunk[-1][0]

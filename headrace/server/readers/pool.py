@@ -1,6 +1,6 @@
-"""The server's readers: started when they are needed, given commands, interrupted, killed and replaced.
+"""The server's readers: start them when needed, give them commands, interrupt, kill and replace them.
 
-Rule: every call that was sent is done exactly once: with its outcome, with an error, or not at all if it was given up.
+Rule: each call that was sent is done exactly once, with its outcome or an error; or never, if it was given up.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("headrace.server")
 _TRY_COUNT_MAX: Final = 2
 _PATIENCE_WALL: Final = 10
-"""How many times as long as its patience a server waits for a process that the system does not let run."""
+"""The server waits this many times its patience for a process that gets no CPU time."""
 
 Done = Callable[[], object]
-"""Lets a command go on whose call has its outcome, or a failure."""
+"""Resumes the command of a call that has an outcome or a failure."""
 
 
 class Reader(asyncio.Protocol):
@@ -45,15 +45,15 @@ class Reader(asyncio.Protocol):
         self._frames = Frames()
         self._transport: asyncio.Transport | None = None
         self._last_number = 0
-        self._parameters: dict[str, Any] = {}  # that it has
+        self._parameters: dict[str, Any] = {}  # the parameters that the process has
         self.process = process
         self.is_ready = False
         self.is_ended = False
         self.is_retired = False
         self.has_started = asyncio.Event()
-        """Set once it is ready, or has ended."""
+        """Set when the process is ready or has ended."""
         self.calls: dict[int, tuple[ReaderCall, Done | None]] = {}
-        """The commands that it has, by number. None: the command was given up."""
+        """The process's commands by number. None instead of `Done`: the command was given up."""
         self.idle_since = monotonic()
 
     def connection_made(self, transport: Any) -> None:
@@ -78,12 +78,12 @@ class Reader(asyncio.Protocol):
         self._pool.lost(self)
 
     def send(self, message: dict[str, Any], payload: bytes = b"") -> None:
-        """Send a message; one that has ended gets none."""
+        """Send a message, unless the process has ended."""
         if self._transport is not None and not self.is_ended:
             self._transport.write(frame(message, payload))
 
     def run(self, call: ReaderCall, done: Done) -> None:
-        """Let it run a command."""
+        """Let the process run a command."""
         self._last_number = number = self._last_number + 1
         self.calls[number] = call, done
         call.try_count += 1
@@ -102,7 +102,7 @@ class Reader(asyncio.Protocol):
             self._pool.call_later(max(0.0, request.deadline_ms - now_ms) / 1000, self._is_late, number)
 
     def give_up(self, call: ReaderCall) -> None:
-        """End a command whose client has its answer, or has left."""
+        """End a command whose client was already answered or has left."""
         for number, (own, _) in self.calls.items():
             if own is call:
                 self.calls[number] = call, None
@@ -113,14 +113,14 @@ class Reader(asyncio.Protocol):
         self._end(number, is_late=True)
 
     def _end(self, number: int, *, is_late: bool) -> None:
-        """End a command within `READER_PATIENCE_SECONDS` of CPU time, or the reader. `is_late`: the command has a
-        deadline itself."""
+        """End a command within `READER_PATIENCE_SECONDS` of CPU time, or else the process. `is_late`: the command's own
+        deadline has passed."""
         if number in self.calls:
             self.send({"kill": number, "isLate": is_late})
             self._look(number, cpu_seconds_of(self.process.pid), monotonic())
 
     def _look(self, number: int, cpu_began: float, began: float) -> None:
-        """Kill it if it has had its time for the end of a command; on a busy machine that takes longer."""
+        """Kill the process if a command has not ended in its CPU time. On a busy machine that takes longer."""
         if number not in self.calls or self.is_ended:
             return
         patience = limits.READER_PATIENCE_SECONDS
@@ -136,19 +136,19 @@ class Reader(asyncio.Protocol):
         self.kill()
 
     def kill(self) -> None:
-        """End it at once; what it runs is given to another one."""
+        """End the process at once. Other readers run its commands."""
         self.process.kill()
         if self._transport is not None:
             self._transport.abort()
 
     def retire(self) -> None:
-        """Let it end, as there is nothing for it to do."""
+        """Let an idle process end."""
         self.is_retired, self.is_ready = True, False
         if self._transport is not None:
             self._transport.close()
 
     def close_cursor(self, cursor_id: int) -> None:
-        """Close one of its cursors."""
+        """Close a cursor of the process."""
         self.send({"close": cursor_id})
 
     def _answered(self, message: dict[str, Any], reply: bytes) -> None:
@@ -174,17 +174,17 @@ class Reader(asyncio.Protocol):
 
 
 class Readers:
-    """All readers of one server. On the loop's thread."""
+    """All readers of one server. They run on the loop's thread."""
 
     def __init__(self, core: Core, count_max: int) -> None:
         self._core = core
         self._count_max = count_max
         self._readers: list[Reader] = []
         self._starting: set[asyncio.Task[None]] = set()
-        self._start_at = 0.0  # not before this time: one has failed to start
-        self._pending: deque[tuple[ReaderCall, Done]] = deque()  # that no reader is there for
+        self._start_at = 0.0  # no start before this time, because one has failed
+        self._pending: deque[tuple[ReaderCall, Done]] = deque()  # calls that no reader can take yet
         self._retires: asyncio.TimerHandle | None = None
-        self._held: list[tuple[int, Done]] = []  # that have read a commit which is not published yet
+        self._held: list[tuple[int, Done]] = []  # calls that have read an unpublished commit
         core.store.transactions.wake_listeners.append(self._woken)
         core.store.file_listeners.append(self._file_replaced)
 
@@ -194,15 +194,15 @@ class Readers:
     # What the scheduler calls.
 
     def have_room(self) -> bool:
-        """Whether one of them takes a command that has used its turn up. If all have something to do, another is
-        started first."""
+        """Return whether a reader can take a command that has used up its turn. If all are busy, start another one
+        first."""
         ready = [reader for reader in self._readers if reader.is_ready]
         if not all(reader.calls for reader in ready):
             return True
         return not self._start_another() and not self._starting and bool(ready)
 
     def send(self, call: ReaderCall, done: Done) -> None:
-        """Give a command to the least busy reader, a getMore to that of its cursor. `done` is called once."""
+        """Give a command to the least busy reader; a getMore goes to its cursor's reader. `done` is called once."""
         if call.cursor is not None:
             host = call.cursor.host
             if isinstance(host, Reader) and not host.is_ended:
@@ -219,7 +219,7 @@ class Readers:
             _fail(call, done)
 
     def give_up(self, call: ReaderCall) -> None:
-        """End a command, whose `done` has no effect any more."""
+        """End a command. Its `done` has no effect any more."""
         if call.outcome is not None and call.outcome.cursor is not None and call.cursor is None:
             call.outcome.cursor.close()
         self._pending = deque(item for item in self._pending if item[0] is not call)
@@ -227,7 +227,7 @@ class Readers:
             reader.give_up(call)
 
     async def stop(self) -> None:
-        """End all of them. The server is ending, and sends nothing more."""
+        """End all readers. The server is ending, and sends nothing more."""
         self._core.store.transactions.wake_listeners.remove(self._woken)
         for task in self._starting:
             task.cancel()
@@ -249,16 +249,16 @@ class Readers:
         return self._core.store.last_position
 
     def shown_roles(self, client: ClientInfo) -> list[dict[str, Any]] | None:
-        """The value of `$$USER_ROLES` for a client; None: it has none."""
+        """Return the value of `$$USER_ROLES` for a client; None if it has no roles."""
         access: Access = self._core.engine.access
         return access.shown_roles(client) or None
 
     def now_ms(self) -> float:
-        """The engine's monotonic time."""
+        """Return the engine's monotonic time."""
         return self._core.engine.clock.monotonic_ms()
 
     def start_message(self) -> dict[str, Any]:
-        """The facts of the server that a reader must know."""
+        """Return the server's settings that a reader needs."""
         options, environment = self._core.options, self._core.store.environment
         return {
             "path": str(environment.path.absolute()), "numberBase": environment.number_base,
@@ -269,33 +269,33 @@ class Readers:
         }  # fmt: skip
 
     def call_later(self, seconds: float, function: Callable[..., None], *arguments: Any) -> None:
-        """Call a function in some seconds."""
+        """Call a function after some seconds."""
         self._core.loop.call_later(seconds, function, *arguments)
 
     def add(self, reader: Reader) -> None:
-        """A reader's process has been started."""
+        """Add a reader whose process was started."""
         self._readers.append(reader)
 
     def ready(self) -> None:
-        """A reader has started: give it what waits."""
+        """Give the waiting calls to the reader that has started."""
         pending, self._pending = self._pending, deque()
         for call, done in pending:
             self.send(call, done)
 
     def note(self, what: str) -> None:
-        """Count an event: `metrics.readers` of serverStatus."""
+        """Count an event in `metrics.readers` of serverStatus."""
         self._core.engine.count(f"readers.{what}")
 
     def count(self, message: dict[str, Any]) -> None:
-        """Count what a reader has done."""
+        """Add a reader's counts to the server's."""
         engine, store = self._core.engine, self._core.store
         for name, count in message["metrics"].items():
             engine.count(name, count)
         store.uses.add(message["uses"])
 
     def after_commit(self, number: int, done: Done) -> None:
-        """Call `done` once the commit that a reader has read is published: clients see its writes acknowledged first,
-        and find them in all later reads."""
+        """Call `done` after the commit that a reader has read is published. So clients see its writes acknowledged
+        first, and find them in all later reads."""
         if number <= self._published():
             done()
         else:
@@ -320,7 +320,7 @@ class Readers:
             reader.send({"reopen": self._core.store.environment.number_base})
 
     def lost(self, reader: Reader) -> None:
-        """A reader has ended: its cursors are closed, and what it ran goes to others."""
+        """Handle a reader that has ended: close its cursors, and give its commands to other readers."""
         self._readers.remove(reader)
         if not reader.is_retired:
             reader.process.kill()
@@ -347,7 +347,7 @@ class Readers:
     # Starting and retiring.
 
     def _start_another(self) -> bool:
-        """Start a reader, if there may be another one."""
+        """Start a reader, unless there are enough. Return whether one is starting."""
         if len(self._readers) + len(self._starting) >= self._count_max or monotonic() < self._start_at:
             return False
         task = self._core.loop.create_task(self._start())
@@ -378,14 +378,14 @@ class Readers:
             self._retires = loop.call_later(limits.READER_IDLE_SECONDS, self._retire)
 
     def _not_started(self) -> None:
-        """Do without another reader for a while."""
+        """Fail the pending calls, and start no reader for a while."""
         self._start_at = monotonic() + limits.READER_IDLE_SECONDS
         pending, self._pending = self._pending, deque()
         for call, done in pending:
             _fail(call, done)
 
     def _retire(self) -> None:
-        """End those that have been idle."""
+        """End idle readers."""
         used = {cursor.host for cursor in self._core.engine.cursors if type(cursor) is ReaderCursor}
         before = monotonic() - limits.READER_IDLE_SECONDS
         for reader in self:
@@ -397,7 +397,7 @@ class Readers:
 
 
 def _fail(call: ReaderCall, done: Done) -> None:
-    """A command loses its reader, and has no other."""
+    """Fail a command that has lost its reader and gets no other."""
     if call.cursor is not None:
         call.failure = CommandError(43, f"cursor id {call.cursor.id} not found")
     else:
@@ -407,8 +407,8 @@ def _fail(call: ReaderCall, done: Done) -> None:
 
 def spawn(descriptor: int) -> subprocess.Popen[bytes]:
     """Start a reader process with this end of a socket."""
-    # A process group of its own: Ctrl-C in the terminal is the server's. Not a session, for which Linux would share the
-    # cores out anew, whatever the priorities in it.
+    # A process group of its own, so that Ctrl-C in the terminal reaches only the server. No session of its own: Linux
+    # would divide the cores between sessions regardless of priorities.
     return subprocess.Popen(
         python_command("headrace.server.readers", str(descriptor)), env=child_environment(),
         pass_fds=(descriptor,), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, process_group=0,

@@ -1,7 +1,7 @@
 """A reader process: the server's engine without listener and writer, over the server's data file.
 
-It takes commands from its server, runs them in turns, one turn of each after the other, and answers. It ends when the
-server's end of the socket is closed, however that has come about.
+It takes commands from its server, runs them in alternating turns, and answers. It ends when the server's end of the
+socket is closed, for whatever reason.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from headrace.values.bson import find_element
 
 _RECEIVE_BYTES: Final = 256 * 1024
 _NICENESS: Final = 5
-"""Below the server's priority: what it does is short, and clients wait for it."""
+"""The process has a lower priority than the server, whose work is short and awaited by clients."""
 
 
 _COMMANDS: Final = {
     command.name: command
     for command in (aggregate.COMMAND, *count.COMMANDS, find.COMMAND, get_more.COMMAND, matching.COMMAND)
 }
-"""The commands that a reader can run at first: to import all takes as long again."""
+"""The commands that a reader can run at first. Importing all commands takes as long again."""
 _OOM_SCORE: Final = "500"
-"""If the system is out of memory, it is to kill a reader and not the server."""
+"""If the system is out of memory, it should kill a reader rather than the server."""
 
 
 class _Running:
-    """A command that has paused."""
+    """A paused command."""
 
     __slots__ = ("number", "request", "turn")
 
@@ -63,7 +63,7 @@ class _Running:
 
 
 class _ReaderShell(NoShell):
-    """Notes what a command has examined that has paused."""
+    """Notes the work of a paused command."""
 
     work: Work | None = None
 
@@ -72,7 +72,7 @@ class _ReaderShell(NoShell):
 
 
 class ReaderProcess:
-    """One reader, at its end of the socket."""
+    """A reader at its end of the socket."""
 
     def __init__(self, connection: socket.socket, start: dict[str, Any]) -> None:
         """`start`: the server's first message."""
@@ -97,14 +97,14 @@ class ReaderProcess:
         self._measured = MeasuredMemory(self._engine.memory)
         self._measured.resident, self._measured.return_freed = resident_bytes, _return_freed_memory
         watch.memory_is_exceeded = lambda: self._measured.excess() > 0
-        self._has_freed = True  # since memory was last returned to the system
+        self._has_freed = True  # whether it has freed memory since memory was last returned to the system
 
     def serve(self) -> None:
         """Run commands until the server is gone."""
         self._send({"ready": os.getpid(), "commit": self._store.number})
         while True:
             if not self._paused:
-                self._store.forget_read()  # whose pages the server may then use again
+                self._store.forget_read()  # the server may then reuse the pages
                 self._rest()
             elif not self._poll.poll(0):
                 self._resume()
@@ -116,7 +116,7 @@ class ReaderProcess:
                 self._take(message, payload)
 
     def _rest(self) -> None:
-        """Wait for a command; return what is freed if none comes for a while."""
+        """Wait for a command. If none comes for a while, return freed memory first."""
         if self._has_freed and not self._poll.poll(limits.QUIET_SECONDS * 1000):
             _return_freed_memory()
             self._has_freed = False
@@ -133,7 +133,7 @@ class ReaderProcess:
             self._store.reopen(message["reopen"])
 
     def _end(self, number: int, *, is_late: bool) -> None:
-        """Let a command go on before all others, and end: its time is up, or it is given up."""
+        """Run a command before all others so that it ends: its time is up, or it was given up."""
         for running in [running for running in self._paused if running.number == number]:
             if not is_late:
                 running.turn.interruption = Interrupted(11601, "operation was interrupted")
@@ -178,7 +178,7 @@ class ReaderProcess:
             self._settle(running, answer)
 
     def _settle(self, running: _Running, answer: Any) -> None:
-        """A command has paused or ended."""
+        """Queue a paused command, or answer one that has ended."""
         if type(answer) is Turn:
             self._paused.append(running)
             excess = self._measured.excess()
@@ -187,7 +187,7 @@ class ReaderProcess:
                 running.turn.interruption = Interrupted(error.code, error.message)
         elif type(answer) is bytes:
             self._answer(running.number, answer)
-        else:  # it waits, which none does that is sent here
+        else:  # a command that waits is never sent to a reader
             error = CommandError(1, f"{running.request.name} cannot wait in a reader")
             self._answer(running.number, self._engine.failure(error, running.request))
 
@@ -207,7 +207,7 @@ class ReaderProcess:
         self._send(message, reply)
 
     def _cursor_of(self, reply: bytes) -> Any:
-        """The cursor that a reply leaves open."""
+        """Return the cursor that a reply leaves open, or None."""
         cursor = find_element(reply, b"cursor")
         if cursor is None:
             return None
@@ -217,7 +217,7 @@ class ReaderProcess:
         return self._engine.cursors.peek(int.from_bytes(reply[found[1] : found[2]], "little"))
 
     def _uses(self) -> dict[str, Any]:
-        """The counts for the server, since the last answer."""
+        """Return the counts since the last answer, for the server."""
         store, metrics = self._store, self._engine.metrics
         counted = {
             name: count - self._reported.get(name, 0)
@@ -239,11 +239,11 @@ def _return_freed_memory() -> None:
 
 
 def serve(connection: socket.socket) -> None:
-    """Be a reader until the server's end of `connection` is closed."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # which the server gets, too, and ends
+    """Run a reader until the server's end of `connection` is closed."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # the server gets these signals, too, and ends the reader
         signal.signal(number, signal.SIG_IGN)
     os.nice(_NICENESS)
-    with contextlib.suppress(OSError):  # elsewhere than on Linux
+    with contextlib.suppress(OSError):  # not Linux
         Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
     gc.freeze()
     frames = Frames()

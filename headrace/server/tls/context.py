@@ -1,4 +1,4 @@
-"""TLS options to an `ssl.SSLContext`: what cannot be read or does not go together is a `TlsError`, with its reason.
+"""The conversion of TLS options to an `ssl.SSLContext`. Unreadable files and conflicting options raise `TlsError`.
 
 Rule: nothing older than TLS 1.2, no renegotiation, no compression, no OCSP.
 """
@@ -14,15 +14,15 @@ from headrace.server.protection import OpenKeyFile, require_private_key_file
 from headrace.server.tls.validity import OutOfDate, own_certificate
 
 _VERSIONS: Final = {"TLS1_2": ssl.TLSVersion.TLSv1_2, "TLS1_3": ssl.TLSVersion.TLSv1_3}
-_PASSWORD_BYTES_MAX: Final = 1024  # OpenSSL's
+_PASSWORD_BYTES_MAX: Final = 1024  # OpenSSL's limit
 
 
 class TlsError(Exception):
-    """The TLS options, or the files that they name, make no server."""
+    """The TLS options, or the files that they name, cannot be used."""
 
 
 def new_context(options: TlsOptions) -> ssl.SSLContext:
-    """A context for new connections, from the files as they are now; raises `TlsError`."""
+    """Return a context for new connections, from the present files. Raises `TlsError`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
     _set_versions(context, options)
@@ -46,9 +46,10 @@ def new_context(options: TlsOptions) -> ssl.SSLContext:
 
 
 def server_certificate(options: TlsOptions) -> tuple[str, float] | None:
-    """Return the subject of the certificate in the file, and when it expires, in seconds since 1970.
+    """Return the subject of the certificate in the file, and its expiry in seconds since 1970.
 
-    None where a client would not say. Raises `TlsError`."""
+    Return None if a client would not see them. Raises `TlsError`.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _load_key(context, options.certificate_key_file, options.certificate_key_password)
     return own_certificate(context)
@@ -66,11 +67,11 @@ def _load_key(context: ssl.SSLContext, path: Path, password: str | None) -> None
         raise TlsError(f"the password of {path} has more than {_PASSWORD_BYTES_MAX} bytes")
     try:
         require_private_key_file(path)
-        context.load_cert_chain(path, password=password or "")  # without one OpenSSL would ask the terminal
+        context.load_cert_chain(path, password=password or "")  # without a password OpenSSL would ask the terminal
     except OpenKeyFile as error:
         raise TlsError(str(error)) from None
     except ssl.SSLError as error:
-        # OpenSSL names what it was doing, not what is wrong: a wrong password is one of several "bad decrypt".
+        # OpenSSL names the step that failed, not the cause: a wrong password is one of several "bad decrypt" errors.
         raise TlsError(
             f"{path} cannot be used: it must hold a certificate and its private key as PEM, and the password must be "
             f"right ({error.reason or error.strerror or 'no PEM'})"
@@ -80,7 +81,7 @@ def _load_key(context: ssl.SSLContext, path: Path, password: str | None) -> None
 
 
 def _check_dates(context: ssl.SSLContext, path: Path) -> None:
-    """mongod, too, does not start with a certificate that every client would refuse."""
+    """Raise `TlsError` for a certificate that every client would refuse. mongod does not start with one either."""
     try:
         own_certificate(context)
     except OutOfDate as error:

@@ -1,7 +1,7 @@
-"""TLS handshakes under way: how long one may take, and the thread that computes them.
+"""Running TLS handshakes: their time limit, and the thread that computes them.
 
-A handshake costs a private key's operation, a millisecond or more, so it is not computed on the loop. A client that
-does not finish one is cut off after ten seconds.
+A handshake needs a private key's operation, which takes a millisecond or more, so it is not computed on the loop. A
+client that does not finish within ten seconds is cut off.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Handshakes:
-    """The shared state of a server's TLS connections: the context, and the handshakes that are not over."""
+    """The shared state of a server's TLS connections: the context, and the running handshakes."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, options: TlsOptions, context: ssl.SSLContext, metrics: dict[str, int]
@@ -39,23 +39,23 @@ class Handshakes:
         self._plain = RepeatedLine()
 
     def rotate(self) -> None:
-        """Read the files again, for connections to come; raises `TlsError`, and then all is as before."""
+        """Read the files again, for later connections. Raises `TlsError` and then changes nothing."""
         self.context = new_context(self.options)
 
     # What a layer calls.
 
     def begin(self, layer: TlsLayer) -> None:
-        """A connection has been accepted."""
+        """Start the time limit of an accepted connection."""
         self._pending[layer] = self._loop.call_later(limits.HANDSHAKE_SECONDS, self._time_out, layer)
 
     def end(self, layer: TlsLayer) -> None:
-        """A connection's handshake is over, or the connection is."""
+        """End the time limit: the handshake or the connection is over."""
         timer = self._pending.pop(layer, None)
         if timer is not None:
             timer.cancel()
 
     def compute(self, step: Callable[[], bool], done: Callable[[bool | Exception], None]) -> None:
-        """Call `step` in the thread, then `done` on the loop, with its result or its exception."""
+        """Call `step` in the thread, then `done` on the loop with the result or the exception."""
 
         def run() -> None:
             result: bool | Exception
@@ -74,14 +74,14 @@ class Handshakes:
         self._failed.log(f"the TLS handshake of {layer.address} failed: {reason}")
 
     def log_plain(self, layer: TlsLayer, *, refused: bool) -> None:
-        """Log that a client speaks no TLS, where it should."""
+        """Log that a client does not use TLS on a TLS server."""
         if refused:
             self._plain.log(f"{layer.address} is cut off: the server is configured to only allow SSL connections")
         elif self.options.mode == "preferTLS":
             self._plain.log(f"SSL mode is set to 'preferred' and the connection of {layer.address} is not using SSL")
 
     def opened(self, session: ssl.SSLObject) -> None:
-        """Count a connection."""
+        """Count a connection by its TLS version."""
         name = f"transportSecurity.{session.version()}"
         self._metrics[name] = self._metrics.get(name, 0) + 1
 
@@ -91,7 +91,7 @@ class Handshakes:
         layer.abort()
 
     def close(self) -> None:
-        """Cut off those whose handshake is not over."""
+        """Cut off the connections whose handshake is not over."""
         for layer in list(self._pending):
             self.end(layer)
             layer.abort()

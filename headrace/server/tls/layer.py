@@ -1,10 +1,10 @@
-"""Between a socket and its peer: the first byte decides between TLS and plain, then bytes are decrypted and encrypted.
+"""The layer between a socket and its peer. The first byte tells TLS from plain; then bytes are decrypted and encrypted.
 
     FIRST       nothing has come: 0x16 begins a TLS handshake, any other byte a plain client's message
     HANDSHAKE   steps are computed in a thread, one at a time; meanwhile nothing is read
     OPEN        the peer sees this layer as its transport
 
-Rule: what is decrypted is passed on at once, so that the peer's limits hold for it as for plain bytes.
+Rule: decrypted bytes are passed on at once, so that the peer's limits hold as for plain bytes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _READ_BYTES: Final = 256 * 1024
 
 
 class Phase(Enum):
-    """The kind of bytes that come."""
+    """The phase of a connection, which determines how its bytes are handled."""
 
     FIRST = auto()
     HANDSHAKE = auto()
@@ -52,7 +52,7 @@ class TlsLayer(asyncio.Protocol):
         self._info: TlsSession | None = None
         self._closing = False
         self.address = ""
-        """The client's end, for the log."""
+        """The client's address, for the log."""
 
     # What asyncio calls.
 
@@ -114,10 +114,10 @@ class TlsLayer(asyncio.Protocol):
         self._handshakes.compute(self._step, self._stepped)
 
     def _step(self) -> bool:
-        """In the thread: whether the handshake is over."""
+        """Run a step of the handshake, in the thread; return whether the handshake is over."""
         assert self._session is not None
         if self._phase is not Phase.HANDSHAKE:
-            return False  # it was cut off while it waited for this thread
+            return False  # cut off while it waited for this thread
         try:
             self._session.do_handshake()
         except ssl.SSLWantReadError:
@@ -202,36 +202,36 @@ class TlsLayer(asyncio.Protocol):
         self._flush()
 
     def set_write_buffer_limits(self, high: int) -> None:
-        """Set the number of unread bytes from which on the peer pauses."""
+        """Set the number of unread bytes above which the peer pauses."""
         self._transport.set_write_buffer_limits(high=high)
 
     def get_write_buffer_size(self) -> int:
-        """Bytes that the client has not read."""
+        """Return the number of bytes that the client has not read."""
         return int(self._transport.get_write_buffer_size())
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """As the socket's transport; `tls` is the session."""
+        """Return what the socket's transport does; `tls` is the session."""
         return self._info if name == "tls" else self._transport.get_extra_info(name, default)
 
     def pause_reading(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read on."""
+        """Resume reading."""
         self._transport.resume_reading()
 
     def is_closing(self) -> bool:
-        """Whether the connection ends."""
+        """Return whether the connection is being closed."""
         return self._closing or bool(self._transport.is_closing())
 
     def close(self) -> None:
-        """Send what is left, then say goodbye."""
+        """Send the rest, and close the TLS session and the connection."""
         if self._closing:
             return
         self._closing = True
         assert self._session is not None
-        with contextlib.suppress(ssl.SSLError):  # the client's goodbye is not waited for
+        with contextlib.suppress(ssl.SSLError):  # does not wait for the client's close_notify
             self._session.unwrap()
         self._flush()
         self._transport.close()

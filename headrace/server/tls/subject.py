@@ -36,16 +36,17 @@ SHORT_NAMES: Final = {
     "title": "title",
     "userId": "UID",
 }
-"""OpenSSL's names of an attribute in a certificate's dictionary, and in a subject; others are numbers in both."""
+"""OpenSSL's names of an attribute: in a certificate's dictionary and in a subject. Other attributes are numbers in
+both."""
 
 _ESCAPED: Final = frozenset(',+"\\<>;')
 
 Name = Iterable[Iterable[tuple[str, str]]]
-"""A name as `ssl.SSLSocket.getpeercert` gives it: relative names in order, each of some attributes."""
+"""A name as `ssl.SSLSocket.getpeercert` returns it: a sequence of relative names, each with some attributes."""
 
 
 def subject_text(name: Name) -> str:
-    """A subject as text, such as `CN=app,O=Example`."""
+    """Return a subject as text, such as `CN=app,O=Example`."""
     relative = [list(attributes) for attributes in name]
     return ",".join(
         "+".join(f"{SHORT_NAMES.get(kind, kind)}={_escaped(value)}" for kind, value in reversed(attributes))

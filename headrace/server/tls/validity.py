@@ -1,7 +1,7 @@
-"""The subject and the expiry of a server's certificate, found as a client would: by a handshake in memory.
+"""The subject and the expiry of a server's certificate, found by a client's handshake in memory.
 
-The standard library shows the certificate of the other side only, so the server's context gets a client that trusts
-only that certificate.
+The standard library shows only the other side's certificate. So the server's context talks to a client that trusts only
+that certificate.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headrace.server.tls.subject import subject_text
 _DAY: Final = 86_400.0
 _ROUND_COUNT_MAX: Final = 8  # a handshake needs three at most
 _OUT_OF_DATE: Final = frozenset({9, 10})
-"""OpenSSL's numbers for a certificate that is not yet valid, and for one that has expired."""
+"""OpenSSL's error numbers for a certificate that is not yet valid, and for an expired one."""
 
 
 class OutOfDate(Exception):
@@ -24,9 +24,9 @@ class OutOfDate(Exception):
 
 
 def own_certificate(context: ssl.SSLContext) -> tuple[str, float] | None:
-    """Return the subject of a server's certificate, and when it expires, in seconds since 1970.
+    """Return the subject of a server's certificate, and its expiry in seconds since 1970.
 
-    None where a client would not say.
+    Return None if a client would not see them.
 
     The context must not ask clients for certificates yet. Raises `OutOfDate`.
     """
@@ -52,14 +52,14 @@ def own_certificate(context: ssl.SSLContext) -> tuple[str, float] | None:
 
 
 def expiry_warning(path: Path, until: float, now: float) -> str | None:
-    """The warning for a certificate that expires soon; None where there is time."""
+    """Return the warning for a certificate that expires soon; None if there is time."""
     if until - now > limits.CERTIFICATE_WARNING_DAYS * _DAY:
         return None
     return f"the certificate in {path} expires in {max(0, int((until - now) // _DAY))} days: clients refuse it then"
 
 
 def _handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> ssl.SSLObject:
-    """The client's side after a handshake. Raises `ssl.SSLError`."""
+    """Run a handshake; return the client's side. Raises `ssl.SSLError`."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     sides = [client.wrap_bio(to_client, to_server), server.wrap_bio(to_server, to_client, server_side=True)]
     pending = sides
