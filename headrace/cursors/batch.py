@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Batch:
-    """Raw event documents and the token after the last of them. Nothing in it changes but `shared_reply`."""
+    """Raw event documents and the token after the last one. Only `shared_reply` changes."""
 
     __slots__ = ("closes", "count", "documents", "last", "read_from", "shared_reply", "token")
 
@@ -16,13 +16,13 @@ class Batch:
         self.token = token
         """The raw document of `postBatchResumeToken`."""
         self.closes = False
-        """Its last event ends the stream."""
+        """Whether its last event ends the stream."""
         self.count = 0
-        """From a feed: how many of its numbers are in it, more than documents where one hides an event."""
+        """Only in a feed's batch: the count of its sequence numbers. A hidden event has a number but no document."""
         self.last: Any = None
-        """From a feed: its last event."""
+        """Only in a feed's batch: its last event."""
         self.read_from = 0
-        """From a feed: the position from which the oplog has what comes next."""
+        """Only in a feed's batch: the position from which the oplog has the following events."""
         self.shared_reply: Any = None
-        """(position, bytes before the cursor's id, bytes after it) of the reply. Its first reader makes it; the next
-        ones use it while the last commit has that position."""
+        """(position, bytes before the cursor's id, bytes after it) of the reply. The first reader makes it. Later
+        readers use it while the last commit has that position."""

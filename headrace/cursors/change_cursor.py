@@ -1,11 +1,11 @@
-"""A change stream's cursor: one that lags reads the oplog's index; one that is caught up reads a shared feed.
+"""A change stream's cursor. A lagging cursor reads the oplog's index; a caught-up cursor reads a shared feed.
 
-    BEHIND ── the oplog is read to its end ──▶ LIVE ── the feed forgot what comes next ──▶ BEHIND
+    BEHIND ── the oplog is read to its end ──▶ LIVE ── the feed dropped the next events ──▶ BEHIND
        └──────────────── an invalidate was returned ──────────────────▶ CLOSED ◀────────────┘
 
-Rule: a stream never skips. Its position is a token, the last one returned. Everything read again is compared with it as
-text, so that no event comes twice and none is left out. A position that the oplog no longer holds is error 286, at open
-and at every later read.
+Rule: a stream never skips. Its position is a token, the last one returned. The tokens of events that are read again are
+compared with it as text, so that each event is returned exactly once. A position that the oplog no longer holds is
+error 286, at open and at every later read.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from headrace.values.token import ResumeToken, decode_token
 HISTORY_LOST = "Resume of change stream was not possible, as the resume point may no longer be in the oplog."
 
 _LOOK: Final = 63
-"""The time is checked every 64 entries,"""
+"""The time is checked every 64 entries, and after an event larger than `_LARGE_BYTES`."""
 _CHUNK_COUNT: Final = 256
-"""Plain entries that are read at once."""
+"""The number of plain entries that are read at once."""
 _LARGE_BYTES: Final = 64 * 1024
-"""and after an event larger than this many bytes."""
+"""The time is checked after an event larger than this."""
 
 
 class ViewSource(Protocol):
-    """The source of a stream: the command that runs, which has a view of the store."""
+    """The source of a stream: the running command, which has a view of the store."""
 
     @property
     def newest_view(self) -> View: ...
@@ -56,7 +56,7 @@ class ViewSource(Protocol):
 
 
 class CursorState(Enum):
-    """Where a cursor is in its life; see the module."""
+    """The state of a cursor; see the module."""
 
     BEHIND = "behind"
     LIVE = "live"
@@ -64,7 +64,7 @@ class CursorState(Enum):
 
 
 def channel_key(scope: Scope) -> str:
-    """The name of a scope where commits are routed: `db.coll`, `db.`, or nothing for the deployment."""
+    """Return the key of a scope, by which commits are routed: `db.coll`, `db.`, or "" for the deployment."""
     if scope.kind is ScopeKind.COLLECTION:
         return f"{scope.db}.{scope.coll}"
     return f"{scope.db}." if scope.kind is ScopeKind.DATABASE else ""
@@ -114,7 +114,7 @@ class ChangeCursor:
     def __init__(
         self, spec: StreamSpec, builder: EventBuilder, feeds: Feeds, source: ViewSource, clock_ms: Callable[[], float]
     ) -> None:
-        """Open a stream; raises 286 where the oplog no longer has its start."""
+        """Open a stream. Raises 286 if the oplog no longer has its start."""
         self._spec = spec
         self._builder = builder
         self._plain = PlainEvents(builder, spec.shape) if builder.plain and not spec.unbounded else None
@@ -127,28 +127,28 @@ class ChangeCursor:
         self.namespace_bytes = self.namespace.encode()
         self.usage: Any = None  # see `Usage.note_stream`
         self.id = 0
-        self.idle = False  # the last read reached the end of what there is
+        self.idle = False  # the last read reached the end of the stream
         self.has_stages = bool(spec.stages)
         self.is_slow = self.has_stages
-        """Its last batch took long, or it has not been read yet: other streams are read before it."""
+        """Whether its last batch took long, or none was read yet. Other streams are then read first."""
         self.lags = False
-        """Whether the last batch took long and did not reach the end: a reader process may read the next."""
+        """Whether the last batch took long and did not reach the end. A reader process may then read the next one."""
         self.is_read_elsewhere = False
-        """Whether one does."""
+        """Whether a reader process reads the stream."""
         self.session: bytes | None = None
         self.used_ms = 0.0
         self.no_timeout = False
         self.read_ahead_bytes = 0
         self.account: Account | None = None
         self.record: Any = None  # see `registry.CursorRecord`
-        self.repeated_getmore: Any = None  # the getMore that its client repeats, see dispatch/repeated_getmore.py
+        self.repeated_getmore: Any = None  # see dispatch/repeated_getmore.py
         self.state = CursorState.BEHIND
         self._guard = ResumeGuard(spec) if spec.resume is not None else None
         last = source.store.last_position
         self._rest: tuple[int, Iterator[Event | CommandError | None]] | None = None  # of the entry at this position
         self._token = spec.first_token(last + 1)
         self._token_time = int(decode(self._token)["_data"][2:18], 16)
-        self._after = ""  # no event with this token or an earlier one is returned
+        self._after = ""  # events up to this token are not returned
         self._read_from = last + 1 if spec.start is None else spec.start
         if spec.start is not None:
             _check_history(source.newest_view, spec.start)
@@ -160,34 +160,36 @@ class ChangeCursor:
     # What commands use.
 
     def next_batch(self, source: ViewSource, count_max: int) -> Batch:
-        """The next events, at most `count_max`; none if there are none now. Raises the errors that end a stream."""
+        """Return the next events, at most `count_max`, or none if there are none yet. Raises the errors that end a
+        stream."""
         if count_max == 0 or self.state is CursorState.CLOSED:
             return Batch([], self._token)
         batch = self.next_from_feed(count_max)
         return self._from_oplog(source.newest_view, count_max) if batch is None else batch
 
     def unread_since(self, last_position: int) -> int | None:
-        """The position of the oldest entry that may hold an unread event; None where everything is read."""
+        """Return the position of the oldest entry that may hold an unread event; None if everything is read."""
         if self._feed is not None and self._index >= self._feed.start:
             return self._feed.position_at(self._index)
         return self._read_from if self._read_from <= last_position else None
 
     @property
     def position(self) -> int:
-        """The cluster time of its resume token, as a position."""
+        """The cluster time of the resume token, as a position."""
         return self._token_time
 
     @property
     def token(self) -> bytes:
-        """The raw document of its resume token."""
+        """The raw document of the resume token."""
         return self._token
 
     def move(self, token: bytes, *, closes: bool) -> None:
-        """Go on after `token`: another process has read the events up to it. `closes`: the last one ends the stream."""
+        """Continue after `token`: another process has read the events up to it. `closes`: the last event ends the
+        stream."""
         read = decode_token(decode(token))
         self._token, self._after, self._token_time = token, read.given, read.cluster_time
         self._read_from = read.cluster_time + read.is_high_water_mark
-        self.lags = not read.txn_op_index  # otherwise the other one would read the transaction from its beginning
+        self.lags = not read.txn_op_index  # within a transaction the reader would begin it again
         if closes:
             self.close()
 
@@ -197,14 +199,14 @@ class ChangeCursor:
         return self.state is CursorState.CLOSED
 
     def close(self) -> None:
-        """End the stream and leave its feed."""
+        """End the stream and leave the feed."""
         self._leave_feed()
         self.state = CursorState.CLOSED
 
     # Caught up.
 
     def _catch_up(self) -> None:
-        """Join the feed: everything committed was read, so events come from the feed, unless the feed lags."""
+        """Join the feed after everything committed was read. If the feed itself lags, keep reading the oplog."""
         self._rest = None
         self._feed = self._feeds.join(self._spec.share_key, self._builder, self.key, self._clock_ms)
         if self._feed is None:
@@ -213,7 +215,7 @@ class ChangeCursor:
         self.state = CursorState.LIVE
 
     def next_from_feed(self, count_max: int) -> Batch | None:
-        """As `next_batch`, from the feed; None if the oplog must be read, or `count_max` is 0."""
+        """Return the next batch from the feed; None if the oplog must be read or `count_max` is 0."""
         feed = self._feed
         if feed is None or not count_max:
             return None
@@ -252,9 +254,9 @@ class ChangeCursor:
     # State BEHIND.
 
     def _from_oplog(self, view: View, count_max: int) -> Batch:
-        """A batch from the oplog: bounded in events, bytes, entries looked at and time.
+        """Return a batch from the oplog, bounded in events, bytes, entries read and time.
 
-        An entry that is damaged is an error of the next batch, if there are events before it.
+        If a damaged entry follows some events, the error belongs to the next batch.
         """
         check_read(view, self._read_from)
         self.idle = False
@@ -271,7 +273,7 @@ class ChangeCursor:
             self.lags = is_settled and self._clock_ms() - began_ms > limits.LAG_MS
 
     def _read_entries(self, view: View, count_max: int, documents: list[bytes]) -> Batch:
-        """The batch of `documents`, which it fills."""
+        """Fill `documents` and return its batch."""
         until_ms = self._clock_ms() + limits.SCAN_MS_MAX
         self._batch_bytes = self._seen_count = 0
         while not (
@@ -282,11 +284,11 @@ class ChangeCursor:
         return Batch(documents, self._token)
 
     def _read_plain(self, view: View, count_max: int, documents: list[bytes], until_ms: float) -> bool:
-        """Read plain entries, up to another one or a damaged one; whether the batch is complete."""
+        """Read plain entries, up to another or a damaged entry. Return whether the batch is complete."""
         plain = self._plain
         if plain is None or self._guard is not None or self._rest is not None:
             return False
-        if self._after and self._read_from <= self._token_time:  # the events at this position are compared with it
+        if self._after and self._read_from <= self._token_time:  # these events are compared with the token
             return False
         try:
             for first, last in self._ranges(view):
@@ -314,14 +316,14 @@ class ChangeCursor:
         return self._seen_count >= limits.SCAN_ENTRY_COUNT_MAX or self._clock_ms() > until_ms
 
     def _read_others(self, view: View, count_max: int, documents: list[bytes], until_ms: float) -> bool:
-        """Read any entries, one at least, up to a plain one; whether the batch is complete."""
+        """Read at least one entry of any kind, up to a plain one. Return whether the batch is complete."""
         has_read = False
         for position, raw in self._entries(view):
             if has_read and self._guard is None and self._plain is not None and self._plain.is_plain(raw):
                 return False
             items = self._items_of(position, raw)
             for item in items:
-                if item is None:  # a piece of a long entry is done
+                if item is None:  # the end of a piece of a long entry
                     if self._clock_ms() > until_ms:
                         self._retain(position, items)
                         return True
@@ -356,8 +358,8 @@ class ChangeCursor:
         return True
 
     def _items_of(self, position: int, raw: bytes) -> Iterator[Event | CommandError | None]:
-        """The events of an entry, and an error after them if not all of them can be built. Those of a long entry are
-        built piece by piece, with None after each, and continue where the last batch ended."""
+        """Return the events of an entry, followed by an error if not all can be built. A long entry is built in pieces,
+        with None after each, and continues where the last batch ended."""
         rest, self._rest = self._rest, None
         if rest is not None and rest[0] == position:
             return rest[1]
@@ -383,17 +385,17 @@ class ChangeCursor:
             yield error
 
     def _retain(self, position: int, items: Iterator[Event | CommandError | None]) -> None:
-        """The next batch begins in the middle of an entry."""
+        """Let the next batch begin in the middle of this entry."""
         self._read_from = position
         self._rest = position, items
 
     def _entries(self, view: View) -> Iterator[tuple[int, bytes]]:
-        """Entries from the stream's position on, only those of namespaces in its scope."""
+        """Yield the entries from the stream's position on that belong to namespaces in its scope."""
         for first, last in self._ranges(view):
             yield from view.entries(first, last)
 
     def _ranges(self, view: View) -> Iterable[tuple[int, int]]:
-        """The positions of these entries, as ranges: the first and the last, both inclusive."""
+        """Return the position ranges of these entries: (first, last), both inclusive."""
         scope = self._spec.scope
         if scope.kind is ScopeKind.DEPLOYMENT:
             return [(self._read_from, LAST)]
@@ -405,7 +407,7 @@ class ChangeCursor:
         return view.ranges_of([topics[name] for name in names if name in topics], self._read_from)
 
     def _reached_end(self, view: View) -> None:
-        """Nothing is left to read: advance the token, and join the feed unless the start is in the future."""
+        """Advance the token at the end of the oplog, and join the feed unless the start is in the future."""
         last = view.state.last_position
         self.idle = True
         self._advance_mark(last)
@@ -426,7 +428,7 @@ class ChangeCursor:
             self.close()
 
     def _advance_mark(self, position: int) -> None:
-        """At the end of what there is: a high-water mark there, unless the token is that far already."""
+        """Replace the token by a high-water mark at `position`, unless the token is later."""
         if self._token_time < position and self.state is not CursorState.CLOSED:
             self._token, self._after = self._feeds.mark(position)
             self._token_time = position
@@ -434,7 +436,7 @@ class ChangeCursor:
 
 
 def _check_history(view: View, start: int) -> None:
-    """At open: lost if the oplog begins later than `start`, unless it still has its very first entry."""
+    """Raise 286 at open if the oplog begins after `start`, unless it still has its very first entry."""
     oldest = view.oldest_position()
     if oldest is None or start >= oldest:
         return
@@ -446,12 +448,12 @@ def _check_history(view: View, start: int) -> None:
 
 
 def _check_gaps(gaps: Gaps, token: ResumeToken) -> None:
-    """At open: error 280 for a token of a server that this directory was a standby of, after its last event here."""
+    """Raise 280 at open for a token that the server which this standby followed made after its last event here."""
     if any(after < token.cluster_time < until for after, until in gaps):
         raise not_found(token)
 
 
 def check_read(view: View, read_from: int) -> None:
-    """At a later read: lost if an entry at or after `read_from` was pruned."""
+    """Raise 286 at a later read if an entry at or after `read_from` was pruned."""
     if 0 < view.state.pruned_through >= read_from:
         raise CommandError(286, "Executor error during getMore :: caused by :: " + HISTORY_LOST)

@@ -1,10 +1,10 @@
-"""Channels: the newest oplog entries by scope, in memory, for watchers that are caught up.
+"""Channels: the newest oplog entries by scope, in memory, for caught-up watchers.
 
-A channel exists as long as a feed listens to it. At a commit each channel of the entry's scopes gets it, wrapped
-once for all (`DecodedEntry`), so that it is parsed once.
+A channel exists as long as a feed listens to it. A commit adds each entry to the channels of its scopes, wrapped in one
+shared `DecodedEntry`, so that it is parsed once.
 
-Rule: a channel holds every entry of its scope from `start` on. When it is full it drops its oldest entries and
-`start` moves, and likewise after some seconds; a feed that had not read them goes back to the oplog.
+Rule: a channel holds every entry of its scope from `start` on. A full channel drops its oldest entries and advances
+`start`; entries also expire after some seconds. A feed that has not read dropped entries goes back to the oplog.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
 
 
 class Channel:
-    """Entries of one scope; sequence numbers count them from the channel's birth."""
+    """The entries of one scope. Sequence numbers count them from the channel's creation."""
 
     __slots__ = ("_account", "_aged", "_bytes", "_entries", "_memory", "end", "key", "listeners", "start")
 
     def __init__(self, key: str, memory: Memory) -> None:
         self.key = key
         self._memory = memory
-        self._account: Account | None = None  # opened when there is something to count
+        self._account: Account | None = None  # opened when there are entries to count
         self.listeners = 0
         self.start = 0  # sequence number of the oldest entry held
-        self.end = 0  # sequence number of the next one
+        self.end = 0  # sequence number of the next entry
         self._entries: deque[tuple[int, DecodedEntry]] = deque()
         self._bytes = 0
-        self._aged = 0  # sequence number up to which entries were there at the last `forget_aged`
+        self._aged = 0  # sequence number of the end at the last `forget_aged`
 
     def append(self, position: int, entry: DecodedEntry) -> None:
-        """Add an entry, and drop the oldest above the limits."""
+        """Add an entry, and drop the oldest entries above the limits."""
         self._entries.append((position, entry))
         self._bytes += len(entry.data) + limits.CHANNEL_ENTRY_BYTES
         self.end += 1
@@ -49,7 +49,7 @@ class Channel:
         self._count_if_changed()
 
     def forget_aged(self) -> None:
-        """Drop the entries that were there at the last call."""
+        """Drop the entries that already existed at the last call."""
         aged, self._aged = self._aged, self.end
         while self.start < aged and self._entries:
             self._drop_oldest()
@@ -71,25 +71,26 @@ class Channel:
         self._account.set(self._bytes)
 
     def _drop(self) -> None:
-        """Drop the entries, because their memory is needed: watchers that have not read them go back to the oplog."""
+        """Drop the entries, because the memory budget needs their memory. Watchers that have not read them go back to
+        the oplog."""
         self._entries.clear()
         self.start, self._bytes = self.end, 0
         self._count()
 
     def close(self) -> None:
-        """Close the channel, which no watcher uses any longer."""
+        """Close the channel, which has no listeners any more."""
         self._entries.clear()
         self.start, self._bytes = self.end, 0
         if self._account is not None:
             self._account.close()
 
     def position_since(self, sequence: int) -> int | None:
-        """The position of the oldest entry that is held from `sequence` on; None where there is none."""
+        """Return the position of the oldest held entry from `sequence` on; None if there is none."""
         index = max(sequence - self.start, 0)
         return self._entries[index][0] if index < len(self._entries) else None
 
     def since(self, sequence: int) -> list[tuple[int, DecodedEntry]]:
-        """(position, entry) from `sequence` on; the caller has checked that it is not before `start`."""
+        """Return (position, entry) from `sequence` on, which must not be before `start`."""
         entries, skip = self._entries, sequence - self.start
         if skip == 0:
             return list(entries)
@@ -97,26 +98,27 @@ class Channel:
 
 
 def channel_keys(topics: Iterable[str], live: Mapping[Any, object]) -> list[Any]:
-    """The keys among `live` that entries of these topics concern: of collection, database (`db.`), deployment (``)."""
+    """Return the keys in `live` that match entries of these topics: collection, database (`db.`) and deployment
+    (``)."""
     keys: dict[str, None] = {"": None}
     for topic in topics:
         database = topic.partition(".")[0] + "."
         keys[topic] = None
         keys[database] = None
-        if topic.endswith(".$cmd"):  # a command concerns every collection of its database
+        if topic.endswith(".$cmd"):  # a command belongs to every collection of its database
             keys.update(dict.fromkeys(key for key in live if key and key.startswith(database)))
     return [key for key in keys if key in live]
 
 
 class Channels:
-    """All channels that have watchers, and the entries that go to each."""
+    """All channels with listeners. They receive each commit's entries."""
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
         self._live: dict[str, Channel] = {}
 
     def join(self, key: str) -> Channel:
-        """The channel of a scope's key, made for its first listener."""
+        """Return the channel of a scope's key. The first listener creates it."""
         channel = self._live.get(key)
         if channel is None:
             channel = self._live[key] = Channel(key, self._memory)
@@ -124,20 +126,20 @@ class Channels:
         return channel
 
     def leave(self, channel: Channel) -> None:
-        """A listener is gone; the last one takes the channel with it."""
+        """Remove a listener; the last one closes the channel."""
         channel.listeners -= 1
         if not channel.listeners:
             channel.close()
             del self._live[channel.key]
 
     def forget_aged(self) -> Iterator[None]:
-        """Drop the entries that were there at the last call: those of a channel before each `next`."""
+        """Drop the entries that already existed at the last call, in one channel per `next`."""
         for channel in list(self._live.values()):
             channel.forget_aged()
             yield
 
     def publish(self, committed: Committed) -> None:
-        """A listener of the store: give a commit's entries to the channels they belong to."""
+        """Add a commit's entries to their channels. A listener of the store."""
         live = self._live
         if not live:
             return

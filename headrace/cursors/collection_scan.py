@@ -1,7 +1,7 @@
-"""Walks through a collection: iterators of raw documents that survive their views, a chunk at a time.
+"""Scans of a collection: iterators of raw documents that outlive their views, a chunk at a time.
 
-A scan holds the place where it stopped and the documents that it has read and not returned, but no KV transaction: it
-fetches the current view for each chunk.
+A scan holds its place and the documents that it has read but not returned, but no KV transaction. It fetches the
+current view for each chunk.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from headrace.store.view import LEFT_OUT, View
 from headrace.turns import tick
 
 Read = TypeVar("Read", bound=tuple[Any, ...])
-"""A document as a walk returns it; its BSON comes last."""
+"""A document as a walk yields it, with its BSON last."""
 
 
 def take_chunk(walk: Iterable[Read], count_max: int, bytes_max: int = limits.VIEW_CHUNK_BYTES) -> list[Read]:
-    """Return the documents that a scan reads from a view at once: at most `count_max`, and `bytes_max` of them. A
-    larger document is returned alone, so that no other one is held back."""
+    """Return the documents that a scan reads from a view at once: at most `count_max`, and `bytes_max` bytes. A larger
+    document is returned alone, so that it does not delay others."""
     chunk: list[Read] = []
     size = 0
     for read in walk:
@@ -36,26 +36,26 @@ def take_chunk(walk: Iterable[Read], count_max: int, bytes_max: int = limits.VIE
 
 
 def check_collection(view: View, collection: Collection) -> None:
-    """Raise 175 if the collection of a walk is no longer there under its name in a view. A dropped collection's
-    documents are removed bit by bit, so a walk must not go on through them."""
+    """Raise 175 if the collection of a walk no longer has its name in a view. The documents of a dropped collection are
+    removed bit by bit, so a walk must not continue through them."""
     now = view.collection(collection.namespace)
     if now is None or now.number != collection.number:
         raise CommandError(175, f"query plan killed :: collection '{collection.namespace}' dropped or renamed")
 
 
 class ChunkedScan:
-    """An iterator of raw documents. At its end it can be asked again: what was added since comes then."""
+    """An iterator of raw documents. After its end it can be called again for documents that were added since."""
 
     __slots__ = ("_buffer", "_count", "_view", "keep")
 
     def __init__(self, view: Callable[[], View], wanted: int | None = None) -> None:
-        """`wanted`: how many documents may be enough, so that the first chunk is no longer; each next one may be twice
-        as long."""
+        """`wanted`: the number of documents that may be enough, the size of the first chunk. Each next chunk may be
+        twice as large."""
         self._view = view
         self._count = min(wanted or limits.VIEW_CHUNK_COUNT, limits.VIEW_CHUNK_COUNT)
-        self._buffer: list[bytes] = []  # what was read and not returned, the next one last
+        self._buffer: list[bytes] = []  # read but not returned, the next one last
         self.keep: Callable[[list[bytes]], list[bytes]] | None = None
-        """Chooses the documents of a chunk that are returned; may pause."""
+        """Selects the documents of a chunk that are returned; may pause."""
 
     def __iter__(self) -> Self:
         return self
@@ -78,13 +78,13 @@ class ChunkedScan:
         raise StopIteration
 
     def chunks(self) -> Iterator[list[bytes]]:
-        """All documents that are left, as they are read; for one that takes all. May pause before each."""
+        """Yield the remaining documents in chunks. May pause before each."""
         for first in self:
             chunk, self._buffer = [first, *reversed(self._buffer)], []
             yield chunk
 
     def _chunk(self) -> list[bytes] | None:
-        """The next documents, at most about `_count` of them; empty where all were left out, None at the end."""
+        """Return about `_count` documents at most; an empty list if all were left out, None at the end."""
         raise NotImplementedError
 
 
@@ -112,9 +112,9 @@ class Scan(ChunkedScan):
 
 
 WITHOUT_KEYS: Final = frozenset({"CLUSTERED_IXSCAN", "COLLSCAN"})
-"""Stages that examine documents, and no keys."""
+"""Stages that examine documents but no keys."""
 
 
 def clustered_summary(*, is_bounded: bool) -> str:
-    """The name of a walk through a clustered collection."""
+    """Return the stage name of a walk through a clustered collection."""
     return "CLUSTERED_IXSCAN" if is_bounded else "COLLSCAN"

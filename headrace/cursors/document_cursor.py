@@ -1,6 +1,6 @@
-"""Cursors over documents: what find, aggregate and the list commands answer from, batch by batch.
+"""Cursors over documents, which find, aggregate and the list commands return batch by batch.
 
-A `DocumentCursor` cuts any iterator of raw documents into batches.
+A `DocumentCursor` divides any iterator of raw documents into batches.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _check_size(size: int) -> None:
 
 
 class DocumentCursor:
-    """Batches of raw documents from an iterator."""
+    """A cursor that returns an iterator's raw documents in batches."""
 
     __slots__ = (
         "_documents", "_held", "_left", "_scan_bytes", "account", "awaits", "context", "exhausted",
@@ -39,30 +39,31 @@ class DocumentCursor:
         self, namespace: str, documents: Iterator[bytes], context: Any = None, *, no_timeout: bool = False,
         limit: int | None = None,
     ) -> None:  # fmt: skip
-        """`context`: the one that `documents` reads through, which the next getMore prepares."""
+        """`context`: the context through which `documents` reads. The next getMore prepares it."""
         self.namespace = namespace
         self.context = context
         self.id = 0
-        self.in_use = False  # a getMore reads it, which may have paused
+        self.in_use = False  # a getMore, possibly paused, is reading it
         self.session: bytes | None = None
         self.used_ms = 0.0
         self.account: Account | None = None
         self.record: Any = None  # see `registry.CursorRecord`
         self.read_ahead_bytes = 0
-        """About what it holds, as the registry counts it; see `held_bytes`."""
+        """About the number of bytes that it holds; see `held_bytes`."""
         self.no_timeout = no_timeout
         self.exhausted = False
-        self.left_ms: float | None = None  # of its command's maxTimeMS, for all the batches to come
-        self.tails = False  # stays open at its end: what is inserted later comes later
-        self.awaits = False  # and a getMore waits for it
+        self.left_ms: float | None = None  # the rest of its command's maxTimeMS, for all later batches
+        self.tails = False  # stays open at its end and returns later inserts
+        self.awaits = False  # a getMore waits for later inserts
         self.key = ""  # the scope of that wait; "": the deployment
         self._documents = documents
-        self._left = limit  # documents it may still return; None: no bound
-        self._scan_bytes: int | None = None  # that its scan has last read at once, where that is known
-        self._held: bytes | None = None  # read, but too large for the batch before
+        self._left = limit  # remaining documents; None: no bound
+        self._scan_bytes: int | None = None  # size of its scan's last chunk, if known
+        self._held: bytes | None = None  # read, but too large for the last batch
 
     def next_batch(self, count_max: int | None) -> list[bytes]:
-        """Up to `count_max` documents (None: no bound) and 16 MiB; `exhausted` says whether more may come."""
+        """Return up to `count_max` documents (None: no bound) and 16 MiB. `exhausted` is then set if there are no
+        more."""
         batch: list[bytes] = []
         if count_max == 0:
             return batch
@@ -77,9 +78,9 @@ class DocumentCursor:
         return batch
 
     def held_bytes(self, batch: Sequence[bytes]) -> int:
-        """An estimate of the bytes that it holds after this batch: the last chunk of its scan, or one of documents as
-        large as those returned, and a document that was too large for the batch."""
-        size = 0 if self._held is None else 2 * len(self._held)  # its scan has it, too, or made it of one as large
+        """Return an estimate of the bytes that it holds after this batch: the last chunk of its scan, or a chunk of
+        documents as large as those returned, and a document that was too large for the batch."""
+        size = 0 if self._held is None else 2 * len(self._held)  # its scan holds it, too, or made it from one as large
         if self._scan_bytes is not None:
             size += self._scan_bytes
         elif batch:
@@ -109,7 +110,7 @@ class DocumentCursor:
         return batch
 
     def close(self) -> None:
-        """Drop what was read ahead."""
+        """Drop documents that were read ahead."""
         self._documents = iter(())
         self._held = None
         if self.context is not None and self.context.memory is not None:

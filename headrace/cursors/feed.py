@@ -1,10 +1,10 @@
-"""A feed: the events of one shape, built once for all watchers that are caught up.
+"""A feed: the events of one share key, built once for all caught-up watchers.
 
 Rule: a feed holds every event of its stream from sequence number `start` on. A watcher whose position is before
 `start`, because it was too slow or the channel overflowed, goes back to the oplog. So memory is held for seconds
-(`forget_aged`), however many streams were left open and however long no client reads them.
+(`forget_aged`), however many streams are open and however long no client reads them.
 
-An event that cannot be built (too large, its image missing) is in the feed as the error, at its sequence number.
+If an event cannot be built (too large, its image missing), the feed has the error at its sequence number.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Item = Event | CommandError
 
 
 class Feed:
-    """Built events, numbered from the feed's birth, of one `EventBuilder`."""
+    """Built events of one `EventBuilder`, numbered from the feed's creation."""
 
     __slots__ = (
         "_account", "_aged", "_batches", "_bytes", "_channel", "_channels", "_feeds", "_items", "_pieces", "_read",
@@ -44,29 +44,30 @@ class Feed:
         self._feeds = feeds
         self._channels = channels
         self._channel: Channel = channels.join(key)
-        self._read = self._channel.end  # sequence number of the next entry to read from the channel
+        self._read = self._channel.end  # sequence number of the channel's next entry to read
         self._items: list[Item] = []
         self._bytes = 0
-        self._pieces: Iterator[list[Event]] | None = None  # what is left of the entry at `_read`, if it is a long one
-        self._account: Account | None = None  # opened when there is something to count
-        self._batches: dict[tuple[int, int, int], Batch] = {}  # returned lately, by (first, count, position)
-        self._aged = 0  # number up to which items were there at the last `forget_aged`
+        self._pieces: Iterator[list[Event]] | None = None  # the rest of a long entry at `_read`
+        self._account: Account | None = None  # opened when there are items to count
+        self._batches: dict[tuple[int, int, int], Batch] = {}  # recent batches, by (first, count, position)
+        self._aged = 0  # the end at the last `forget_aged`
         self.nothing = Batch([], b"")
-        """The empty batch, with the token of the last reader at the end."""
+        """The empty batch, with the token of the last reader that reached the end."""
         self.start = 0
         self.end = 0
         self.users = 0
 
     def position_at(self, index: int) -> int | None:
-        """The position of the event at `index`, or of the entry that may become it; None where there is none yet."""
+        """Return the position of the event at `index`, or of the entry that may become it; None if there is none
+        yet."""
         for item in islice(self._items, max(index - self.start, 0), None):
             if type(item) is Event:
                 return item.cluster_time
         return self._channel.position_since(self._read)
 
     def pull(self, clock_ms: Callable[[], float] | None = None) -> bool:
-        """Build what the channel got since the last time; with a clock, as much as there is time for. Whether that is
-        everything."""
+        """Build the events of the channel's new entries; with a clock, only for a limited time. Return whether all are
+        built."""
         channel = self._channel
         if self._read == channel.end:
             return True
@@ -107,7 +108,8 @@ class Feed:
         self.end += len(items)
 
     def forget_aged(self) -> None:
-        """Drop the items that were there at the last call, and what was not built of entries that are gone."""
+        """Drop the items that already existed at the last call, and the rest of a long entry that the channel has
+        dropped."""
         aged, self._aged = self._aged, self.end
         if self._read < self._channel.start:
             self._forget()
@@ -122,7 +124,8 @@ class Feed:
             self._count()
 
     def _built(self, entry: DecodedEntry) -> Sequence[Item]:
-        """The events of an entry; for a long entry the next ones, with `_pieces` set until there are no more."""
+        """Return the events of an entry. For a long entry return the next ones, and keep `_pieces` until there are no
+        more."""
         if self._pieces is None:
             if not entry.may_be_long:
                 return self._built_at_once(entry)
@@ -140,7 +143,7 @@ class Feed:
             return [_renewed(error)]
 
     def _built_at_once(self, entry: DecodedEntry) -> Sequence[Item]:
-        """The events of an entry that is not long."""
+        """Return the events of an entry that is not long."""
         try:
             return self.builder.build(entry)
         except IncompleteEvents as error:
@@ -155,7 +158,8 @@ class Feed:
         self._account.set(self._bytes)
 
     def _shorten(self) -> None:
-        """Drop the oldest events, down to half of what may be held: seldom, since it moves all that stay."""
+        """Drop the oldest events, down to half of the limits. It is called seldom, because it moves all remaining
+        events."""
         items, drop, size = self._items, 0, self._bytes
         bytes_max = limits.FEED_BYTES_MAX // 2
         while len(items) - drop > limits.FEED_EVENT_COUNT_MAX or (size > bytes_max and drop < len(items) - 1):
@@ -164,13 +168,14 @@ class Feed:
         self._drop(drop)
 
     def _drop(self, count: int) -> None:
-        """Drop the `count` oldest."""
+        """Drop the `count` oldest events."""
         self._bytes -= sum(map(_size, self._items[:count]))
         del self._items[:count]
         self.start += count
 
     def _forget(self) -> None:
-        """The channel dropped entries that were not read, or memory is needed: all watchers go back to the oplog."""
+        """Drop everything, because unread entries were dropped or memory is needed. All watchers go back to the
+        oplog."""
         self._items.clear()
         self._pieces = None
         self._bytes = 0
@@ -181,10 +186,10 @@ class Feed:
         self._batches.clear()
 
     def batch(self, first: int, count_max: int) -> Batch:
-        """The events from `first` on, which must be held; raises the error at `first`, if it is one.
+        """Return the events from `first` on, which must be held. Raises the error at `first`, if it is one.
 
-        Watchers that request the same get the same `Batch`, until the next commit; for the last event, watchers of
-        other feeds, with different filters, too.
+        Until the next commit, watchers with the same request get the same `Batch`. For the last event this also holds
+        for watchers of other feeds with different filters.
         """
         feeds = self._feeds
         position = feeds.store.last_position
@@ -248,7 +253,8 @@ class Feed:
 
 
 def _renewed(error: CommandError) -> CommandError:
-    """An error without its traceback, whose frames refer to the feed: together they would wait for the collector."""
+    """Return a copy of an error without its traceback, whose frames refer to the feed. The cycle would wait for the
+    garbage collector."""
     return CommandError(error.code, error.message, labels=error.labels, extra=error.extra)
 
 
@@ -256,7 +262,7 @@ def _size(item: Item) -> int:
     return _ITEM_BYTES if isinstance(item, CommandError) or item.document is None else len(item.document) + _ITEM_BYTES
 
 
-_ITEM_BYTES: Final = 512  # about what an event takes besides its document
+_ITEM_BYTES: Final = 512  # about the size of an event besides its document
 
 
 class Feeds:
@@ -272,8 +278,8 @@ class Feeds:
         self._feeds: dict[bytes, Feed] = {}
 
     def join(self, share_key: bytes, builder: EventBuilder, key: str, clock_ms: Callable[[], float]) -> Feed | None:
-        """The feed of these streams, made for its first user; None where it is not up to date, and there is no time to
-        build what it lacks."""
+        """Return the feed of these streams, created for its first user; None if it is not up to date and there is no
+        time to build the missing events."""
         feed = self._feeds.get(share_key)
         if feed is None:
             feed = self._feeds[share_key] = Feed(builder, self._channels, key, self)
@@ -283,19 +289,18 @@ class Feeds:
         return feed
 
     def builder(self, share_key: bytes) -> EventBuilder | None:
-        """The builder of a feed in use, for another stream of its kind."""
+        """Return the builder of a feed in use, for another stream with the same share key."""
         feed = self._feeds.get(share_key)
         return None if feed is None else feed.builder
 
     def mark(self, position: int) -> tuple[bytes, str]:
-        """The high-water mark at `position`: token document and text, made once for all idle streams."""
+        """Return the high-water mark at `position`, (token document, text), made once for all idle streams."""
         if self._mark[0] != position:
             self._mark = (position, mark_document(position), high_water_mark(position))
         return self._mark[1], self._mark[2]
 
     def forget_aged(self) -> Iterator[None]:
-        """Drop the entries and events that were there at the last call: those of a channel or a feed before each
-        `next`."""
+        """Drop the entries and events that already existed at the last call, in one channel or feed per `next`."""
         yield from self._channels.forget_aged()
         self.last_batch = (0, "", Batch([], b""))
         for feed in list(self._feeds.values()):
@@ -303,7 +308,7 @@ class Feeds:
             yield
 
     def leave(self, share_key: bytes, feed: Feed) -> None:
-        """A watcher is gone; the last one takes the feed with it."""
+        """Remove a watcher; the last one closes the feed."""
         feed.users -= 1
         if not feed.users:
             feed.close()

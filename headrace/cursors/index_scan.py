@@ -1,7 +1,6 @@
-"""A walk through ranges of an index's keys to the documents, which resumes where it was after a pause.
+"""Walks through ranges of an index's keys to the documents. A walk resumes at its last key after a pause.
 
-It remembers the last key, which has the record in it. It returns a document to which several keys lead once, and
-remembers the records for that.
+A document to which several keys lead is returned once; the walk remembers its record.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ from headrace.store.catalog import Collection, Index
 from headrace.store.view import LEFT_OUT, Skip, View, id_bounds
 
 RECORD_BYTES: Final = 64
-"""The approximate memory of a remembered record."""
+"""The approximate memory of a remembered record, in bytes."""
 _REPORTED_COUNT: Final = 1024
 RANGE_COUNT: Final = 512
-"""Ranges that are read from one view at most: they may all be empty."""
+"""The maximum number of ranges that are read from one view. They may all be empty."""
 
 Range = tuple[bytes, bytes]
 Reader = Callable[[View, bytes, bytes], tuple[bytes, bool]]
-"""Makes another result of a key and its record than the document, and says whether it has fetched that."""
+"""Makes a result other than the document from a key and its record; also returns whether it fetched the document."""
 
 
 def check_index(view: View, collection: Collection, index: Index) -> None:
-    """Raise 175 if an index that a walk goes through is missing or incomplete in a view."""
+    """Raise 175 if the index of a walk is missing or incomplete in a view."""
     now = view.collection(collection.namespace)
     if now is None or not any(item.number == index.number for item in now.indexes):
         raise CommandError(175, f"query plan killed :: index '{index.name}' dropped")
@@ -42,9 +41,9 @@ def walk_keys(
     view: View, index: Index, ranges: Sequence[Range], *, backward: bool, after: bytes | None = None,
     skip: Skip | None = None,
 ) -> Walk:  # fmt: skip
-    """(key, record) of all ranges, which are in the order of the walk; those past the key `after`.
+    """Yield (key, record) of all ranges past the key `after`. The ranges are in the order of the walk.
 
-    A key that does not count, to `skip`, has `LEFT_OUT` for a record.
+    A key that does not count according to `skip` has `LEFT_OUT` for a record.
     """
     walk: Callable[..., Walk]
     walk = partial(view.index_keys, index) if skip is None else partial(view.index_keys_within, index, skip=skip)
@@ -54,7 +53,7 @@ def walk_keys(
 def walk_ranges(
     walk: Callable[..., Walk], ranges: Sequence[Range], *, backward: bool, after: bytes | None
 ) -> Walk:  # fmt: skip
-    """As `walk_keys`; `walk`: through one range."""
+    """Yield keys as `walk_keys` does. `walk`: walks through one range."""
     start = 0 if after is None else first_past(ranges, after, backward=backward)
     for number in range(start, len(ranges)):
         low, high = ranges[number]
@@ -69,7 +68,8 @@ def walk_ranges(
 
 
 def first_past(ranges: Sequence[Range], after: bytes, *, backward: bool) -> int:
-    """The number of the first range that may have keys past `after`: there may be hundreds of thousands before it."""
+    """Return the number of the first range that may have keys past `after`, by binary search: there may be hundreds of
+    thousands of ranges."""
     start, end = 0, len(ranges)
     while start < end:
         middle = (start + end) // 2
@@ -82,12 +82,12 @@ def first_past(ranges: Sequence[Range], after: bytes, *, backward: bool) -> int:
 
 
 def plan_summary(stage: str, index: Index) -> str:
-    """How the log names a walk through an index."""
+    """Return the log's name of a walk through an index."""
     return f"{stage} {{ " + ", ".join(f"{path}: {kind}" for path, kind in index.spec["key"].items()) + " }"
 
 
 class SeenRecords:
-    """The records that a walk has returned; `count` is called with the memory they take."""
+    """The records that a walk has returned. `count` is called with their memory in bytes."""
 
     __slots__ = ("_count", "_records", "_unreported")
 
@@ -97,7 +97,7 @@ class SeenRecords:
         self._unreported = 0
 
     def is_new(self, record: bytes) -> bool:
-        """Whether the record was not seen before; from now on it was."""
+        """Return whether the record is new, and remember it."""
         if record in self._records:
             return False
         self._records.add(record)
@@ -109,7 +109,7 @@ class SeenRecords:
 
 
 class IndexScan(ChunkedScan):
-    """A collection's documents in the order of an index."""
+    """The documents of a collection in the order of an index."""
 
     __slots__ = (
         "_backward", "_collection", "_index", "_last", "_range", "_ranges", "_reader", "_seen", "_skip", "_summary",
@@ -121,7 +121,7 @@ class IndexScan(ChunkedScan):
         backward: bool = False, seen: SeenRecords | None = None, wanted: int | None = None,
         reader: Reader | None = None, skip: Skip | None = None,
     ) -> None:  # fmt: skip
-        """`seen`: where documents may come more than once."""
+        """`seen`: needed if documents may be reached more than once."""
         super().__init__(view, wanted)
         self._collection = collection
         self._index = index
@@ -132,7 +132,7 @@ class IndexScan(ChunkedScan):
         self._skip = skip
         self._summary = plan_summary("IXSCAN", index)
         self._last: bytes | None = None
-        self._range = 0  # those before it were read
+        self._range = 0  # earlier ranges were read
         self.key_count = 0
         self.document_count = self.left_out_count = 0
 
@@ -174,7 +174,7 @@ class IndexScan(ChunkedScan):
 
 
 class IdScan(IndexScan):
-    """A collection's documents in the order of `_id`, by ascending ranges of the keys without the collection's
+    """The documents of a collection in the order of `_id`, from ascending ranges of keys without the collection's
     number."""
 
     __slots__ = ()

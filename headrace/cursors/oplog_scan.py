@@ -1,6 +1,6 @@
-"""The oplog and the pre-images read as if they were collections: `local.oplog.rs`, `config.system.preimages`.
+"""The oplog and the pre-images read as collections: `local.oplog.rs`, `config.system.preimages`.
 
-Scans hold the last key they returned and fetch the current view, so that they can be tailed.
+Scans hold their last key and fetch the current view, so that they can be tailed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class OplogScan(ChunkedScan):
 
 
 def time_bounds(spec: dict[str, Any]) -> tuple[int, int]:
-    """First and last position that a filter's conditions on `ts` leave, so that the scan begins there."""
+    """Return the first and last position that a filter's conditions on `ts` allow, so that the scan begins there."""
     condition = spec.get("ts")
     first, last = 0, LAST
     if type(condition) is Timestamp:
@@ -60,7 +60,7 @@ def time_bounds(spec: dict[str, Any]) -> tuple[int, int]:
 
 
 def pre_images(view: View) -> Iterator[bytes]:
-    """The documents of `config.system.preimages`, made from the images table."""
+    """Yield the documents of `config.system.preimages`, made from the images table."""
     with view.kv.cursor(view.tables["images"]) as cursor:
         for key, value in cursor.iternext(keys=True, values=True):
             yield encode({

@@ -1,6 +1,6 @@
-"""The cursors that clients have ids of: opened, looked up, closed, and closed when they are idle.
+"""The cursors that clients have ids of: open, look up and close them, and close idle ones.
 
-Source: MongoDB closes a cursor after ten minutes without a getMore; drivers kill those they abandon.
+Source: MongoDB closes a cursor after ten minutes without a getMore; drivers kill cursors that they abandon.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class OpenCursor(Protocol):
     account: Account | None
     read_ahead_bytes: int
     record: Any
-    """Its `CursorRecord`, from `Cursors.add` on."""
+    """Its `CursorRecord`, set by `Cursors.add`."""
 
     def close(self) -> None: ...
 
@@ -42,14 +42,14 @@ class CursorRecord:
         self.client = client
         """The `ClientInfo` of the client that opened it."""
         self.command = command
-        """The command that opened it, as BSON; of a long one its name and `$truncated`."""
+        """The command that opened it, as BSON; for a long command its name and `$truncated`."""
         self.created_ms = 0.0
-        """When, on the monotonic clock."""
+        """When it was opened, on the monotonic clock."""
         self.batch_count = 1
         self.document_count = document_count
 
     def count(self, document_count: int) -> None:
-        """Another batch was returned."""
+        """Count another batch."""
         self.batch_count += 1
         self.document_count += document_count
 
@@ -58,16 +58,16 @@ class Cursors:
     """All open cursors by id."""
 
     def __init__(self, clock: Clock, killed: Callable[[Any], None], memory: Memory) -> None:
-        """`clock`: for when a cursor was last read. `killed`: called with each that is killed: one may wait for it."""
+        """`clock`: gives the time of a cursor's last read. `killed`: called with each killed cursor, because a getMore
+        may wait for it."""
         self._clock = clock
         self._memory = memory
         self._accounts: dict[int, Account] = {}
-        """The memory of each client's cursors, by its connection's number: an address may soon be another client's."""
+        """The memory of each client's cursors, by connection number. An address may soon belong to another client."""
         self._killed = killed
         self._open: dict[int, Any] = {}
         self.owners: dict[int, Any] = {}
-        """The owners of cursors that users have opened, by cursor id, on a server with authorization:
-        `Access.owner`."""
+        """The owners of cursors (`Access.owner`) by cursor id, on a server with authorization."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -76,10 +76,10 @@ class Cursors:
         return iter(list(self._open.values()))
 
     def add(self, cursor: OpenCursor, record: CursorRecord, session: bytes | None = None, owner: Any = None) -> int:
-        """Register the cursor for the client of `record`, under a random positive 63-bit number as its id; one of a
-        reader process has its id.
+        """Register the cursor for the client of `record`; return its id, a random positive 63-bit number. A reader
+        process's cursor already has an id.
 
-        If memory is short, cursors of the client that holds most are killed: this one may be among them.
+        If memory is short, cursors of the client that holds most are killed, possibly this one.
         """
         cursor.id = cursor.id or (int.from_bytes(os.urandom(8), "big") >> 2) + 1
         cursor.session = session
@@ -99,14 +99,15 @@ class Cursors:
         return int(cursor.id)
 
     def count_read_ahead(self, cursor: OpenCursor, size: int) -> None:
-        """A cursor holds `size` bytes now. Where memory is short, cursors are killed: it may be this one."""
+        """Note that a cursor now holds `size` bytes. If memory is short, cursors are killed, possibly this one."""
         more, cursor.read_ahead_bytes = size - cursor.read_ahead_bytes, size
         if more and cursor.account is not None:
             cursor.account.add(more)
 
     def _make_room(self, connection_id: int) -> None:
-        """Kill a cursor of a client, and more until a tenth of the memory is free, or it holds half. Those that
-        hold most go first, so that a change stream does not go with the scan beside it; of equal ones the oldest."""
+        """Kill cursors of a client until a tenth of the memory is free or the client holds half as much. Cursors that
+        hold most are killed first, so that a scan does not cost the client its change stream; among equals the
+        oldest."""
         account, memory = self._accounts[connection_id], self._memory
         half = account.bytes // 2
         held = [item for item in self._open.values() if item.account is account]
@@ -116,11 +117,11 @@ class Cursors:
                 return
 
     def peek(self, cursor_id: Any) -> Any:
-        """An open cursor or None, without the checks of a getMore."""
+        """Return an open cursor or None, without the checks of a getMore."""
         return self._open.get(cursor_id)
 
     def get(self, cursor_id: int, namespace: str) -> Any:
-        """The cursor of a getMore; raises 43 where there is none, 13 where it is another namespace's."""
+        """Return the cursor of a getMore. Raises 43 if there is none, 13 if it belongs to another namespace."""
         cursor = self._open.get(cursor_id)
         if cursor is None:
             raise CommandError(43, f"cursor id {cursor_id} not found")
@@ -134,7 +135,7 @@ class Cursors:
         return cursor
 
     def remove(self, cursor_id: int) -> bool:
-        """Close a cursor; False where there is none."""
+        """Close a cursor. Return False if there is none."""
         cursor = self._open.pop(cursor_id, None)
         if cursor is None:
             return False
@@ -152,7 +153,7 @@ class Cursors:
                 del self._accounts[cursor.record.client.connection_id]
 
     def kill(self, cursor_id: int) -> bool:
-        """Close a cursor that a client may be waiting for at this moment; False where there is none."""
+        """Close a cursor for which a client's getMore may be waiting. Return False if there is none."""
         cursor = self._open.get(cursor_id)
         if cursor is None:
             return False
@@ -161,17 +162,17 @@ class Cursors:
         return True
 
     def sessions(self) -> list[bytes]:
-        """The sessions that have cursors open."""
+        """Return the sessions that have open cursors."""
         return list({item.session for item in self._open.values() if item.session is not None})
 
     def remove_of_sessions(self, sessions: Sequence[bytes]) -> None:
-        """Close what the ended sessions opened."""
+        """Close the cursors of ended sessions."""
         ended = set(sessions)
         for cursor_id in [item.id for item in self._open.values() if item.session in ended]:
             self.kill(cursor_id)
 
     def remove_idle(self, now_ms: float) -> int:
-        """Close cursors unread for ten minutes; returns how many."""
+        """Close cursors that were not read for ten minutes; return their number."""
         limit = now_ms - limits.CURSOR_IDLE_MS_MAX
         idle = [item.id for item in self._open.values() if item.used_ms < limit and not item.no_timeout]
         for cursor_id in idle:

@@ -1,7 +1,7 @@
-"""A range of a stream read once, as rows: plain changes straight from the oplog, all others as events.
+"""A range of a stream read once, as rows: plain changes directly from the oplog, all others through events.
 
-Rule: the rows are those of the events that a `ChangeCursor` would give, in the same order, and so are its errors.
-Nothing is stored: no feed is joined.
+Rule: the rows equal the events of a `ChangeCursor`, in the same order and with the same errors. Nothing is stored, and
+no feed is joined.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from headrace.values.bson import encode
 from headrace.values.position import LAST
 
 _TIME_END: Final = 18
-"""Where a token's cluster time ends."""
+"""The end of a token's cluster time."""
 _LOOK: Final = 63
 """The time is checked every 64 entries."""
 
 
 class RowCursor(ChangeCursor):
-    """A stream opened after a token, for one `read`."""
+    """A stream that is opened after a token for one `read`."""
 
     __slots__ = ("_late_at", "_looked_at", "_taker", "_until_ms", "moved")
 
@@ -43,7 +43,7 @@ class RowCursor(ChangeCursor):
         self._looked_at = 0
         self._late_at: int | None = None
         self.moved = False
-        """Whether an event was passed, of any slice."""
+        """Whether an event of any slice was passed."""
 
     @property
     def rows(self) -> RowColumns:
@@ -52,11 +52,11 @@ class RowCursor(ChangeCursor):
 
     @property
     def token(self) -> bytes:
-        """The position reached, a token's document: the rows up to there were read."""
+        """The token document of the position reached: all rows up to it were read."""
         return self._token
 
     def read(self, source: ViewSource, until: str | None) -> None:
-        """Takes the rows up to and including the token `until`, or as many as it may."""
+        """Read the rows up to and including the token `until`, or as many as the bounds allow."""
         view = source.newest_view
         check_read(view, self._read_from)
         end = LAST if until is None else int(until[2:_TIME_END], 16)
@@ -79,7 +79,7 @@ class RowCursor(ChangeCursor):
             self._advance_mark(view.state.last_position)
 
     def _next(self, entries: Iterator[Entry], end: int) -> Entry | None:
-        """The next entry that is not plain, when the rows before it were taken."""
+        """Collect plain rows, and return the next entry that is not plain."""
         if self._guard is not None and self._guard.settled:
             self._guard = None
         if self._guard is not None or not self._builder.plain:
@@ -92,7 +92,7 @@ class RowCursor(ChangeCursor):
         return entry
 
     def _take(self, raw: bytes, until: str | None, past: bool) -> bool:
-        """Takes the events of an entry, which may be past the end already; whether there is more to take."""
+        """Take the events of an entry, which may be past the end. Return whether there is more to take."""
         events, failure = ([], None) if past else self._built(raw)
         for event in events:
             past = until is not None and event.token > until
@@ -109,7 +109,7 @@ class RowCursor(ChangeCursor):
         return not (past or failure or self._taker.full)
 
     def _built(self, raw: bytes) -> tuple[list[Event], CommandError | None]:
-        """The events of an entry, and the error that comes after them if not all of them can be built."""
+        """Return the events of an entry, and the error that follows them if not all can be built."""
         try:
             return self._builder.build(DecodedEntry(raw), self._guard), None
         except IncompleteEvents as error:

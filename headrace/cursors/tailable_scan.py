@@ -1,8 +1,8 @@
-"""Scans for tailable cursors over a capped collection or the oplog, which go on when documents are added.
+"""Scans for tailable cursors over a capped collection or the oplog. They continue when documents are added.
 
-Unlike a generator, each iterator here can be called again after it has ended, and resumes with newer documents.
-A cursor ends with an error where it cannot go on: 136 when the capped collection has dropped the document at which it
-stood, 175 when the collection has been dropped or renamed (both as MongoDB's).
+Unlike a generator, each iterator here can be called again after its end, and resumes with newer documents. A cursor
+that cannot continue ends with MongoDB's error: 136 if the capped collection has dropped the document at its position,
+175 if the collection was dropped or renamed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headrace.values.bson import decode
 
 
 class TailableScan(Scan):
-    """A collection's documents in natural order, past the last that was read as long as that is there."""
+    """The documents of a capped collection in natural order, past the last one read while that document exists."""
 
     __slots__ = ("_namespace",)
 
@@ -47,7 +47,7 @@ class TailableScan(Scan):
 
 
 class Matching:
-    """The raw documents that a filter accepts."""
+    """An iterator of the raw documents that a filter accepts."""
 
     __slots__ = ("_documents", "_predicate")
 
@@ -67,7 +67,7 @@ class Matching:
 
 
 class Skipping:
-    """All but the first `count` raw documents."""
+    """An iterator of all raw documents but the first `count`."""
 
     __slots__ = ("_documents", "_left")
 
@@ -88,7 +88,7 @@ class Skipping:
 
 
 class Projected:
-    """Raw documents as a projection shows them."""
+    """An iterator of raw documents after a projection."""
 
     __slots__ = ("_documents", "_project")
 

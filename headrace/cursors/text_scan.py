@@ -1,7 +1,8 @@
 """A walk through the keys of several terms to the documents that have one of them, with the sums of their scores.
 
-First it reads all keys, and adds up the scores of each record; then it fetches the documents, the highest scores first.
-Both go on after a pause. A document may have changed once the walk reads another view: then its score is computed anew.
+It first reads all keys and adds up the scores of each record. Then it fetches the documents, highest scores first. Both
+parts resume after a pause. If the walk reads another view, documents may have changed, so their scores are computed
+again.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from headrace.store.view import LEFT_OUT, Skip, View
 from headrace.values.keystring import decode_value
 
 RECORD_BYTES: Final = 200
-"""The approximate memory of a record with its score."""
+"""The approximate memory of a record with its score, in bytes."""
 _KEY_COUNT: Final = 1024
-"""Keys that are read from one view at most, before a pause may come."""
+"""The maximum number of keys that are read from one view before a possible pause."""
 _KNOWN_COUNT_MAX: Final = 10_000
 _RECORD_LENGTH: Final = 8
 _SCORE_BYTES: Final = 8
@@ -33,26 +34,26 @@ _UNKNOWN: Final = -1.0
 
 
 def score_of(item: bytes) -> tuple[bytes, float | None]:
-    """Return the raw document and the score that a walk has returned; None: the score is to be computed."""
+    """Return the raw document and the score from an item of the walk; None: the score must be computed."""
     score: float = struct.unpack("<d", item[-_SCORE_BYTES:])[0]
     return item[:-_SCORE_BYTES], None if score == _UNKNOWN else score
 
 
 @dataclass(slots=True)
 class TermKeys:
-    """The keys of one term, and how many of them were read."""
+    """The keys of one term, with the number of keys read."""
 
     index: Index
     ranges: Sequence[Range]
     skip: Skip | None
     score_at: int
-    """Where the score begins in a key."""
+    """The offset of the score in a key."""
     key_count: int = 0
     left_out_count: int = 0
 
 
 class TextScan(ChunkedScan):
-    """A collection's documents in order of their scores, each followed by its score (`score_of`)."""
+    """The documents of a collection by descending score, each followed by its score (`score_of`)."""
 
     __slots__ = (
         "_collection", "_is_mixed", "_known", "_last", "_note_bytes", "_read", "_records", "_scores", "_seen_by",
@@ -63,7 +64,7 @@ class TextScan(ChunkedScan):
         self, view: Callable[[], View], collection: Collection, terms: Sequence[TermKeys],
         note_bytes: Callable[[int], None], wanted: int | None = None,
     ) -> None:  # fmt: skip
-        """`note_bytes` is called with the memory that records take."""
+        """`note_bytes` is called with the memory of new records in bytes."""
         super().__init__(view, wanted)
         self.terms = list(terms)
         self._collection = collection
@@ -94,7 +95,7 @@ class TextScan(ChunkedScan):
             if is_same:
                 raw = view.fetch(self._collection, self.terms[0].index, record)
             elif (read := view.by_record(self._collection, record)) is None:
-                continue  # it was deleted
+                continue  # it was deleted meanwhile
             else:
                 raw = read
             fetched += 1
@@ -104,7 +105,7 @@ class TextScan(ChunkedScan):
         return chunk
 
     def _read_keys(self) -> None:
-        """Read some keys, and order the records after the last of them."""
+        """Read some keys. After the last key, sort the records by score."""
         view = self._view()
         self._seen_by = self._seen_by or view
         self._is_mixed = self._is_mixed or view is not self._seen_by
@@ -132,7 +133,7 @@ class TextScan(ChunkedScan):
         examined(plan_summary("IXSCAN", term.index), 0, count)
 
     def _score(self, piece: bytes) -> float:
-        """The score that begins a piece of a key."""
+        """Return the score at the beginning of a piece of a key."""
         known = self._known.get(piece[:-_RECORD_LENGTH])
         if known is not None:
             return known
