@@ -1,12 +1,12 @@
-"""Entries that are not a plain change of a document: commands, and transactions unwound into their operations.
+"""Entries other than a plain change of a document: commands, and transactions unwound into their operations.
 
     one entry     {lsid, txnNumber, op: "c", o: {applyOps: [...]}, ..., prevOpTime: {ts: 0}}
     a chain       applyOps + partialTxn: true ... ← prevOpTime ← applyOps + count: n       events at the last one
     prepared      applyOps + prepare: true ← prevOpTime ← {commitTransaction: 1}           events at the commit
     many inserts  applyOps, multiOpType: 1: one write's documents, no transaction; the events carry no lsid
 
-Rule: all events of a transaction have the time of its last entry, and are numbered from 0 over all its operations, in
-scope or not. An `applyOps` command that a client sends, without a session, makes no events.
+Rule: all events of a transaction have the time of its last entry. They are numbered from 0 over all its operations, in
+scope or not. An `applyOps` command that a client sends without a session makes no events.
 """
 
 from __future__ import annotations
@@ -26,35 +26,36 @@ Fields: TypeAlias = dict[bytes, bytes]
 """Value bytes by field name."""
 
 PIECE_COUNT: Final = 64
-"""Operations that are unwound at once: a millisecond."""
+"""The number of operations that are unwound at once, in about a millisecond."""
 _NO_TIME: Final = b"\0" * 8
 _TRUE: Final = b"\x01"
 
 
 class EntryLookup(Protocol):
-    """Earlier oplog entries, which a transaction's last entry may need."""
+    """Finds earlier oplog entries, which a transaction's last entry may need."""
 
     def entry(self, position: Position) -> bytes | None:
-        """The entry at exactly this position, or None when the oplog no longer has it."""
+        """Return the entry at exactly this position, or None if the oplog no longer has it."""
 
 
 def fields_of(data: bytes) -> Fields:
-    """The value bytes of a document's fields; of an embedded document that is the raw document."""
+    """Return the value bytes of a document's fields. For an embedded document they are the raw document."""
     return {name: data[start:end] for _, name, start, end in iter_elements(data)}
 
 
 def text_of(value: bytes) -> str:
-    """The string in the value bytes of a BSON string."""
+    """Return the string in the value bytes of a BSON string."""
     return value[4:-1].decode()
 
 
 def unwound(data: bytes, history: EntryLookup | None) -> tuple[UnwoundOperation, ...]:
-    """The operations of an entry that slicing does not understand, in order."""
+    """Return the operations, in order, of an entry that slicing does not understand."""
     return tuple(chain.from_iterable(unwound_in_pieces(data, history)))
 
 
 def unwound_in_pieces(data: bytes, history: EntryLookup | None) -> Iterator[list[UnwoundOperation]]:
-    """As `unwound`, some operations at a time, so that a large transaction is neither read nor held at once."""
+    """Yield the operations of `unwound`, some at a time, so that a large transaction is neither read nor held at
+    once."""
     entry = fields_of(data)
     if text_of(entry[b"op"]) == "n":
         return
@@ -68,7 +69,7 @@ def unwound_in_pieces(data: bytes, history: EntryLookup | None) -> Iterator[list
 
 
 def _transaction(entry: Fields, command: bytes, history: EntryLookup | None) -> Iterator[list[UnwoundOperation]]:
-    """The operations of a transaction, if this is the entry that completes it."""
+    """Yield the operations of a transaction, if this entry completes it."""
     o = fields_of(entry[b"o"])
     several_inserts = entry.get(b"multiOpType") == b"\x01\0\0\0"
     if o.get(b"partialTxn") == _TRUE or o.get(b"prepare") == _TRUE:
@@ -90,7 +91,8 @@ def _transaction(entry: Fields, command: bytes, history: EntryLookup | None) -> 
 
 
 def _link(link: Fields, entry: Fields, session: Session | None, first: int) -> Iterator[list[UnwoundOperation]]:
-    """The operations in one entry of a transaction, after its first `first` operations; `entry` completes it."""
+    """Yield the operations in one entry of a transaction. `first`: the number of operations before it; `entry`
+    completes the transaction."""
     array = fields_of(link[b"o"])[b"applyOps"]
     position = from_bson_value(link[b"ts"])
     piece: list[UnwoundOperation] = []
@@ -113,8 +115,7 @@ def _count(link: Fields) -> int:
 
 
 def _find_earlier(entry: Fields, history: EntryLookup | None, earlier: list[Position]) -> Iterator[None]:
-    """Put the positions of the transaction's entries before this one into `earlier`, the newest first. Yields now and
-    then."""
+    """Append the positions of the transaction's earlier entries to `earlier`, the newest first. Yields now and then."""
     before = fields_of(entry[b"prevOpTime"])[b"ts"] if b"prevOpTime" in entry else _NO_TIME
     while before != _NO_TIME:
         position = from_bson_value(before)
@@ -127,7 +128,7 @@ def _find_earlier(entry: Fields, history: EntryLookup | None, earlier: list[Posi
 
 
 def _read(position: Position, history: EntryLookup | None) -> bytes:
-    """An earlier entry of a transaction. Raises 286 where the oplog no longer has it."""
+    """Return an earlier entry of a transaction. Raises 286 if the oplog no longer has it."""
     data = None if history is None else history.entry(position)
     if data is None:
         raise CommandError(
@@ -140,7 +141,7 @@ def _read(position: Position, history: EntryLookup | None) -> bytes:
 
 
 def _operation(item: Fields, entry: Fields) -> UnwoundOperation:
-    """The operation in `item`, with the times of `entry`."""
+    """Return the operation in `item`, with the times of `entry`."""
     op, namespace = text_of(item[b"op"]), text_of(item[b"ns"])
     o, o2 = item[b"o"], item.get(b"o2", b"")
     uuid = item[b"ui"][5:] if b"ui" in item else None
@@ -161,7 +162,7 @@ def _operation(item: Fields, entry: Fields) -> UnwoundOperation:
 
 
 def _key_of(document: bytes) -> bytes:
-    """`{_id}` of a document; empty where it has none."""
+    """Return `{_id}` of a document, empty if it has none."""
     element = find_element(document, b"_id")
     if element is None:
         return document_of(b"")

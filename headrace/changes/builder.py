@@ -1,11 +1,11 @@
-"""From oplog entries to the events of one kind of stream.
+"""The builder of a stream's events from oplog entries.
 
     operation ─▶ decided by its head alone, or an event made from slices           `_fast_path`
         └─▶ drafts in scope ─▶ [resume guard] ─▶ conditions ─▶ stages ─▶ [split] ─▶ events
 
-Most streams take all of this: they share one builder, and what it makes of an entry goes to all of them. A stream that
-is still looking for its client's token has a guard (`resume.py`), which must see every event in scope before the
-conditions do: it is a filter over the drafts, and the fast path is left out.
+Most streams share a builder with all streams of their share key, and the events of an entry go to all of them. A stream
+that still looks for its client's token has a guard (`resume.py`), a filter over the drafts. The guard must see every
+event in scope before the conditions do, so the fast path is skipped.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ from headrace.values.bson.to_string import to_string
 
 
 class HeadRule:
-    """How a stream treats the operations of one head."""
+    """A stream's treatment of the operations with one head."""
 
     __slots__ = ("in_scope", "is_view", "matches")
 
     def __init__(self, in_scope: bool, matches: bool, is_view: bool) -> None:
         self.in_scope = in_scope
         self.matches = matches
-        """Whether the operations are in scope and meet the conditions that look only at the head."""
+        """Whether the operations are in scope and meet the conditions that use only the head."""
         self.is_view = is_view
-        """Its documents are the definitions of views."""
+        """Whether its documents are the definitions of views."""
 
 
 class EventBuilder:
-    """Builds the events of all streams with the same `share_key`. Stateless but for its memo of heads."""
+    """Builds the events of all streams with the same `share_key`. Its only state is its memo of heads."""
 
     def __init__(
         self, spec: StreamSpec, lookup: ImageLookup, history: EntryLookup | None = None,
         count: CountMetric | None = None,
     ) -> None:  # fmt: skip
-        """`history` has the earlier entries of transactions; `count`, if given, counts events that are too large."""
+        """`history` finds the earlier entries of transactions. `count`, if given, counts events that are too large."""
         self._spec = spec
         self._shape = spec.shape
         self._lookup = lookup
@@ -62,16 +62,16 @@ class EventBuilder:
         self._rules: dict[Head, HeadRule] = {}
 
     def build(self, entry: DecodedEntry, guard: ResumeGuard | None = None) -> list[Event]:
-        """The events of this entry in the stream, in order; mostly none or one.
+        """Return the stream's events of this entry, in order; mostly none or one.
 
-        `guard` is that of the one stream that asks, as long as it is not settled. Raises `CommandError` where
-        an event cannot be built (280, 47, 10334, 286, and whatever the client's expressions raise):
-        `IncompleteEvents` when other events of the same entry come before it.
+        `guard` belongs to a single stream until it is settled. Raises `CommandError` if an event cannot be built (280,
+        47, 10334, 286, and errors of the client's expressions), or `IncompleteEvents` if other events of the same entry
+        come before it.
         """
         return self._build(entry.operations(self._history), guard)
 
     def build_in_pieces(self, entry: DecodedEntry, guard: ResumeGuard | None = None) -> Iterator[list[Event]]:
-        """As `build`, the events of some operations at a time; what `build` raises ends it."""
+        """Yield the events of `build`, of some operations at a time, and raise its errors."""
         for operations in entry.pieces(self._history):
             yield self._build(operations, guard)
 
@@ -94,18 +94,19 @@ class EventBuilder:
 
     @property
     def plain(self) -> bool:
-        """Whether events are sent as they are, and which ones is decided by the head alone."""
+        """Whether events are sent unchanged and the head alone decides which events the stream has."""
         return self._plain and not self._spec.split
 
     def matches_head(self, head: Head) -> bool | None:
-        """Whether a plain stream has the changes of this head; None where their events are not those of documents."""
+        """Return whether a plain stream has the changes of this head; None if their events are not those of
+        documents."""
         rule = self._rules.get(head) or self._learn(head)
         if not rule.in_scope:
             return False
         return None if rule.is_view else rule.matches
 
     def _learn(self, head: Head) -> HeadRule:
-        """The rule of a head not seen before."""
+        """Return the rule of a new head."""
         scope, shape = self._spec.scope, self._shape
         is_view = head.coll == VIEWS and (shape.expanded or shape.system) and scope.kind is not ScopeKind.COLLECTION
         in_scope = scope.matches_database(head.db) if is_view else scope.matches(head.namespace)
@@ -119,9 +120,9 @@ class EventBuilder:
     # Operations to drafts.
 
     def _fast_path(self, operation: Operation, events: list[Event]) -> bool:
-        """Decide on a changed document without a draft, where that is possible; False: go on with the drafts.
+        """Decide on a changed document without a draft, if possible. Return False to continue with the drafts.
 
-        Then the conditions that look at the head or the header alone are met.
+        With False, the conditions on the head or the header alone are met.
         """
         head = operation.head
         if head is None:
@@ -144,7 +145,7 @@ class EventBuilder:
         return bool(header) and not passes(header, document_events.header(operation))
 
     def _drafts(self, operation: Operation, version: int) -> Iterator[Draft]:
-        """The drafts of an operation that are in scope, whatever the conditions say, with tokens of this version."""
+        """Yield the drafts of an operation that are in scope, with tokens of this version, before any conditions."""
         head, shape, scope = operation.head, self._shape, self._spec.scope
         if operation.migrated and not shape.migration:
             return
@@ -166,7 +167,7 @@ class EventBuilder:
             yield invalidate
 
     def _build_guarded(self, operation: Operation, guard: ResumeGuard, events: list[Event]) -> None:
-        """The events of an operation for the one stream of this guard."""
+        """Build the events of an operation for the single stream of this guard."""
         drafts = self._drafts(operation, guard.version_at(operation.position, operation.index))
         for draft, fragment in guard.filter(drafts):
             if fragment is None:
@@ -177,14 +178,15 @@ class EventBuilder:
     # Drafts to events.
 
     def _add(self, draft: Draft, events: list[Event], *, head_matched: bool) -> None:
-        """The event of a draft, if the conditions are met; an invalidate closes the stream even when it is hidden."""
+        """Add the event of a draft if the conditions are met. An invalidate closes the stream even if it is hidden."""
         if self._matches(draft, head_matched):
             self._finish(draft, events)
         elif draft.kind == "invalidate":
             events.append(Event(draft.token, draft.token_document, draft.operation.position, None, True))
 
     def _matches(self, draft: Draft, head_matched: bool) -> bool:
-        """Whether the conditions are met; `head_matched`: those on a changed document's header are known to be."""
+        """Return whether the conditions are met. `head_matched`: the conditions on a changed document's header are
+        met."""
         pipeline = self._pipeline
         if not isinstance(draft, document_events.CrudDraft):
             return passes(pipeline.tests, draft.core_fields)
@@ -194,7 +196,7 @@ class EventBuilder:
         return not pipeline.late or passes(pipeline.late, draft.final_fields(self._lookup))
 
     def _finish(self, draft: Draft, events: list[Event]) -> None:
-        """The event of a draft that met all conditions."""
+        """Add the event of a draft that met all conditions."""
         operation, closes = draft.operation, draft.kind == "invalidate"
         unchanged = draft.shared and not self._pipeline.changes and not self._spec.split
         if unchanged and (shared := shared_event(operation, self._shape)) is not None:
@@ -212,13 +214,13 @@ class EventBuilder:
         events.append(self._share(operation, event) if unchanged else event)
 
     def _document(self, draft: Draft) -> bytes | None:
-        """The event after the client's stages; None when they dropped it."""
+        """Return the event after the client's stages, or None if they dropped it."""
         if not self._pipeline.changes:
             return draft.final(self._lookup)
         return self._pipeline.run(draft.final_fields(self._lookup))
 
     def _add_fragments_after(self, draft: Draft, fragment: int, client_token: str, events: list[Event]) -> None:
-        """Add the fragments of the event that follow the one the client has seen."""
+        """Add the event's fragments after the last one that the client has seen."""
         if not passes(self._pipeline.tests, draft.final_fields(self._lookup)):
             return
         document = self._document(draft)
@@ -229,7 +231,7 @@ class EventBuilder:
         events += _as_events(draft, split.after_fragment(fragments, fragment, client_token))
 
     def _share(self, operation: Operation, event: Event) -> Event:
-        """The event, checked and stored with its operation for the next stream of this shape."""
+        """Check the event and store it with its operation, for the next stream of this shape; return it."""
         if len(event.document or b"") > limits.INTERNAL_DOCUMENT_BYTES_MAX:
             if self._spec.unbounded:
                 return event
@@ -241,7 +243,7 @@ class EventBuilder:
         return event
 
     def _too_large(self, document: bytes) -> CommandError:
-        """Error 10334: an event that no reply can hold; counted."""
+        """Return error 10334 for an event that no reply can hold, and count it."""
         self._count(split.EVENTS_FAILED)
         size = len(document)
         name, value = next(iter(decode(document).items()))
@@ -253,11 +255,11 @@ class EventBuilder:
 
 
 def _count_nothing(metric: str) -> None:
-    """The `count` of a builder outside a server."""
+    """The default `count`, which counts nothing."""
 
 
 def document_draft(operation: Operation, shape: Shape, version: int) -> Draft:
-    """The draft of a changed document; of the current token version, made once for all streams of the shape."""
+    """Return the draft of a changed document. With the current token version it is made once per shape."""
     if version != TOKEN_VERSION:
         return document_events.crud_draft(operation, shape, version)
     if operation.drafts is None:
@@ -269,7 +271,7 @@ def document_draft(operation: Operation, shape: Shape, version: int) -> Draft:
 
 
 def command_draft(operation: Operation, shape: Shape, version: int) -> CommandDraft | None:
-    """The draft of a command; of the current token version, made once for all streams of the shape."""
+    """Return the draft of a command. With the current token version it is made once per shape."""
     if version != TOKEN_VERSION:
         return command_events.command_draft(operation, shape, version)
     if operation.drafts is None:
@@ -281,7 +283,7 @@ def command_draft(operation: Operation, shape: Shape, version: int) -> CommandDr
 
 
 def shared_event(operation: Operation, shape: Shape) -> Event | None:
-    """The unchanged event of this shape, if it was built for another stream before."""
+    """Return the unchanged event of this shape if it was already built for another stream, otherwise None."""
     return None if operation.events is None else operation.events.get(shape)
 
 

@@ -1,7 +1,7 @@
-"""Events of commands: what happened to collections, indexes and databases, from `op: "c"` entries.
+"""Events of commands: changes of collections, indexes and databases, from `op: "c"` entries.
 
-A command becomes a `CommandDraft` whatever the scope; `concerns` says whether it belongs to a stream.
-Commands that no stream of a single node returns are in `UNREPORTED`, with the reason.
+A command becomes a `CommandDraft` whatever the scope; `concerns` tells whether it belongs to a stream. `UNREPORTED`
+lists commands that no stream of a single node returns, with the reason.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class CommandChange:
 
 
 class CommandDraft(Draft):
-    """The event of one command."""
+    """The draft of one command's event."""
 
     __slots__ = ("change", "description", "version")
 
@@ -77,7 +77,7 @@ class CommandDraft(Draft):
         return fields
 
     def concerns(self, scope: Scope) -> bool:
-        """Whether the event belongs to streams of this scope."""
+        """Return whether the event belongs to streams of this scope."""
         change = self.change
         if change.coll is None:
             return scope.matches_database(change.db)
@@ -86,7 +86,8 @@ class CommandDraft(Draft):
         return change.to is not None and scope.matches(".".join(change.to))
 
     def invalidate(self, scope: Scope) -> Draft | None:
-        """The invalidate after this event in a stream of this scope; None if the event does not end such streams."""
+        """Return the invalidate after this event in a stream of this scope; None if the event does not end such
+        streams."""
         if scope.kind is ScopeKind.COLLECTION and self.kind in ("drop", "rename"):
             return Invalidate.of(self, self.version, self.description)
         if scope.kind is ScopeKind.DATABASE and self.kind == "dropDatabase":
@@ -95,7 +96,7 @@ class CommandDraft(Draft):
 
 
 def command_draft(operation: Operation, shape: Shape, version: int = 2) -> CommandDraft | None:
-    """The draft of a command in one shape; None where streams of that shape do not have it."""
+    """Return the draft of a command in one shape; None if streams of that shape do not have it."""
     o = decode(operation.o)
     parse = COMMAND_PARSERS.get(next(iter(o), ""))
     if parse is None:
@@ -113,7 +114,7 @@ def command_draft(operation: Operation, shape: Shape, version: int = 2) -> Comma
 def opening(
     operation: Operation, kind: str, description: bytes | None, version: int, shape: Shape, shown_uuid: bytes | None
 ) -> tuple[bytes, str, bytes]:
-    """(the elements up to wallTime, the token's text, the token's document) of an event that is no document's."""
+    """Return (elements up to wallTime, token text, token document) for an event that is not a document's."""
     text, bits = make_event_token(
         operation.position, operation.index, operation.uuid, kind, None, description, version=version
     )

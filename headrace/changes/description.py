@@ -1,11 +1,9 @@
 """The `updateDescription` of a change event, from the diff in the oplog entry.
 
-Rule (reference: change-streams.md §3.2): at each level first the updated and inserted fields, then the removed ones,
-then the sub-diffs in turn; paths are dotted. A path that a dot or a number in a field's name makes ambiguous is
-also given as components in `disambiguatedPaths`, which only expanded streams get: there an array index is an
-int32 and a field's name a string.
-
-Does not look at documents: the diff alone says which components are indexes.
+Rule (reference: change-streams.md §3.2): at each level first the updated and inserted fields, then the removed fields,
+then the sub-diffs in turn. Paths are dotted. If a dot or a number in a field's name makes a path ambiguous,
+`disambiguatedPaths` also has its components; only expanded streams get that field. There an array index is an int32 and
+a field's name a string. Documents are not needed: the diff alone tells which components are indexes.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ Components = tuple[str | int, ...]
 
 
 def describe(diff: dict[str, Any], *, expanded: bool = False) -> dict[str, Any]:
-    """The description, its fields in the order of events; `diff` is the entry's `o.diff`, decoded."""
+    """Return the description, with its fields in the order of events. `diff` is the entry's decoded `o.diff`."""
     reader = _DiffReader()
     reader.document(diff, "", (), False)
     description: dict[str, Any] = {
@@ -30,7 +28,7 @@ def describe(diff: dict[str, Any], *, expanded: bool = False) -> dict[str, Any]:
 
 
 class _DiffReader:
-    """Walks a diff and collects what the description lists."""
+    """Walks a diff and collects the lists of the description."""
 
     __slots__ = ("ambiguous", "removed", "truncated", "updated")
 
@@ -41,7 +39,8 @@ class _DiffReader:
         self.ambiguous: dict[str, list[str | int]] = {}
 
     def document(self, diff: dict[str, Any], prefix: str, components: Components, ambiguous: bool) -> None:
-        """`prefix` is the dotted path to this document with its closing dot; `ambiguous` whether that path is."""
+        """Read a document's diff. `prefix`: the dotted path to it, with a final dot; `ambiguous`: whether that path
+        is."""
         for section in ("u", "i"):
             for name, value in diff.get(section, {}).items():
                 self.updated[prefix + name] = value
@@ -55,7 +54,7 @@ class _DiffReader:
                 self._child(child, prefix + name, (*components, name), ambiguous or _is_ambiguous(name, components))
 
     def array(self, diff: dict[str, Any], path: str, components: Components, ambiguous: bool) -> None:
-        """`path` is the dotted path to this array; `ambiguous` whether that path is."""
+        """Read an array's diff. `path`: the dotted path to it; `ambiguous`: whether that path is."""
         if "l" in diff:
             self.truncated.append({"field": path, "newSize": diff["l"]})
             if ambiguous:
@@ -82,5 +81,5 @@ class _DiffReader:
 
 
 def _is_ambiguous(name: str, above: Components) -> bool:
-    """Whether a field's name may be mistaken for something else: for a dotted path, or below the top for an index."""
+    """Return whether a field's name may be mistaken for a dotted path or, below the top level, for an array index."""
     return "." in name or (bool(above) and name.isascii() and name.isdigit() and (name == "0" or name[0] != "0"))

@@ -1,6 +1,6 @@
-"""Events of documents: insert, update, replace, delete; put together from slices of the oplog entry.
+"""Events of documents: insert, update, replace, delete; joined from slices of the oplog entry.
 
-Only an update is decoded, for its description, and that only where it does more than set or add whole fields.
+Only updates that do more than set or add whole fields are decoded, for their description.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PLAIN_DIFF: Final = (b"\x03diff\0", b"\x03u\0", b"\x03i\0")
 
 
 class EventTemplate:
-    """The parts, as bytes, that all events of one head in one shape share."""
+    """The bytes that all events of one head in one shape share."""
 
     __slots__ = (
         "before_time", "before_wall", "fixed_bytes", "maker", "needs_lookup", "ns", "shape", "shows_document", "uuid",
@@ -51,7 +51,7 @@ class EventTemplate:
 
 
 def template_of(head: Head, shape: Shape) -> EventTemplate:
-    """The template of this head and shape, made once."""
+    """Return the template of this head and shape, which is made once."""
     template: EventTemplate | None = head.templates.get(shape)
     if template is None:
         template = head.templates[shape] = EventTemplate(head, shape)
@@ -59,7 +59,7 @@ def template_of(head: Head, shape: Shape) -> EventTemplate:
 
 
 class CrudDraft(Draft):
-    """The event of one changed document."""
+    """The draft of one changed document's event."""
 
     __slots__ = ("template",)
 
@@ -85,17 +85,17 @@ class CrudDraft(Draft):
 
 
 def description(o: bytes, shape: Shape) -> bytes:
-    """The element `updateDescription`, or `rawUpdateDescription` where the shape wants the oplog's own."""
+    """Return the element `updateDescription`, or `rawUpdateDescription` if the shape wants the oplog's own."""
     return update_name(shape) + described(o, shape)
 
 
 def update_name(shape: Shape) -> bytes:
-    """The bytes before the document of that element."""
+    """Return the bytes of that element before its document."""
     return b"\x03rawUpdateDescription\0" if shape.raw_update else b"\x03updateDescription\0"
 
 
 def described(o: bytes, shape: Shape) -> bytes:
-    """The document of that element."""
+    """Return the document of that element."""
     if shape.raw_update:
         return o
     plain = None if shape.expanded else plain_description(o)
@@ -103,11 +103,11 @@ def described(o: bytes, shape: Shape) -> bytes:
 
 
 def plain_description(o: bytes) -> bytes | None:
-    """The description of an update that only sets or only adds whole fields: its bytes are already there.
+    """Return the description of an update that only sets or only adds whole fields, whose bytes are already there.
 
         o = {$v: 2, diff: {u: {...}}}     or  {$v: 2, diff: {i: {...}}}
 
-    None for any other update.
+    Return None for any other update.
     """
     diff, set_fields, new_fields = _PLAIN_DIFF
     if not o.startswith(diff, 12) or not (o.startswith(set_fields, 22) or o.startswith(new_fields, 22)):
@@ -120,7 +120,7 @@ def plain_description(o: bytes) -> bytes | None:
 
 
 def crud_draft(operation: Operation, shape: Shape, version: int = 2) -> Draft:
-    """The draft of one changed document; made once for a shape but for old token versions."""
+    """Return the draft of one changed document. Except for old token versions it is made once per shape."""
     head = operation.head
     assert head is not None
     template = template_of(head, shape)
@@ -143,9 +143,9 @@ def crud_draft(operation: Operation, shape: Shape, version: int = 2) -> Draft:
 
 
 def event(operation: Operation, shape: Shape) -> Event | None:
-    """The event of streams that do not change it, in one step; None where it takes more than the entry.
+    """Return the unchanged event of an operation in one step; None if the entry alone is not enough.
 
-    It is larger than a reply can hold only if the document itself is; the caller checks.
+    The event is too large for a reply only if its document is; the caller checks that.
     """
     head = operation.head
     assert head is not None
@@ -159,7 +159,7 @@ def event(operation: Operation, shape: Shape) -> Event | None:
 def event_of(
     head: Head, o: bytes, key: bytes, ts: bytes, wall: bytes, position: int, shape: Shape, index: int = 0
 ) -> Event:
-    """The event of an operation outside a transaction that takes no more than the entry; see `Operation`."""
+    """Return the event of an operation outside a transaction, made from the entry alone. Arguments: see `Operation`."""
     template: EventTemplate = head.templates.get(shape) or template_of(head, shape)
     maker = template.maker
     assert maker is not None
@@ -181,7 +181,8 @@ def event_of(
 
 
 def header(operation: Operation) -> dict[str, Any]:
-    """The fields of the event that filters look at most, without building it; made once, and must not be changed."""
+    """Return the event's fields that filters use most, without building the event. The dict is made once and must not
+    be changed."""
     if operation.seen_header is None:
         head = operation.head
         assert head is not None

@@ -1,4 +1,4 @@
-"""An incomplete event: token and header at once, the rest when it is needed, each piece once.
+"""An incomplete event. Token and header are made at once, the other pieces when they are first needed.
 
     start   [to | txnNumber, lsid] _id operationType clusterTime [collectionUUID] wallTime
     full    [fullDocument]
@@ -26,11 +26,11 @@ _PACK = Struct("<i").pack
 
 
 _BEFORE_DATA: dict[int, bytes] = {}
-"""Memo of the bytes before the text of a token without type bits, by the text's length; below 1000 only."""
+"""Memo of the bytes before the text of a token without type bits, by the text's length; only for lengths below 1000."""
 
 
 def token_document(text: str, type_bits: bytes | None) -> bytes:
-    """`{_data[, _typeBits]}` as BSON."""
+    """Return `{_data[, _typeBits]}` as BSON."""
     data = text.encode()
     size = len(data)
     if type_bits is None:
@@ -45,7 +45,7 @@ def token_document(text: str, type_bits: bytes | None) -> bytes:
 
 
 class Draft:
-    """The event of one operation in one shape. Subclasses know `full` and `rest`."""
+    """The event of one operation in one shape. Subclasses implement `full` and `rest`."""
 
     __slots__ = (
         "_core", "_core_fields", "_final", "_final_fields", "_operation", "kind", "shape", "shared", "start", "token",
@@ -55,13 +55,13 @@ class Draft:
     def __init__(
         self, operation: Operation, shape: Shape, kind: str, start: bytes, token: str, token_document: bytes
     ) -> None:
-        self._operation = ref(operation)  # which refers to its drafts
+        self._operation = ref(operation)  # weak, because the operation refers to its drafts
         self.shape = shape
         self.kind = kind
         """The operationType."""
         self.start = start
         self.shared = False
-        """Whether the event is the same in all streams of the shape, so that it may be stored for the others."""
+        """Whether the event is the same in all streams of the shape, so that it may be stored for other streams."""
         self.token = token
         self.token_document = token_document
         self._core: bytes | None = None
@@ -71,25 +71,25 @@ class Draft:
 
     @property
     def operation(self) -> Operation:
-        """The operation; the caller that reads a draft holds it."""
+        """The operation. The reader of a draft must hold it."""
         operation = self._operation()
         assert operation is not None
         return operation
 
     def full(self) -> bytes:
-        """The element `fullDocument` as far as the oplog has it, or nothing."""
+        """Return the element `fullDocument` as far as the oplog has it, or nothing."""
         return b""
 
     def rest(self) -> bytes:
-        """The elements after `fullDocument`, as far as the oplog has them."""
+        """Return the elements after `fullDocument`, as far as the oplog has them."""
         return b""
 
     def identifier(self) -> tuple[bytes | None, bytes | None, bool]:
-        """The parts of the event in its token: (document key, operationDescription, whether it is an invalidate)."""
+        """Return the event's parts in its token: (document key, operationDescription, whether it is an invalidate)."""
         return None, None, False
 
     def fragment_token(self, fragment: int) -> tuple[str, bytes]:
-        """(text, document) of the token of the event's fragment, counted from 0."""
+        """Return (text, document) of the token of a fragment, counted from 0."""
         operation, (key, description, from_invalidate) = self.operation, self.identifier()
         text, bits = make_event_token(
             operation.position, operation.index, operation.uuid, self.kind, key, description,
@@ -106,7 +106,7 @@ class Draft:
 
     @property
     def core_fields(self) -> dict[str, Any]:
-        """`core`, decoded; do not change it."""
+        """`core`, decoded. Do not change it."""
         if self._core_fields is None:
             self._core_fields = decode(self.core)
         return self._core_fields
@@ -117,7 +117,7 @@ class Draft:
         return False
 
     def final(self, lookup: ImageLookup) -> bytes:
-        """The complete event before the client's stages. Raises error 47 where a required image is missing."""
+        """Return the complete event before the client's stages. Raises error 47 if a required image is missing."""
         if not self.needs_lookup:
             return self.core
         if self._final is None:
@@ -130,7 +130,7 @@ class Draft:
         return self._final
 
     def final_fields(self, lookup: ImageLookup) -> dict[str, Any]:
-        """`final`, decoded; do not change it."""
+        """Return `final`, decoded. Do not change it."""
         if not self.needs_lookup:
             return self.core_fields
         if self._final_fields is None:
@@ -143,13 +143,13 @@ def _image_element(name: bytes, image: bytes | None) -> bytes:
 
 
 class Invalidate(Draft):
-    """The event that ends a stream: the same token as the event before it, marked; no namespace."""
+    """The event that ends a stream. Its token is that of the event before it, marked; it has no namespace."""
 
     __slots__ = ()
 
     @classmethod
     def of(cls, cause: Draft, version: int, description: bytes | None) -> Invalidate:
-        """The invalidate that follows `cause`, a command's draft with this operationDescription."""
+        """Return the invalidate that follows `cause`, a command's draft with this operationDescription."""
         operation = cause.operation
         text, bits = make_event_token(
             operation.position,

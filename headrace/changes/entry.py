@@ -1,7 +1,7 @@
-"""An oplog entry, parsed once for all the streams that may want it.
+"""An oplog entry, parsed once for all streams.
 
-An ordinary entry holds one operation, a transaction's many, a noop none. What was derived from an entry is stored
-with it for the next stream.
+An ordinary entry holds one operation, a transaction's entry many, a no-op none. Derived data is stored with the entry
+for the next stream.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from headrace.values.position import Position, from_bson_value
 
 _COMMAND: Final = b"\x02op\0\x02\0\0\0c\0"
 _HEAD_BYTES: Final = 512
-"""The first bytes of an entry, which hold its `op` after the fields of the session."""
+"""The number of first bytes of an entry in which to look for its `op`, which follows the fields of the session."""
 __all__ = ["DecodedEntry", "EntryLookup"]
 
 
 class DecodedEntry:
-    """One entry of the oplog, parsed lazily; what was parsed stays."""
+    """One entry of the oplog, parsed lazily. Parsed data is kept."""
 
     __slots__ = ("_document", "_operations", "data")
 
@@ -33,7 +33,7 @@ class DecodedEntry:
 
     @property
     def document(self) -> dict[str, Any]:
-        """The entry decoded, once."""
+        """The decoded entry, decoded once."""
         if self._document is None:
             self._document = decode(self.data)
         return self._document
@@ -45,9 +45,9 @@ class DecodedEntry:
         return operation.position if operation is not None else position_of(self.data)
 
     def operations(self, history: EntryLookup | None = None) -> tuple[Operation, ...]:
-        """The changes in this entry, in order; empty for noops, and for transactions not yet committed.
+        """Return the changes in this entry, in order; none for no-ops and for transactions not yet committed.
 
-        `history` has a transaction's earlier entries; raises error 286 when they are no longer there.
+        `history` finds a transaction's earlier entries. Raises error 286 if they no longer exist.
         """
         if self._operations is None:
             operation = sliced(self.data)
@@ -59,21 +59,21 @@ class DecodedEntry:
 
     @property
     def may_be_long(self) -> bool:
-        """Whether it may have very many operations, which were not unwound yet: a transaction's last entry may."""
+        """Whether it may have very many operations that are not unwound yet. Only a transaction's last entry may."""
         return self._operations is None and self.data.find(_COMMAND, 0, _HEAD_BYTES) > 0
 
     def pieces(self, history: EntryLookup | None = None) -> Iterator[Sequence[Operation]]:
-        """As `operations`, some at a time, which are not stored."""
+        """Yield the changes of `operations`, some at a time. They are not stored."""
         return iter((self._operations,)) if self._operations is not None else unwound_in_pieces(self.data, history)
 
     def forget(self) -> None:
-        """Drop everything but the raw entry; the rest is derived again when it is needed."""
+        """Drop everything but the raw entry. The rest is derived again when needed."""
         self._operations = None
         self._document = None
 
 
 def position_of(data: bytes) -> Position:
-    """The `ts` of any entry."""
+    """Return the `ts` of any entry."""
     element = find_element(data, b"ts")
     if element is None:
         raise ValueError("an oplog entry without ts")

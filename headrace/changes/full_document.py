@@ -1,11 +1,10 @@
-"""Documents before and after a change: what `fullDocument` and `fullDocumentBeforeChange` show.
+"""Documents before and after a change, for `fullDocument` and `fullDocumentBeforeChange`.
 
     fullDocumentBeforeChange   of update, replace, delete: the pre-image stored with the change
     fullDocument of an update  updateLookup: the document as it is now; whenAvailable, required: the pre-image
                                with the change applied
 
-An image that is missing is `null`, or error 47 where it is required. Inserts and replacements show the oplog's
-document.
+A missing image is `null`, or error 47 if it is required. Inserts and replacements show the oplog's document.
 """
 
 from __future__ import annotations
@@ -28,20 +27,21 @@ POINT_IN_TIME: Final = frozenset({"required", "whenAvailable"})
 
 
 class ImageLookup(Protocol):
-    """Documents as the store has them outside the oplog."""
+    """Finds documents outside the oplog."""
 
     def current(self, namespace: str, uuid: bytes | None, document_key: bytes) -> bytes | None:
-        """The document with this key (raw BSON `{_id}`) as it is now, or None.
+        """Return the present document with this key (raw BSON `{_id}`), or None.
 
-        It is looked up in the collection that has the name now; with a `uuid`, only if it is that collection.
+        It is looked up in the collection that has the name now; with a `uuid`, only if that is the same collection.
         """
 
     def pre_image(self, uuid: bytes, position: Position, index: int) -> bytes | None:
-        """The document as it was before the change at `position` (and number `index` in its transaction's entry)."""
+        """Return the document before the change at `position` (and number `index` in its transaction's entry), or
+        None."""
 
 
 def before_image(draft: Draft, lookup: ImageLookup) -> bytes | None:
-    """The stored pre-image, if the shape wants it; error 47 where it is required and not there."""
+    """Return the stored pre-image if the shape wants it. Raises 47 if it is required and missing."""
     shape, operation = draft.shape, draft.operation
     wants_after = draft.kind == "update" and shape.full_document in POINT_IN_TIME
     if operation.uuid is None or (shape.before_change == "off" and not wants_after):
@@ -57,7 +57,8 @@ def before_image(draft: Draft, lookup: ImageLookup) -> bytes | None:
 
 
 def after_image(draft: Draft, before: bytes | None, lookup: ImageLookup) -> bytes | None:
-    """The element `fullDocument` of an update; None if the shape needs no more than the oplog has."""
+    """Return the element `fullDocument` of an update; None if the shape needs only the oplog. Raises 47 if a required
+    post-image is missing."""
     mode, operation = draft.shape.full_document, draft.operation
     if draft.kind != "update" or mode == "default":
         return None
@@ -80,14 +81,14 @@ def _current(operation: Operation, draft: Draft, lookup: ImageLookup) -> bytes |
 
 
 def _applied(operation: Operation, before: bytes | None) -> bytes | None:
-    """The image with the update's diff applied."""
+    """Return the image with the update's diff applied."""
     if before is None:
         return None
     return encode(apply_diff(decode(before), decode(operation.o)["diff"]))
 
 
 def _described(draft: Draft) -> str:
-    """The event as the message names it; a document that is no part of a transaction lacks its number."""
+    """Return the event as error messages name it. Outside a transaction it has no txnNumber."""
     operation = draft.operation
     assert operation.head is not None
     ns = to_compact_string({"db": operation.head.db, "coll": operation.head.coll})

@@ -1,6 +1,6 @@
 """One change of one document, or one command, as the oplog records it.
 
-What was made of an operation for one stream (its event, its header as a dict) is stored with it for the next.
+Derived data (an event, a header as a dict) is stored with the operation for the next stream.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Head:
         self.db, _, self.coll = namespace.partition(".")
         self.ns_element = namespace_element(b"ns", self.db, self.coll)
         self.templates: dict[Any, Any] = {}
-        """The `crud.EventTemplate` of each shape of events."""
+        """The `document_events.EventTemplate` of each shape of events."""
         self.replacement = Head("replace", namespace, uuid) if kind == "update" else self
 
 
 class Session:
-    """The transaction that an operation was part of: raw `lsid` document and the value bytes of `txnNumber`."""
+    """The transaction of an operation: the raw `lsid` document and the value bytes of `txnNumber`."""
 
     __slots__ = ("lsid", "txn_number")
 
@@ -51,7 +51,7 @@ class Operation:
     )  # fmt: skip
 
     index: int = 0
-    """Its number in its transaction from 0, as tokens have it (txnOpIndex)."""
+    """Its number in its transaction, from 0: the txnOpIndex of tokens."""
     session: Session | None = None
     migrated: bool = False
     command_namespace: str = ""
@@ -62,25 +62,25 @@ class Operation:
         self.head = head
         self.o = o
         self.o2 = o2
-        """The raw `o2`, for an insert or a delete the document's key; empty where there is none."""
+        """The raw `o2`. For an insert or a delete it is the document's key; empty if there is none."""
         self.ts = ts
-        """Value bytes of the clusterTime."""
+        """The value bytes of the clusterTime."""
         self.wall = wall
-        """Value bytes of the wallTime."""
+        """The value bytes of the wallTime."""
         self.position: Position = _UINT64(ts)[0]
         self.image_position = self.position
-        """With `image_index`, the key of the pre-image."""
+        """The key of the pre-image, together with `image_index`."""
         self.uuid = head.uuid if head is not None else None
-        """The collection's; None where the entry names none."""
+        """The collection's UUID; None if the entry has none."""
         self.events: dict[Any, Event] | None = None
-        """By shape, the event of streams that do not change it."""
+        """The event of streams that do not change it, by shape."""
         self.drafts: dict[Any, Any] | None = None
-        """By shape, the event in the making."""
+        """Drafts by shape."""
         self.seen_header: dict[str, Any] | None = None
 
 
 class UnwoundOperation(Operation):
-    """An operation of a transaction, or a command: what is the same for all others may differ here."""
+    """An operation of a transaction, or a command. Fields that are constant in other operations may differ here."""
 
     __slots__ = ("command_namespace", "image_index", "index", "migrated", "session")
 

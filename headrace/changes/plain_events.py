@@ -1,10 +1,10 @@
-"""Events of plain changes of documents, many at a time, straight from oplog entries: for a stream that lags.
+"""Events of plain changes of documents, made in bulk from oplog entries, for a lagging stream.
 
 A plain change is an insert, replace, update or delete outside a transaction, in a stream that does not change events
-and needs no image that is not in the entry. All other entries go through the `EventBuilder`. Most changes are inserts
-of documents whose `_id` is an ObjectId; their events are joined from slices, with no call of Python's for each.
+and needs no image outside the entry. All other entries go through the `EventBuilder`. Most changes are inserts of
+documents whose `_id` is an ObjectId. Their events are joined from slices, without a Python call for each.
 
-Rule: both ways give the same events, and agree on whether an event is in the stream at all.
+Rule: both ways make the same events, and agree on whether an event is in the stream at all.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headrace.values.position import from_key
 from headrace.values.token import TokenMaker
 
 LONG_BYTES: Final = 64 * 1024
-"""Longer entries are not plain: each may take long."""
+"""Longer entries are not plain, because each may take long."""
 _INT32 = Struct("<i").unpack_from
 _PACK = Struct("<i").pack
 _SESSION: Final = 0x03
@@ -40,7 +40,7 @@ _SAMPLE: Final = bytes(range(0xA1, 0xAD))
 
 
 class _InsertPlan:
-    """The parts that the events of inserts into one collection share, if the `_id` is an ObjectId."""
+    """The bytes that events of inserts into one collection share, if the `_id` is an ObjectId."""
 
     __slots__ = ("after_id", "after_time", "after_ts", "before_time", "fixed_bytes", "head", "maker", "ns")
 
@@ -59,24 +59,24 @@ class _InsertPlan:
 
 
 class PlainEvents:
-    """Makes the events of one stream's plain changes."""
+    """Makes the events of a stream's plain changes."""
 
     __slots__ = ("_builder", "_heads", "_plan", "_plans", "_shape", "full", "last")
 
     def __init__(self, builder: EventBuilder, shape: Shape) -> None:
-        """`builder`: whose stream is `plain`."""
+        """`builder`: its stream must be `plain`."""
         self._builder = builder
         self._shape = shape
         self._plans: dict[bytes, _InsertPlan | None] = {}
         self._heads: dict[Head, bool | None] = {}
         self._plan: _InsertPlan | None = None
         self.full = False
-        """Whether `add` has left an event out for which there was no room."""
+        """Whether `add` has left out an event for lack of room."""
         self.last: Event | None = None
-        """The last event of the last `add`, maybe without its document; None: that has made none."""
+        """The last event that the last `add` made, maybe without its document; None if it made none."""
 
     def is_plain(self, entry: bytes) -> bool:
-        """Whether `add` takes an entry."""
+        """Return whether `add` takes an entry."""
         fields = slices_of(entry)
         return fields is not None and len(entry) <= LONG_BYTES and self._matches(fields[0]) is not None
 
@@ -85,8 +85,8 @@ class PlainEvents:
     ) -> tuple[int, int]:  # fmt: skip
         """Append the events of the first entries, (position key, entry), to `documents`, which have `size` bytes.
 
-        Return how many entries were taken, and the new size. It stops before an entry that is not plain, and, with
-        `full`, before an event for which a reply or `count_max` has no room.
+        Return the number of entries taken, and the new size. Stop before an entry that is not plain. Stop with `full`
+        before an event that exceeds a reply or `count_max`.
         """
         plan, size_max, taken = self._plan, limits.BATCH_BYTES_MAX, 0
         last: tuple[bytes, _InsertPlan, bytes] | Event | None = None
@@ -138,7 +138,7 @@ class PlainEvents:
         return taken, size
 
     def _plan_of(self, entry: bytes) -> _InsertPlan | None:
-        """The plan for inserts with the head of this entry; None if these are not inserts in the stream."""
+        """Return the plan for inserts with this entry's head; None if it is not a head of inserts in the stream."""
         key = head_bytes(entry)
         if key in self._plans:
             return self._plans[key]
@@ -154,7 +154,7 @@ class PlainEvents:
         return plan
 
     def _matches(self, head: Head) -> bool | None:
-        """Whether the changes of this head are in the stream; None if they are not plain."""
+        """Return whether the changes of this head are in the stream; None if they are not plain."""
         if head in self._heads:
             return self._heads[head]
         matches, template = self._builder.matches_head(head), template_of(head, self._shape)
@@ -167,7 +167,7 @@ class PlainEvents:
 
 
 def _without_document(last: tuple[bytes, _InsertPlan, bytes] | Event | None) -> Event | None:
-    """The last event's token and position."""
+    """Return the last event with its token and position."""
     if last is None or isinstance(last, Event):
         return last
     key, plan, identity = last

@@ -1,9 +1,9 @@
-"""Rows of plain changes of documents, straight from oplog entries, for clients that read events as columns.
+"""Rows of plain changes of documents, made from oplog entries, for clients that read events as columns.
 
 A plain change is an insert, replace, update or delete outside a transaction, in a stream that does not change events
-and needs no image that is not in the entry. All other entries go through the `EventBuilder`.
+and needs no image outside the entry. All other entries go through the `EventBuilder`.
 
-Rule: both ways give the same rows, and agree on whether an event is in the stream at all.
+Rule: both ways make the same rows, and agree on whether an event is in the stream at all.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ Entry = tuple[int, bytes]
 
 @dataclass(frozen=True, slots=True)
 class ReadBounds:
-    """How much of a range to read: the rows of one slice, up to `rows`, and if more than one, about `bytes`."""
+    """Bounds of a read: the rows of one slice, at most `rows` and, beyond the first row, about `bytes`."""
 
     rows: int
     bytes: int
     slice: int = 0
     slices: int = 1
     counts: bool = False
-    """Rows are only counted; `bytes` does not bound them then."""
+    """Whether rows are only counted. `bytes` is then no bound."""
 
 
 class _HeadPlan:
-    """The steps for the entries of one head; they are not plain where `maker` is None."""
+    """The plan for entries of one head. They are not plain if `maker` is None."""
 
     __slots__ = ("kind", "maker", "matches")
 
@@ -58,7 +58,7 @@ class _HeadPlan:
 
 
 class RowCollector:
-    """Collects rows from plain entries, within its bounds; the rows of other entries are added as events."""
+    """Collects rows from plain entries, within its bounds. Rows of other entries are added as events."""
 
     def __init__(self, builder: EventBuilder, shape: Shape, bounds: ReadBounds) -> None:
         self._builder = builder
@@ -68,18 +68,18 @@ class RowCollector:
         self._bytes = 0
         self._passed: tuple[TokenMaker, int, bytes] | None = None
         self._counts: dict[bytes, bool] = {}
-        """By the bytes of a head, whether its entries are rows of some slice, each one row."""
+        """Whether the entries of a head (by its bytes) are rows of some slice, one row each."""
         self._counted: Entry | None = None
-        """The last entry that was counted."""
+        """The last counted entry."""
         self.rows = RowColumns()
         self.full = False
-        """Whether the next row was left out because there is no room for it."""
+        """Whether the next row was left out for lack of room."""
 
     def run(self, entries: Iterator[Entry], end: int, late: Callable[[int], bool]) -> Entry | None:
         """Collect the rows of plain entries before the position `end`; return the first entry that is not plain.
 
-        None when there are no more, when the collector is full, and when `late`, called every 256 entries, returns
-        True.
+        Return None if there are no more entries, if the collector is full, or if `late`, called every 256 entries,
+        returns True.
         """
         if self._bounds.counts:
             return self._count(entries, end, late)
@@ -124,7 +124,7 @@ class RowCollector:
         return self._stop(None, size, passed)
 
     def _count(self, entries: Iterator[Entry], end: int, late: Callable[[int], bool]) -> Entry | None:
-        """As `run`, but the rows are only counted: an entry's head says whether it is one."""
+        """Count rows as `run` collects them, by the entries' heads alone."""
         counts, all_slices = self._counts, self._bounds.slices == 1
         room = self._bounds.rows - len(self.rows)
         count, last = 0, self._counted
@@ -155,7 +155,8 @@ class RowCollector:
         return entry
 
     def _learn_count(self, head: bytes, data: bytes) -> bool | None:
-        """Whether an entry is a row of any slice, noted if so are all with its head; None if it is not plain."""
+        """Return whether an entry is a row of any slice; None if it is not plain. If its head determines that, note
+        it."""
         fields = slices_of(data)
         if fields is None:
             return None
@@ -175,7 +176,7 @@ class RowCollector:
         return crc32(encode_element(key[4], key[9:-1])) % self._bounds.slices == self._bounds.slice
 
     def add(self, event: bytes) -> bool:
-        """Add an event's row, if it is in the slice; returns whether there was room for it."""
+        """Add an event's row if it is in the slice; return whether there was room for it."""
         bounds, count = self._bounds, len(self.rows)
         if bounds.slices > 1 and slice_of(event, bounds.slices) != bounds.slice:
             return True
@@ -190,7 +191,7 @@ class RowCollector:
         return not self.full
 
     def passed(self) -> tuple[int, bytes] | None:
-        """Position and token document of the last event that `run` has passed, of any slice; once."""
+        """Return position and token document of the last event of any slice that `run` has passed; then forget it."""
         if self._counted is not None:
             (operation,) = DecodedEntry(self._counted[1]).operations()
             assert operation.head is not None
@@ -210,7 +211,7 @@ class RowCollector:
         return self._plans.get(head) or self._learn(head)
 
     def _learn(self, head: Head) -> _HeadPlan:
-        """The plan of a head not seen before."""
+        """Return the plan of a new head."""
         plan = _HeadPlan(head, self._shape, self._builder.matches_head(head))
         if len(self._plans) >= limits.HEAD_COUNT_MAX:
             self._plans.clear()

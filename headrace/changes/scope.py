@@ -1,13 +1,13 @@
-"""The scope of a stream: one collection, one database, or everything; and the namespaces that belong to it.
+"""The scope of a stream: one collection, one database, or the deployment; and the namespaces that belong to it.
 
 Rule (which namespaces a scope has):
 
     collection   exactly `db.coll`, whatever its name
-    database     `db.*`, less names that begin with `$` or `system.`
-    deployment   `*.*`, less the databases admin, config and local, less the same names
+    database     `db.*`, except names that begin with `$` or `system.`
+    deployment   `*.*`, except the databases admin, config and local, and the same names
 
-`showSystemEvents` lets `system.js`, `system.views`, `system.buckets.*` and `system.resharding.*` through. A name
-that only starts with `system`, without the dot, is an ordinary one.
+`showSystemEvents` also includes `system.js`, `system.views`, `system.buckets.*` and `system.resharding.*`. A name that
+only starts with `system`, without the dot, is an ordinary name.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ScopeKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The namespaces of one stream. `coll` is None but for a collection; `db` is "admin" for the deployment."""
+    """The namespaces of one stream. `coll` is set only for a collection; `db` is "admin" for the deployment."""
 
     kind: ScopeKind
     db: str
@@ -39,29 +39,29 @@ class Scope:
 
     @property
     def cursor_namespace(self) -> str:
-        """The namespace of the stream's cursor, as in replies and in a getMore."""
+        """The namespace of the stream's cursor, in replies and in getMore."""
         return f"{self.db}.{self.coll if self.coll is not None else '$cmd.aggregate'}"
 
     @property
     def is_collection(self) -> bool:
-        """Whether it is one collection."""
+        """Whether the scope is one collection."""
         return self.kind is ScopeKind.COLLECTION
 
     def matches(self, namespace: str) -> bool:
-        """Whether what happens to the collection `namespace` ("db.coll") is in this scope."""
+        """Return whether changes of the collection `namespace` ("db.coll") are in this scope."""
         if self.kind is ScopeKind.COLLECTION:
             return namespace == f"{self.db}.{self.coll}"
         db, _, coll = namespace.partition(".")
         return self.matches_database(db) and bool(coll) and not is_hidden(coll, self.show_system)
 
     def matches_database(self, db: str) -> bool:
-        """Whether a `dropDatabase` of `db` is in this scope; a collection's stream never sees one."""
+        """Return whether a `dropDatabase` of `db` is in this scope. It never is in a collection's stream."""
         if self.kind is ScopeKind.DATABASE:
             return db == self.db
         return self.kind is ScopeKind.DEPLOYMENT and db not in INTERNAL_DATABASES
 
     def topics(self) -> tuple[tuple[str, str], ...]:
-        """The parts of the oplog's index to read: ("coll", namespace), ("db", database) or ("all", "").
+        """Return the parts of the oplog's index to read: ("coll", namespace), ("db", database) or ("all", "").
 
         A transaction's entry is indexed under every namespace it touches; `db.$cmd` holds a database's commands.
         """
@@ -73,7 +73,7 @@ class Scope:
 
 
 def is_hidden(coll: str, show_system: bool) -> bool:
-    """Whether streams of a database or the deployment leave out a collection of this name."""
+    """Return whether streams of a database or the deployment leave out a collection with this name."""
     if coll.startswith("$"):
         return True
     if not coll.startswith("system."):

@@ -1,11 +1,11 @@
-"""CRUD entries taken apart by jumping over lengths, never decoded.
+"""CRUD entries split by jumping over lengths, without decoding.
 
     [lsid, txnNumber,] op, ns, ui, o, [o2,] [stmtId,] ts, t, v, wall [, prevOpTime]
     |---- session ---| |-- head ----|       |------------ tail -------------------|
 
-Rule: the bytes of the head are the same for all entries of one operation on one collection, so they are a key:
-it is looked up, and gives the `Head` that was parsed from the first such entry. An entry of any other shape
-than the store's is not understood here; `transaction.py` walks it element by element.
+Rule: the bytes of the head are the same for all entries of one operation on one collection. They are the key of a memo
+with the `Head` that was parsed from the first such entry. Entries in any other form than the store's are not understood
+here; `apply_ops.py` walks them element by element.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headrace import limits
 from headrace.changes.bson_elements import string_element
 from headrace.changes.operation import Head, Operation
 
-UPDATE: Final = b"\x10$v\0\x02\0\0\0"  # how the `o` of an update begins; a replacement's begins with its fields
+UPDATE: Final = b"\x10$v\0\x02\0\0\0"  # the beginning of an update's `o`; a replacement's begins with its fields
 
 _INT32 = Struct("<i").unpack_from
 _OBJECT: Final = 0x03
@@ -33,17 +33,17 @@ _CRUD: Final = {"d": "delete", "i": "insert", "u": "update"}
 EntrySlices: TypeAlias = tuple[Head, bytes, bytes, bytes, bytes]
 
 _HEADS: dict[bytes, Head] = {}
-"""Memo of all servers of the process: a head follows from its bytes alone. Bounded by `HEAD_COUNT_MAX`."""
+"""Memo for all servers of the process, because a head depends only on its bytes. Bounded by `HEAD_COUNT_MAX`."""
 
 
 def sliced(data: bytes) -> Operation | None:
-    """The operation of a CRUD entry as the store writes it, located without decoding; None for any other entry."""
+    """Return the operation of a CRUD entry in the store's form, without decoding; None for any other entry."""
     slices = slices_of(data)
     return None if slices is None else Operation(*slices)
 
 
 def slices_of(data: bytes) -> EntrySlices | None:
-    """The arguments of its `Operation`: head, `o`, `o2`, and the value bytes of `ts` and `wall`."""
+    """Return the arguments of an entry's `Operation`: head, `o`, `o2`, and the value bytes of `ts` and `wall`."""
     at = 4
     if data[4] == _OBJECT:
         at = 10 + _INT32(data, 10)[0]
@@ -77,7 +77,7 @@ def slices_of(data: bytes) -> EntrySlices | None:
 
 
 def head_bytes(data: bytes) -> bytes:
-    """The bytes of a CRUD entry's head, see `head_of`; for any other entry, bytes that are not a head."""
+    """Return the bytes of a CRUD entry's head, see `head_of`. For any other entry they are not a head."""
     at = 4
     if data[4] == _OBJECT:
         at = 10 + _INT32(data, 10)[0]
@@ -88,12 +88,12 @@ def head_bytes(data: bytes) -> bytes:
 
 
 def head_of(key: bytes) -> Head | None:
-    """The head in these bytes: of an update's entry that of updates, though it may be a replacement's."""
+    """Return the head in these bytes. A replacement's entry has the head of updates."""
     return _HEADS.get(key) or (_learn(key) if key.startswith(_OP) else None)
 
 
 def _learn(key: bytes) -> Head | None:
-    """The head in these bytes, memoized; None if they are no CRUD head with a UUID, followed by `o`."""
+    """Return the head in these bytes, memoized; None unless they are a CRUD head with a UUID, followed by `o`."""
     ns_end = 18 + _INT32(key, 14)[0] if key.startswith(b"\x02ns\0", 10) else 0
     kind = _CRUD.get(chr(key[8]))
     if kind is None or not ns_end or not key.startswith(_UI, ns_end) or not key.endswith(b"\x03o\0"):
@@ -106,7 +106,7 @@ def _learn(key: bytes) -> Head | None:
 
 
 def crud_head(op: str, namespace: str, uuid: bytes | None) -> Head:
-    """The head for an operation that was not parsed by slicing; the same object as for those that were."""
+    """Return the head of an operation that was not parsed by slicing. It is the same object as with slicing."""
     key = string_element(b"op", op) + string_element(b"ns", namespace)
     key += _UI + (uuid or b"") + b"\x03o\0"
     head = _HEADS.get(key)

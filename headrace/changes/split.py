@@ -2,9 +2,9 @@
 
     fragment   {_id: token with fragmentNum 0, 1, ..., splitEvent: {fragment: 1, 2, ..., of: n}, fields of the event}
 
-Rule: an event is split when it and its token together exceed `EVENT_SPLIT_BYTES`. Its fields but `_id` are sorted by
-their size in BSON, then by name, and fill one fragment after the other; a field is never taken apart. So the same
-event through the same pipeline gives the same fragments, which is what resuming between them rests on.
+Rule: an event is split if it and its token together exceed `EVENT_SPLIT_BYTES`. Its fields except `_id` are sorted by
+their size in BSON, then by name, and fill one fragment after the other. A field is never divided. So the same event
+through the same pipeline always has the same fragments, and a client can resume between them.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ Fragment = tuple[str, bytes, bytes]
 """(the token's text, the token's document, the fragment)."""
 
 CountMetric = Callable[[str], None]
-"""Adds one to a counter of the server, by its dotted name in serverStatus's `metrics`."""
+"""Increments a counter of the server, given its dotted name in serverStatus's `metrics`."""
 
 EVENTS_FAILED: Final = "changeStreams.largeEventsFailed"
 EVENTS_SPLIT: Final = "changeStreams.largeEventsSplit"
-"""Too large events that could not be sent, and that were split; one that is read again counts again."""
+"""The counters of large events that could not be sent, and that were split. An event that is read again counts
+again."""
 
 _PACK = Struct("<i").pack
 
 
 def must_split(document: bytes, token: bytes, bytes_max: int = limits.EVENT_SPLIT_BYTES) -> bool:
-    """Whether this event, with this token's document, is too large to be sent whole."""
+    """Return whether this event, with this token's document, is too large to be sent whole."""
     return len(document) + len(token) > bytes_max
 
 
@@ -43,10 +44,10 @@ def fragments(
     count: CountMetric,
     bytes_max: int = limits.EVENT_SPLIT_BYTES,
 ) -> list[Fragment]:  # fmt: skip
-    """The event in fragments; `token(n)` gives (text, document) of the token of fragment `n`, from 0.
+    """Return the event in fragments. `token(n)` returns (text, document) of the token of fragment `n`, from 0.
 
-    Raises 7182500 where a field is larger than a fragment, 7182502 where there is nothing to split; `count` is
-    called either way.
+    Raises 7182500 if a field is larger than a fragment, 7182502 if there is nothing to split. `count` is called in any
+    case.
     """
     try:
         result = _split(document, token, bytes_max)
@@ -92,9 +93,9 @@ def _fragment(token: tuple[str, bytes], index: int, of: int, group: list[bytes])
 
 
 def after_fragment(sent: list[Fragment], seen: int, client: str) -> list[Fragment]:
-    """The fragments that remain after the client has seen fragment `seen` (from 0), whose token reads `client`.
+    """Return the fragments after fragment `seen` (from 0), whose token text at the client is `client`.
 
-    Raises error 280 when the event is not split here as it was for the client.
+    Raises error 280 if the event is not split here as it was for the client.
     """
     if not sent:
         raise fatal(

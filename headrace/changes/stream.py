@@ -1,7 +1,7 @@
-"""From the words of a client to a stream: `parse_stream` makes a `StreamSpec`, or says what is wrong with it.
+"""The parser of streams: `parse_stream` turns a client's request into a `StreamSpec`, or raises its error.
 
-Order of the checks, MongoDB's: the options one by one; then whether a stream may be opened here at all; then
-whether the resume options go together; then the stages after `$changeStream`, each by itself; then their order.
+The checks are in MongoDB's order: each option; whether a stream may be opened on this namespace; whether the resume
+options are compatible; each stage after `$changeStream`; the order of the stages.
 """
 
 from __future__ import annotations
@@ -27,37 +27,38 @@ TIME_VARIABLES: Final = (b"$$NOW", b"$$CLUSTER_TIME")
 
 @dataclass(frozen=True, slots=True)
 class StreamSpec:
-    """One stream as its client requested it, checked. All but `resume`, `start_after` and `start_at` may be shared."""
+    """One stream as its client requested it, checked. All fields but `resume`, `start_after` and `start_at` may be
+    shared."""
 
     scope: Scope
     shape: Shape
     stages: tuple[Stage, ...]
     """The client's stages after `$changeStream`, without `$changeStreamSplitLargeEvent`."""
     split: bool
-    """Whether to send events that are too large in fragments."""
+    """Whether events that are too large are sent in fragments."""
     context: PipelineContext
     share_key: bytes
-    """Streams with the same key have the same events, as the same bytes; the resume point is not part of it."""
+    """Streams with the same key have the same events, byte for byte. The resume point is not part of the key."""
     resume: ResumeToken | None = None
     """The client's token, from `resumeAfter` or `startAfter`."""
     start_after: bool = False
-    """Whether `resume` came as `startAfter`, which may go on past an invalidate."""
+    """Whether `resume` was given as `startAfter`, which may continue past an invalidate."""
     start_at: Position | None = None
-    """`startAtOperationTime`; inclusive."""
+    """`startAtOperationTime`, inclusive."""
     unbounded: bool = False
-    """Whether events may have any size, for a reader without a client's cursor; otherwise too large ones are an
+    """Whether events may have any size, for a reader without a client's cursor. Otherwise too large events are an
     error."""
 
     @property
     def start(self) -> Position | None:
-        """The first position to read, inclusive; None: from the next commit on."""
+        """The first position to read, inclusive; None: begin with the next commit."""
         return self.start_at if self.resume is None else self.resume.cluster_time
 
     def first_token(self, next_position: Position) -> bytes:
-        """The postBatchResumeToken (a BSON document) before anything was read.
+        """Return the postBatchResumeToken (a BSON document) before the first read.
 
-        It is the client's own token, or a high-water mark at `startAtOperationTime`, or one at `next_position`,
-        the position after the last commit when the stream was opened.
+        It is the client's own token, a high-water mark at `startAtOperationTime`, or a high-water mark at
+        `next_position`, the position after the last commit when the stream was opened.
         """
         if self.resume is not None:
             return encode(self.resume.document())
@@ -65,7 +66,7 @@ class StreamSpec:
 
 
 def mark_document(at: Position) -> bytes:
-    """The BSON document of a high-water mark: "everything before this position is done"."""
+    """Return the BSON document of a high-water mark, which means that everything before this position was read."""
     text = high_water_mark(at).encode()
     return b"".join((_size(len(text) + 17), b"\x02_data\0", _size(len(text) + 1), text, b"\0\0"))
 
@@ -83,10 +84,10 @@ def parse_stream(
     api_strict: bool = False,
     context: PipelineContext | None = None,
 ) -> StreamSpec:
-    """The stream that `{aggregate: coll or 1, pipeline, collation}` on `db` opens; `coll` is None for 1.
+    """Return the stream that `{aggregate: coll or 1, pipeline, collation}` on `db` opens; `coll` is None for 1.
 
-    `pipeline` begins with `$changeStream`. `context` brings `let` variables and the time; its collation and namespace
-    are set here. Whether `coll` is a view, the readConcern and the transaction are the caller's to check.
+    `pipeline` begins with `$changeStream`. `context` has `let` variables and the time; its collation and namespace are
+    set here. The caller checks the readConcern, the transaction, and whether `coll` is a view.
     """
     options = parse_options(pipeline[0]["$changeStream"], api_strict=api_strict)
     scope = _scope(db, coll, options)
@@ -113,7 +114,7 @@ def parse_stream(
 
 
 def _scope(db: str, coll: str | None, options: StreamOptions) -> Scope:
-    """The stream's scope; raises where no stream may be opened."""
+    """Return the stream's scope. Raises 72 or 73 if no stream may be opened there."""
     namespace = f"{db}.{coll if coll is not None else '$cmd.aggregate'}"
     system = options.shape.system
     if options.all_for_cluster:
@@ -134,7 +135,7 @@ def _scope(db: str, coll: str | None, options: StreamOptions) -> Scope:
 
 
 def _resume_token(options: StreamOptions, scope: Scope) -> ResumeToken | None:
-    """The token to resume from, if it goes together with the other options and with the scope."""
+    """Return the token to resume from, or None. Raises an error if it conflicts with the other options or the scope."""
     if options.resume_after is not None and options.start_after is not None:
         raise CommandError(50865, "Do not specify both 'resumeAfter' and 'startAfter' in a $changeStream stage")
     token = options.resume_after or options.start_after
@@ -160,7 +161,7 @@ def _share_key(
     collation: Mapping[str, Any] | None,
     context: PipelineContext,
 ) -> bytes:
-    """Everything that decides which events the stream has and how they look, as bytes."""
+    """Return, as bytes, everything that determines the stream's events and their form."""
     stages = encode({"pipeline": list(pipeline)})
     variables = {
         name: value

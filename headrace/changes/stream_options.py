@@ -1,7 +1,7 @@
-"""The options of `$changeStream`, parsed: names, types and values checked as MongoDB checks them.
+"""The parser of `$changeStream` options. Names, types and values are checked as in MongoDB.
 
-Rule: nothing is coerced. An unknown name is error 40415, a wrong type 14, a bad enumeration value 2, in the order
-in which the client wrote them. `null` means "not given" except for booleans, where it is a wrong type.
+Rule: nothing is coerced. An unknown name is error 40415, a wrong type 14, a bad enumeration value 2, in the order in
+which the client wrote them. `null` means "not given", but for booleans it is a wrong type.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ NOT_IN_API_V1: Final = ("showExpandedEvents", "showRawUpdateDescription", "showS
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shape:
-    """The options that decide how an event looks: in one shape, an entry's event always has the same bytes.
+    """The options that determine the form of events. In one shape, an entry's event always has the same bytes.
 
-    Compared by identity, since it is looked up for every event; `intern` makes equal ones the same object.
+    Shapes are compared by identity, because one is looked up for every event; `intern` makes equal ones the same
+    object.
     """
 
     full_document: str = "default"
@@ -56,12 +57,12 @@ class Shape:
     system: bool = False
     migration: bool = False
     same_uuid: bool = False
-    """updateLookup only in the collection the entry is of, not in a later one of the same name."""
+    """Whether updateLookup reads only the entry's own collection, not a later one with the same name."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """All options of a stream, as given."""
+    """All options of a stream, as the client gave them."""
 
     shape: Shape
     all_for_cluster: bool = False
@@ -73,16 +74,16 @@ class StreamOptions:
 
 
 _SHAPES: dict[tuple[object, ...], Shape] = {}
-"""Memo of all servers of the process; bounded by the values that the options can have, some 400 combinations."""
+"""Memo for all servers of the process. Bounded by the some 400 combinations of the options' values."""
 
 
 def intern(shape: Shape) -> Shape:
-    """The one object of all equal shapes."""
+    """Return the single object for all equal shapes."""
     return _SHAPES.setdefault(astuple(shape), shape)
 
 
 def parse_options(spec: Any, *, api_strict: bool = False) -> StreamOptions:
-    """The options of `{$changeStream: spec}`; raises the error of the first one that is wrong."""
+    """Return the options of `{$changeStream: spec}`. Raises the error of the first wrong option."""
     if not isinstance(spec, dict):
         message = f"$changeStream must take a nested object but found: $changeStream: {to_string(spec)}"
         raise CommandError(6188500, message)
@@ -113,7 +114,7 @@ def _shape(given: Mapping[str, Any]) -> Shape:
 
 
 def _checked(name: str, value: Any) -> Any:
-    """The value of one option, a token already decoded; None where null means not given."""
+    """Return the value of one option, a token already decoded; None if null means not given."""
     if name not in TYPES:
         raise CommandError(40415, f"BSON field '$changeStream.{name}' is an unknown field.")
     if value is None and name in NULLABLE:
@@ -130,7 +131,7 @@ def _checked(name: str, value: Any) -> Any:
 
 
 def _check_api(given: Mapping[str, Any]) -> None:
-    """API version 1, strict, knows fewer options; that one is present is wrong, whatever it says."""
+    """Raise 323 for options that strict API version 1 does not have, whatever their values."""
     for name in NOT_IN_API_V1:
         if name in given:
             message = f"The '{name}' parameter to $changeStream is not supported in API Version 1"

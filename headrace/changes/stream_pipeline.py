@@ -1,15 +1,14 @@
 """A stream's client stages, arranged so that events which do not match cost little.
 
-The `$match` stages at the beginning are split into their conjuncts, and each is evaluated as soon as the fields it
-reads are there:
+The conjuncts of the first `$match` stages are separated, and each is evaluated as soon as its fields are known:
 
     fixed     operationType, ns                                     once for a collection
     header    also documentKey, clusterTime, wallTime               from the entry's slices
     early     anything but fullDocument, fullDocumentBeforeChange   before images are looked up
     late      the rest                                              on the complete event
 
-The stages after them run on the complete event. Rule: this changes the order of evaluation, never the result; only an
-expression that raises may be skipped because a later condition fails.
+The following stages run on the complete event. Rule: this changes the order of evaluation, never the result. The only
+exception: an expression that raises may be skipped because a later condition fails.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ Test = Callable[[Document], bool]
 
 
 def passes(tests: tuple[Test, ...], document: Document) -> bool:
-    """Whether the document meets every condition."""
+    """Return whether the document meets every condition."""
     for test in tests:  # noqa: SIM110  (half of what a generator for `all` takes)
         if not test(document):
             return False
@@ -43,7 +42,7 @@ def passes(tests: tuple[Test, ...], document: Document) -> bool:
 
 
 class StreamPipeline:
-    """The stages of one stream, parsed; holds no state."""
+    """The parsed stages of one stream, without state."""
 
     __slots__ = ("_steps", "before_lookup", "early", "fixed", "header", "late", "tests")
 
@@ -67,9 +66,9 @@ class StreamPipeline:
 
     @limited_call
     def run(self, fields: Document) -> bytes | None:
-        """Return the event after the stages that follow the conditions, or None when one of them drops it.
+        """Return the event after the stages that follow the conditions, or None if a stage drops it.
 
-        Raises error 280 when they changed its `_id`.
+        Raises error 280 if the stages changed its `_id`.
         """
         document: Document | None = fields
         for step in self._steps:

@@ -1,10 +1,10 @@
-"""Events of views: a view is a document of `system.views`, and what happens to that document happened to the view.
+"""Events of views. A view is a document of `system.views`, and a change of that document is a change of the view.
 
     insert → create    replace → modify    delete → drop
 
-Rule: only streams with `showExpandedEvents` have them, and never a collection's stream.
+Rule: only streams with `showExpandedEvents` have these events, and a collection's stream never does.
 
-The document's `_id` is the view's namespace; the rest of it, but for a drop, is the operationDescription.
+The document's `_id` is the view's namespace. Its other fields are the operationDescription, except for a drop.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KINDS: Final = {"delete": "drop", "insert": "create", "replace": "modify"}
 
 
 def view_draft(operation: Operation, shape: Shape, version: int = 2) -> CommandDraft | None:
-    """The draft of what was done to a view by an operation on `system.views`; None where it is no event."""
+    """Return the draft of a view's change by an operation on `system.views`; None if it is not an event."""
     assert operation.head is not None
     kind = KINDS.get(operation.head.kind)
     if kind is None or not shape.expanded:
