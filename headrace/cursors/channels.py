@@ -105,7 +105,7 @@ def channel_keys(topics: Iterable[str], live: Mapping[Any, object]) -> list[Any]
         database = topic.partition(".")[0] + "."
         keys[topic] = None
         keys[database] = None
-        if topic.endswith(".$cmd"):  # a command belongs to every collection of its database
+        if topic.endswith(".$cmd"):  # a command concerns every collection of its database
             keys.update(dict.fromkeys(key for key in live if key and key.startswith(database)))
     return [key for key in keys if key in live]
 

@@ -28,7 +28,7 @@ Reader = Callable[[View, bytes, bytes], tuple[bytes, bool]]
 
 
 def check_index(view: View, collection: Collection, index: Index) -> None:
-    """Raise 175 if the index of a walk is missing or incomplete in a view."""
+    """Raise 175 if an index that a walk goes through is missing or incomplete in a view."""
     now = view.collection(collection.namespace)
     if now is None or not any(item.number == index.number for item in now.indexes):
         raise CommandError(175, f"query plan killed :: index '{index.name}' dropped")
