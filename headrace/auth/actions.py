@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 ANY_ACTION: Final = "anyAction"
-"""All of them."""
+"""Stands for all actions."""
 
 ACTIONS: Final = frozenset({
     "addShard", "advanceClusterTime", "allCollectionStats", "analyze", "analyzeShardKey", "appendOplogNote",

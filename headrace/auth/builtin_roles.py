@@ -1,8 +1,7 @@
-"""The built-in roles: which privileges each has, in the database that it is granted for.
+"""The built-in roles: the privileges of each role in the database for which it is granted.
 
-Roles of `EVERYWHERE` are there in every database, the others in `admin`.
-
-Source: MongoDB's manual of 8.0, "Built-In Roles"; docs/security.md names what differs.
+Every database has the roles of `EVERYWHERE`; only `admin` has the others. Source: MongoDB's manual of 8.0, "Built-In
+Roles"; docs/security.md lists the differences.
 """
 
 from __future__ import annotations
@@ -235,7 +234,7 @@ ROLES: Final = dict(sorted((EVERYWHERE | OF_ADMIN).items()))
 
 @lru_cache(1024)
 def privileges_of(name: RoleName) -> Privileges | None:
-    """The privileges of a built-in role; None if the database has no such role."""
+    """Return the privileges of a built-in role; None if the database has no such role."""
     made = EVERYWHERE.get(name.role)
     if made is not None and name.db != "$external":
         return merged(made(name.db))
@@ -244,6 +243,6 @@ def privileges_of(name: RoleName) -> Privileges | None:
 
 
 def names_in(db: str) -> list[RoleName]:
-    """The built-in roles of a database."""
+    """Return the built-in roles of a database."""
     roles = EVERYWHERE | OF_ADMIN if db == "admin" else EVERYWHERE
     return [] if db == "$external" else [RoleName(role, db) for role in sorted(roles)]

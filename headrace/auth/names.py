@@ -1,47 +1,47 @@
-"""Names of users and of roles: a name in a database."""
+"""Names of users and roles: a name in a database."""
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
 EXTERNAL: Final = "$external"
-"""The database of users whose credentials are elsewhere: in a certificate."""
+"""The database of users whose credentials are in a certificate."""
 
 
 class UserName(NamedTuple):
-    """A user; `db` is the database that it is created in and that clients give as `authSource`."""
+    """A user. `db` is the database in which it was created and which clients give as `authSource`."""
 
     user: str
     db: str
 
     @property
     def id(self) -> str:
-        """`_id` in `admin.system.users`."""
+        """The `_id` in `admin.system.users`."""
         return f"{self.db}.{self.user}"
 
     @property
     def text(self) -> str:
-        """As messages name it: `user@db`."""
+        """The name in messages: `user@db`."""
         return f"{self.user}@{self.db}"
 
 
 class RoleName(NamedTuple):
-    """A role, built-in or user-defined, of a database."""
+    """A built-in or user-defined role of a database."""
 
     role: str
     db: str
 
     @property
     def id(self) -> str:
-        """`_id` in `admin.system.roles`."""
+        """The `_id` in `admin.system.roles`."""
         return f"{self.db}.{self.role}"
 
     @property
     def text(self) -> str:
-        """As messages name it: `role@db`."""
+        """The name in messages: `role@db`."""
         return f"{self.role}@{self.db}"
 
     @property
     def document(self) -> dict[str, str]:
-        """As documents have it."""
+        """The name in documents: `{role, db}`."""
         return {"role": self.role, "db": self.db}

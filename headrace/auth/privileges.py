@@ -1,12 +1,12 @@
-"""Privileges: actions on resources, and which of them cover a resource that a command names.
+"""Privileges: actions on resources, and the rules by which they cover a resource that a command names.
 
-A resource is text here:
+A resource is a text:
 
-    "db.coll"   that collection       "db."   all collections of the database but `system.*`
-    ".coll"     so named in any       "."     all collections but `system.*`, and those of `config` and `local`
-    CLUSTER     the server            ANY     everything
+    "db.coll"   that collection               "db."   all collections of the database but `system.*`
+    ".coll"     that name in any database     "."     all collections but `system.*`, and those of `config` and `local`
+    CLUSTER     the server                    ANY     everything
 
-What a command requires is named in the same way: "db." is then something about the database as a whole.
+The requirements of commands are resources, too. In a requirement "db." means the database as a whole.
 
 Source: MongoDB's manual, "Resource Document".
 """
@@ -33,14 +33,14 @@ Privileges = Mapping[str, frozenset[str]]
 
 
 def is_system(namespace: str) -> bool:
-    """Whether a collection is one that privileges on its database do not cover."""
+    """Return whether privileges on its database do not cover a collection."""
     database, _, name = namespace.partition(".")
     return name.startswith("system.") or (database == "local" and name.startswith("replset."))
 
 
 @lru_cache(8192)
 def covering(resource: str) -> tuple[str, ...]:
-    """The resources, privileges on which are privileges on `resource`."""
+    """Return the resources whose privileges also apply to `resource`."""
     if resource == CLUSTER:
         return ANY, CLUSTER
     if resource == ANY:
@@ -55,7 +55,7 @@ def covering(resource: str) -> tuple[str, ...]:
 
 
 def allowed(privileges: Privileges, resource: str, actions: frozenset[str]) -> bool:
-    """Whether all `actions` on the resource are covered, by one privilege or by several."""
+    """Return whether one or several privileges cover all `actions` on the resource."""
     left = actions
     for covers in covering(resource):
         held = privileges.get(covers)
@@ -67,7 +67,7 @@ def allowed(privileges: Privileges, resource: str, actions: frozenset[str]) -> b
 
 
 def concern_database(privileges: Privileges, database: str) -> bool:
-    """Whether any privilege is one on something of a database."""
+    """Return whether any privilege applies to something in a database."""
     normal = database not in _INTERNAL
     return any(
         resource == ANY or (normal and resource == ANY_NORMAL) or resource.partition(".")[0] == database
@@ -76,12 +76,12 @@ def concern_database(privileges: Privileges, database: str) -> bool:
 
 
 def concern_collection(privileges: Privileges, namespace: str) -> bool:
-    """Whether any privilege is one on a collection."""
+    """Return whether any privilege applies to a collection."""
     return any(resource in privileges for resource in covering(namespace))
 
 
 def merged(privileges: Iterable[Privilege]) -> dict[str, frozenset[str]]:
-    """Privileges by resource."""
+    """Return the privileges by resource."""
     by_resource: dict[str, frozenset[str]] = {}
     for resource, actions in privileges:
         by_resource[resource] = by_resource.get(resource, frozenset()) | actions
@@ -92,7 +92,7 @@ def merged(privileges: Iterable[Privilege]) -> dict[str, frozenset[str]]:
 
 
 def resource_document(resource: str) -> dict[str, Any]:
-    """The resource as roles have it."""
+    """Return the resource as a role's document has it."""
     if resource == ANY:
         return {"anyResource": True}
     if resource == CLUSTER:
@@ -104,13 +104,13 @@ def resource_document(resource: str) -> dict[str, Any]:
 
 
 def privilege_document(resource: str, actions: frozenset[str]) -> dict[str, Any]:
-    """A privilege as roles have it, its actions sorted."""
+    """Return a privilege as a role's document has it, with its actions sorted."""
     names = [ANY_ACTION] if actions == ACTIONS else sorted(actions)
     return {"resource": resource_document(resource), "actions": names}
 
 
 def documents_of(privileges: Privileges) -> list[dict[str, Any]]:
-    """Privileges as roles have them, in a fixed order."""
+    """Return privileges as a role's document has them, in a fixed order."""
     return [privilege_document(resource, privileges[resource]) for resource in sorted(privileges)]
 
 

@@ -1,7 +1,7 @@
-"""`authenticationRestrictions`: from which addresses, and at which of the server's, a user or a role may be used.
+"""`authenticationRestrictions`: the client addresses and server addresses for which a user or a role may be used.
 
-Each document of the list must have a `clientSource` with the client's address, if it has one, and a `serverAddress`
-likewise; one such document suffices. Restrictions of several lists (a user's, each role's) must all be met.
+A list is met if one of its documents is. A document is met if its `clientSource`, if it has one, contains the client's
+address, and its `serverAddress`, if it has one, the server's. All lists (a user's, each role's) must be met.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SERVER: Final = "serverAddress"
 
 
 def check_restrictions(listed: list[Any]) -> None:
-    """Raise 2 or 14 if it is not a list of restrictions."""
+    """Raise 2, 14 or 40415 if `listed` is not a list of restrictions."""
     for restriction in listed:
         if type(restriction) is not dict:
             raise CommandError(14, "authenticationRestrictions must be an array of documents")
@@ -38,10 +38,10 @@ def _network(text: Any) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
 
 
 def permitted(lists: Iterable[list[dict[str, Any]]], client: str, server: str) -> bool:
-    """Whether all lists permit a client at the numeric address `client` that has reached the server at `server`.
+    """Return whether all lists permit a client at the numeric address `client` that uses the server's address `server`.
 
-    A Unix socket has no addresses, so it never meets a restriction that requires one. A list that is not valid, because
-    a stored document was edited by hand, permits no client.
+    A Unix socket has no addresses, so it never meets a restriction that requires one. An invalid list, from a stored
+    document that was edited by hand, permits no client.
     """
     return all(not listed or _any_met(listed, client, server) for listed in lists)
 

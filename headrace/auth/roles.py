@@ -1,4 +1,4 @@
-"""Roles resolved: the roles that they inherit, and the privileges and restrictions of all of them.
+"""Resolved roles: the roles that they inherit, and the privileges and restrictions of all of them.
 
 admin.system.roles   {_id: "db.role", role, db, privileges: [...], roles: [{role, db}], authenticationRestrictions?}
 """
@@ -15,7 +15,7 @@ from headrace.auth.privileges import Privilege, Privileges, merged, parse_privil
 from headrace.errors import CommandError
 
 LoadRole = Callable[[RoleName], dict[str, Any] | None]
-"""The document of a user-defined role, or None."""
+"""Returns the document of a user-defined role, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +26,12 @@ class Resolved:
     """These roles and all roles they inherit, sorted; roles that do not exist are left out."""
     privileges: Privileges
     restrictions: tuple[list[dict[str, Any]], ...]
-    """The `authenticationRestrictions` of each of them that has some."""
+    """The `authenticationRestrictions` of the roles that have some."""
 
 
 def roles_of(document: dict[str, Any]) -> list[RoleName]:
-    """The roles that a stored user or role has directly. Invalid ones, which a hand-edited document may have, are
-    skipped."""
+    """Return the roles that a stored user or role was granted directly. Invalid ones, which a hand-edited document may
+    have, are skipped."""
     listed = document.get("roles")
     names = []
     for item in listed if type(listed) is list else ():
@@ -41,8 +41,8 @@ def roles_of(document: dict[str, Any]) -> list[RoleName]:
 
 
 def resolve(roles: Iterable[RoleName], load: LoadRole) -> Resolved:
-    """Return the roles with all they inherit, their privileges and restrictions. A role that inherits itself counts
-    once."""
+    """Return the roles with all roles that they inherit, their privileges and restrictions. Cycles of roles are
+    allowed."""
     seen: set[RoleName] = set()
     held: list[Privilege] = []
     restrictions = []
@@ -68,7 +68,7 @@ def resolve(roles: Iterable[RoleName], load: LoadRole) -> Resolved:
 
 
 def stored_privileges(document: dict[str, Any]) -> list[tuple[str, frozenset[str]]]:
-    """The privileges of a stored role; an invalid one grants nothing."""
+    """Return the privileges of a stored role. An invalid privilege grants nothing."""
     listed = document.get("privileges")
     privileges = []
     for item in listed if type(listed) is list else ():
@@ -80,5 +80,5 @@ def stored_privileges(document: dict[str, Any]) -> list[tuple[str, frozenset[str
 
 
 def inherits(role: RoleName, ancestor: RoleName, load: LoadRole) -> bool:
-    """Whether `role` is or inherits `ancestor`."""
+    """Return whether `role` is or inherits `ancestor`."""
     return ancestor in resolve([role], load).roles

@@ -1,4 +1,4 @@
-"""SASLprep: the form in which passwords are compared, however they were typed. Source: RFC 4013, RFC 3454."""
+"""SASLprep: the normal form in which passwords are compared. Source: RFC 4013, RFC 3454."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
-"""SCRAM, the server's side: what is stored of a password, and the conversation that proves that a client knows it.
+"""The server's side of SCRAM: the stored credentials of a password, and the conversation that proves its possession.
 
-Nothing stored reveals the password, except by trying passwords: a salt, a count of iterations, and two keys.
+Stored credentials (a salt, a count of iterations, two keys) reveal the password only to a search by trial.
 
     C  n,,n=user,r=CNONCE
     S  r=CNONCE+SNONCE,s=SALT,i=ITERATIONS
     C  c=biws,r=CNONCE+SNONCE,p=PROOF
     S  v=SIGNATURE
 
-Sources: RFC 5802, RFC 7677; MongoDB's drivers' specification of authentication. Headrace does not take the library
-`scramp` for this: it prepares the names of users by SASLprep, which MongoDB does not, so that some users could not be
-found; and it refuses salts and extensions that MongoDB takes.
+Sources: RFC 5802, RFC 7677; MongoDB's drivers' specification of authentication. The library `scramp` is not used: it
+applies SASLprep to user names, which MongoDB does not, so that some users would not be found; and it refuses salts and
+extensions that MongoDB accepts.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ SHA_1: Final = "SCRAM-SHA-1"
 SHA_256: Final = "SCRAM-SHA-256"
 HASHES: Final = {SHA_1: "sha1", SHA_256: "sha256"}
 ITERATIONS: Final = {SHA_1: 10_000, SHA_256: 15_000}
-"""MongoDB's, which grow no credential without a new password."""
+"""MongoDB's counts. Existing credentials keep theirs until the password changes."""
 SALT_BYTES: Final = {SHA_1: 16, SHA_256: 28}
 
 
 def failed() -> CommandError:
-    """The error of every failed login, whatever the reason."""
+    """Return the error of every failed login, whatever the reason."""
     return CommandError(18, "Authentication failed.")
 
 
@@ -47,7 +47,7 @@ class Credentials:
 
     @property
     def document(self) -> dict[str, Any]:
-        """As `admin.system.users` has it."""
+        """The credentials in the form of `admin.system.users`."""
         return {
             "iterationCount": self.iterations, "salt": _text(self.salt), "storedKey": _text(self.stored_key),
             "serverKey": _text(self.server_key),
@@ -55,8 +55,7 @@ class Credentials:
 
     @classmethod
     def parsed(cls, mechanism: str, document: dict[str, Any]) -> Credentials | None:
-        """The credentials in a user's document; None if they are not usable, as a document edited by hand may have
-        them."""
+        """Return the credentials in a user's document; None if they are unusable, for example after an edit by hand."""
         try:
             salt, stored, server = (b64decode(document[name]) for name in ("salt", "storedKey", "serverKey"))
             iterations = int(document["iterationCount"])
@@ -69,17 +68,17 @@ class Credentials:
 
 
 def derive(mechanism: str, user: str, password: str, salt: bytes, iterations: int | None = None) -> Credentials:
-    """The credentials of a password: takes milliseconds. Raises 2 for a password that SASLprep refuses."""
+    """Return the credentials of a password. Takes milliseconds. Raises 2 for a password that SASLprep refuses."""
     return _derived(mechanism, prepared(mechanism, user, password), salt, iterations or ITERATIONS[mechanism])
 
 
 def derived_from_digest(digest: str, salt: bytes) -> Credentials:
-    """The credentials for SCRAM-SHA-1 of a password that a client has digested (`digestPassword: false`)."""
+    """Return the SCRAM-SHA-1 credentials of a password that a client has digested (`digestPassword: false`)."""
     return _derived(SHA_1, digest.encode(), salt, ITERATIONS[SHA_1])
 
 
 def _derived(mechanism: str, password: bytes, salt: bytes, iterations: int) -> Credentials:
-    from hashlib import pbkdf2_hmac  # late, as in `hashing`
+    from hashlib import pbkdf2_hmac  # imported late, as in `hashing`
 
     name = HASHES[mechanism]
     salted = pbkdf2_hmac(name, password, salt, iterations)
@@ -88,7 +87,7 @@ def _derived(mechanism: str, password: bytes, salt: bytes, iterations: int) -> C
 
 
 def prepared(mechanism: str, user: str, password: str) -> bytes:
-    """The bytes of a password that a mechanism begins with. Raises 2 for one that SASLprep refuses."""
+    """Return the form of a password that a mechanism hashes. Raises 2 for a password that SASLprep refuses."""
     if mechanism == SHA_1:
         return password_digest(user, password).encode()
     try:
@@ -98,13 +97,13 @@ def prepared(mechanism: str, user: str, password: str) -> bytes:
 
 
 def password_digest(user: str, password: str) -> str:
-    """The digest that SCRAM-SHA-1 uses as the password, as old clients send it."""
+    """Return the digest that SCRAM-SHA-1 uses as the password, in the form that old clients send."""
     return hashing.md5(f"{user}:mongo:{password}".encode()).hexdigest()
 
 
 def fake(mechanism: str, name: str, secret: bytes) -> Credentials:
-    """Credentials for a user that does not exist: the same each time, so that a client cannot notice, and without
-    a password."""
+    """Return credentials for a user that does not exist. They have no password, and are the same each time, so that a
+    client cannot notice."""
     size = len(hashing.digest(HASHES[mechanism]))
     salt = hashing.keyed(secret, f"{mechanism} {name}".encode(), "sha512")[: SALT_BYTES[mechanism]]
     keys = hashing.keyed(secret, f"{mechanism} keys {name}".encode(), "sha512")
@@ -128,7 +127,8 @@ class ClientFirst:
 
 
 def _split_header(message: bytes) -> tuple[bytes, str]:
-    """The header and the rest of the message. The header has no channel binding and no other user's name."""
+    """Return the header and the rest of the message. Channel binding and another user's name in the header are
+    refused."""
     if len(message) > limits.SASL_BYTES_MAX or not message.startswith((b"n,,", b"y,,")):
         raise failed()
     try:
@@ -148,29 +148,29 @@ def _fields(message: str) -> list[tuple[str, str]]:
 
 
 def _unescaped(name: str) -> str:
-    """A user's name: `=2C` is a comma, `=3D` an equals sign, and no other equals sign may be there."""
+    """Return a user's name, in which `=2C` is a comma and `=3D` an equals sign. Other equals signs are refused."""
     if "=" in name.replace("=2C", "").replace("=3D", ""):
         raise failed()
     return name.replace("=2C", ",").replace("=3D", "=")
 
 
 class Exchange:
-    """The rest of a conversation after the client's first message: the server's first, and the check of the client's
+    """The conversation after the client's first message: the server's first message, and the check of the client's
     last."""
 
     __slots__ = ("_first", "_nonce", "credentials", "server_first")
 
     def __init__(self, first: ClientFirst, credentials: Credentials, nonce: str) -> None:
-        """`nonce`: the server's part, fresh for each conversation, so that none can be replayed."""
+        """`nonce`: the server's part, fresh for each conversation, so that no conversation can be replayed."""
         self.credentials = credentials
-        """The keys that the client's last message is checked against."""
+        """The keys for the check of the client's last message."""
         self._first = first
         self._nonce = first.nonce + nonce
         self.server_first = f"r={self._nonce},s={_text(credentials.salt)},i={credentials.iterations}"
         """The server's first message."""
 
     def finish(self, message: bytes) -> bytes:
-        """Return the server's last message. Raises 18 unless the client's message proves that it has the password."""
+        """Return the server's last message. Raises 18 unless the client's message proves that it knows the password."""
         try:
             text = message.decode() if len(message) <= limits.SASL_BYTES_MAX else ""
             fields = dict(_fields(text))
