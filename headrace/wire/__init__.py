@@ -1,1 +1,1 @@
-"""Bytes to messages and back: a state machine that does no I/O."""
+"""Conversion between bytes and messages: a state machine that does no I/O."""

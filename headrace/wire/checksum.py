@@ -1,10 +1,10 @@
-"""CRC-32C, which a client may put after an OP_MSG."""
+"""CRC-32C, which a client may append to an OP_MSG."""
 
 from __future__ import annotations
 
 
 def crc32c(data: bytes | memoryview) -> int:
-    """The CRC-32C (Castagnoli) of bytes."""
+    """Return the CRC-32C (Castagnoli) of bytes."""
     from google_crc32c import value  # few clients send checksums
 
     checksum: int = value(bytes(data))

@@ -1,12 +1,12 @@
-"""Compressed messages: the compressors by id and by name; compress and decompress.
+"""Compressed messages: the compressors by id and by name, compression and decompression.
 
-Rule: the output of a decompressor is never longer than the message said, and finding that out takes no more memory.
-Every fault of the bytes is a `ProtocolError`.
+Rule: a decompressor's output is never longer than the message declares, and detecting a longer one takes no more
+memory. Every fault of the bytes is a `ProtocolError`.
 
-Client and server agree upon the compressors in hello; the client decides which requests are compressed. A reply has the
-compressor of its request, but is plain for the commands of `NEVER_COMPRESSED`.
-Long messages are compressed and decompressed in another thread, while others run (`thread_calls`).
-No compressor outlives a call: servers in several threads may call at the same time.
+Client and server agree on the compressors in hello, and the client decides which requests are compressed. A reply has
+its request's compressor, but is plain for the commands of `NEVER_COMPRESSED`. Long messages are compressed and
+decompressed in another thread, while other commands run (`thread_calls`). No compressor outlives a call, because
+servers in several threads may call at the same time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headrace.thread_calls import call_in_thread
 from headrace.wire.message import ProtocolError
 
 LONG_BYTES: Final = 256 * 1024
-"""Compressed or decompressed without another thread, at most."""
+"""Messages up to this size are compressed and decompressed without another thread."""
 
 NOOP: Final = 0
 SNAPPY: Final = 1
@@ -35,11 +35,11 @@ NEVER_COMPRESSED: Final = frozenset(
     b"authenticate copydb copydbSaslStart copydbgetnonce createUser getnonce hello isMaster "
     b"ismaster saslContinue saslStart updateUser".split()
 )
-"""Commands whose requests and replies hold secrets, or come before a compressor is agreed upon."""
+"""Commands whose requests and replies hold secrets, or that come before the agreement on a compressor."""
 
 
 def decompress(compressor: int, data: bytes | memoryview, size: int, head: bytes = b"") -> bytes:
-    """`head` and the `size` bytes that `data` was made from; other data raises `ProtocolError`."""
+    """Return `head` and the `size` decompressed bytes of `data`. Raises `ProtocolError` for invalid data."""
     decompressor = _DECOMPRESSORS.get(compressor)
     if decompressor is None:
         raise ProtocolError(f"unknown compressor {compressor}")
@@ -53,7 +53,7 @@ def decompress(compressor: int, data: bytes | memoryview, size: int, head: bytes
 
 
 def compress(compressor: int, data: bytes) -> bytes:
-    """`data` compressed; `compressor` is one of the ids above."""
+    """Return `data` compressed. `compressor` is one of the ids above."""
     compressed: bytes = (
         call_in_thread(_COMPRESSORS[compressor], data) if len(data) > LONG_BYTES else _COMPRESSORS[compressor](data)
     )
@@ -74,7 +74,7 @@ def _snappy_in(data: Bytes, size: int) -> Bytes:
 
 
 def _snappy_size(data: bytes | memoryview) -> int:
-    """The size that snappy's preamble promises (a little-endian base-128 number); -1 if there is none."""
+    """Return the size in snappy's preamble (a little-endian base-128 number), or -1 if there is none."""
     size = 0
     for index, byte in enumerate(data[:5]):
         size |= (byte & 0x7F) << (7 * index)

@@ -1,11 +1,11 @@
-"""Bytes to messages: a machine with no I/O, fed what a socket gave, asked for the next message.
+"""Parser of a client's stream: a machine without I/O that receives bytes and returns messages.
 
 Rules: the messages do not depend on how the stream is cut into pieces. Every length is checked before it is used. Bytes
 that are not the protocol raise `ProtocolError`, then and at every later call, and no other exception. Only the frame is
 checked: the code that decodes a document finds out whether it is well-formed BSON.
 
-This is the hottest path of the server, so the commonest messages, a document and one with a sequence after it, are
-taken with one unpacking and few calls; pieces of a long message are kept apart and joined once.
+This is the hottest path of the server. So the usual messages, a document or a document and a sequence, are parsed with
+one unpacking and few calls, and the pieces of a long message are joined only once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["NEED_DATA", "Connection", "Message", "NeedData", "ProtocolError", "T
 
 
 class NeedData:
-    """The type of `NEED_DATA`: no whole message is there yet. Falsy, one instance."""
+    """The type of `NEED_DATA`, which means that no whole message has arrived. Falsy; it has one instance."""
 
     __slots__ = ()
 
@@ -48,27 +48,27 @@ class NeedData:
 NEED_DATA: Final = NeedData()
 
 _START = struct.Struct("<iiiiIBi").unpack_from
-"""The header, and of an OP_MSG the flags, the kind of its first section and that document's length."""
+"""The header and, in an OP_MSG, the flags, the kind of the first section and the length of its document."""
 _INT = struct.Struct("<i").unpack_from
 _UNSIGNED = struct.Struct("<I").unpack_from
 _COMPRESSED = struct.Struct("<iiB").unpack_from
 _SMALL, _JOINED = 1024, 64 * 1024
-"""Pieces of a message shorter than the first are joined, up to the second."""
+"""Pieces shorter than `_SMALL` are joined, into pieces of up to about `_JOINED` bytes."""
 _GATHERED_BYTES = 1024 * 1024
-"""Joined at once, of short messages."""
+"""The number of bytes of short messages that are joined at once."""
 _TLS_RECORD = b"\x16\x03"
-"""How a TLS handshake begins. As a message's length it may be a valid one."""
+"""The beginning of a TLS handshake. Read as a message's length it may be valid."""
 _HTTP_GET = b"GET "
-"""How an HTTP request begins. No message is as long as this says."""
+"""The beginning of an HTTP request. Read as a message's length it is invalid."""
 _OPCODES = frozenset({OP_COMPRESSED, OP_MSG, OP_QUERY})
 _UNKNOWN_FLAGS = REQUIRED_FLAGS & ~(CHECKSUM_PRESENT | MORE_TO_COME)
 _RARE_FLAGS = REQUIRED_FLAGS & ~MORE_TO_COME
 _SECTION_NAMES = {b"deletes": "deletes", b"documents": "documents", b"updates": "updates"}
-"""The commonest names, decoded."""
+"""The most frequent section names, decoded."""
 
 
 class Connection:
-    """One client's stream of bytes; `receive` what came, then `next_event` until it answers NEED_DATA."""
+    """One client's stream of bytes. Call `receive` with new bytes, then `next_event` until it returns NEED_DATA."""
 
     __slots__ = (
         "_at", "_buffer", "_failure", "_tail", "_tail_bytes", "_wanted_bytes", "is_at_rest", "may_have_event",
@@ -76,9 +76,9 @@ class Connection:
 
     def __init__(self) -> None:
         self.may_have_event = False
-        """Whether `next_event` may answer more than NEED_DATA: bytes have come since it did, or are left."""
+        """Whether `next_event` may return a message: bytes have arrived since its last NEED_DATA, or are left."""
         self.is_at_rest = True
-        """Whether the last message has been taken, and nothing has come after it."""
+        """Whether the last message was taken and no bytes follow it."""
         self._buffer = b""
         self._at = 0
         self._tail: list[bytes] = []
@@ -88,13 +88,13 @@ class Connection:
 
     @property
     def unread_bytes(self) -> int:
-        """How much has come ahead of its turn, or waits for the rest of its message."""
+        """The number of bytes of messages that were not taken yet, also incomplete ones."""
         return len(self._buffer) - self._at + self._tail_bytes
 
     def receive(self, data: bytes) -> int:
-        """Take the next bytes of the stream; they are kept, not copied (and dropped after a ProtocolError).
+        """Take the next bytes of the stream. They are kept without a copy, or dropped after a ProtocolError.
 
-        Returns `unread_bytes`.
+        Return `unread_bytes`.
         """
         self.may_have_event = True
         self.is_at_rest = False
@@ -105,7 +105,7 @@ class Connection:
             self._at = 0
             return len(data)
         tail = self._tail
-        if tail and len(data) < _SMALL and len(tail[-1]) < _JOINED:  # an object for each byte would cost much more
+        if tail and len(data) < _SMALL and len(tail[-1]) < _JOINED:  # an object per byte would cost much more
             tail[-1] += data
         else:
             tail.append(data)
@@ -113,12 +113,12 @@ class Connection:
         return self.unread_bytes
 
     def shrink(self) -> None:
-        """Free the bytes of a message that has been taken."""
+        """Free the bytes of a message that was taken."""
         if self._at == len(self._buffer):
             self._buffer, self._at = b"", 0
 
     def next_event(self) -> Message | NeedData:
-        """The next message, or NEED_DATA; raises ProtocolError for good once the stream is not the protocol."""
+        """Return the next message, or NEED_DATA. Raises ProtocolError from the first invalid bytes on."""
         buffer = self._buffer
         at = self._at
         have = len(buffer) - at
@@ -145,7 +145,8 @@ class Connection:
         return self._take(opcode, request_id, buffer, at, end)
 
     def _gather(self, wanted_bytes: int, buffer: bytes, at: int) -> Message | NeedData:
-        """The next message with what came since, if that is enough; `buffer` from `at` on is not."""
+        """Return the next message if the later bytes complete it, otherwise NEED_DATA. `buffer` from `at` on does not
+        suffice."""
         if wanted_bytes != self._wanted_bytes or not self._tail:  # the header may have come with many bytes after it
             wait = self._wait_for(wanted_bytes, buffer, at)
             if not self._tail:
@@ -157,11 +158,11 @@ class Connection:
             return self._take_long(buffer, at)
         self._buffer = b"".join((buffer[at:], *self._pieces(max(self._wanted_bytes, _GATHERED_BYTES))))
         self._at = 0
-        self._wanted_bytes = MESSAGE_BYTES_MIN  # of the message that begins here nothing is known yet
+        self._wanted_bytes = MESSAGE_BYTES_MIN  # the next message's length is not known yet
         return self.next_event()
 
     def _pieces(self, size: int) -> list[bytes]:
-        """Take pieces of the tail with `size` bytes, or a little more, or all there are."""
+        """Take pieces of the tail with `size` bytes or a little more, or all pieces."""
         taken = count = 0
         while count < len(self._tail) and taken < size:
             taken += len(self._tail[count])
@@ -172,7 +173,8 @@ class Connection:
         return pieces
 
     def _take_long(self, buffer: bytes, at: int) -> Message:
-        """The long message that begins in the buffer, whose header is there, and ends in the tail: not joined yet."""
+        """Return the long message whose header is in the buffer and whose end is in the tail. Its pieces are not joined
+        yet."""
         length, self._wanted_bytes = self._wanted_bytes, MESSAGE_BYTES_MIN
         first = memoryview(buffer)[at:]
         *middle, last = self._pieces(length - len(first))
@@ -187,7 +189,7 @@ class Connection:
             raise self._fail(ProtocolError(str(error))) from error
 
     def _wait_for(self, wanted_bytes: int, buffer: bytes, at: int) -> NeedData:
-        """Note how much is needed, unless what is here already shows that no message will come of it."""
+        """Note how many bytes are needed. Raises `ProtocolError` if the present bytes cannot become a message."""
         if self._failure is not None:
             raise self._failure
         have = len(buffer) - at
@@ -204,12 +206,12 @@ class Connection:
             if opcode not in _OPCODES:
                 raise self._fail(ProtocolError(f"unknown opcode {opcode}"))
         self._wanted_bytes = wanted_bytes
-        self.may_have_event = bool(self._tail)  # `_gather` looks at those
+        self.may_have_event = bool(self._tail)  # `_gather` uses the tail
         self.is_at_rest = not have and not self._tail
         return NEED_DATA
 
     def _take(self, opcode: int, request_id: int, buffer: bytes, at: int, end: int) -> Message:
-        """The message at [at, end): any but the commonest."""
+        """Return the message at [at, end), which is not one of the usual kind."""
         try:
             if opcode == OP_MSG and end - at <= DECODED_BYTES_MAX:
                 return _parse_msg(request_id, buffer, at, end)
@@ -223,7 +225,7 @@ class Connection:
             raise self._fail(ProtocolError(str(error))) from error
 
     def _fail(self, error: ProtocolError) -> ProtocolError:
-        """Forget the stream and remember the error: `_wait_for` raises it at every later call."""
+        """Drop the stream and remember the error, which `_wait_for` raises at every later call."""
         self._failure = error
         self._buffer = b""
         self._at = 0
@@ -233,29 +235,29 @@ class Connection:
 
 
 class UnopenedMessage(Message):
-    """A long message whose header alone has been read: `opened` takes some time."""
+    """A long message of which only the header was read. `opened` reads the rest, which takes some time."""
 
     __slots__ = ("_pieces", "_size", "unpacked_bytes")
 
     def __init__(
         self, request_id: int, opcode: int, pieces: list[bytes | memoryview], size: int, unpacked_bytes: int
     ) -> None:
-        """`pieces`: the message as it came, in `size` bytes."""
+        """`pieces`: the message as it arrived, with `size` bytes."""
         self.unpacked_bytes = unpacked_bytes
-        """How long it is once it has been decompressed."""
+        """The length after decompression."""
         super().__init__(request_id, opcode, 0, b"", {})
         self._pieces = pieces
         self._size = size
 
     def opened(self) -> Message:
-        """The message, decompressed and cut into sections; raises `ProtocolError`. Called once."""
+        """Return the message, decompressed and divided into sections. Raises `ProtocolError`. Called once."""
         buffer = b"".join(self._pieces)
         self._pieces = []
         return _open(self.opcode, self.request_id, buffer, 0, self._size)
 
 
 def _unpacked_bytes(opcode: int, buffer: bytes, at: int, size: int) -> int:
-    """How long the message at `at` is once it has been decompressed. Raises `ProtocolError`."""
+    """Return the length of the message at `at` after decompression. Raises `ProtocolError`."""
     if opcode != OP_COMPRESSED:
         return size
     unpacked: int = _INT(buffer, at + 20)[0]
@@ -271,7 +273,7 @@ def _open(opcode: int, request_id: int, buffer: bytes, at: int, end: int) -> Mes
 
 
 def _parse(opcode: int, request_id: int, buffer: bytes, at: int, end: int) -> Message:
-    """The message at [at, end), which is not compressed."""
+    """Return the uncompressed message at [at, end)."""
     if opcode == OP_MSG:
         return _parse_msg(request_id, buffer, at, end)
     if opcode == OP_QUERY:
@@ -290,7 +292,7 @@ def _parse_compressed(request_id: int, buffer: bytes, at: int, end: int) -> Mess
 
 
 def _parse_msg(request_id: int, buffer: bytes, at: int, end: int) -> Message:
-    """OP_MSG with any sections, and with or without a checksum."""
+    """Parse an OP_MSG with any sections, with or without a checksum."""
     (flags,) = _UNSIGNED(buffer, at + 16)
     if flags & _UNKNOWN_FLAGS:
         raise ProtocolError(f"unknown flags {flags:#x} in a message")
@@ -318,9 +320,9 @@ def _parse_msg(request_id: int, buffer: bytes, at: int, end: int) -> Message:
 
 
 def _sequence(buffer: bytes, at: int, end: int, sequences: dict[str, list[bytes]]) -> int:
-    """Read the kind-1 section whose size is at `at` into `sequences`; return where it ends.
+    """Read the kind-1 section whose size is at `at` into `sequences`; return its end.
 
-    Documents after the largest batch of a command and one more are not read.
+    After one document more than a command's largest batch, the rest is not read.
     """
     if end - at < 4:
         raise ProtocolError("a section is cut off")
@@ -329,7 +331,7 @@ def _sequence(buffer: bytes, at: int, end: int, sequences: dict[str, list[bytes]
     if size < 5 or section_end > end:
         raise ProtocolError(f"a section of {size} bytes does not fit its message")
     stop = buffer.find(b"\0", at + 4, section_end)
-    if stop > 0 and (name := _SECTION_NAMES.get(buffer[at + 4 : stop])):  # without the call of `_cstring`
+    if stop > 0 and (name := _SECTION_NAMES.get(buffer[at + 4 : stop])):  # saves the call of `_cstring`
         at = stop + 1
     else:
         name, at = _cstring(buffer, at + 4, section_end)
@@ -355,7 +357,7 @@ def _sequence(buffer: bytes, at: int, end: int, sequences: dict[str, list[bytes]
 
 
 def _document(buffer: bytes, at: int, end: int) -> tuple[bytes, int]:
-    """The document at `at`, and where it ends."""
+    """Return the document at `at`, and its end."""
     if end - at < 5:
         raise ProtocolError("a document is cut off")
     (size,) = _INT(buffer, at)
@@ -366,7 +368,7 @@ def _document(buffer: bytes, at: int, end: int) -> tuple[bytes, int]:
 
 
 def _cstring(buffer: bytes, at: int, end: int) -> tuple[str, int]:
-    """The text up to the next zero byte before `end`, and where the byte after it is."""
+    """Return the text up to the next zero byte before `end`, and the offset after that byte."""
     stop = buffer.find(b"\0", at, end)
     if stop < 0:
         raise ProtocolError("a name is cut off")
@@ -377,7 +379,7 @@ def _cstring(buffer: bytes, at: int, end: int) -> tuple[str, int]:
 
 
 def _parse_query(request_id: int, buffer: bytes, at: int, end: int) -> Message:
-    """The legacy OP_QUERY, which drivers still use for the first hello."""
+    """Parse a legacy OP_QUERY, which drivers still use for the first hello."""
     (flags,) = _INT(buffer, at)
     collection, at = _cstring(buffer, at + 4, end)
     body, at = _document(buffer, at + 8, end)

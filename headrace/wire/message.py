@@ -1,11 +1,11 @@
 """Messages of MongoDB's wire protocol: its numbers, `Message`, and `ProtocolError`.
 
-    header    int32 length (all of it) · int32 request id · int32 response to · int32 opcode
+    header    int32 length (of the whole message) · int32 request id · int32 response to · int32 opcode
     OP_MSG    header · uint32 flags · sections · [uint32 CRC-32C]
                 kind 0: byte 0 · one document                                          (exactly one)
                 kind 1: byte 1 · int32 size (from itself on) · cstring name · documents  (any number)
     OP_QUERY  header · int32 flags · cstring collection · int32 skip · int32 limit · document [· document]
-    OP_COMPRESSED  header · int32 opcode inside · int32 size inside · byte compressor · bytes (less the header)
+    OP_COMPRESSED  header · int32 opcode inside · int32 size inside · byte compressor · bytes (without the header)
 
 Source: the wire protocol's specification.
 """
@@ -23,25 +23,25 @@ CHECKSUM_PRESENT: Final = 1 << 0
 MORE_TO_COME: Final = 1 << 1
 EXHAUST_ALLOWED: Final = 1 << 16
 REQUIRED_FLAGS: Final = 0xFFFF
-"""A receiver must refuse a message with one of these set that it does not know; others it ignores."""
+"""The flags that a receiver must know: a message with an unknown one is refused. Other unknown flags are ignored."""
 
 MESSAGE_BYTES_MIN: Final = 26
-"""The shortest message there is: an OP_MSG with an empty document."""
+"""The length of the shortest message: an OP_MSG with an empty document."""
 
 
 class ProtocolError(Exception):
-    """The bytes are not the protocol; nothing after them can be trusted, so the socket must be closed."""
+    """The bytes are not the protocol. Later bytes cannot be trusted, so the socket must be closed."""
 
 
 class TlsOnPlainSocket(ProtocolError):
-    """The client speaks TLS where none is expected."""
+    """The client speaks TLS, but the server does not expect it."""
 
     def __init__(self) -> None:
         super().__init__("SSL handshake received but server is started without SSL support")
 
 
 class HttpRequest(ProtocolError):
-    """The client speaks HTTP, as a browser does; `HTTP_RESPONSE` explains it to the user."""
+    """The client speaks HTTP, like a browser. `HTTP_RESPONSE` explains the mistake to the user."""
 
     def __init__(self) -> None:
         super().__init__("Client sent an HTTP request over a native MongoDB connection")
@@ -71,23 +71,23 @@ class Message:
     ) -> None:
         self.request_id = request_id
         self.opcode = opcode
-        """OP_MSG or OP_QUERY; a compressed message has the opcode that was inside."""
+        """OP_MSG or OP_QUERY. A compressed message has its inner opcode."""
         self.flags = flags
         self.body = body
-        """The document of the kind-0 section; of an OP_QUERY the query (which may be wrapped in `$query`)."""
+        """The document of the kind-0 section, or the query of an OP_QUERY (which may be wrapped in `$query`)."""
         self.sequences = sequences
         self.collection = collection
         """The full name in an OP_QUERY, such as `admin.$cmd`; otherwise None."""
         self.compressor: int | None = None
-        """Id of the compressor that the reply goes out in: the one the request came in, if any."""
+        """The id of the request's compressor, which its reply uses, too; None: not compressed."""
 
     @property
     def more_to_come(self) -> bool:
-        """The client wants no reply."""
+        """Whether the client wants no reply."""
         return self.opcode == OP_MSG and self.flags & MORE_TO_COME != 0
 
     def opened(self) -> Message:
-        """The message itself; of an `UnopenedMessage` what is in it."""
+        """Return the message itself, or the content of an `UnopenedMessage`."""
         return self
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""A reply's document to bytes: OP_MSG, the OP_REPLY of old, or either inside OP_COMPRESSED."""
+"""Conversion of a reply's document to bytes: OP_MSG, the legacy OP_REPLY, or either inside OP_COMPRESSED."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _AWAIT_CAPABLE: Final = 8
 
 
 def plain_head(request_id: int, response_to: int, body_bytes: int, flags: int = 0) -> bytes:
-    """The bytes that `plain_reply` puts before the body."""
+    """Return the bytes that `plain_reply` puts before the body."""
     return _MSG(21 + body_bytes, request_id, response_to, OP_MSG, flags, 0)
 
 
 def plain_reply(request_id: int, response_to: int, body: bytes, flags: int = 0) -> bytes:
-    """As `encode_reply`, of the commonest: an OP_MSG that is not compressed."""
+    """Return the usual reply, an uncompressed OP_MSG, as `encode_reply` does."""
     return _MSG(21 + len(body), request_id, response_to, OP_MSG, flags, 0) + body
 
 
@@ -36,11 +36,11 @@ def encode_reply(
     compressor: int | None = None,
     flags: int = 0,
 ) -> bytes:
-    """The reply as one piece of bytes.
+    """Return the reply as bytes.
 
-    `request_id` is the server's own number for this message, `response_to` the request's id. `legacy`: the
-    request was an OP_QUERY. `compressor`: what the request came in (`Message.compressor`). `flags`: those of
-    OP_MSG, such as MORE_TO_COME on all replies but the last of an exhaust request.
+    `request_id` is the server's own number for this message, `response_to` the request's id. `legacy`: the request was
+    an OP_QUERY. `compressor`: the request's (`Message.compressor`). `flags`: those of OP_MSG, such as MORE_TO_COME on
+    all replies but the last of an exhaust request.
     """
     if legacy:
         head = _REPLY(36 + len(body), request_id, response_to, OP_REPLY, _AWAIT_CAPABLE, 0, 0, 1)
