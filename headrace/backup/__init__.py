@@ -1,1 +1,1 @@
-"""Backups: an archive of snapshots and of the oplog, from which any moment of a data directory is restored."""
+"""Backups: an archive of snapshots and of the oplog, and restores of a data directory to any moment."""

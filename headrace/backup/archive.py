@@ -4,11 +4,11 @@
     snapshots/POSITION/manifest              {"position", "checksum", "takenMs", "pieces"}; written last
     snapshots/POSITION/NNNNNN                pieces of the data file, in order
     log/AFTER-LAST                           the entries strictly after AFTER up to LAST, inclusive
-      CRC-32 of the entry at AFTER (4)       0 where AFTER is 0
+      CRC-32 of the entry at AFTER (4)       0 if AFTER is 0
       position (8) + entry (BSON), ...       ascending
 
-Positions in names are 16 hexadecimal digits. Segments chain: each begins where another ends, and the checksum of the
-entry at AFTER tells whether both are of one history. A segment may overlap others: those that it was merged from.
+Positions in names are 16 hexadecimal digits. Segments form a chain: each begins where another ends, and the checksum of
+the entry at AFTER shows whether both belong to one history. A segment may overlap the segments that it was merged from.
 All files are pieces (`pieces.py`).
 """
 
@@ -24,18 +24,18 @@ from headrace.backup.places import Place
 
 SNAPSHOT_PIECE_BYTES: Final = 16 << 20
 SEGMENT_BYTES_MAX: Final = 16 << 20
-"""Bytes of entries after which a segment ends; the last entry may reach beyond."""
+"""A segment ends after this number of bytes of entries. Its last entry may exceed it."""
 _FORMAT: Final = 1
 _CHECKSUM: Final = Struct(">I")
 _POSITION: Final = Struct(">Q")
 _LENGTH: Final = Struct("<i")
 
 Entry = tuple[int, bytes]
-"""A position and the oplog entry there."""
+"""A position and its oplog entry."""
 
 
 class BackupSnapshot(NamedTuple):
-    """A data file at one position."""
+    """A snapshot: a data file at one position."""
 
     position: int
     checksum: int
@@ -45,19 +45,19 @@ class BackupSnapshot(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """The entries strictly after a position up to another, inclusive."""
+    """The entries strictly after one position up to another, inclusive."""
 
     after: int
     last: int
 
     @property
     def name(self) -> str:
-        """Its name in the archive."""
+        """The segment's name in the archive."""
         return f"log/{self.after:016x}-{self.last:016x}"
 
 
 class BackupArchive:
-    """The archive at a place."""
+    """The archive at one place."""
 
     def __init__(self, place: Place, sealer: Sealer) -> None:
         self.place = place
@@ -80,9 +80,9 @@ class BackupArchive:
     # The history.
 
     def history(self) -> bytes | None:
-        """Return the history id of the directory that is backed up here; None: the archive is empty.
+        """Return the history id of the directory that is backed up here; None if the archive is empty.
 
-        Raises `DamagedArchive` where its format is another one.
+        Raises `DamagedArchive` if the archive has another format.
         """
         about = self._json("archive")
         if about is None:
@@ -92,7 +92,7 @@ class BackupArchive:
         return bytes.fromhex(about["history"])
 
     def begin(self, history: bytes) -> None:
-        """Make the archive that of a history."""
+        """Begin an empty archive for a history."""
         self._put("archive", json.dumps({"format": _FORMAT, "history": history.hex()}).encode())
 
     # Snapshots.
@@ -111,7 +111,7 @@ class BackupArchive:
         self._put(_piece_name(position, number), data)
 
     def complete_snapshot(self, snapshot: BackupSnapshot) -> None:
-        """Store the manifest of a snapshot whose pieces are stored."""
+        """Store the manifest of a snapshot after its pieces."""
         about = {
             "position": snapshot.position, "checksum": snapshot.checksum, "takenMs": snapshot.taken_ms,
             "pieces": snapshot.pieces,
@@ -119,7 +119,7 @@ class BackupArchive:
         self._put(_manifest_name(snapshot.position), json.dumps(about).encode())
 
     def snapshot_pieces(self, snapshot: BackupSnapshot) -> Iterator[bytes]:
-        """The pieces of a snapshot's data file. Raises `DamagedArchive`."""
+        """Yield the pieces of a snapshot's data file. Raises `DamagedArchive`."""
         for number in range(snapshot.pieces):
             name = _piece_name(snapshot.position, number)
             data = self._get(name)
@@ -128,7 +128,7 @@ class BackupArchive:
             yield data
 
     def remove_snapshot(self, position: int) -> None:
-        """Remove a snapshot, or the pieces of one that was not completed."""
+        """Remove a snapshot, or the pieces of an unfinished one."""
         self.place.remove(_manifest_name(position))
         for name in self.place.names(f"snapshots/{position:016x}/"):
             self.place.remove(name)
@@ -142,7 +142,7 @@ class BackupArchive:
     # The log.
 
     def segments(self) -> list[Segment]:
-        """Return the segments, by where they begin, the longest first. Raises `DamagedArchive` for another name."""
+        """Return the segments by their beginning, the longest first. Raises `DamagedArchive` for any other name."""
         found = []
         for name in self.place.names("log/"):
             try:
@@ -178,7 +178,7 @@ class BackupArchive:
         return after_checksum, entries
 
     def last_entry(self) -> Entry | None:
-        """Return the newest entry of the log; None: there is no segment."""
+        """Return the newest entry of the log; None if there is no segment."""
         segments = self.segments()
         if not segments:
             return None
@@ -189,7 +189,7 @@ class BackupArchive:
         self.place.remove(segment.name)
 
     def new_entries(self, after: int, after_checksum: int) -> Iterator[Entry]:
-        """As `entries`, up to the end of the log. It ends early where segments are merged while they are read."""
+        """Yield `entries` up to the end of the log. It ends early if segments are merged while they are read."""
         segments = self.segments()
         try:
             yield from self.entries(after, after_checksum)
@@ -198,10 +198,10 @@ class BackupArchive:
                 raise
 
     def entries(self, after: int, after_checksum: int, through: int | None = None) -> Iterator[Entry]:
-        """The entries strictly after a position up to another, inclusive, or up to the end of the log.
+        """Yield the entries strictly after one position up to another, inclusive, or up to the end of the log.
 
-        `after_checksum`: that of the entry at `after`. Raises `DamagedArchive` where a segment is missing, damaged or
-        of another history.
+        `after_checksum`: the checksum of the entry at `after`. Raises `DamagedArchive` if a segment is missing, damaged
+        or belongs to another history.
         """
         segments = self.segments()
         end = max((segment.last for segment in segments), default=after)

@@ -1,7 +1,7 @@
-"""Continuous backup: the oplog is shipped as it is committed, with a snapshot now and then.
+"""Continuous backup: ships the oplog as it is committed, and a snapshot now and then.
 
-A place that cannot be reached, or a directory that is being started again, is tried again at the next look. While the
-pieces of a snapshot are stored, the oplog is shipped in between.
+If the place cannot be reached, or the directory is being opened again, the next round tries again. The oplog is also
+shipped between the pieces of a snapshot.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from headrace.errors import reason_of
 from headrace.store.lmdb import ReadersChanged
 
 LOOK_SECONDS: Final = 1.0
-"""How long to wait between two looks at the oplog."""
+"""The time between two reads of the oplog."""
 
 
 class Schedule(NamedTuple):
-    """How often a snapshot is stored, and for how long moments can be restored; both in ms, None: always."""
+    """The interval of snapshots, and how long moments can be restored, both in ms. `retain_ms` None: forever."""
 
     every_ms: int
     retain_ms: int | None
@@ -28,11 +28,10 @@ def follow(
     writer: ArchiveWriter, schedule: Schedule, wait: Callable[[float], bool], report: Callable[[str], None],
     note: Callable[[str], None] | None = None,
 ) -> None:  # fmt: skip
-    """Ship until `wait`, which gets the seconds to wait, returns False. The writer has begun.
+    """Ship until `wait`, which gets the seconds to wait, returns False. The caller has called the writer's `begin`.
 
-    `note` is called with what happens in the ordinary course, and `report` with the rest; None: `report` with both.
-
-    Raises what `ArchiveWriter.ship` raises, except `OSError` and `ReadersChanged`, which it reports once in a row.
+    `note` is called for ordinary events and `report` for all others; None: `report` gets both. Raises the errors of
+    `ArchiveWriter.ship`, except `OSError` and `ReadersChanged`, which it reports once in a row.
     """
     failed = False
     while True:

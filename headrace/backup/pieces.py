@@ -1,9 +1,9 @@
-"""A piece: the unit of an archive, compressed, and encrypted if there is a key. It says itself whether it is whole.
+"""A piece: the unit of an archive, compressed, encrypted if there is a key, and with a checksum of its own.
 
     plain       "HRB1" + b"\\0" + SHA-256 of the name and what follows (32) + Zstandard
     encrypted   "HRB1" + b"\\1" + nonce (12) + AES-256-GCM of Zstandard, with the name as associated data
 
-The name is part of what is compared, so that a piece under another name is no match.
+The checksum includes the name, so that a piece under another name does not match.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 KEY_BYTES: Final = 32
 PIECE_BYTES_MAX: Final = 64 << 20
-"""Bytes that a piece may have when it is decompressed."""
+"""The maximum size of a decompressed piece."""
 _PLAIN: Final = b"HRB1\0"
 _ENCRYPTED: Final = b"HRB1\1"
 _NONCE_BYTES: Final = 12
@@ -29,7 +29,7 @@ _DIGEST_BYTES: Final = 32
 
 
 class DamagedArchive(Exception):
-    """A piece of the archive is missing, torn or altered, or does not fit the others."""
+    """A piece of the archive is missing, torn or altered, or does not fit the other pieces."""
 
 
 class WrongKey(Exception):
@@ -37,7 +37,7 @@ class WrongKey(Exception):
 
 
 class Sealer:
-    """Makes pieces and reads them, with a key or without one."""
+    """Makes and reads pieces, with or without a key."""
 
     def __init__(self, key: bytes | None = None) -> None:
         """`key`: 32 bytes. Raises `WrongKey`."""
@@ -46,7 +46,7 @@ class Sealer:
             self._cipher = _cipher(key)
 
     def seal(self, name: str, data: bytes) -> bytes:
-        """Return the piece with this name for some data."""
+        """Return a piece with this name that contains some data."""
         packed = zstandard.ZstdCompressor(level=1).compress(data)
         if self._cipher is None:
             return _PLAIN + sha256(name.encode() + b"\0" + packed) + packed
@@ -81,7 +81,7 @@ class Sealer:
 
 
 def key_of(text: str) -> bytes:
-    """Return the key that a text holds: 64 hexadecimal digits. Raises `WrongKey`."""
+    """Return the key in a text of 64 hexadecimal digits. Raises `WrongKey`."""
     try:
         key = bytes.fromhex(text.strip())
     except ValueError:
@@ -100,5 +100,5 @@ def _cipher(key: bytes) -> AESGCM:
 
 
 def checksum(entry: bytes) -> int:
-    """Return the CRC-32 of an oplog entry, by which two histories are told apart."""
+    """Return the CRC-32 of an oplog entry, which distinguishes histories."""
     return zlib.crc32(entry)

@@ -1,6 +1,6 @@
-"""Places of archives: files by name, each there completely or not at all.
+"""Places of archives: files by name. Each file exists completely or not at all.
 
-A name has parts separated by `/`. `put` has stored the file when it returns, also if the machine stops then.
+A name has parts separated by `/`. When `put` returns, the file is stored, even if the machine stops then.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ class Place(Protocol):
         """Return the names under a prefix that ends with `/`, sorted."""
 
     def get(self, name: str) -> bytes | None:
-        """Return a file's bytes; None: it is not there."""
+        """Return a file's bytes; None if it does not exist."""
 
     def put(self, name: str, data: bytes) -> None:
         """Store a file, or replace it."""
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file, if it exists."""
 
     def lock(self) -> contextlib.AbstractContextManager[None]:
-        """Keep other writers away for the length of a `with`, where the place can. Raises `ArchiveInUse`."""
+        """Keep other writers away during a `with`, if the place supports that. Raises `ArchiveInUse`."""
 
 
 def place_of(where: str) -> Place:
-    """Return the place: a URL of an object store, such as s3://bucket/backup, or a folder."""
+    """Return a place: an object store for a URL such as s3://bucket/backup, otherwise a folder."""
     return ObjectStore(where) if "://" in where else Folder(Path(where))
 
 
@@ -80,7 +80,7 @@ class Folder:
     def remove(self, name: str) -> None:
         path = self._path / name
         path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # it is not empty
+        with contextlib.suppress(OSError):  # the folder is not empty
             path.parent.rmdir()
 
     @contextlib.contextmanager
@@ -104,7 +104,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 class ObjectStore:
-    """A bucket, through fsspec. An object is there when its upload has ended. Writers do not see each other."""
+    """A bucket, through fsspec. An object exists once its upload has ended. There is no lock between writers."""
 
     def __init__(self, url: str) -> None:
         try:
@@ -116,7 +116,7 @@ class ObjectStore:
         self._url = url
         try:
             self._files, self._root = url_to_fs(url)
-        except (ImportError, ValueError) as error:  # the package of the scheme is missing; no such scheme
+        except (ImportError, ValueError) as error:  # the scheme's package is missing, or the scheme is unknown
             raise OSError(f"{url} cannot be used: {error}") from None
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""A server on another machine as a backup or a standby reads it, with the command `headraceBackup`."""
+"""A server on another machine, read by a backup or a standby with the command `headraceBackup`."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from pymongo import MongoClient
 
 _TRIES: Final = 6
-"""How often a piece of a snapshot is asked for, where the connection breaks."""
+"""How often a piece of a snapshot is requested if the connection breaks."""
 _POSITION_BYTES: Final = 8
 _NUMBER: Final = re.compile(r"\[Errno \d+\] ")
 
 
 class ServerGone(OSError):
-    """The server cannot be reached, or has been started anew; it can be tried again."""
+    """The server cannot be reached, or was restarted. The caller may try again."""
 
 
 class RemoteSource:
-    """A server, by a client of it. It raises `ServerGone`, `NoOplog` and pymongo's `OperationFailure`."""
+    """A server, read through a client. Raises `ServerGone`, `NoOplog` and pymongo's `OperationFailure`."""
 
     def __init__(self, client: MongoClient[Any], name: str) -> None:
-        """`name`: as users call the server, without a password."""
+        """`name`: the server's name for users, without a password."""
         self.name = name
         self._client = client
 
@@ -52,14 +52,14 @@ class RemoteSource:
             raise
 
     def look(self, after: int) -> Look:
-        """As `Source.look`: 4 MB of entries."""
+        """Return the state of the oplog as `Source.look` does, with 4 MB of entries."""
         found = self._run(after=to_timestamp(after))
         entries = list(_entries(found["entries"]))
         return Look(found["history"], from_timestamp(found["newest"]), found["before"], entries)
 
     @contextmanager
     def copied(self) -> Iterator[Copy]:
-        """As `Source.copied`: the server makes the copy, and sends it piece by piece."""
+        """Open a copy as `Source.copied` does. The server makes the copy, and sends it piece by piece."""
         number = self._run(snapshot=0)["snapshot"]
         try:
             first = self._piece(number, 0)
@@ -90,7 +90,7 @@ class RemoteSource:
 
 
 class FollowedServer:
-    """A server as a standby follows it: `Followed`."""
+    """A server that a standby follows; implements `Followed`."""
 
     def __init__(self, source: RemoteSource) -> None:
         self._source = source
@@ -103,10 +103,10 @@ class FollowedServer:
         return self._source.look(NO_ENTRIES).history
 
     def new_entries(self, after: int, after_checksum: int) -> Iterator[Entry]:
-        """The entries after a position up to the newest that there is at the first look.
+        """Yield the entries after a position up to the newest one at the first read.
 
-        `after_checksum`: that of the entry at `after`. Raises `DivergedHistory` where the server has another one there,
-        or none any more.
+        `after_checksum`: the checksum of the entry at `after`. Raises `DivergedHistory` if the server has another entry
+        there or has pruned it.
         """
         newest = None
         while newest is None or after < newest:

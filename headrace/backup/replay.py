@@ -1,9 +1,8 @@
-"""Oplog entries applied to a store, each at its own position: documents, catalog, pre-images and the oplog itself.
+"""Replay of oplog entries in a store, each at its own position: documents, catalog, pre-images and the oplog itself.
 
-Rule: the store is what it was when the last of these entries had been committed there. Entries keep their bytes, so
-that resume tokens hold. Of a transaction that was logged as a chain nothing counts before its last entry.
-
-Not in an oplog, and so as the snapshot has them: cluster parameters, profiles, the replies stored for retryable writes.
+Rule: afterwards the store equals the original at the commit of the last entry. Entries keep their bytes, so that resume
+tokens stay valid. A transaction that was logged as a chain has no effect before its last entry. The oplog lacks cluster
+parameters, profiles, and replies stored for retryable writes; they stay as in the snapshot.
 """
 
 from __future__ import annotations
@@ -33,17 +32,17 @@ if TYPE_CHECKING:
     from headrace.store.write_transaction import RetryableWrite, WriteTransaction
 
 COMMIT_COUNT: Final = 1000
-"""Entries of one commit,"""
+"""The number of entries of one commit."""
 COMMIT_BYTES: Final = 4 << 20
-"""and bytes after which it ends."""
+"""A commit also ends after this number of bytes of entries."""
 
 
 class DivergedHistory(Exception):
-    """An entry cannot be applied: the store is not what it was before that entry."""
+    """An entry cannot be applied, because the store is not in the state before that entry."""
 
 
 class _ReplayLog(NoLog):
-    """Records no entries, but the pre-images of the operation that is being applied."""
+    """Records no entries, only the pre-images of the operation that is being applied."""
 
     def __init__(self) -> None:
         self.position = 0
@@ -54,7 +53,7 @@ class _ReplayLog(NoLog):
         self, txn: WriteTransaction, collection: Collection, head: bytes, o: bytes, o2: bytes | None, old: bytes,
         retryable: RetryableWrite | None,
     ) -> None:  # fmt: skip
-        """Store the image that the original change stored."""
+        """Store the pre-image that the original change stored."""
         if collection.images:
             pre_images.put(txn, collection, self.position, self.index, self.wall_ms, old)
 
@@ -76,12 +75,12 @@ class Replayer:
         self._log = _ReplayLog()
         self._client = ClientInfo(0, "restore", "restore")
         self._chain: list[tuple[int, bytes, LoggedOperation]] = []
-        """The entries of a transaction whose last one has not come."""
+        """The entries of a transaction whose last entry has not come yet."""
 
     def replay(self, entries: Iterable[tuple[int, bytes]]) -> int:
-        """Apply entries, ascending and after the store's last; return how many. Raises `DivergedHistory`.
+        """Apply entries, ascending and after the store's last one; return their number. Raises `DivergedHistory`.
 
-        Of a chain whose last entry is not among them nothing is applied: it comes whole with the next ones.
+        A chain whose last entry is missing is not applied. The next call gets the whole chain.
         """
         self._chain = []
         count = done = size = 0
@@ -118,7 +117,7 @@ class Replayer:
         if operation.kind == "n" and body["o"].get("msg") == standby.PROMOTED:
             standby.add_gap(txn, txn.clock_position, position)
         staged = txn.staged
-        txn.staged = StagedEntries()  # what applying logs by itself
+        txn.staged = StagedEntries()  # collects and discards entries that the replay itself logs
         for at, entry, item in chain:
             self._log.position, self._log.wall_ms = at, int(body["wall"])
             for index, inner in enumerate(item.inner if item.inner is not None else (item,)):
@@ -147,7 +146,7 @@ class Replayer:
 
 
 def _topics(operations: list[LoggedOperation]) -> tuple[str, ...]:
-    """The namespaces under which the oplog's index has an entry, as `change_log` and `transaction_commit` put it."""
+    """Return the namespaces under which the oplog's index has an entry, as in `change_log` and `transaction_commit`."""
     first = operations[0]
     if first.inner is not None:
         inner = [item for operation in operations for item in operation.inner or ()]
@@ -168,7 +167,7 @@ _BUILD_STEPS: Final = ("abortIndexBuild", "commitIndexBuild", "startIndexBuild")
 
 
 def _step_of_build(txn: WriteTransaction, operation: LoggedOperation) -> None:
-    """Begin, complete or abort a build. One that the entries leave open is completed by the server."""
+    """Begin, complete or abort a build. The server completes a build that the entries leave open."""
     step = next(iter(operation.o))
     uuid = bytes(operation.o["indexBuildUUID"])
     collection = located(txn.catalog, f"{operation.database}.{operation.o[step]}", operation.uuid)

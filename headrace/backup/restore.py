@@ -1,6 +1,7 @@
-"""A data directory made of an archive, as it was at a moment, and the check of an archive.
+"""Restore of a data directory from an archive, as of a moment; and the check of an archive.
 
-Rule: the directory is there completely or not at all. It is made under another name, and renamed when all is on disk.
+Rule: the directory exists completely or not at all. It is made under a temporary name, and renamed when everything is
+on disk.
 """
 
 from __future__ import annotations
@@ -29,26 +30,26 @@ _UNFINISHED: Final = ".restoring"
 
 
 class NotCovered(Exception):
-    """The archive does not have the moment, or the target is not free."""
+    """The archive does not cover the moment, or the target is not empty."""
 
 
 class Moment(NamedTuple):
-    """The last position that counts, inclusive."""
+    """The moment of a restore: the last position to include."""
 
     position: int
     is_second: bool = False
-    """Whether it stands for all that was committed up to the end of a second."""
+    """Whether it means everything that was committed up to the end of a second."""
 
 
 class Restored(NamedTuple):
-    """The position of the last entry of a restored directory, and how many were replayed."""
+    """The position of the last entry of a restored directory, and the number of replayed entries."""
 
     position: int
     replayed: int
 
 
 def restore(archive: BackupArchive, path: Path, at: Moment | None = None, *, standby_of: str | None = None) -> Restored:
-    """Make the directory `path`, which must be empty or missing, as it was at a moment; None: the archive's end.
+    """Make the directory `path`, which must be empty or missing, as of a moment; None: the end of the archive.
 
     `standby_of`: the name of the archive, to make a standby that follows it.
 
@@ -66,7 +67,7 @@ def restore(archive: BackupArchive, path: Path, at: Moment | None = None, *, sta
 def copy_of(source: Source, path: Path, *, standby_of: str) -> Restored:
     """Make the directory `path`, which must be empty or missing, a standby with the last commit of a source.
 
-    Raises `NotCovered`, `DamagedArchive` and what the source raises.
+    Raises `NotCovered`, `DamagedArchive` and the source's errors.
     """
     _require_free(path)
     with _made(path) as new, source.copied() as copy:
@@ -81,7 +82,7 @@ def _require_free(path: Path) -> None:
 
 @contextmanager
 def _made(path: Path) -> Iterator[Path]:
-    """A new folder, which has the name `path` after the `with`, unless that raises."""
+    """Yield a new folder, which is renamed to `path` after the `with` unless that raises."""
     path = path.absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(path.name + _UNFINISHED)
@@ -114,7 +115,7 @@ def _snapshot_before(archive: BackupArchive, at: Moment | None) -> BackupSnapsho
 
 
 def shown_position(position: int) -> str:
-    """Return a position as users read it: its time, and the position in hexadecimal digits."""
+    """Return a position for users: its time, and the position in hexadecimal digits."""
     from datetime import UTC, datetime
 
     return f"{datetime.fromtimestamp(seconds(position), UTC):%Y-%m-%dT%H:%M:%SZ} ({position:016x})"
@@ -130,8 +131,8 @@ def _write(new: Path, pieces: Iterator[bytes]) -> None:
 
 
 def _replayed(new: Path, position: int, entries: Iterable[Entry], standby_of: str | None) -> Restored:
-    """Replay entries on a snapshot in a folder. Raises `DamagedArchive` unless that ends at the position."""
-    store = Store(new, standby=True)  # the snapshot may be of one
+    """Replay entries on a snapshot in a folder. Raises `DamagedArchive` unless the snapshot ends at `position`."""
+    store = Store(new, standby=True)  # the snapshot may be a standby's
     try:
         if store.last_position != position:
             raise DamagedArchive(
@@ -147,8 +148,8 @@ def _replayed(new: Path, position: int, entries: Iterable[Entry], standby_of: st
 
 
 def problems(archive: BackupArchive) -> Iterator[str]:
-    """Check an archive, a sentence for each problem: every piece, the log without gaps, and its newest moment restored
-    into a throw-away directory, which is checked as `headrace check` does."""
+    """Check an archive, and yield a sentence per problem. It reads every piece, looks for gaps in the log, restores the
+    newest moment into a temporary directory, and checks that as `headrace check` does."""
     if archive.history() is None:
         yield f"{archive.place} is not an archive of `headrace backup`"
         return

@@ -1,6 +1,6 @@
-"""Where a backup reads from: a data directory, beside the process that serves it or without one.
+"""The source of a backup: a data directory, read beside the process that serves it, if any.
 
-`remote_source.py` has the other kind: a server.
+`remote_source.py` has the other kind of source: a server.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from headrace.store.kv import Table, Transaction
 from headrace.store.lmdb import Beside, ReadersChanged
 
 _TRIES: Final = 10
-"""How often a directory is read again that other processes open meanwhile."""
+"""How often a directory is read again if other processes open it meanwhile."""
 NO_ENTRIES: Final = (1 << 64) - 2
 """A position after every entry."""
 Result = TypeVar("Result")
@@ -31,7 +31,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One committed state of the oplog."""
+    """A committed state of the oplog."""
 
     history: bytes
     newest: int
@@ -54,25 +54,25 @@ class Copy:
 
 
 class Source(Protocol):
-    """A history with its oplog, which others go on writing."""
+    """A history with its oplog, to which other processes keep writing."""
 
     @property
     def name(self) -> str:
-        """The source as users call it."""
+        """The source's name for users."""
 
     def look(self, after: int) -> Look:
         """Return the state of the oplog, and the first entries after a position.
 
-        Raises `NoOplog`, `DamagedValue`, `OSError` where the source cannot be reached, and `ReadersChanged` where
-        processes open the directory again and again.
+        Raises `NoOplog`, `DamagedValue`, `OSError` if the source cannot be reached, and `ReadersChanged` if processes
+        open the directory again and again.
         """
 
     def copied(self) -> AbstractContextManager[Copy]:
-        """A copy of the last commit, for the length of a `with`."""
+        """Open a copy of the last commit for the duration of a `with`."""
 
 
 class NoOplog(Exception):
-    """The directory has no oplog, which a backup goes by."""
+    """The directory has no oplog, which a backup needs."""
 
 
 class DirectorySource:
@@ -85,7 +85,7 @@ class DirectorySource:
         self._beside = Beside(path)
 
     def look(self, after: int) -> Look:
-        """As `Source.look`: `SEGMENT_BYTES_MAX` of entries."""
+        """Return the state of the oplog as `Source.look` does, with `SEGMENT_BYTES_MAX` of entries."""
         return _retried(lambda: self._look(after))
 
     def _look(self, after: int) -> Look:
@@ -97,9 +97,10 @@ class DirectorySource:
 
     @contextmanager
     def copied(self) -> Iterator[Copy]:
-        """A copy of the last commit, in a temporary folder beside the directory, for the length of a `with`.
+        """Open a copy of the last commit, in a temporary folder beside the directory, for the duration of a `with`.
 
-        Where the user may not write there, as a service may not, the folder is in the directory itself."""
+        If the user may not write there, as is usual for a service, the folder is in the directory itself.
+        """
         path = self.path.resolve()
         parent, prefix = path.parent, f".{path.name}-backup-"
         if not os.access(parent, os.W_OK):
@@ -122,7 +123,7 @@ class DirectorySource:
 
 @contextmanager
 def _held(folder: str) -> Iterator[None]:
-    """Lock a folder, so that others see that its process lives."""
+    """Lock a folder, so that other processes see that its process lives."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -132,7 +133,7 @@ def _held(folder: str) -> Iterator[None]:
 
 
 def _remove_left_behind(parent: Path, prefix: str) -> None:
-    """Remove the copies of backups that were killed. One that is just being made is locked, or has no file yet."""
+    """Remove the copies of killed backups. A copy that is being made is locked, or has no file yet."""
     for folder in parent.glob(f"{prefix}*"):
         with contextlib.suppress(OSError):
             descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)

@@ -1,12 +1,12 @@
-"""A standby follows an archive or a server: new entries are applied to its directory, each at its own position.
+"""A standby follows an archive or a server: it applies new entries to its directory, each at its own position.
 
 Rules:
-- Entries and their position are in one commit. So whenever the process ends, the directory is that of a moment, and the
-  next run goes on from there.
-- A transaction that is logged as a chain is applied when its last entry is there.
-- It retains as much of the oplog as a server does, counted from its newest entry.
-- A promotion applies what the archive has. It is refused while another process writes to the archive, where the place
-  can tell: the server that was followed would go on with another history. A server that was followed must be gone.
+- Entries and their position are in one commit. So whenever the process ends, the directory is in the state of a moment,
+  and the next run continues there.
+- A transaction that is logged as a chain is applied after its last entry has come.
+- The standby retains as much of the oplog as a server does, counted from its newest entry.
+- A promotion first applies the rest of the archive. If the place supports locks, it is refused while another process
+  writes to the archive: the followed server would continue with another history. A followed server must be gone.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from headrace.store.retention import AgedScan, Retention, default_bytes_max, fir
 from headrace.store.store import Store
 
 LOOK_SECONDS: Final = 1.0
-"""How long to wait between two looks at what is followed."""
+"""The time between two reads of the followed archive or server."""
 RETENTION_HOURS: Final = 24.0
 
 
 class NoStandby(Exception):
-    """The directory follows nothing, or something else."""
+    """The directory is not a standby, or is a standby of another archive or server."""
 
 
 class Followed(Protocol):
     """An archive or a server that a standby follows."""
 
     def history(self) -> bytes | None:
-        """Return the id of its history; None: it has none."""
+        """Return the id of its history; None if it has none."""
 
     def new_entries(self, after: int, after_checksum: int) -> Iterator[Entry]:
-        """The entries after a position. `after_checksum`: that of the entry at the position."""
+        """Yield the entries after a position. `after_checksum`: the checksum of the entry at the position."""
 
 
 def followed_by(path: Path) -> str:
-    """Return the archive or server that a directory follows, whoever has it open.
+    """Return the archive or server that a directory follows. Another process may have the directory open.
 
     Raises `NoStandby`, `UnusableDirectory`.
     """
@@ -62,21 +62,21 @@ def followed_by(path: Path) -> str:
 
 
 class Promotion(NamedTuple):
-    """The last position of the history that was followed, and the first one of its own."""
+    """The last position of the followed history, and the first position of the directory's own."""
 
     last: int
     begins: int
 
 
 class Standby:
-    """An open directory that follows an archive or a server. No other process opens it meanwhile."""
+    """An open directory that follows an archive or a server. No other process may open it."""
 
     def __init__(
         self, followed: Followed | None, path: Path, *, clock: Clock | None = None, hours: float = RETENTION_HOURS
     ) -> None:
-        """`followed`: None where it is lost, to promote the directory as it is. `hours`: how much of the oplog stays.
+        """`followed`: None if it is lost and the directory is to be promoted as it is. `hours`: retention of the oplog.
 
-        Raises `NoStandby`, and what `Store` raises.
+        Raises `NoStandby` and the errors of `Store`.
         """
         self._followed = followed
         self._hours = hours
@@ -101,11 +101,11 @@ class Standby:
 
     @property
     def position(self) -> int:
-        """The position of the last entry that was applied."""
+        """The position of the last applied entry."""
         return self.store.last_position
 
     def apply(self) -> int:
-        """Apply what was shipped since; return how many entries.
+        """Apply the new entries; return their number.
 
         Raises `DamagedArchive`, `DivergedHistory` and `OSError`.
         """
@@ -119,7 +119,7 @@ class Standby:
         return 0 if first is None else self._replayer.replay(chain((first,), entries))
 
     def tend(self) -> None:
-        """Do what a server does in the background: prune the oplog, and remove what drops have left."""
+        """Run a server's background jobs: prune the oplog, and remove the rows of dropped collections."""
         store = self.store
         store.environment.forget_dead_readers()
         with store.reading() as view:
@@ -141,7 +141,7 @@ class Standby:
     def follow(self, wait: Callable[[float], bool], report: Callable[[str], None]) -> None:
         """Apply and tend until `wait`, which gets the seconds to wait, returns False.
 
-        Raises what `apply` raises, but for `OSError`: what cannot be reached is reported once, and tried again.
+        Raises the errors of `apply`, except `OSError`: an unreachable source is reported once, and tried again.
         """
         failed = False
         while True:
@@ -159,7 +159,7 @@ class Standby:
                 return
 
     def promote(self) -> Promotion:
-        """Apply the rest of the archive, and end following. Raises `ArchiveInUse`, and what `apply` raises."""
+        """Apply the rest of the archive, and stop following. Raises `ArchiveInUse` and the errors of `apply`."""
         archive = self._followed if isinstance(self._followed, BackupArchive) else None
         with nullcontext() if archive is None else archive.place.lock():
             while self.apply():

@@ -1,11 +1,11 @@
-"""Writes an archive: snapshots of a directory, and its oplog as it is committed.
+"""The writer of an archive: stores snapshots of a directory, and its oplog as it is committed.
 
 Rules:
-- The archive is that of one history. A directory whose oplog goes on from another entry than the archive's last one is
-  refused: an older copy, or one that was restored to an earlier moment and then written.
-- Every file is stored before the next one that needs it. So whenever the process ends, the archive is a complete one
-  of an earlier moment, and the next run goes on from there.
-- The snapshot that a moment within the retention needs is not removed, nor is its log.
+- The archive belongs to one history. A directory whose oplog does not continue the archive's last entry is refused: it
+  is an older copy, or was restored to an earlier moment and then written.
+- Every file is stored before the next file that needs it. So whenever the process ends, the archive is complete as of
+  an earlier moment, and the next run continues there.
+- The snapshot and the log that a moment within the retention needs are not removed.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ from headrace.backup.source import NO_ENTRIES, Look, Source
 from headrace.clock import Clock
 
 _MERGE_COUNT: Final = 60
-"""Short segments that are merged into one."""
+"""The number of short segments that are merged into one."""
 
 
 class OtherHistory(Exception):
-    """The archive is that of another directory, or of another history of this one."""
+    """The archive belongs to another directory, or to another history of this one."""
 
 
 @dataclass(slots=True)
 class Shipped:
-    """The numbers of what a run has added to the archive."""
+    """Counts of a run's additions to the archive."""
 
     entries: int = 0
     entry_bytes: int = 0
     snapshots: int = 0
     lost: list[tuple[int, int]] = field(default_factory=list)
-    """(after, through) of entries that had left the oplog before they were shipped; a snapshot follows them."""
+    """(after, through) of entries that left the oplog before they were shipped. A snapshot follows them."""
 
 
 class ArchiveWriter:
-    """The one writer of an archive, which holds the place's lock. The caller calls `begin` first."""
+    """The only writer of an archive; it holds the place's lock. The caller calls `begin` first."""
 
     def __init__(self, archive: BackupArchive, source: Source, clock: Clock) -> None:
         self._archive = archive
         self._source = source
         self._clock = clock
         self._at: tuple[int, int] = 0, 0
-        """The position up to which the oplog is shipped, and the checksum of the entry there."""
-        self._recent: list[tuple[Segment, int]] = []  # short segments in a row, with the bytes of their entries
+        """The position up to which the oplog is shipped, and the checksum of its entry."""
+        self._recent: list[tuple[Segment, int]] = []  # adjacent short segments, with the bytes of their entries
         self._history = b""
         self._snapshot_ms = 0
-        """When the newest snapshot was taken."""
+        """The time of the newest snapshot."""
         self.shipped = Shipped()
 
     @property
@@ -59,9 +59,9 @@ class ArchiveWriter:
         return self._at[0]
 
     def begin(self) -> None:
-        """Find out where the archive ends, and go on from there; an empty one gets a snapshot.
+        """Find the end of the archive, and continue there. An empty archive gets a snapshot.
 
-        Raises `OtherHistory`, `DamagedArchive` and what the source raises.
+        Raises `OtherHistory`, `DamagedArchive` and the source's errors.
         """
         look, known = self._source.look(NO_ENTRIES), self._archive.history()
         self._history = look.history
@@ -86,8 +86,8 @@ class ArchiveWriter:
             self._archive.remove_snapshot(position)
 
     def _require_continuation(self, look: Look) -> None:
-        """Raise `OtherHistory` unless the directory goes on from the archive's last entry. Where that has left the
-        oplog, begin anew with a snapshot."""
+        """Raise `OtherHistory` unless the directory continues the archive's last entry. If that entry has left the
+        oplog, begin again with a snapshot."""
         position, expected = self._at
         if look.before is None and look.newest > position and self._is_pruned(look):
             self.snapshot()
@@ -103,7 +103,7 @@ class ArchiveWriter:
         return first > self.position
 
     def ship(self) -> int:
-        """Store what has been committed since; return how many entries. Raises as `begin` does."""
+        """Store the entries committed since; return their number. Raises the errors of `begin`."""
         count = 0
         while True:
             look = self._source.look(self.position)
@@ -122,7 +122,7 @@ class ArchiveWriter:
             self._merge(segment, size)
 
     def _merge(self, segment: Segment, size: int) -> None:
-        """Make one segment of many short ones in a row. Both are there in between, which readers take."""
+        """Merge many adjacent short segments into one. Meanwhile both exist, which readers accept."""
         if sum(item[1] for item in self._recent) + size > SEGMENT_BYTES_MAX:
             self._recent.clear()
         self._recent.append((segment, size))
@@ -137,7 +137,7 @@ class ArchiveWriter:
             self._archive.remove_segment(part)
 
     def snapshot(self, between: Callable[[], object] = lambda: None) -> BackupSnapshot:
-        """Store a snapshot of the last commit; `between` is called after each piece. Raises as `begin` does."""
+        """Store a snapshot of the last commit. `between` is called after each piece. Raises the errors of `begin`."""
         self._remove_unfinished()
         with self._source.copied() as copy:
             if copy.history != self._history:
@@ -156,15 +156,16 @@ class ArchiveWriter:
         return snapshot
 
     def _is_gap(self, position: int) -> bool:
-        """Whether the oplog has lost the entries between the archive's end and a position."""
+        """Return whether the oplog has lost the entries between the archive's end and a position."""
         return position > self.position and self._source.look(self.position).before is None
 
     def is_snapshot_due(self, every_ms: int) -> bool:
-        """Whether the newest snapshot is that old."""
+        """Return whether the newest snapshot is at least `every_ms` old."""
         return self._clock.now_ms() - self._snapshot_ms >= every_ms
 
     def retain(self, retain_ms: int) -> None:
-        """Remove what no moment of the last `retain_ms` needs: snapshots, and the log before the first that stays."""
+        """Remove the snapshots, and the log before the first remaining one, that no moment of the last `retain_ms`
+        needs."""
         snapshots = self._archive.snapshots()
         old = [item for item in snapshots if item.taken_ms <= self._clock.now_ms() - retain_ms]
         if not old:
