@@ -4,7 +4,7 @@
     with headrace.Server() as server:      # a server in this process; see `headrace.server.server`
         ...
 
-`import headrace` imports neither the engine nor the server nor Spark; each comes when it is first used.
+`import headrace` imports neither the engine nor the server nor Spark. Each is imported when it is first used.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _LATE: Final = {
     "open": ("headrace.embedded.open_store", "open_store"),
     "open_async": ("headrace.embedded.asynchronous", "open_async"),
 }
-"""(module, name) of what is imported when it is first used."""
+"""(module, name) of the attributes that are imported when they are first used."""
 
 __all__ = [
     "ChangeEvent", "Closed", "DirectoryInUse", "HistoryLost", "Server", "StreamInvalidated", "Timeout",

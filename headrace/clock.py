@@ -1,4 +1,4 @@
-"""The only module that reads the time; all others get a clock."""
+"""The clocks. This is the only module that reads the time; all others get a clock."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """The time, passed to everything that needs it; tests pass `testing.clock.FakeClock`."""
+    """A source of the time, passed to everything that needs it. Tests pass `testing.clock.FakeClock`."""
 
     def now_ms(self) -> int:
         """Wall-clock milliseconds since the Unix epoch, as BSON dates count them."""
@@ -31,14 +31,16 @@ class SystemClock(Clock):
 
 
 def cpu_seconds_of(process_id: int) -> float:
-    """The CPU time of a process in seconds; of the time that has passed where the system does not show it.
+    """Return the CPU time of a process in seconds, or `monotonic()` if the system does not show it or the process has
+    ended.
 
-    Linux makes the number of a process's clock of its id: clock_getcpuclockid(3)."""
+    On Linux the number of a process's clock is derived from its id: clock_getcpuclockid(3).
+    """
     if not sys.platform.startswith("linux"):
         return monotonic()
     try:
         return time.clock_gettime((~process_id << 3) | 2)
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return monotonic()
 
 

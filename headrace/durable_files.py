@@ -1,4 +1,5 @@
-"""Files that appear under their name complete and durable, or not at all: written aside, synced, then renamed."""
+"""Durable files: a file is written under a temporary name, synced and renamed, so it exists completely or not at
+all."""
 
 from __future__ import annotations
 
@@ -9,9 +10,9 @@ from typing import Any
 
 
 def replace_file(path: Path, write: Callable[[Path], Any], *, temporary: str | None = None) -> None:
-    """Replaces the file at `path` by what `write` writes to the path it is given, in the same folder.
+    """Replace the file at `path` by a file that `write` makes at the path it is given, in the same folder.
 
-    After a crash there is the old file or the new one, and perhaps the temporary one, whose name (`temporary`, by
+    After a crash the old file or the new one exists, and perhaps the temporary one. The temporary name (`temporary`, by
     default `_<name>.writing`) begins with an underscore, so that readers of tables ignore it.
     """
     writing = path.with_name(temporary or f"_{path.name}.writing")
@@ -23,7 +24,7 @@ def replace_file(path: Path, write: Callable[[Path], Any], *, temporary: str | N
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes the names in a folder durable."""
+    """Make the names in a folder durable."""
     directory = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(directory)

@@ -1,7 +1,7 @@
 """The errors of commands: `CommandError` or `Interrupted`, and MongoDB's error codes with their names.
 
-Rule: a client's mistake is raised as a `CommandError` with MongoDB's own number, the end of a command from outside as
-`Interrupted`. Any other exception that escapes from the core is our bug and stops what was being done.
+Rule: a client's mistake is raised as a `CommandError` with MongoDB's number, the end of a command from outside as
+`Interrupted`. Any other exception that escapes from the core is a bug and stops the present operation.
 
 Source of the names: MongoDB's documentation and the drivers' specifications.
 """
@@ -164,12 +164,12 @@ CODE_NAMES: dict[int, str] = {
 
 
 def code_name(code: int) -> str:
-    """The name MongoDB sends beside `code`: the table's, or `Location<code>` for a bare number."""
+    """Return the name that MongoDB sends with `code`: the table's, or `Location<code>` for a code without a name."""
     return CODE_NAMES.get(code, f"Location{code}")
 
 
 class AnsweredError(Exception):
-    """An error with MongoDB's number, sent to the client; `extra` holds fields sent beside the message."""
+    """An error with MongoDB's number that is sent to the client. `extra` has further fields of the reply."""
 
     def __init__(
         self, code: int, message: str, *, labels: tuple[str, ...] = (), extra: dict[str, Any] | None = None
@@ -182,29 +182,28 @@ class AnsweredError(Exception):
 
     @property
     def code_name(self) -> str:
-        """MongoDB's name of the code: `BadValue`; `Location40415` for one without a name."""
+        """MongoDB's name of the code, such as `BadValue`, or `Location40415` for a code without a name."""
         return code_name(self.code)
 
 
 class CommandError(AnsweredError):
-    """A mistake of the client. Code that runs a part of a command may catch it: for a statement, a constant, a
-    trial."""
+    """A mistake of the client. Code that runs a part of a command (a statement, a constant, a trial) may catch it."""
 
     def behind(self, prefix: str) -> CommandError:
-        """The same error with `prefix` before its message: an error of a part becomes an error of the whole."""
+        """Return the same error with `prefix` before its message: an error of a part becomes an error of the whole."""
         return CommandError(self.code, prefix + self.message, labels=self.labels, extra=self.extra)
 
 
 class Interrupted(AnsweredError):
-    """Ends a command, and not only the part of it that ran: its time is up, it was killed, its client has gone.
+    """Ends a whole command, not only its running part: its time is up, it was killed, or its client has left.
 
-    Not a `CommandError`, so that no handler takes it for the error of a part; code that cleans up catches both
+    It is not a `CommandError`, so that no handler takes it for the error of a part. Code that cleans up catches both
     (`AnsweredError`). The finished part of the command stays done.
     """
 
 
 def reason_of(error: Exception) -> str:
-    """Return the message of an error for a person; of the operating system's the file and the reason, no number."""
+    """Return the message of an error for a person. For an error of the operating system: the file and the reason."""
     if not isinstance(error, OSError) or error.strerror is None:
         return str(error)
     return f"{error.filename}: {error.strerror}" if error.filename else error.strerror

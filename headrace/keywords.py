@@ -1,4 +1,4 @@
-"""Names that a caller got wrong, and the nearest right one: keywords of functions, flags of commands."""
+"""Wrong names from a caller, and the most similar right ones: keywords of functions, flags of commands."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 _SIMILARITY_MIN: Final = 0.6
-"""difflib's ratio, from 0 to 1, below which two names have nothing in common."""
+"""The lowest similarity (difflib's ratio, from 0 to 1) of a suggested name."""
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
     """Return the most similar of `names`, whatever its case, or None if no name is similar."""
-    import difflib  # for errors only
+    import difflib  # only needed for errors
 
     by_plain = {_plain(known): known for known in names}
     found = difflib.get_close_matches(_plain(name), by_plain, n=1, cutoff=_SIMILARITY_MIN)

@@ -1,4 +1,4 @@
-"""Lines of the log that strangers cause: on one line each, of bounded length, and not as often as they like."""
+"""Log lines that clients can cause: limited to one line each, in length, and in number."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _SERVER: Final = logging.getLogger("headrace.server")
 
 
 def printable(text: object) -> str:
-    """A client's text on one line: at most 500 characters, control characters escaped, so that no line is forged."""
+    """Return a client's text as one line: at most 500 characters, with control characters escaped, so that it cannot
+    forge a line."""
     line = str(text)[: limits.LOG_TEXT_LENGTH_MAX + 1]
     shown = "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in line)
     return shown if len(line) <= limits.LOG_TEXT_LENGTH_MAX else shown[: limits.LOG_TEXT_LENGTH_MAX] + "..."
@@ -25,8 +26,8 @@ def emit(
     log: logging.Logger, level: int, text: str, *arguments: object, extra: dict[str, Any] | None = None,
     exc_info: bool = False,
 ) -> None:  # fmt: skip
-    """Log a line. Raises nothing: if a handler or a filter of the program fails, the line is lost and the error is
-    printed on stderr, as logging's own handlers do it."""
+    """Log a line and raise nothing. If a handler or a filter of the program fails, the line is lost, and the error is
+    printed on stderr, as logging's own handlers do."""
     try:
         log.log(level, text, *arguments, extra=extra, exc_info=exc_info)
     except Exception:
@@ -36,7 +37,7 @@ def emit(
 
 
 class RepeatedLine:
-    """A line of the log that strangers can cause as often as they like: one in ten seconds is logged."""
+    """A log line that clients can cause as often as they like. It is logged once in ten seconds."""
 
     def __init__(self, log: logging.Logger = _SERVER) -> None:
         self._log = log
@@ -44,7 +45,7 @@ class RepeatedLine:
         self._omitted = 0
 
     def log(self, text: str) -> None:
-        """Log a warning, or count it."""
+        """Log a warning, or count it as omitted."""
         now = monotonic()
         if now - self._logged_at < limits.REPEATED_LOG_SECONDS:
             self._omitted += 1

@@ -1,12 +1,12 @@
 """The memory budget of a process: an account for each holder of memory, and the release of the largest account.
 
-    account = memory.account("cursors of 127.0.0.1:50100", release)     for each that can grow at a client's wish
+    account = memory.account("cursors of 127.0.0.1:50100", release)     for each holder that a client can make grow
     account.add(65536); account.add(-65536); account.close()
 
-Rule: when the sum of all accounts exceeds the budget, `release` of the largest is called, then of the next, until the
-rest fits. It frees the memory of the account: a cursor is closed, a transaction aborted, a connection cut off. If it
-has nothing to free, the account is closed: the next `add` of its holder raises an error.
-Amounts are estimates of what is stored (bytes of BSON, a flat amount for an object), never measured.
+Rule: when the sum of all accounts exceeds the budget, `release` of the largest account is called, then of the next,
+until the rest fits. It frees the memory of the account: a cursor is closed, a transaction aborted, a connection cut
+off. If nothing was freed, the account is closed, and the next `add` of its holder raises an error. Amounts are
+estimates (bytes of BSON, a flat amount per object), never measured.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ UNLIMITED: Final = 1 << 62
 
 
 class Account:
-    """The memory of one holder. `bytes` is never below zero."""
+    """The memory account of one holder. `bytes` is never below zero."""
 
     __slots__ = ("_error", "_memory", "_release", "bytes", "closed", "may_close", "name")
 
@@ -37,7 +37,7 @@ class Account:
         error: Callable[[], CommandError] | None, may_close: bool,
     ) -> None:  # fmt: skip
         self.may_close = may_close
-        """Whether it is closed if its holder gives nothing back; otherwise it is left as it is."""
+        """Whether the account is closed if its holder frees nothing. Otherwise it stays open."""
         self._memory = memory
         self._release = release
         self._error = error
@@ -46,8 +46,8 @@ class Account:
         self.closed = False
 
     def add(self, size: int) -> None:
-        """Take `size` more bytes, or give them back (negative). Raises the account's error if it was released. An
-        account that `may_close` forbids to close was closed by its own holder, so it raises nothing."""
+        """Take `size` more bytes, or give them back (negative). Raises the account's error if it was closed for its
+        memory. An account without `may_close` is only closed by its holder, and then raises nothing."""
         if self.closed:
             if size > 0 and self.may_close:
                 raise self._failure()
@@ -63,22 +63,22 @@ class Account:
                 raise self._failure()
 
     def _failure(self) -> CommandError:
-        """A new error for each refusal: its traceback refers to what was refused."""
+        """Return a new error for each refusal, because its traceback refers to the refused data."""
         return exceeded(self._memory.bytes_max) if self._error is None else self._error()
 
     def set(self, size: int) -> None:
-        """Take or give back what is needed to hold `size` bytes. Raises as `add`."""
+        """Take or give back bytes so that the account has `size`. Raises the errors of `add`."""
         self.add(size - self.bytes)
 
     def close(self) -> None:
-        """Give everything back, for good."""
+        """Give all bytes back and close the account."""
         if not self.closed:
             self.closed = True
-            self._release = None  # which may refer to what refers to this account
+            self._release = None  # it may refer to the holder, which refers to this account
             self._memory.forget(self)
 
     def release(self) -> None:
-        """Make the holder free memory; the account is closed unless that gave something back."""
+        """Make the holder free memory. If it frees nothing, close the account."""
         before = self.bytes
         if self._release is not None:
             self._release()
@@ -86,22 +86,23 @@ class Account:
             self.close()
 
     def when_needed(self, release: Callable[[], object]) -> None:
-        """From here on call `release` when its memory is needed."""
+        """Call `release` from now on when the account's memory is needed."""
         self._release = release
 
 
 class Memory:
-    """The budget and all open accounts. One thread drives it."""
+    """The budget and all open accounts. One thread uses it."""
 
     def __init__(self, bytes_max: int = UNLIMITED) -> None:
         self.bytes_max = bytes_max
         self.used = 0
         self.tries_above = 0
-        """From where on accounts are asked again, once none could give anything back: not for each further byte."""
+        """After no account could free anything, the use above which accounts are released again. Saves an attempt per
+        byte."""
         self.used_max = 0
-        """The most that was in use when one had to."""
+        """The highest use at which a client was cut off."""
         self.released = 0
-        """How many accounts were released."""
+        """The number of released accounts."""
         self._accounts: dict[Account, None] = {}
         self._line = RepeatedLine(LOG)
 
@@ -109,29 +110,29 @@ class Memory:
         self, name: str, release: Callable[[], object] | None = None,
         error: Callable[[], CommandError] | None = None, *, may_close: bool = True,
     ) -> Account:  # fmt: skip
-        """Open an account. `name` says whose it is, in the log; `release`: called once, when its memory is needed;
-        `error` makes what a closed account raises (None: 146)."""
+        """Open an account. `name`: its holder, for the log. `release`: called when its memory is needed. `error` makes
+        the error of a closed account (None: 146)."""
         account = Account(self, name, release, error, may_close)
         self._accounts[account] = None
         return account
 
     def forget(self, account: Account) -> None:
-        """An account was closed."""
+        """Remove a closed account."""
         del self._accounts[account]
         self.used -= account.bytes
         account.bytes = 0
 
     def accounts(self) -> list[Account]:
-        """All open accounts."""
+        """Return all open accounts."""
         return list(self._accounts)
 
     def largest(self, count: int) -> list[Account]:
-        """The accounts that hold most, at most `count` of them, without empty ones."""
+        """Return the largest accounts, at most `count`, without empty ones."""
         accounts = heapq.nlargest(count, self._accounts, key=lambda account: account.bytes)
         return [account for account in accounts if account.bytes]
 
     def make_room(self, growing: Account) -> None:
-        """Release accounts, the largest first, until the rest fits; `growing` before another of its size."""
+        """Release accounts, the largest first, until the rest fits. Among equals `growing` is first."""
         stuck: set[Account] = set()
         while self.used > self.bytes_max:
             candidates = [account for account in self._accounts if account.bytes and account not in stuck]
@@ -144,8 +145,8 @@ class Memory:
         self.tries_above = 0
 
     def release_largest(self, resident: int) -> bool:
-        """Release the account that holds most, or the next that gives something back: the process has `resident` bytes,
-        which are too many. Return whether one has."""
+        """Release the largest account that frees something, because the process has too much memory, `resident` bytes.
+        Return whether an account freed memory."""
         before = self.used
         for account in self.largest(len(self._accounts)):
             self._cut_off(account, resident)
@@ -158,14 +159,14 @@ class Memory:
         account.release()
 
     def note_cut_off(self, used: int, consequence: str) -> None:
-        """Count and log that a client is cut off, because `used` bytes are in use."""
+        """Count and log that a client is cut off at `used` bytes."""
         self.used_max = max(self.used_max, used)
         self.released += 1
         self._line.log(f"memory: {used} bytes are in use and {self.bytes_max} allowed (--memoryLimit); {consequence}")
 
 
 def default_bytes_max() -> int:
-    """A quarter of the machine's memory, or of what its control group may use."""
+    """Return a quarter of the machine's memory or of its control group's limit, whichever is smaller."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
@@ -174,7 +175,7 @@ def default_bytes_max() -> int:
 
 
 def exceeded(bytes_max: int) -> CommandError:
-    """The error of an operation that was ended for its memory: 146."""
+    """Return error 146 for an operation that was ended for its memory."""
     return CommandError(
         146, f"the server's memory limit of {bytes_max} bytes is exceeded, and this operation holds most"
     )

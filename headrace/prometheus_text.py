@@ -10,14 +10,14 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class PrometheusText:
-    """Families of metrics, in the order in which they are added. Each name begins with `prefix`."""
+    """Families of metrics in the order of their addition. Each name begins with `prefix`."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
         self._lines: list[str] = []
 
     def add(self, name: str, kind: str, meaning: str, samples: Mapping[str, float] | float) -> None:
-        """Add a family: its one number, or numbers by their `labels`; of none there is nothing."""
+        """Add a family: a single number, or numbers by their `labels`. An empty family is left out."""
         by_labels = samples if isinstance(samples, Mapping) else {"": samples}
         if by_labels:
             self._head(name, kind, meaning)
@@ -29,7 +29,8 @@ class PrometheusText:
     def add_histogram(
         self, name: str, meaning: str, bounds: Sequence[float], counts: Sequence[int], total: float
     ) -> None:  # fmt: skip
-        """Add numbers by ranges: `bounds` are their upper ends, which the last range has not; `total` is their sum."""
+        """Add a histogram. `bounds`: the ranges' upper ends, without the last range's; `total`: the sum of the
+        values."""
         self._head(name, "histogram", meaning)
         sums, full = list(accumulate(counts)), self._prefix + name
         for bound, count in zip((*map(str, bounds), "+Inf"), sums):
@@ -45,7 +46,7 @@ class PrometheusText:
 
 
 def labels(**values: str) -> str:
-    """Return labels with their values, as a sample has them."""
+    """Return labels with their values in the form of a sample."""
     return ",".join(f'{name}="{_escaped(value)}"' for name, value in values.items())
 
 

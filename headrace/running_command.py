@@ -1,6 +1,6 @@
-"""The command that runs in a turn: what it has examined and holds, for the log, the profiler and the limits of memory.
+"""The running command of a turn: its examined documents and held memory, for the log, the profiler and memory limits.
 
-`turns.Turn` is the only kind there is. Whoever only notes something of the running command needs no more than this.
+`turns.Turn` is the only subclass. Code that only notes facts about the running command needs just this module.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from greenlet import getcurrent, greenlet
 
 from headrace.clock import monotonic
 
-TURN_SECONDS: Final = 0.005  # how long a command runs before others have their turn
+TURN_SECONDS: Final = 0.005  # how long a command runs before other commands get a turn
 
 
 class Work:
@@ -22,47 +22,47 @@ class Work:
 
     def __init__(self, plan: str) -> None:
         self.plan = plan
-        """`COLLSCAN`, or `IXSCAN { a: 1 }`: of its first scan."""
+        """The plan of its first scan: `COLLSCAN`, or `IXSCAN { a: 1 }`."""
         self.documents = 0
         self.keys = 0
 
 
 class RunningCommand(greenlet):
-    """A command that is running, or has paused."""
+    """A running or paused command."""
 
     paused_at: float | None = None
-    """When it has first paused, in seconds of the monotonic clock."""
+    """The time of its first pause, in seconds of the monotonic clock."""
     pause_count = 0
-    """How often it has."""
+    """The number of its pauses."""
     work: Work | None = None
-    """Its examined documents and keys; None: nothing is counted."""
+    """The documents and keys that it has examined; None: none were counted."""
     answer: Any = None
     """The command's answer, if it has paused, for the log."""
     returned_count: int | None = None
-    """How many documents are in its batch, where these are many, for the log."""
+    """The number of documents in its batch, if it is large, for the log."""
     before_pause: Callable[[], None] | None = None
-    """Called as the command pauses: frees everything that must not outlive the turn."""
+    """Called before the command pauses: frees everything that must not outlive the turn."""
     after_pause: Callable[[Any], None] | None = None
-    """Called as it resumes, with the argument of `Turns.resume`: a write's next transaction."""
+    """Called after it resumes, with the argument of `Turns.resume`: a write's next transaction."""
     interruption: BaseException | None = None
-    """Raised in the command when it resumes: its time is up, its client has gone, or it was killed."""
+    """Raised in the command when it resumes: its time is up, its client has left, or it was killed."""
     goes_first: bool = False
     """Whether it runs before all others until it ends, because it holds much memory."""
     is_strict: bool = False
-    """Whether its client asked for the strict stable API, in which the planner has no sparse indexes."""
+    """Whether its client requested the strict stable API, in which the planner has no sparse indexes."""
     allowed_indexes: dict[str, list[Any]] | None = None
     """The indexes that its query settings allow, by namespace: names or key patterns."""
     scan_bytes: int = 0
-    """About what its scan has last read at once."""
+    """The approximate size of its scan's last chunk, in bytes."""
     stays: bool = False
-    """Whether what it does is kept in this process, for later commands, so that no other is to run it."""
+    """Whether it keeps its results in this process for later commands. No other process may run it then."""
     begins_again: bool = False
-    """Whether it has only read so far, so that a reader process may begin that again."""
+    """Whether it has only read so far, so that a reader process may run it again from the beginning."""
     waits_for: Any = None
-    """The event it waits for before it can resume, as the shell understands it; None: only its next turn."""
+    """The event it waits for before it can resume, as the shell understands it; None: only for its next turn."""
 
     def pause(self, waits_for: Any = None) -> None:
-        """Let others run; returns, or raises the `interruption`, when it is this command's turn again."""
+        """Let other commands run. Returns at this command's next turn, or raises the `interruption`."""
         if self.before_pause is not None:
             self.before_pause()
         if self.paused_at is None:
@@ -79,17 +79,17 @@ class RunningCommand(greenlet):
             try:
                 raise error
             finally:
-                del error  # whose traceback has this frame: a cycle would keep what the command holds
+                del error  # its traceback has this frame: a cycle would keep the command's data
 
 
 def running_command() -> RunningCommand | None:
-    """The command in whose turn the caller runs."""
+    """Return the command in whose turn the caller runs, or None."""
     command = getcurrent()
     return command if isinstance(command, RunningCommand) else None
 
 
 def examined(plan: str, documents: int, keys: int = 0) -> None:
-    """Count what a scan of the command that runs has read at once."""
+    """Count documents and keys that a scan of the running command has read."""
     command = getcurrent()
     if isinstance(command, RunningCommand):
         work = command.work

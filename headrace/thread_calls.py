@@ -1,4 +1,4 @@
-"""Long calls of C code that let other threads run: a command has them run in one, and others their turns meanwhile."""
+"""Long calls of C code that release the GIL. A command runs them in a thread, while other commands have their turns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.running_command import running_command
 
 
 class _Failed:
-    """The error that a call has raised."""
+    """The error that a call raised."""
 
     __slots__ = ("error",)
 
@@ -20,22 +20,22 @@ class _Failed:
 
 
 class ThreadCall:
-    """A long call of C code that lets other threads run. The shell may run it in a thread, and the command continues
-    when it has ended. Without a shell the command runs it itself."""
+    """A long call of C code that releases the GIL. The shell may run it in a thread; the command continues after the
+    call. Without a shell the command runs it itself."""
 
     def __init__(self, function: Callable[..., Any], *args: Any) -> None:
         self._call = partial(function, *args)
         self._outcome: list[Any] = []
 
     def run(self) -> None:
-        """Run it, once, in any thread."""
+        """Run the call, once, in any thread."""
         try:
             self._outcome.append(self._call())
         except Exception as error:
             self._outcome.append(_Failed(error))
 
     def over(self) -> bool:
-        """Whether it has ended, which it has when this returns."""
+        """Run the call if it has not run yet; return True."""
         if not self._outcome:
             self.run()
         return True
@@ -50,7 +50,7 @@ class ThreadCall:
 
 
 class OwnThread:
-    """A call of C code that may take minutes, in a thread of its own: it delays no other call."""
+    """A call of C code that may take minutes. It has its own thread, so that it delays no other call."""
 
     def __init__(self, function: Callable[..., Any], *args: Any) -> None:
         self._call = ThreadCall(function, *args)
@@ -59,21 +59,21 @@ class OwnThread:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended."""
+        """Whether the call has ended."""
         return not self._thread.is_alive()
 
     def wait(self, seconds: float | None = None) -> None:
-        """Return when it has ended, or after some seconds."""
+        """Wait until the call has ended, or for `seconds`."""
         self._thread.join(seconds)
 
     def result(self) -> Any:
-        """Return the call's result, or raise its error; once."""
+        """Return the call's result, or raise its error. Called once."""
         self.wait()
         return self._call.result()
 
 
 def call_in_thread(function: Callable[..., Any], *args: Any) -> Any:
-    """Return the result of `function`, which uses only its arguments; other commands run meanwhile."""
+    """Return the result of `function`, which must use only its arguments. Other commands run meanwhile."""
     call = ThreadCall(function, *args)
     command = running_command()
     if command is not None:

@@ -1,12 +1,12 @@
-"""The CPU time that a filter, a stage or an update may take for one document, during which no command pauses.
+"""A limit of the CPU time that a filter, a stage or an update may take for one document. No command pauses meanwhile.
 
-    each = limited(function)     the function, which raises 50 where one call takes too long, wherever it is by then
+    each = limited(function)     returns the function; a call that takes too long raises 50, at whatever instruction
 
-Nothing that is called looks at the time. A thread, the watch, looks at the limited calls of all threads every few
-hundredths of a second. Python raises the error in the thread whose call has taken too long, at the end of the
-instruction that this thread executes. The watch sleeps while no limited call comes.
+The limited functions do not check the time. A thread, the watch, checks the limited calls of all threads every few
+hundredths of a second. If a call has taken too long, Python raises the error in its thread at the end of the present
+instruction. The watch sleeps while there are no limited calls.
 
-Rule: only pure functions are limited, because they may be left at any instruction: they read no store and change
+Rule: only pure functions are limited, because they may be left at any instruction. They read no store and change
 nothing that other commands see.
 
 Source: CPython's `PyThreadState_SetAsyncExc`.
@@ -28,9 +28,9 @@ from headrace import limits
 from headrace.errors import CommandError
 
 LOOK_SECONDS: Final = 0.03
-"""The time between two looks of the watch."""
+"""The time between two checks of the watch."""
 _IDLE_COUNT: Final = 30
-"""Looks without a limited call in between, after which the watch sleeps."""
+"""The number of checks without a limited call after which the watch sleeps."""
 
 Argument = TypeVar("Argument")
 Parameters = ParamSpec("Parameters")
@@ -38,14 +38,14 @@ Result = TypeVar("Result")
 
 
 class TookTooLong(CommandError):
-    """The error that ends a limited call."""
+    """Ends a limited call that took too long."""
 
     def __init__(self) -> None:
         super().__init__(50, "operation exceeded time limit: one document took too much CPU time")
 
 
 class OutOfMemory(CommandError):
-    """The error that ends a limited call while the process has too much memory."""
+    """Ends a limited call while the process has too much memory."""
 
     def __init__(self) -> None:
         super().__init__(146, "operation exceeded the server's memory limit")
@@ -63,14 +63,14 @@ class _Calls:
         """The number of the last call."""
         self.runs = False
         self.seen = 0
-        """The number of the call that the watch met last,"""
+        """The number of the call that the watch saw last."""
         self.seen_at = 0.0
-        """and the thread's CPU time when it first met it."""
+        """The thread's CPU time when the watch first saw that call."""
         self.fires = False
-        """The watch is about to raise an error in this thread, if the call still runs."""
+        """Whether the watch is about to raise an error in this thread, if the call still runs."""
 
     def look(self) -> None:
-        """Raise an error in the thread if its call has taken too long. Called by the watch."""
+        """Raise an error in the thread if its call has taken too long. The watch calls this."""
         count = self.count
         if not self.runs:
             return
@@ -85,29 +85,28 @@ class _Calls:
             return
         self.seen_at = now
         if _is_importing(self.thread.ident):
-            return  # the first call of all: its time is not counted, and a module must not be left half imported
+            return  # the first call imports modules: its time does not count, and an import must not be interrupted
         self.fires = True
         if self.runs and self.count == count:
             _raise_in(self.thread.ident, error)
         self.fires = False
 
     def settle(self) -> None:
-        """Note that the watched call has ended: raise an error that is on its way here, or make sure that none comes
-        later.
+        """Handle the end of a call that the watch has seen: raise a pending error here, so that none comes later.
 
-        It is not taken back by `PyThreadState_SetAsyncExc(thread, NULL)`: Python would look for one from then on.
+        `PyThreadState_SetAsyncExc(thread, NULL)` is not used to cancel it: Python would check for an error ever after.
         """
         try:
             while self.fires:
                 sleep(LOOK_SECONDS / 100)
             for _ in range(2):
-                sleep(0)  # here at the latest
+                sleep(0)  # a pending error is raised here at the latest
         except (OutOfMemory, TookTooLong):
             pass
 
 
 def _is_importing(thread: int | None) -> bool:
-    """Whether a thread is importing a module."""
+    """Return whether a thread is importing a module."""
     frame = None if thread is None else sys._current_frames().get(thread)
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
@@ -117,14 +116,15 @@ def _is_importing(thread: int | None) -> bool:
 
 
 def _cpu_time_of(thread: int) -> Callable[[], float]:
-    """The CPU time of a thread, in seconds. macOS does not show it to other threads: there it is the process's time."""
+    """Return a function for a thread's CPU time in seconds. On macOS, which hides it from other threads: the
+    process's."""
     if not hasattr(time, "pthread_getcpuclockid"):
         return time.process_time
     return partial(time.clock_gettime, time.pthread_getcpuclockid(thread))
 
 
 class _OfThread(local):
-    """The calls of the thread that looks at it."""
+    """The limited calls of the accessing thread."""
 
     def __init__(self) -> None:
         self.calls = _Calls()
@@ -132,18 +132,18 @@ class _OfThread(local):
 
 
 class Watch:
-    """The thread that looks at the limited calls."""
+    """The thread that checks the limited calls."""
 
     def __init__(self) -> None:
         self.threads: list[_Calls] = []
         self.memory_is_exceeded: Callable[[], bool] = lambda: False
-        """Whether the process has too much memory for running commands to continue."""
+        """Returns whether the process has too much memory for running commands to continue."""
         self.sleeps = True
         self._wakes = Event()
         self._thread: Thread | None = None
 
     def wake(self) -> None:
-        """A limited call begins while the watch sleeps."""
+        """Wake the watch when a limited call begins."""
         self.sleeps = False
         if self._thread is None:
             self._thread = Thread(target=self._run, name="headrace-watch", daemon=True)
@@ -151,7 +151,7 @@ class Watch:
         self._wakes.set()
 
     def forget(self) -> None:
-        """The process has been forked: no thread runs in it but the caller's."""
+        """Reset the watch after a fork, in which only the caller's thread exists."""
         self.__init__()  # type: ignore[misc]
 
     def _run(self) -> None:
@@ -179,7 +179,7 @@ _raise_in.argtypes = (c_ulong, py_object)
 
 
 def limited(function: Callable[[Argument], Result]) -> Callable[[Argument], Result]:
-    """Return the function with a limit on each call. A call within another limited call is part of that one."""
+    """Return the function with a limit on each call. A call within another limited call is part of that call."""
 
     def within(argument: Argument) -> Result:
         calls = _of_thread.calls
@@ -200,7 +200,7 @@ def limited(function: Callable[[Argument], Result]) -> Callable[[Argument], Resu
 
 
 def run_limited(function: Callable[Parameters, Result], *args: Parameters.args, **options: Parameters.kwargs) -> Result:
-    """Call a function once with a limit, which `limited` sets for each of many calls."""
+    """Call a function once with a limit. For many calls use `limited`."""
     calls = _of_thread.calls
     if calls.runs:
         return function(*args, **options)
@@ -217,7 +217,7 @@ def run_limited(function: Callable[Parameters, Result], *args: Parameters.args, 
 
 
 def limited_call(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """As `limited`, for a function of any arguments, which takes twice as long."""
+    """Limit a function with any arguments, as `limited` does for one; it takes twice as long."""
 
     @wraps(function)
     def within(*args: Parameters.args, **options: Parameters.kwargs) -> Result:
@@ -227,13 +227,14 @@ def limited_call(function: Callable[Parameters, Result]) -> Callable[Parameters,
 
 
 def check_memory() -> None:
-    """Raise 146 while the process has too much memory: before something large is made in one step, 4 µs."""
+    """Raise 146 while the process has too much memory. Called before something large is made in one step; takes 4
+    µs."""
     if watch.memory_is_exceeded():
         raise OutOfMemory
 
 
 def is_limited() -> bool:
-    """Whether the caller is part of a limited call."""
+    """Return whether the caller is part of a limited call."""
     return _of_thread.calls.runs
 
 

@@ -1,16 +1,15 @@
-"""Turns: a command that has run for some milliseconds pauses, and goes on when others have had their turn.
+"""Turns: a command that has run for some milliseconds pauses, and continues after other commands had their turn.
 
     turns.run(function, *arguments)     → its result, or the `Turn` in which it has paused
     turns.resume(turn)                  → likewise
     tick()                              called between documents: pauses if the turn is over
     for document in paced(documents):   the same for a loop
 
-A turn is a greenlet: `tick` pauses its caller and all callers of that, which need not be generators. A caller of `tick`
-that writes must be ready for anything to have happened when it returns; one that reads sees the same state of the store
-as before. Outside a turn (a test that calls a command, the server's own jobs) and within a limited call (`time_limit`)
-`tick` does nothing.
+A turn is a greenlet: `tick` pauses its caller with the whole call stack, so callers need not be generators. After
+`tick` a writing command must expect any change of the store; a reading command sees the same state as before. Outside a
+turn (a test that calls a command, the server's own jobs) and within a limited call (`time_limit`) `tick` does nothing.
 
-Rule: an interruption is no `CommandError`, `TurnAbandoned` no `Exception`: both pass through the command.
+Rule: an interruption is not a `CommandError`, and `TurnAbandoned` not an `Exception`: both pass through the command.
 
 Source: MongoDB's query yielding, `internalQueryExecYieldPeriodMS` (10 ms).
 """
@@ -29,22 +28,22 @@ from headrace.time_limit import is_limited
 
 
 class Turn(RunningCommand):
-    """A command that is running, or has paused."""
+    """A running or paused command."""
 
     ends: float = 0.0
-    """When the turn is over, in seconds of the monotonic clock."""
+    """The end of the turn, in seconds of the monotonic clock."""
     result: Any = None
-    """The command's result, or `_Raised`, until it is handed on."""
+    """The command's result, or `_Raised`, until it is returned."""
 
 
 _running: Final[set[Turn]] = set()
-"""The turns that run: one on the thread of each server."""
+"""The running turns: one on the thread of each server."""
 _first_end = inf
-"""No later than the end of any of them. Until then a tick does no more than compare: it takes 0.1 µs."""
+"""At most the earliest end of a running turn. Until then a tick is only a comparison, which takes 0.1 µs."""
 
 
 def tick() -> None:
-    """Pause the command that runs if its turn is over; raises what interrupts it."""
+    """Pause the running command if its turn is over. Raises its interruption."""
     if monotonic() >= _first_end:
         turn = getcurrent()
         if type(turn) is Turn and monotonic() >= turn.ends and not is_limited():
@@ -52,7 +51,8 @@ def tick() -> None:
 
 
 def _look_at_running() -> None:
-    """Set `_first_end` where turns run on other threads. No lock: each thread looks again after its own change."""
+    """Set `_first_end` while turns run on other threads. No lock is needed: each thread checks again after its own
+    change."""
     global _first_end  # noqa: PLW0603  (as below)
     while True:
         running = (*_running,)
@@ -65,28 +65,28 @@ Item = TypeVar("Item")
 
 
 def paced(documents: Iterable[Item]) -> Iterator[Item]:
-    """The documents, with a tick before each."""
+    """Yield the documents, with a tick before each."""
     for document in documents:
         tick()
         yield document
 
 
 class TurnAbandoned(BaseException):
-    """Unwinds a command whose transaction is gone; the caller that resumed it runs it again. No error handler catches
+    """Unwinds a command whose transaction is gone. The caller that resumed it runs it again. No error handler catches
     it."""
 
 
 class HandedOver(BaseException):
-    """Unwinds a command that another process runs from its beginning; the engine waits for that one's answer."""
+    """Unwinds a command that another process runs from its beginning. The engine waits for that process's answer."""
 
     def __init__(self, call: Any = None) -> None:
-        """`call`: an `execution.reader_calls.ReaderCall`; None: the command makes it (`begins_again`)."""
+        """`call`: an `execution.reader_calls.ReaderCall`; None: the command makes one (`begins_again`)."""
         super().__init__()
         self.call = call
 
 
 class _Raised:
-    """An exception on its way out of a turn."""
+    """An exception that leaves a turn."""
 
     __slots__ = ("error",)
 
@@ -95,17 +95,17 @@ class _Raised:
 
 
 class Turns:
-    """Runs commands in turns, on one thread. Greenlets that have done their work are used again."""
+    """Runs commands in turns, on one thread. Greenlets that have finished are reused."""
 
     def __init__(self, seconds: float = TURN_SECONDS) -> None:
-        """`seconds`: how long a turn lasts; 0 makes every tick a pause (for tests)."""
+        """`seconds`: the length of a turn. With 0 every tick pauses (for tests)."""
         self.seconds = seconds
         self.pause_count = 0
-        """How often anything has paused in them."""
+        """The number of pauses of all turns."""
         self._idle: list[Turn] = []
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Return the result of `function`, or raise its error; or return the `Turn`, if it has paused."""
+        """Return the result of `function`, or raise its error. If it has paused, return the `Turn`."""
         if self._idle:
             turn = self._idle.pop()
         else:
@@ -114,11 +114,11 @@ class Turns:
         return self._switch(turn, (function, arguments))
 
     def resume(self, turn: Turn, given: Any = None) -> Any:
-        """Let a paused command go on: as `run`. `given` is handed to its `after_pause`."""
+        """Resume a paused command; return the same as `run`. `given` is passed to its `after_pause`."""
         return self._switch(turn, given)
 
     def abandon(self, turn: Turn) -> None:
-        """End a paused command without letting it do anything more."""
+        """End a paused command; it does nothing more."""
         turn.after_pause = None
         result: Any = turn
         while result is turn:
@@ -156,12 +156,13 @@ class Turns:
             try:
                 raise error
             finally:
-                del error  # whose traceback has this frame: a cycle would stay until garbage is collected
+                del error  # its traceback has this frame: a cycle would stay until garbage is collected
         return result
 
 
 def _work() -> None:
-    """The body of a turn's greenlet: one call after the other. An idle one refers to nothing of the last."""
+    """Run one call after the other: the body of a turn's greenlet. An idle greenlet refers to nothing of its last
+    call."""
     turn = getcurrent()
     assert type(turn) is Turn and turn.parent is not None
     parent = turn.parent

@@ -1,8 +1,8 @@
-"""Filters of the user's own that run beside commands: of the audit log and of the profiler.
+"""The user's own filters that run beside commands: for the audit log and the profiler.
 
-Rule: such a filter costs no command anything. What it raises, and that it takes too long, is one line of the log, and
-`otherwise` says what becomes of the event: the audit log records it, since losing an event is worse than one too many;
-the profiler does not, as on MongoDB.
+Rule: such a filter never affects a command. If it raises or takes too long, one line is logged, and `otherwise` decides
+about the event. The audit log then records the event, because a missing event is worse than an extra one. The profiler
+does not, as on MongoDB.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from headrace.log_lines import RepeatedLine
 
 
 class UserFilter:
-    """A parsed filter that raises nothing and ends in time."""
+    """A parsed filter that never raises and ends in time."""
 
     __slots__ = ("_line", "_otherwise", "_result", "_test", "_what")
 
     def __init__(self, test: Callable[[dict[str, Any]], bool], what: str, *, otherwise: bool, result: str) -> None:
-        """`test`: raises `CommandError`s. `otherwise`: the answer where it fails. `what`, `result`: its name, and what
-        `otherwise` means, for the log."""
+        """`test`: raises `CommandError`s. `otherwise`: the result if it fails. For the log: `what` is the filter's
+        name, and `result` the meaning of `otherwise`."""
         self._test = test
         self._what = what
         self._otherwise = otherwise
@@ -29,11 +29,11 @@ class UserFilter:
         self._line = RepeatedLine()
 
     def __call__(self, event: dict[str, Any]) -> bool:
-        """Whether the event matches."""
+        """Return whether the event matches."""
         try:
             return self._test(event)
         except Exception as error:
-            # The message of the error may have values of the event in it.
+            # The error's message may have values of the event.
             reason = (
                 f"error {error.code} ({error.code_name})" if isinstance(error, AnsweredError) else type(error).__name__
             )
