@@ -1,1 +1,1 @@
-"""The parts of a request's execution that commands share: finding documents, running pipelines, opening cursors."""
+"""The execution steps that commands share: finding documents, running pipelines, opening cursors."""

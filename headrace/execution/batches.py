@@ -16,7 +16,7 @@ from headrace.values.bson import encode
 
 
 def register(context: CommandContext, request: Request, cursor: OpenCursor, batch: Sequence[bytes]) -> int:
-    """The id of a cursor that stays open after its first batch."""
+    """Register a cursor that stays open after its first batch. Return its id."""
     command = bytes(request.raw)
     if len(command) > limits.SHOWN_COMMAND_BYTES:
         command = encode({request.name: request.body[request.name], "$truncated": f"a command of {len(command)} bytes"})
@@ -28,7 +28,9 @@ def open_cursor(
     context: CommandContext, request: Request, namespace: str, documents: Iterator[bytes], size: int | None, *,
     single_batch: bool = False, limit: int | None = None, id_first: bool = False,
 ) -> bytes:  # fmt: skip
-    """The reply with the first batch; the cursor stays open if more may come. `id_first`: its id is the first field."""
+    """Return the reply with the first batch. The cursor stays open if there may be more documents.
+
+    `id_first`: the cursor's id is the first field."""
     no_timeout = NO_CURSOR_TIMEOUT.of(request.body)
     cursor = DocumentCursor(namespace, documents, context, no_timeout=no_timeout, limit=limit)
     batch = cursor.next_batch(limits.FIRST_BATCH_COUNT if size is None else size)

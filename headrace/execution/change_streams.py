@@ -1,4 +1,4 @@
-"""`$changeStream`: opening a stream, and the reads of the store that building its events takes."""
+"""`$changeStream`: opening a stream, and reading the store for its events."""
 
 from __future__ import annotations
 
@@ -26,21 +26,22 @@ STANDALONE: Final = "The $changeStream stage is only supported on replica sets"
 
 
 class ImageReader:
-    """Reads the store for event builders: documents as they are now, as they were, and older entries.
+    """Reads the store for event builders: current documents, pre-images and post-images, and older entries.
 
-    Event builders are shared by all streams of a shape and outlive commands: each read is a transaction of its own.
+    All streams with the same share key share an event builder, which outlives commands. So each read has its own
+    transaction.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def current(self, namespace: str, uuid: bytes | None, document_key: bytes) -> bytes | None:
-        """The document with this `{_id}` now, or None."""
+        """Return the current document with this `{_id}`, or None."""
         collection = self._store.catalog.collections.get(namespace)
         if collection is None or collection.is_view or (uuid is not None and collection.uuid != uuid):
             return None
         id_key = encode_element(document_key[4], document_key[9:-1])
-        kv = self._store.begin_read()  # as `reading` does it, which costs more
+        kv = self._store.begin_read()  # like `reading`, but cheaper
         try:
             match = View(self._store, kv).by_id(collection, id_key)
         finally:
@@ -48,23 +49,24 @@ class ImageReader:
         return None if match is None else match[1]
 
     def pre_image(self, uuid: bytes, position: int, index: int) -> bytes | None:
-        """The image that was stored with the change at `index` of the entry at `position`, or None."""
+        """Return the image stored with the change at `index` of the entry at `position`, or None."""
         with self._store.reading() as view:
             return pre_images.get(view, uuid, position, index)
 
     def entry(self, position: int) -> bytes | None:
-        """The oplog's entry at a position, or None."""
+        """Return the oplog entry at a position, or None."""
         with self._store.reading() as view:
             return view.entry(position)
 
 
 def opens_a_stream(pipeline: list[dict[str, Any]]) -> bool:
-    """Whether the pipeline begins with `$changeStream`; one further back is the parser's error 40602."""
+    """Whether the pipeline begins with `$changeStream`. In a later place, the stage is the parser's error 40602."""
     return bool(pipeline) and "$changeStream" in pipeline[0] and len(pipeline[0]) == 1
 
 
 def open_stream(context: CommandContext, request: Request, pipeline: list[dict[str, Any]]) -> bytes:
-    """Open a stream and answer its first batch, which holds events only if the stream begins in the past."""
+    """Open a stream and return the reply with its first batch, which has events only if the stream begins in the
+    past."""
     body = request.body
     spec = stream_spec(context, request, pipeline)
     if body.get("cursor") is None:
@@ -92,7 +94,7 @@ def open_stream(context: CommandContext, request: Request, pipeline: list[dict[s
 
 
 def stream_spec(context: CommandContext, request: Request, pipeline: list[dict[str, Any]]) -> StreamSpec:
-    """The stream that a request asks for; raises what is wrong with its options or its target."""
+    """Return the stream that a request opens. Raise an error for invalid options or an invalid target."""
     body = request.body
     if not context.store.oplog_enabled:
         raise CommandError(40573, STANDALONE)

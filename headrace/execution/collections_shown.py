@@ -14,13 +14,13 @@ from headrace.store.catalog import Collection
 from headrace.store.view import View
 
 OPLOG_UUID: Final = bytes.fromhex("d0678cd09d025541be3d15095bafbede")
-"""The UUID of version 5 of the URL `headrace:local.oplog.rs`."""
+"""The version 5 UUID of the URL `headrace:local.oplog.rs`."""
 VERSIONS_UUID: Final = bytes.fromhex("ec661ae20deb5cd383cae09fa0cdd771")
-"""The same of `headrace:admin.system.version`, while nothing is stored there."""
+"""The version 5 UUID of the URL `headrace:admin.system.version`, for the collection while it is empty."""
 
 
 def collections_shown(context: CommandContext, database: str) -> list[dict[str, Any]]:
-    """The collections and views of a database."""
+    """Return the collections and views of a database, as `listCollections` shows them."""
     there = context.paced(context.view.catalog.in_database(database))
     shown = [_shown(context.view, collection) for collection in there]
     if database == "local" and context.store.oplog_enabled:
@@ -33,8 +33,7 @@ def collections_shown(context: CommandContext, database: str) -> list[dict[str, 
 
 
 def catalog_shown(context: CommandContext, database: str, spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The documents of `$listClusterCatalog`: for `admin` those of all databases. Nothing is sharded, and the shard
-    that MongoDB names after a set is the set."""
+    """Yield the documents of `$listClusterCatalog`; on `admin`, for all databases. No collection is sharded."""
     names = {database}
     if database == "admin":
         names |= {*context.view.catalog.databases(), *(["local"] if context.store.oplog_enabled else [])}
@@ -50,7 +49,7 @@ def catalog_shown(context: CommandContext, database: str, spec: dict[str, Any]) 
 
 
 def _shown(view: View, collection: Collection) -> dict[str, Any]:
-    """A collection, a view or a time series as listCollections shows it."""
+    """Return a collection, view or time series as listCollections shows it."""
     if (buckets := buckets_of(view, collection, must_exist=False)) is not None:
         options = shown_options(buckets.collection)
         return {"name": collection.name, "type": "timeseries", "options": options, "info": {"readOnly": False}}

@@ -1,4 +1,4 @@
-"""The memory of one command's stages: its limits, its temporary files, and what it counts."""
+"""The memory of one command's stages: its limits, temporary files and metrics."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _PARAMETERS: Final = {
     "$setWindowFields": "internalDocumentSourceSetWindowFieldsMaxMemoryBytes",
     "$sort": "internalQueryMaxBlockingSortMemoryUsageBytes",
 }
-"""The parameters that limit the stages of these names."""
+"""The parameters that limit the memory of these stages."""
 
 
 def memory_of(context: CommandContext, body: dict[str, Any]) -> OperationMemory:
-    """The memory of the command, made at the first call; `body` has its `allowDiskUse`."""
+    """Return the command's memory, made at the first call. `body` has the `allowDiskUse`."""
     if context.memory is not None:
         return context.memory
     engine = context.engine

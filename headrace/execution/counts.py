@@ -1,4 +1,4 @@
-"""Counts of what matches, without a look at the documents where that can be."""
+"""Counts of matching documents, without reading the documents if possible."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from headrace.store.view import LEFT_OUT, Counted, id_bounds
 def quick_count(
     context: CommandContext, collection: Collection, finder: Finder, spec: dict[str, Any], wanted: int | None = None
 ) -> int | None:
-    """How many documents match, by the number that is stored or the keys of an index; None where neither suffices.
+    """Return the number of matches from the stored count or the keys of an index; None if neither suffices.
 
-    `wanted`: a number that is enough; the count may stop there.
+    `wanted`: the count stops at this number.
     """
     if collection.is_view:
         return None
-    if not spec and not finder.is_hinted:  # a sparse index has fewer
+    if not spec and not finder.is_hinted:  # a hinted sparse index has fewer keys
         if context.transaction is not None or context.snapshot is not None:
             return _id_count(context, collection, [id_bounds(None, None)], wanted)
         return count_of(context, collection)
@@ -72,7 +72,7 @@ def _count(
     context: CommandContext, look: Callable[[bytes, bytes, int], Counted], ranges: Sequence[IdRange], summary: str,
     wanted: int | None,
 ) -> int:  # fmt: skip
-    """The keys in the ranges that count, or `wanted` of them; `look` looks at a bounded number of keys."""
+    """Count the keys in the ranges, up to `wanted`. `look` counts a bounded number of keys."""
     total, piece = 0, limits.COUNT_COUNT if context.transaction is None else limits.TRANSACTION_COUNT_COUNT
     for low, high in ranges:
         while True:

@@ -1,4 +1,4 @@
-"""The operations in progress, as `$currentOp` and `currentOp` list them, and the sessions that have something open."""
+"""The operations in progress, as `$currentOp` and `currentOp` list them, and the sessions in use."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from headrace.values import position
 from headrace.values.bson import decode
 
 _KINDS: Final = {"delete": "remove", "find": "query", "getMore": "getmore", "insert": "insert", "update": "update"}
-"""`op` of the commands that have one of their own; of all others it is `command`."""
+"""`op` by command. For all other commands it is `command`."""
 
 
 def operations(context: CommandContext, request: Request, spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The documents of `$currentOp`: `idleCursors` and `idleSessions` of `spec` decide what is included."""
+    """Yield the documents of `$currentOp`. In `spec`, `idleCursors` and `idleSessions` decide what is included."""
     everybody = not context.engine.restricts(request.client) or bool(spec.get("allUsers"))
     uid = request.client.uid
     yield _operation(context, request)
@@ -78,7 +78,7 @@ def _operation(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def _builds(context: CommandContext, request: Request) -> Iterator[dict[str, Any]]:
-    """The builds of indexes, with how far they are."""
+    """Yield the index builds with their progress."""
     catalog = context.store.catalog
     for number, build in enumerate(catalog.builds.values()):
         collection = catalog.by_number[build.collection_number]
@@ -97,7 +97,7 @@ def _builds(context: CommandContext, request: Request) -> Iterator[dict[str, Any
 
 
 def _application(client: ClientInfo) -> dict[str, Any]:
-    """The client's driver, as it has described itself."""
+    """Return the client's metadata and application name, as its driver sent them."""
     if client.metadata is None:
         return {}
     application = client.metadata.get("application")
@@ -112,7 +112,7 @@ def _text(now_ms: int) -> str:
 def _transactions(context: CommandContext) -> Iterator[dict[str, Any]]:
     now_ms = context.clock.monotonic_ms()
     for transaction in context.store.transactions.open.values():
-        if len(transaction.session) != 16:  # a snapshot's, which is no client's session
+        if len(transaction.session) != 16:  # of a snapshot, not of a client's session
             continue
         yield {
             "type": "idleSession", "desc": "inactive transaction", "active": False,
@@ -125,7 +125,7 @@ def _transactions(context: CommandContext) -> Iterator[dict[str, Any]]:
 
 
 def _cursor_of(context: CommandContext, request: Request) -> Any:
-    """The open cursor that a getMore reads or waits for; None for other commands."""
+    """Return the open cursor that a getMore reads or waits on; None for other commands."""
     if request.name != "getMore":
         return None
     return context.cursors.peek(request.cursor.id if request.cursor is not None else request.body["getMore"])
@@ -145,7 +145,7 @@ def _idle_cursor(context: CommandContext, cursor: Any, owner: CursorOwner | None
 
 
 def _cursor(context: CommandContext, cursor: Any) -> dict[str, Any]:
-    """`cursor`, as MongoDB shows one, and `changeStream`: where a stream is."""
+    """Return the field `cursor` as MongoDB shows it and, for a stream, `changeStream` with its position."""
     record, now_ms, monotonic_ms = cursor.record, context.clock.now_ms(), context.clock.monotonic_ms()
     is_stream = cursor.is_change_stream
     shown: dict[str, Any] = {
@@ -179,7 +179,7 @@ def _progress(context: CommandContext, cursor: ChangeCursor, now_ms: int) -> dic
 
 
 def _originating_command(command: bytes) -> dict[str, Any]:
-    """The command that opened a cursor, without what its driver adds to each."""
+    """Return the command that opened a cursor, without the fields that drivers add to every command."""
     return {name: value for name, value in decode(command).items() if name not in ("$clusterTime", "lsid")}
 
 
@@ -188,7 +188,7 @@ def _lsid(session: bytes) -> dict[str, Any]:
 
 
 def sessions(context: CommandContext, request: Request, spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The sessions that have something open or have written, and the one that asks, with when they were last used."""
+    """Yield the sessions with open cursors, transactions or stored writes, and the requesting one, with `lastUse`."""
     clock = context.clock
     now_ms, monotonic_ms = clock.now_ms(), clock.monotonic_ms()
     used: dict[bytes, int] = {}
@@ -219,7 +219,7 @@ def sessions(context: CommandContext, request: Request, spec: dict[str, Any]) ->
 
 
 def _stored_lsid(context: CommandContext, session: bytes) -> dict[str, Any] | None:
-    """The `lsid` of a session whose key is not its id: a user's session on a server with authorization."""
+    """Return the stored `lsid` of a session whose key is not its id, on a server with authorization; or None."""
     if not context.engine.authorizes:
         return None
     view = context.view

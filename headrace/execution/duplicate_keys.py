@@ -1,6 +1,6 @@
-"""The documents that stand against making an index unique: those that share a key.
+"""The documents that prevent an index from becoming unique, because they share a key.
 
-Keys that are cut do not say whether they are equal: the build of the unique index finds that.
+Truncated keys do not show whether their values are equal. The build of the unique index detects these.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headrace.values.bson import decode
 
 
 def duplicates(context: CommandContext, collection: Collection, index: Index) -> list[dict[str, Any]]:
-    """`{ids: [...]}` for each key that several documents have, some of them; found by a walk in pieces."""
+    """Return `{ids: [...]}` for each key that several documents share, up to a limit. Read the index in pieces."""
     number = index.number.to_bytes(4, "big")
     low, high = number + b"\x01", number + b"\xff"
     groups: list[list[bytes]] = []

@@ -1,9 +1,9 @@
-"""Plans as `explain` reports them, with what their stages have examined and returned.
+"""Plans as `explain` reports them, with the documents and keys that their stages have examined and returned.
 
     IDHACK        the document of one `_id`
     GEO_NEAR_...  a geospatial index, from the nearest document on
-    IXSCAN        an index: some keys, ranges, or all of them in order; the documents are fetched (FETCH), or what is
-                  asked for is made from the keys (PROJECTION_COVERED)
+    IXSCAN        an index: some keys, ranges, or all keys in order; the documents are fetched (FETCH), or the results
+                  are made from the keys (PROJECTION_COVERED)
     COUNT_SCAN    the keys of an index are counted
     DISTINCT_SCAN an index, from each value of a field to the next
     OR            several indexes, one after the other; SORT_MERGE: merged in their order
@@ -12,7 +12,7 @@
     CLUSTERED_IXSCAN  some documents of a clustered collection, from one `_id` to another
     EOF           there is no collection
 
-Rule: what is shown is the `ReadPlan` that is executed; counts are those of its scans and of a view that counts.
+Rule: explain shows the `ReadPlan` that is executed. The counts come from its scans and from a `CountingView`.
 """
 
 from __future__ import annotations
@@ -59,29 +59,29 @@ class Counts:
     keys: int = 0
     documents: int = 0
     left_out: int = 0
-    """Keys that are not in the bounds."""
+    """Examined keys that are outside the bounds."""
     collection_scans: int = 0
     indexes: dict[str, None] = field(default_factory=dict)
-    """The names of those that were used."""
+    """The names of the indexes used, in order."""
 
 
 class Examined:
-    """How many keys and documents a command has examined, however often it has paused; and each stage of a pipeline."""
+    """The keys and documents that a command, and each stage of its pipeline, has examined, across all pauses."""
 
     __slots__ = ("now", "of_source")
 
     def __init__(self) -> None:
         self.of_source = Counts()
-        """Counts of the plan, or of the stage that a pipeline begins with."""
+        """The counts of the plan, or of the first stage of a pipeline."""
         self.now = self.of_source
-        """Counts of the stage that is running now."""
+        """The counts of the stage that is running now."""
 
     def counting(self, view: View) -> View:
-        """A view that counts what it gives out."""
+        """Return a view that counts the keys and documents read through it."""
         return CountingView(view, self)
 
     def by(self, counts: Counts, items: Iterator[Any]) -> Iterator[Any]:
-        """The items; what is examined for them counts there."""
+        """Yield the items. Keys and documents examined for them are added to `counts`."""
         while True:
             before, self.now = self.now, counts
             try:
@@ -97,7 +97,7 @@ _END: Final = object()
 
 
 class CountingView(View):
-    """A view that counts the keys and documents it gives out."""
+    """A view that counts the keys and documents read through it."""
 
     __slots__ = ("_examined",)
 
@@ -174,7 +174,7 @@ class CountingView(View):
 
 
 def read_stage(plan: ReadPlan | None, spec: dict[str, Any]) -> Stage:
-    """The stage that reads the matches; None: there is no collection."""
+    """Return the stage that reads the matches. `plan` None: there is no collection."""
     if plan is None:
         return {"stage": "EOF"}
     if plan.collection.clustered and plan.near is None and (stage := _clustered_stage(plan, spec)) is not None:
@@ -198,7 +198,7 @@ def read_stage(plan: ReadPlan | None, spec: dict[str, Any]) -> Stage:
 
 
 def _clustered_stage(plan: ReadPlan, spec: dict[str, Any]) -> Stage | None:
-    """The walk through a clustered collection, in the bounds of `_id` if there are any; None for one through an
+    """Return the stage that scans a clustered collection, within bounds of `_id` if any; None if the plan uses another
     index."""
     access, between = plan.choice.access, plan.finder.between
     backward = plan.backward or plan.finder.is_natural_backward
@@ -223,12 +223,12 @@ def _clustered_stage(plan: ReadPlan, spec: dict[str, Any]) -> Stage | None:
 
 
 def rejected_stages(plan: ReadPlan | None, spec: dict[str, Any]) -> list[Stage]:
-    """The ways that were not taken."""
+    """Return the stages of the rejected plans."""
     return [] if plan is None else [access_stage(way, spec) for way in plan.choice.rejected]
 
 
 def cache_keys(plan: ReadPlan | None) -> dict[str, Any]:
-    """The hash of the shape of a query, and of the shape with the indexes that could do."""
+    """Return the hash of a query's shape, and the hash of the shape with the candidate indexes."""
     ways = [] if plan is None or plan.choice.access is None else [plan.choice.access, *plan.choice.rejected]
     shape = shape_of(None, None, None) if plan is None else plan.finder.shape(plan.order)
     hashed = hash_of(shape)
@@ -237,7 +237,7 @@ def cache_keys(plan: ReadPlan | None) -> dict[str, Any]:
 
 
 def counting_stage(plan: ReadPlan | None, spec: dict[str, Any]) -> Stage:
-    """The stage that counts the matches."""
+    """Return the stage that counts the matches."""
     if plan is not None and not spec and not plan.finder.is_hinted:
         return {"stage": "RECORD_STORE_COUNT"}
     below = read_stage(plan, spec)
@@ -252,7 +252,7 @@ def counting_stage(plan: ReadPlan | None, spec: dict[str, Any]) -> Stage:
 
 
 def distinct_stage(access: IndexAccess, path: str) -> Stage:
-    """The stage that goes from each value of a path to the next; documents are fetched where keys never suffice."""
+    """Return the stage that skips from each value of a path to the next. It fetches documents if keys never suffice."""
     scan = {"stage": "DISTINCT_SCAN"} | {name: value for name, value in _index_scan(access).items() if name != "stage"}
     kind = "COVERED"
     if "collation" in access.index.spec:
@@ -262,7 +262,7 @@ def distinct_stage(access: IndexAccess, path: str) -> Stage:
 
 
 def _near_stage(access: NearAccess, spec: dict[str, Any]) -> Stage:
-    """The stage of a `$near`, under one that applies the rest of the filter."""
+    """Return the stage of a `$near`, below a FETCH with the rest of the filter, if any."""
     index = access.index
     stage = {
         "stage": f"GEO_NEAR_{access.kind.upper()}", "keyPattern": index.spec["key"], "indexName": index.name,
@@ -281,8 +281,9 @@ def _by_id(spec: dict[str, Any], direction: str) -> Stage:
 
 
 def access_stage(way: Access, spec: dict[str, Any], *, scored: bool = False) -> Stage:
-    """The documents of an index's keys; without a filter where the bounds say all of it. `scored`: with the scores of a
-    search."""
+    """Return the stages that scan an index and fetch the documents. There is no filter if the bounds are exact.
+
+    `scored`: with the scores of a text search."""
     if isinstance(way, OrAccess) and way.text is not None:
         return _text_stage(way, way.text, spec, scored)
     if isinstance(way, OrAccess):
@@ -296,7 +297,7 @@ def access_stage(way: Access, spec: dict[str, Any], *, scored: bool = False) -> 
 
 
 def _text_stage(way: OrAccess, text: TextSearch, spec: dict[str, Any], scored: bool) -> Stage:
-    """The search, and above it what else the filter asks for."""
+    """Return the stages of a text search, below a FETCH with the rest of the filter, if any."""
     scans = [_index_scan(branch) for branch in way.branches]
     one = {"inputStage": scans[0]} if len(scans) == 1 else {"inputStages": scans}
     below: Stage = {"stage": "TEXT_OR", **one}
@@ -356,7 +357,7 @@ def _prefixes(path: str) -> list[str]:
 
 
 def _bounds_shown(intervals: Intervals | None, reverse: bool) -> list[str]:
-    """The bounds of a field in the order in which they are read."""
+    """Return the bounds of a field in reading order."""
     if intervals is None:
         return ["[MaxKey, MinKey]" if reverse else "[MinKey, MaxKey]"]
     shown = []
@@ -376,7 +377,7 @@ def _shown(value: Any) -> str:
 
 
 class StageCounts:
-    """The documents that left each stage of a plan, and what its scans have examined."""
+    """The number of documents that left each stage of a plan, and the counts of its scans."""
 
     __slots__ = ("_examined", "_returned", "_scans")
 
@@ -386,18 +387,18 @@ class StageCounts:
         self._scans: list[IndexScan | TermKeys] = []
 
     def count(self, name: str, items: Iterator[Any]) -> Iterator[Any]:
-        """The items, counted as they leave the stage of this name."""
+        """Yield the items and count them as results of the stage `name`."""
         self._returned.setdefault(name, 0)
         for item in items:
             self._returned[name] += 1
             yield item
 
     def add(self, name: str, count: int) -> None:
-        """Count `count` more that have left a stage."""
+        """Add `count` results to a stage."""
         self._returned[name] = self._returned.get(name, 0) + count
 
     def executed(self, stage: Stage, plan: ReadPlan | None) -> Stage:
-        """A stage with its counts, and those below it."""
+        """Return a stage with its counts, and the stages below it with theirs."""
         self._scans = [] if plan is None else list(plan.scans)
         return self._executed(stage)
 
@@ -428,7 +429,7 @@ class StageCounts:
         return made
 
     def _leaf(self, name: str, examined: dict[str, int]) -> int:
-        """Put what a scan has examined; returns how much left it."""
+        """Put a scan's counts into `examined`. Return the number of its results."""
         if name == "IXSCAN" and self._scans:
             scan = self._scans.pop(0)
             examined["keysExamined"] = scan.key_count
@@ -451,11 +452,11 @@ _READING: Final = _NEAR_STAGES | {
     "CLUSTERED_IXSCAN", "COLLSCAN", "FETCH", "IDHACK", "PROJECTION_COVERED", "TEXT_OR",
 }  # fmt: skip
 _SILENT: Final = frozenset({"COUNT", "DELETE", "UPDATE"})
-"""Stages that return nothing: what they do is in counters of their shown."""
+"""Stages that return no documents. Their own fields count their work."""
 
 
 def tried(trial: Trial, spec: dict[str, Any]) -> dict[str, Any]:
-    """Show the work of one plan in the trial."""
+    """Return the execution statistics of one candidate plan in its trial."""
     stage = access_stage(trial.access, spec)
     stages: Stage = {
         "stage": "FETCH", "nReturned": trial.result_count, "works": trial.works, "advanced": trial.result_count,
@@ -474,7 +475,7 @@ def _filter(spec: dict[str, Any]) -> Stage:
 
 
 def parsed_query(spec: dict[str, Any]) -> dict[str, Any]:
-    """A filter with every condition written out: `{a: 1, b: {$gt: 1, $lt: 5}}` is an `$and` of three."""
+    """Return a filter with every condition written out: `{a: 1, b: {$gt: 1, $lt: 5}}` is an `$and` of three."""
     conditions: list[dict[str, Any]] = []
     for name, value in spec.items():
         if name == "$and":
@@ -498,7 +499,7 @@ def _conjuncts(parsed: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _conditions(value: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Each operator of a field by itself, but for a regular expression and its options."""
+    """Yield each operator of a field by itself, but `$regex` together with its `$options`."""
     for name, operand in value.items():
         if name == "$regex" and "$options" in value:
             yield {"$regex": operand, "$options": value["$options"]}

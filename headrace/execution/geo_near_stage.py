@@ -1,4 +1,4 @@
-"""The documents of a `$geoNear`: those of a find with `$near`, on the field of the index that is meant."""
+"""The documents of a `$geoNear`, read like a find with `$near` on the indexed field."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.values.bson import decode
 
 
 def geo_near_filter(collection: Collection | None, namespace: str, stage: GeoNear) -> dict[str, Any]:
-    """Return the filter of the find. Raises 26 without a collection, 27 where it is not clear which index is meant."""
+    """Return the filter of the find. Raise 26 without a collection, 27 if the index to use is ambiguous or missing."""
     if collection is None:
         raise CommandError(26, f"$geoNear requires a geo index to run, but {namespace} does not exist")
     return stage.filter_on(stage.key or field_of_only_index(collection))
@@ -25,7 +25,7 @@ def geo_near_filter(collection: Collection | None, namespace: str, stage: GeoNea
 def geo_near_documents(
     context: CommandContext, namespace: str, stage: GeoNear, hint: Any = None
 ) -> Iterator[dict[str, Any]]:
-    """Return the documents, the nearest first. Raises what is wrong with the stage at once."""
+    """Return the documents, the nearest first. Raise the errors of the stage at once, not at the first document."""
     collection = context.view.collection(namespace)
     spec = geo_near_filter(collection, namespace, stage)
     assert collection is not None

@@ -1,7 +1,7 @@
-"""Indexes added to a collection that has documents, in turns: `store/indexes/index_builds.py` has the steps.
+"""Adding indexes to a collection that has documents, in turns. `store/indexes/index_builds.py` has the steps.
 
-A build that is interrupted by its client (`killOp`, `maxTimeMS`) is aborted. One whose client or server goes, or whose
-turn fails for another reason, stays in the catalog, and the server goes on with it by itself, also after a restart.
+A build that its client interrupts (`killOp`, `maxTimeMS`) is aborted. If the client disconnects, the server stops or a
+turn fails for another reason, the build stays in the catalog. The server then continues it, also after a restart.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from headrace.store.catalog import Collection, IndexBuild
 from headrace.store.indexes import index_builds
 
 _LEFT: Final = frozenset({279, 11600})
-"""The client has gone, the server ends: the build goes on."""
+"""The client has disconnected, or the server stops: the build stays in the catalog."""
 
 
 def build_indexes(
     context: CommandContext, collection: Collection, specs: list[dict[str, Any]], *, is_empty: bool
 ) -> None:
-    """Add indexes to a collection as it is now. It does not pause before the build has begun.
+    """Add indexes to a collection. This does not pause before the build has begun.
 
-    Raises 11000 for a unique one over duplicates, 276 where another client ends the build."""
+    Raise 11000 if a unique index meets duplicates, 276 if another client aborts the build."""
     if is_empty:
         catalog_changes.create_indexes(context.txn, collection, specs)
     else:
@@ -32,7 +32,7 @@ def build_indexes(
 
 
 def replace_index(context: CommandContext, collection: Collection, spec: dict[str, Any]) -> None:
-    """Rebuild an index with another specification, in the place of the one that has its name. Raises 11000."""
+    """Build an index with a new specification, in place of the index with the same name. Raise 11000 for duplicates."""
     _build(context, collection, [spec])
 
 
@@ -59,13 +59,13 @@ def _run(context: CommandContext, build: IndexBuild, collection: Collection) -> 
             continue
         wait_until_unused(context, index_builds.collection_of(context.txn, build).namespace)
         build = _current(context, build, collection)
-        if not index_builds.fill(context.txn, build):  # what was written while it waited is in the indexes
+        if not index_builds.fill(context.txn, build):  # writes made during the wait are in the indexes
             index_builds.commit(context.txn, build)
             return
 
 
 def _current(context: CommandContext, build: IndexBuild, collection: Collection) -> IndexBuild:
-    """Return the build as the catalog has it now. Raises 276 where it has been ended."""
+    """Return the build as it is in the catalog now. Raise 276 if it was aborted."""
     now = context.txn.catalog.builds.get(build.uuid)
     if now is None:
         cause = "the build was aborted by a command that drops its indexes or its collection"

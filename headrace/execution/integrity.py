@@ -1,8 +1,8 @@
-"""Whether a collection's documents, indexes and counts agree: what `validate` finds, and what it and `reIndex` repair.
+"""Check that a collection's documents, indexes and counts agree, for `validate`, and repair them, also for `reIndex`.
 
-It goes through the documents, each of which must be readable and have exactly its rows in every index, and then through
-the rows of every index, each of which must belong to its document. A document and its rows are looked at through one
-view; between two documents the command may pause, so that writes go on. Without repairs all is seen in one state.
+First each document must be readable and have exactly its rows in every index. Then each row of every index must belong
+to a document. A document and its rows are read through one view. Between two documents the command may pause, so that
+writes go on. Without repairs, the whole check reads one state.
 
 Source: MongoDB's manual, validate; shapes of `missingIndexEntries` and `extraIndexEntries` as it shows them.
 """
@@ -41,13 +41,13 @@ class IndexReport:
 
     @property
     def valid(self) -> bool:
-        """Whether its rows are those of the documents."""
+        """Whether the index has exactly the rows of the documents."""
         return not (self.missing or self.extra or self.errors)
 
 
 @dataclass(slots=True)
 class CollectionReport:
-    """The findings about a collection. Lists are limited; numbers count everything."""
+    """The findings about a collection. Lists have a maximum length; numbers count all findings."""
 
     count: int = 0
     invalid: int = 0
@@ -60,22 +60,22 @@ class CollectionReport:
     indexes: dict[str, IndexReport] = field(default_factory=dict)
 
     def error(self, text: str) -> None:
-        """Note what is wrong with the collection."""
+        """Add an error to the report."""
         if len(self.errors) < limits.VALIDATE_LISTED_COUNT_MAX:
             self.errors.append(text)
 
 
 def inspect(context: CommandContext, collection: Collection, *, repairs: bool = False) -> CollectionReport:
-    """Look at everything that belongs to a collection. Raises 175 where it goes meanwhile.
+    """Check the documents, indexes and count of a collection. Raise 175 if it is dropped or renamed meanwhile.
 
-    `repairs`: in a write transaction. Documents that cannot be read are removed, rows made and removed, until all
-    agree; the report says what was wrong.
+    `repairs`: in a write transaction, remove unreadable documents, add missing rows and remove extra ones. The report
+    lists what was wrong.
     """
     return _Inspection(context, collection, repairs=repairs).run()
 
 
 def inspect_count(context: CommandContext, collection: Collection) -> CollectionReport:
-    """Look at the number of documents alone, by their records."""
+    """Check only the number of documents, by counting their records."""
     return _Inspection(context, collection, repairs=False).run_count()
 
 
@@ -111,7 +111,7 @@ class _Inspection:
         return self._report
 
     def _view(self) -> tuple[View, Collection]:
-        """The collection, through the view of this moment; the command may pause here."""
+        """Return the current view and the collection in it. The command may pause here. Raise 175 if it is gone."""
         view = self._context.view
         collection = view.collection(self._namespace)
         if collection is None or collection.uuid != self._uuid:
@@ -168,7 +168,7 @@ class _Inspection:
             report.count -= 1
 
     def _rows_of_document(self, view: View, rows: IndexRows, record: bytes, raw: bytes) -> None:
-        """Every row of a document must be there, and the index must know what kind of documents it has."""
+        """Check that an index has every row of a document, and the traits of the document."""
         index, checked = rows.index, self._report.indexes[rows.index.name]
         try:
             expected, traits = rows.expected(record, raw)
@@ -204,7 +204,7 @@ class _Inspection:
             txn.kv.put(key, value, db=txn.tables[rows.table])
 
     def _is_another_s(self, rows: IndexRows, key: bytes) -> bool:
-        """Whether a unique key is that of another document, too, so that no repair helps."""
+        """Whether another document has the same unique key, so that no repair is possible."""
         txn = self._context.txn
         try:
             record = txn.kv.get(key, db=txn.tables[rows.table])
@@ -219,7 +219,7 @@ class _Inspection:
     # Rows.
 
     def _index(self, name: str) -> None:
-        """Every row of an index must belong to a document. An index that is dropped meanwhile is left out."""
+        """Check that every row of an index belongs to a document. Stop if the index is dropped meanwhile."""
         after: bytes | None = None
         while True:
             view, collection = self._view()
@@ -247,7 +247,7 @@ class _Inspection:
                 expected = rows.expected(record, raw)[0]
             else:
                 expected = self._recent.expected(rows.index, record, raw)
-        except CommandError:  # which is noted with the document
+        except CommandError:  # already reported with the document
             return
         if row[0] in expected and expected[row[0]] == row[1]:
             return
@@ -261,7 +261,7 @@ class _Inspection:
             checked.keys -= 1
 
     def _read(self, view: View, rows: IndexRows, record: bytes) -> bytes | None:
-        """The document of a record; the rows of a long one are next to each other, mostly."""
+        """Return the document of a record. Cache the last one: consecutive rows often belong to the same document."""
         if record != self._last[0]:
             self._last = record, view.by_record(rows.collection, record)
         return self._last[1]
@@ -269,8 +269,8 @@ class _Inspection:
     # Counts.
 
     def _compare_count(self) -> None:
-        """Compare the number of documents in memory, and set a wrong one right where nothing has changed meanwhile. A
-        reader process has none: see `inspect_count`."""
+        """Compare the count in memory with the counted documents, and correct it. Called only if nothing has changed
+        meanwhile. A reader process has no such count: see `inspect_count`."""
         view, collection = self._view()
         known = view.known_count(collection)
         if known is None or not view.is_counted(collection) or (stored := view.count(collection)) == self._report.count:
@@ -286,7 +286,7 @@ def _number(record: bytes) -> Int64:
 
 
 def _values(rows: IndexRows, key: bytes, raw: bytes) -> dict[str, Any]:
-    """The values of a row that a document should have."""
+    """Return the values of a row that a document should have, by field."""
     if rows.table == "ids":
         return {"_id": decode(raw).get("_id")}
     without_record = key if rows.index.unique else key[:-8]

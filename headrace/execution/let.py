@@ -35,8 +35,7 @@ _INTERNAL: Final = frozenset({"IS_MR", "JS_SCOPE", "SEARCH_META"})
 
 
 class CommandVariables(dict[str, Any]):
-    """Variables by name, each with one value for the complete command. MongoDB's own get theirs when they are first
-    asked for."""
+    """Variables by name, each with one value for the whole command. MongoDB's own are evaluated at first access."""
 
     __slots__ = ("_context", "client")
 
@@ -51,7 +50,7 @@ class CommandVariables(dict[str, Any]):
         return value
 
     def all_values(self) -> dict[str, Any]:
-        """Return the value of each variable, also of MongoDB's own."""
+        """Return the values of all variables, including MongoDB's own."""
         return {name: self[name] for name in (*self, *_OWN)}
 
     def __bool__(self) -> bool:
@@ -59,8 +58,8 @@ class CommandVariables(dict[str, Any]):
 
 
 def variables_of(context: CommandContext, request: Request, body: dict[str, Any] | None = None) -> CommandVariables:
-    """The variables, with the `let` of the request, or of another `body`: each an expression without a document,
-    evaluated once per command. Raises what a wrong expression raises."""
+    """Return the variables, with the `let` of the request or of another `body`. Each `let` expression is evaluated
+    once, without a document. Raise the errors of an invalid expression."""
     variables = CommandVariables(context, request.client)
     for name, value in LET.of(request.body if body is None else body).items():
         if name in _OWN or name in _INTERNAL:

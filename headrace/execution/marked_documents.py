@@ -1,7 +1,7 @@
-"""Documents with the number of their record and their key in the index that leads to them, for `showRecordId`,
-`returnKey`, and `$meta` in the projection of a find.
+"""Documents marked with their record number and index key, for `showRecordId`, `returnKey`, and `$meta` in the
+projection of a find.
 
-The marks are two more fields, which a sort leaves alone, and which `shown` takes off again.
+The marks are two extra fields. A sort ignores them, and `shown` removes them.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _META: Final[dict[str, Callable[[], Evaluate]]] = {
 
 
 def marks_metadata(projection: Any) -> Readers:
-    """Return what evaluates the `$meta` of a projection that stand in marks, by argument."""
+    """Return the functions that evaluate a projection's `$meta` from the marks, by the argument of `$meta`."""
     asked = [value.get("$meta") for value in projection.values() if type(value) is dict] if projection else []
     return {name: reader for name, reader in _META.items() if name in asked}
 
 
 def marked_documents(context: CommandContext, plan: ReadPlan) -> Iterator[bytes]:
-    """The matches of a plan, raw."""
+    """Yield the raw matches of a plan, each with its marks."""
     finder = plan.finder
     finder.is_backward = plan.kind is not ReadKind.INDEX and plan.backward
     finder.take_order(context.current_view, plan.order)
@@ -53,14 +53,14 @@ def marked_documents(context: CommandContext, plan: ReadPlan) -> Iterator[bytes]
 
 
 def _record(collection: Collection, match: MatchedDocument) -> Int64 | bytes:
-    """The record's number; the key of `_id` where the collection is clustered."""
+    """Return the record's number; for a clustered collection, the key string of `_id`."""
     if collection.clustered:
         return encode_value(match.document["_id"])
     return Int64(int.from_bytes(match.record, "big"))
 
 
 def _key(plan: ReadPlan, match: MatchedDocument) -> dict[str, Any]:
-    """The first key of a document in the ranges that were read; {} without an index."""
+    """Return the first key of a document within the ranges of the plan; {} without an index."""
     if plan.collection.clustered and plan.kind is not ReadKind.INDEX:
         return {}
     if plan.kind in (ReadKind.IDHACK, ReadKind.IDS):
@@ -79,10 +79,10 @@ def shown(
     project: Callable[[dict[str, Any]], dict[str, Any]] | None, projection: dict[str, Any], *, with_record: bool,
     with_key: bool,
 ) -> Callable[[bytes], bytes]:  # fmt: skip
-    """Return the function that makes the answer of a marked document.
+    """Return the function that makes the result from a marked document.
 
-    That is its key alone, or the document, projected, and its record. The key
-    allows no projection but `{$meta: "sortKey"}`.
+    The result is the key alone, or the projected document, maybe with its record. A result with the key allows no
+    projection except `{$meta: "sortKey"}`.
     """
     sort_keys = [tuple(path.split(".")) for path, value in projection.items() if value == {"$meta": "sortKey"}]
 

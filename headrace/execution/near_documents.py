@@ -1,12 +1,12 @@
 """The documents near a place, the nearest first, read from a geospatial index.
 
-    heap of cells and documents by distance:  nearest is a document  →  it is the next one
-                                              nearest is a cell      →  its documents take its place, or its four parts
+    heap of cells and documents by distance:  nearest is a document  →  it is the next result
+                                              nearest is a cell      →  replaced by its documents or its four children
 
-A cell stands at the least distance that a point in it may have, so that what leaves the heap is in order, and only
-cells about the documents that are asked for are read. The search begins at the smallest cell about the place that has
-a few keys. The rest of the world waits in one item, at the distance of the edge of that cell, and is cut when it is
-reached.
+The key of a cell in the heap is the least distance of any point in the cell. So documents leave the heap in order, and
+only cells near the requested documents are read. The search begins at the smallest cell around the place that has a few
+keys. The rest of the world is one item in the heap, at the distance of that cell's edge, and is divided when it comes
+up.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ if TYPE_CHECKING:
     from headrace.query.expressions import Env
 
 _KEY_COUNT: Final = 12
-"""The most keys of a cell that is read at once, unless it can have no parts."""
+"""A cell with at most this many keys is read at once; a larger one is divided, if possible."""
 _WAITING_BYTES: Final = 500
-"""The approximate memory of a document that waits, besides its bytes."""
+"""The approximate memory of a document in the heap, besides its bytes."""
 _START_COUNT: Final = 3
-"""The keys on one side of the place that the first cell has."""
+"""The number of keys that the first cell has on at least one side of the place."""
 
 
 class NearDocument(NamedTuple):
-    """A document, how far it is in the unit of the query, and the geometry that is so far."""
+    """A document, its distance in the unit of the query, and the geometry that has this distance."""
 
     distance: float
     record: bytes
@@ -56,14 +56,14 @@ class NearDocument(NamedTuple):
 
 
 class _Rest(NamedTuple):
-    """All that is not in a cell."""
+    """Everything outside a cell."""
 
     cell: Any
 
 
 def near_documents(context: CommandContext, finder: Finder) -> Iterator[NearDocument]:
-    """Return the matches of a filter with a `$near`, the nearest first. Raises 291 where no index will do."""
-    from headrace.query.match.geo_near import without_near  # imported with the rest of its kind
+    """Return the matches of a filter with a `$near`, the nearest first. Raise 291 without a suitable index."""
+    from headrace.query.match.geo_near import without_near  # the geospatial modules are imported only when used
 
     access = finder.near_access(context.current_view)
     rest = without_near(finder.predicate.node)
@@ -74,7 +74,7 @@ def near_documents(context: CommandContext, finder: Finder) -> Iterator[NearDocu
 
 
 def near_metadata(near: Near) -> Readers:
-    """Return what evaluates `{$meta: "geoNearDistance"}` and `{$meta: "geoNearPoint"}` for a document that matches."""
+    """Return the functions that evaluate `{$meta: "geoNearDistance"}` and `{$meta: "geoNearPoint"}` for a match."""
     find = near.finder()
 
     def distance(env: Env) -> Any:
@@ -89,14 +89,15 @@ def near_metadata(near: Near) -> Readers:
 
 
 class NearSearch:
-    """An iterator of the documents that match, the nearest first. It holds no cursor of the store between two."""
+    """An iterator over the matching documents, the nearest first. Between two documents it holds no LMDB cursor."""
 
     def __init__(
         self, current: Callable[[], View], collection: Collection, access: NearAccess, rest: DocumentTest | None,
         seen: SeenRecords | None, note_bytes: Callable[[int], None],
     ) -> None:  # fmt: skip
-        """`rest`: the filter without the near. `seen`: where documents may come more than once. `note_bytes` is called
-        with the memory that waiting documents take, and with its negative as they leave."""
+        """`rest`: the filter without the `$near`. `seen`: the records returned, if a document may occur more than once.
+
+        `note_bytes` is called with the memory of each document that enters the heap, negative when it leaves."""
         near = access.near
         self._current = current
         self._collection = collection
@@ -151,7 +152,7 @@ class NearSearch:
                 self._read_own(start)
 
     def _start_level(self) -> int:
-        """The level of the smallest cell about the place that has some keys on one side of it."""
+        """Return the level of the smallest cell around the place that has `_START_COUNT` keys on one side of it."""
         access, cells = self._access, self._cells
         if access.prefixes is None or len(access.prefixes) > 1:
             return 0
@@ -161,7 +162,7 @@ class NearSearch:
         after = [key for key, _ in islice(view.index_keys(access.index, at, prefix + b"\xff"), _START_COUNT)]
         before = islice(view.index_keys(access.index, prefix + b"\x01", at, backward=True), _START_COUNT)
         ends = [keys[-1] for keys in (after, [key for key, _ in before]) if len(keys) == _START_COUNT]
-        low, high = 0, cells.level_max + 1  # the cell of level `low` has an end in it, or is the largest
+        low, high = 0, cells.level_max + 1  # the cell of level `low` contains one of `ends`, or is the largest
         while high - low > 1:
             middle = (low + high) // 2
             ((first, last),), _ = access.ranges(*cells.numbers(cells.at(middle)))
@@ -172,7 +173,7 @@ class NearSearch:
         return low
 
     def _widen(self, cell: Any) -> None:
-        """Cut all that is outside of a cell: the cells beside it, and what is outside of the cell that it is in."""
+        """Divide everything outside a cell: add its sibling cells, and everything outside its parent."""
         if cell.level == 0:
             for root in self._cells.roots():
                 if root != cell:
@@ -185,7 +186,7 @@ class NearSearch:
         self._add(self._cells.inside(parent), _Rest(parent))
 
     def _open(self, cell: Any) -> None:
-        """Put the documents of a cell into its place, or its parts if it has many keys."""
+        """Replace a cell by its documents, or by its children if it has many keys."""
         numbers = self._cells.numbers(cell)
         if cell.level == self._cells.level_max:
             self._read_all(*numbers)
@@ -204,13 +205,13 @@ class NearSearch:
             self._add_cell(child)
 
     def _read_own(self, cell: Any) -> None:
-        """Read the shapes that the index has under the cell itself."""
+        """Read the shapes whose index keys are this cell itself."""
         number = self._cells.key(cell)
         if number is not None:
             self._read_all(number, number)
 
     def _read_all(self, first: int, last: int) -> None:
-        """Read what has keys from one number to another, however many."""
+        """Read all documents with keys from cell number `first` to `last`."""
         ranges, skip = self._access.ranges(first, last)
         after: bytes | None = None
         while True:
@@ -223,7 +224,7 @@ class NearSearch:
             self._read(view, keys)
 
     def _read(self, view: View, keys: list[tuple[bytes, bytes]]) -> None:
-        """Fetch the documents of keys, then measure them: that may pause, and no cursor is open."""
+        """Fetch the documents of keys, then compute their distances. This may pause, because no LMDB cursor is open."""
         seen, index = self._seen, self._access.index
         fetched = [
             (record, view.fetch(self._collection, index, record)) for _, record in keys

@@ -40,8 +40,7 @@ from headrace.values.bson.columns import cut_documents
 def pipeline_context_of(
     context: CommandContext, namespace: str, body: dict[str, Any], request: Request, depth: int = 0
 ) -> PipelineContext:
-    """Return what the stages of a command may refer to. `depth` counts the stages around them that read another
-    collection."""
+    """Return the context of a command's stages. `depth` counts the enclosing stages that read another collection."""
     database, _, name = namespace.partition(".")
     collection = context.view.collection(namespace)
 
@@ -86,9 +85,9 @@ def run_pipeline_on(
     request: Request,
     depth: int = 0,
 ) -> Iterator[bytes]:
-    """The raw documents that leave a pipeline over `namespace` (a view's own stages are in it already).
+    """Return the raw results of a pipeline over `namespace`. The pipeline already contains the stages of a view.
 
-    `depth`: as `pipeline_context_of`."""
+    `depth`: as in `pipeline_context_of`."""
     pipeline_context = pipeline_context_of(context, namespace, body, request, depth)
     stages = parse_pipeline(pipeline, context=pipeline_context)
     if stages and stages[-1].name in ("$out", "$merge"):
@@ -131,7 +130,7 @@ def run_pipeline_on(
 def _on_raw(
     stages: tuple[Stage, ...], raws: Iterator[bytes], *, scored: bool
 ) -> tuple[Iterator[bytes], tuple[Stage, ...]]:  # fmt: skip
-    """The raw documents that leave the first stages that need not decode them, and the stages that are left."""
+    """Apply the first stages that work on raw documents. Return their results and the remaining stages."""
     while stages:
         stage = stages[0]
         if isinstance(stage, Limit):
@@ -158,25 +157,25 @@ def _projected(project: Callable[[dict[str, Any]], dict[str, Any] | None], raw: 
 def _grouped_by_columns(
     stages: Sequence[Stage], raws: Iterator[bytes]
 ) -> tuple[Sequence[Stage], Iterator[dict[str, Any]]] | None:
-    """The stages that are left and their input, where the first are a `$group`, or an `$unwind` and a `$group`, that
-    read few fields."""
+    """Run a `$group`, maybe after an `$unwind`, on columns if it reads few fields. Return the remaining stages and
+    their input; None if that is not possible."""
     unwind = stages[0] if stages and isinstance(stages[0], Unwind) else None
     rest = stages[unwind is not None :]
     if not rest or not isinstance(rest[0], Group):
         return None
-    from headrace.query.stages.group_columns import group_columns  # no other pipeline needs it
+    from headrace.query.stages.group_columns import group_columns  # only such pipelines need it
 
     columns = group_columns(rest[0], unwind)
     return None if columns is None else (rest[1:], rest[0].apply_columns(columns, raws))
 
 
 def is_scored(context: PipelineContext) -> bool:
-    """Whether a stage of the pipeline that was parsed last asks for scores."""
+    """Whether a stage of the last parsed pipeline reads text scores."""
     return context.text is not None and context.text.score.is_read
 
 
 class FirstDocuments(NamedTuple):
-    """The first document of each group, instead of all; `stages` are those that are left to run."""
+    """The first document of each group, in place of all documents. `stages` are the remaining stages."""
 
     access: IndexAccess
     path: str
@@ -188,7 +187,8 @@ def first_of_each(
     context: CommandContext, namespace: str, spec: dict[str, Any], pipeline_context: PipelineContext,
     stages: Sequence[Stage], hint: Any,
 ) -> FirstDocuments | None:  # fmt: skip
-    """The input of a `$group` that needs only the first document of each value, where an index leads to these."""
+    """Return the input of a `$group` that needs only the first document of each value, if an index finds these; or
+    None."""
     sort = stages[0] if stages and isinstance(stages[0], Sort) else None
     rest = tuple(stages[sort is not None :])
     if not rest or not isinstance(rest[0], Group):
@@ -206,7 +206,7 @@ def first_of_each(
 
 
 def _grouped_path(spec: dict[str, Any], sort: Sort | None) -> str | None:
-    """The path of a `$group` that looks at one document of each group only; with a sort, at that which is first."""
+    """Return the path of a `$group` that needs only one document of each group (with a sort, the first); or None."""
     by = spec.get("_id")
     if type(by) is not str or not by.startswith("$") or by.startswith("$$"):
         return None
@@ -223,7 +223,7 @@ def _count_of_all(
     context: CommandContext, namespace: str, spec: dict[str, Any], pipeline_context: PipelineContext,
     rest: list[dict[str, Any]], body: dict[str, Any],
 ) -> list[bytes] | None:  # fmt: skip
-    """The result of a pipeline that counts what matches, as drivers' `count_documents` does; None for any other."""
+    """Return the result of a pipeline that only counts matches, such as drivers' `count_documents`; otherwise None."""
     collection = stored(context, namespace)
     if len(rest) != 1 or collection is None or collection.is_view:
         return None

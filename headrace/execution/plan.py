@@ -1,4 +1,4 @@
-"""How a filter is executed: by lookups of `_id` where it names some, otherwise through an index, or by reading all.
+"""The execution of a filter: by lookups of `_id` if it names some, otherwise through an index or a collection scan.
 
 All commands that match documents use this: find, update, delete, findAndModify, count, distinct, aggregate.
 """
@@ -48,14 +48,14 @@ _PLAIN: Final = frozenset({ObjectId, int, Int64, float, Decimal128, bool, bytes,
 
 
 def collation_of(collection: Collection | None, given: dict[str, Any] | None) -> Collation | None:
-    """The collation of an operation: the given one, otherwise the collection's default."""
+    """Return the collation of an operation: the given one, otherwise the collection's default."""
     if given is None and collection is not None:
         given = collection.options.get("collation")
     return parse_collation(given)
 
 
 class Finder:
-    """A parsed filter over one collection, and how its matches are read."""
+    """A parsed filter over one collection, and its plan for reading the matches."""
 
     __slots__ = (
         "_between", "_choice", "_collation", "_collection", "_hint", "_id_direction", "_id_key", "_id_keys",
@@ -67,10 +67,10 @@ class Finder:
         self, collection: Collection, spec: dict[str, Any], collation: Collation | None,
         variables: Mapping[str, Any] | None = None, hint: Any = None, between: IndexRange | None = None,
     ) -> None:  # fmt: skip
-        """Parse `spec`; raises what is wrong with it. A filter on nothing but a plain `_id` is not even parsed.
+        """Parse `spec`, except an equality on `_id` alone. Raise the errors of an invalid filter.
 
-        `between`: a range of the hinted index's keys. Raises 2 for a hint that names no index, 51173 for `between`
-        without a hint, 51174 and 51175 for one that the index does not have.
+        `between`: a range of the hinted index's keys. Raise 2 for a hint that names no index, 51173 for `between`
+        without a hint, 51174 or 51175 for a `between` that does not fit the index.
         """
         self._collection = collection
         self._collation = collation
@@ -86,12 +86,12 @@ class Finder:
         self._id_keys: list[bytes] | None = None
         self._id_range: tuple[bytes, bytes] | None = None
         self.id_intervals: Intervals | None = None
-        """The values of `_id` to which a walk through a clustered collection is bounded; None: all."""
+        """The intervals of `_id` that a scan of a clustered collection reads; None: all."""
         self.predicate: Any = None
         self.near: Near | None = None
         self._near: NearAccess | None = None
         self.text: TextSearch | None = None
-        """The search that the filter has."""
+        """The text search of the filter, if any."""
         self.marks_scores = False
         """Whether `narrowed` marks documents with their scores."""
         self._id_key: bytes | None = None
@@ -113,7 +113,7 @@ class Finder:
             self._bound(between)
 
     def _parsed(self, variables: Mapping[str, Any] | None) -> Predicate:
-        """The filter, parsed; notes what it searches for. Raises 2 for a search with a hint."""
+        """Parse the filter, and set `near` and `text`. Raise 2 for a text search with a hint or a near."""
         nears: list[Near] = []
         text = text_query(self._collection)
         predicate = parse_filter(self._spec, collation=self._collation, variables=variables, nears=nears, text=text)
@@ -126,7 +126,7 @@ class Finder:
         return predicate
 
     def _bound(self, between: IndexRange) -> None:
-        """Take the range of keys; that of the ids, if the index is theirs."""
+        """Set the range of keys from `min` and `max`; for the `_id` index, as a range of ids."""
         index = hinted_index(self._collection, self._hint)
         if index is None:
             raise CommandError(
@@ -145,19 +145,19 @@ class Finder:
         self._id_keys, self._id_range = None, (low, high)
 
     def by_id(self, view: View) -> tuple[bytes, bytes] | None:
-        """(record, raw document) where the filter is a plain `_id`."""
+        """Return (record, raw document) for a filter that is a plain `_id`; None without a match."""
         assert self._id_key is not None
         view.store.uses.ids[self._collection.number] += 1
         return view.by_id(self._collection, self._id_key)
 
     @property
     def is_by_id(self) -> bool:
-        """Whether the filter is nothing but an equality on a plain `_id`."""
+        """Whether the filter is only an equality on a plain `_id`."""
         return self._id_key is not None
 
     @property
     def besides_search(self) -> Callable[[dict[str, Any]], bool] | None:
-        """The test of what the filter says besides its search; None where that is all."""
+        """The test of the filter without its text search; None if the filter is only a search."""
         node = self.predicate.node
         if not isinstance(node, And):
             return None
@@ -169,7 +169,7 @@ class Finder:
         return self._collection
 
     def near_access(self, current: Callable[[], View]) -> NearAccess:
-        """The way of the filter's `$near`. Raises 291 where no index will do, 2 for the hint `$natural`."""
+        """Return the access for the filter's `$near`. Raise 291 without a suitable index, 2 for the hint `$natural`."""
         assert self.near is not None
         if self._near is None:
             if self._hint in _NATURAL:
@@ -184,8 +184,8 @@ class Finder:
 
     @property
     def scan_fields(self) -> dict[str, Any] | None:
-        """The fields `filter` and `collation` of a filter that is applied to all documents of a collection, in natural
-        order; None where another way is chosen."""
+        """The fields `filter` and `collation`, if the plan is a scan of all documents in natural order; otherwise
+        None."""
         ways = (self.near, self.text, None if self._choice is None else self._choice.access, self._between)
         if self.predicate is None or self._goes_by_id or self.walks_ids or any(way is not None for way in ways):
             return None
@@ -193,31 +193,31 @@ class Finder:
 
     @property
     def is_hinted(self) -> bool:
-        """Whether the client names an index."""
+        """Whether the client has given a hint."""
         return bool(self._hint)
 
     @property
     def walks_ids(self) -> bool:
-        """Whether natural order is that of the keys of `_id`: of a clustered collection without a collation."""
+        """Whether natural order is the order of `_id` keys, as in a clustered collection without a collation."""
         return self._collection.clustered and not self._collection.indexes[0].has_entries
 
     @property
     def between(self) -> IndexRange | None:
-        """The range of keys that `min` and `max` name."""
+        """The range of keys given by `min` and `max`."""
         return self._between
 
     @property
     def is_natural_backward(self) -> bool:
-        """Whether the hint asks for the reverse of the natural order."""
+        """Whether the hint is `{$natural: -1}`."""
         return bool(self._hint == {"$natural": -1})
 
     @property
     def has_id_keys(self) -> bool:
-        """Whether only some `_id` values can match, so that the collection need not be walked."""
+        """Whether only certain `_id` values can match, so that no scan of the collection is needed."""
         return self._id_keys is not None
 
     def choice(self, current: Callable[[], View], order: Order = ANY_ORDER) -> Choice:
-        """The way through an index, chosen at the first call, which may pause."""
+        """Return the choice of index access, made at the first call, which may pause."""
         if self._choice is None:
             self._choice = self._chosen(current, order)
             store = current().store
@@ -227,7 +227,7 @@ class Finder:
         return self._choice
 
     def natural_choice(self, *, backward: bool = False) -> Choice:
-        """The way in natural order."""
+        """Return the choice for reading in natural order."""
         collection = self._collection
         if self._id_key is not None or not collection.clustered or self.walks_ids:
             return NO_INDEX
@@ -257,11 +257,13 @@ class Finder:
         return choice
 
     def shape(self, order: Order) -> Shape:
-        """The shape that queries share which differ only in their values."""
+        """Return the query shape, which queries share if they differ only in values."""
         return shape_of(None if self.predicate is None else self.predicate.node, order.sort, self._collation)
 
     def distinct(self, view: View, path: str, order: Order = ANY_ORDER, *, with_missing: bool) -> IndexAccess | None:
-        """The way from each value of a path to the next. `with_missing`: documents without one count as null."""
+        """Return the index access that skips from each value of a path to the next; None without a suitable index.
+
+        `with_missing`: a document without a value counts as null."""
         hint = hinted_index(self._collection, self._hint)
         if self._id_key is not None or (self._hint and hint is None) or self.text is not None:
             return None
@@ -276,11 +278,11 @@ class Finder:
     def candidates(
         self, current: Callable[[], View], after: bytes | None = None
     ) -> Iterator[tuple[bytes, bytes, bytes]]:
-        """(position, record, raw document) of what may match, past the position `after` if there is one.
+        """Yield (position, record, raw document) of documents that may match, after the position `after` if given.
 
-        In natural order where the collection is walked, or in that of `_id` or of an index. A document comes more
-        than once where `may_repeat`. A key that does not count has no document, but `LEFT_OUT` and nothing. May pause
-        before any document: one that was read before may have changed since.
+        The order is natural order for a collection scan, otherwise the order of `_id` or of an index. If `may_repeat`,
+        a document may come more than once. A key outside the bounds yields `LEFT_OUT` and no document. This may pause
+        before any document, so a document read earlier may have changed since.
         """
         access = self.choice(current).access
         if access is not None:
@@ -306,8 +308,9 @@ class Finder:
     def chunk(
         self, current: Callable[[], View], after: bytes | None, count_max: int, bytes_max: int
     ) -> list[tuple[bytes, bytes, bytes]]:  # fmt: skip
-        """Return what `candidates` yields first: at least one, and at most this number of documents and bytes. May
-        pause before it has read them."""
+        """Return the first items of `candidates`: at least one, and at most this number of documents and bytes.
+
+        This may pause before it reads."""
         if self.choice(current).access is not None or self._goes_by_id or self.walks_ids:
             return take_chunk(self.candidates(current, after), count_max, bytes_max)
         view = current()
@@ -334,8 +337,9 @@ class Finder:
             yield key, record, b"" if record is LEFT_OUT else view.fetch(self._collection, index, record)
 
     def id_direction(self, current: Callable[[], View], order: Order) -> int | None:
-        """1 or -1 where a walk over the `_id`s gives the order that is asked for, and no index leads to few documents
-        that are sooner sorted."""
+        """Return 1 or -1 if a scan of the `_id` index in this direction gives the requested order; otherwise None.
+
+        Also None if another index finds few enough documents that sorting them is faster."""
         direction = self._id_order(order)
         if direction is None or self.predicate is None:
             return direction
@@ -355,7 +359,7 @@ class Finder:
         return -1 if sort.paths[0][1] else 1
 
     def take_order(self, current: Callable[[], View], order: Order) -> bool:
-        """Plan for an order, before `candidates` is called; whether these then come in it."""
+        """Plan for an order, before `candidates` is called. Return whether the candidates will come in this order."""
         if self._id_key is not None:
             return True
         if self.near is not None:
@@ -368,7 +372,7 @@ class Finder:
         return isinstance(access, IndexAccess) and access.is_sorted
 
     def note_examined(self, count: int, key_count: int | None = None) -> None:
-        """Count `count` candidates for the log, of a command in a turn; and keys, if there were more of these."""
+        """Count `count` examined candidates for the log, and `key_count` keys if these differ."""
         access = None if self._choice is None else self._choice.access
         if access is not None:
             summary = ", ".join(plan_summary("IXSCAN", branch.index) for branch in access.branches)
@@ -384,13 +388,13 @@ class Finder:
 
     @property
     def may_repeat(self) -> bool:
-        """Whether `candidates` has a document more than once, or again once its keys have changed."""
+        """Whether `candidates` may yield a document more than once, also because its keys have changed meanwhile."""
         return self._choice is not None and self._choice.access is not None
 
     def _by_index(
         self, current: Callable[[], View], access: Access, after: bytes | None
     ) -> Iterator[tuple[bytes, bytes, bytes]]:
-        """A position is the number of the branch, in four bytes, and the key."""
+        """Yield candidates through an index. A position is the number of the branch, in four bytes, and the key."""
         collection, branches = self._collection, access.branches
         at, last = (0, None) if after is None else (int.from_bytes(after[:4], "big"), after[4:])
         for number in range(at, len(branches)):
@@ -408,7 +412,7 @@ class Finder:
 
     @property
     def id_ranges(self) -> list[IdRange] | None:
-        """The ranges of keys of `_id` that say all of the filter, where no other index is asked for."""
+        """The ranges of `_id` keys that express the whole filter; None if there are none or another index is hinted."""
         if self._id_key is not None or self._between is not None:
             return None
         if self._hint and ((hint := hinted_index(self._collection, self._hint)) is None or not hint.is_of_id):
@@ -418,24 +422,24 @@ class Finder:
 
     @property
     def id_range(self) -> tuple[bytes, bytes] | None:
-        """Bounds of the `_id`s that can match, as `id_keys` takes them, where the filter names some."""
+        """The bounds of the `_id`s that can match, for `View.id_keys`; None without bounds."""
         return self._id_range
 
     def positional(self, document: dict[str, Any]) -> str | None:
-        """The array index that `$` stands for in an update of this match."""
+        """Return the array index that `$` stands for in an update of this match."""
         return None if self.predicate is None else self.predicate.matched_index(document)
 
     def keeper(self) -> Callable[[list[bytes]], list[bytes]] | None:
-        """Return what chooses those that match of many raw documents, as `narrowed` does, by their columns; None where
-        the filter asks for more."""
+        """Return a function that selects the matches from many raw documents by columns; None if the filter needs more
+        than column tests."""
         if self.predicate is None or self._within is not None or self.text is not None:
             return None
-        from headrace.query.match.column_tests import columns_test  # no start or lookup needs it
+        from headrace.query.match.column_tests import columns_test  # not needed at start or for lookups
 
         return columns_test(self.predicate.node)
 
     def narrowed(self, documents: Callable[[], Iterator[bytes]]) -> Iterator[bytes]:
-        """Raw documents of `documents` that match; nothing is decoded where everything does."""
+        """Return the raw documents of `documents` that match. Without a filter nothing is decoded."""
         predicate, within = self.predicate, self._within
         if predicate is None and within is None:
             return documents()
@@ -447,7 +451,7 @@ class Finder:
 def _matching(
     documents: Iterator[bytes], predicate: Predicate | None, within: Callable[[bytes], bool] | None
 ) -> Iterator[bytes]:  # fmt: skip
-    """Raw documents that match, and whose keys are within a range."""
+    """Yield raw documents that match and whose keys are within a range."""
     for raw in documents:
         tick()
         if (predicate is None or predicate(decode(raw))) and (within is None or within(raw)):
@@ -457,7 +461,7 @@ def _matching(
 def _with_scores(
     documents: Iterator[bytes], predicate: Callable[[dict[str, Any]], bool], text: TextSearch
 ) -> Iterator[bytes]:
-    """Raw documents that match, each with the mark that has its score; without one, if it matches otherwise."""
+    """Yield raw documents that match, each with its text score as a mark, if it has a score."""
     for raw in documents:
         tick()
         document = decode(raw)
@@ -470,13 +474,13 @@ _NO_HINT: Final = "text and hint not allowed in same query"
 _NO_NATURAL_ORDER: Final = "text expression not allowed with $natural sort order"
 _ABSENT: Final = object()
 _NATURAL: Final = ({"$natural": 1}, {"$natural": -1})
-"""Hints at the collection itself."""
+"""Hints for a scan of the collection."""
 _SORTED_COUNT: Final = 1000
-"""Keys of an index whose documents are fetched and sorted rather than that the collection is read in order of `_id`."""
+"""If an index has fewer matching keys, its documents are fetched and sorted; otherwise all are read in `_id` order."""
 
 
 def _is_plain(value: Any, collation: Collation | None) -> bool:
-    """Whether `{_id: value}` means this very value, which the index of `_id` can look up."""
+    """Whether `{_id: value}` matches exactly this value, which the `_id` index can look up."""
     kind = type(value)
     if kind is dict:
         return collation is None and not any(name.startswith("$") for name in value)
@@ -484,7 +488,7 @@ def _is_plain(value: Any, collation: Collation | None) -> bool:
 
 
 def _range_of(condition: Any, collation: Collation | None) -> tuple[bytes, bytes] | None:
-    """Bounds of the keys of all `_id`s that `$gt`, `$gte`, `$lt` and `$lte` allow; the filter decides the rest."""
+    """Return the bounds of the `_id` keys that `$gt`, `$gte`, `$lt` and `$lte` allow; None without such operators."""
     if type(condition) is not dict:
         return None
     plain = _PLAIN if collation is not None else _PLAIN | {str}
@@ -498,11 +502,11 @@ def _range_of(condition: Any, collation: Collation | None) -> tuple[bytes, bytes
 
 
 _BOUNDS: Final = {"$gt": b"\0", "$gte": b"", "$lt": b"", "$lte": b"\0"}
-"""The suffix that makes a key the position before it, or after it."""
+"""The suffix that turns a key into the position before it (none) or after it (a zero byte)."""
 
 
 def _keys_of(equal: Any, condition: Any, collation: Collation | None) -> list[bytes] | None:
-    """Keys of all `_id` values the filter allows, if it allows only some."""
+    """Return the keys of the `_id` values that the filter allows, if it lists them; otherwise None."""
     if _is_plain(equal, collation):
         return [encode_value(equal)]
     if (
@@ -517,12 +521,12 @@ def _keys_of(equal: Any, condition: Any, collation: Collation | None) -> list[by
 
 
 def _is_narrow(current: Callable[[], View], access: Access | None) -> bool:
-    """Whether an index leads to fewer documents than end a trial, so that a range of `_id`s is no better."""
+    """Whether an index finds fewer documents than end a trial, so that a range of `_id`s is no better."""
     return isinstance(access, IndexAccess) and key_count(current, access, RESULT_COUNT) < RESULT_COUNT
 
 
 def hinted_index(collection: Collection | None, hint: Any) -> Index | None:
-    """The index that a hint names; None for one that names none."""
+    """Return the index that a hint names; None if it names no visible index."""
     for index in [] if collection is None else collection.indexes:
         if hint == index.name or (type(hint) is dict and list(hint.items()) == list(index.spec["key"].items())):
             return None if index.spec.get("hidden") else index
@@ -530,8 +534,8 @@ def hinted_index(collection: Collection | None, hint: Any) -> Index | None:
 
 
 def check_hint(collection: Collection | None, hint: Any) -> None:
-    """Raise 2 for a hint that names no index that the command may use, as MongoDB's planner does; that of a time series
-    is looked at with its buckets."""
+    """Raise 2, as MongoDB's planner does, for a hint that names no usable index. The hint of a time series is checked
+    on its buckets."""
     if hint in (None, {}) or collection is None or hint in _NATURAL or collection.is_time_series:
         return
     index = hinted_index(collection, hint)

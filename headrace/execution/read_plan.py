@@ -1,8 +1,8 @@
-"""How the matches of a filter are read, decided once: what is executed, and what `explain` shows.
+"""The plan for reading the matches of a filter. It is made once, executed, and shown by `explain`.
 
 IDHACK     the document of one `_id`
-IDS        some `_id`s, a range of them, or all in their order
-INDEX      an index, or several; the documents are fetched, unless the keys have all that is asked for
+IDS        some `_id`s, a range of `_id`s, or all in order
+INDEX      one or several indexes; the documents are fetched, unless the keys have all requested fields
 NEAR       a geospatial index, from the nearest document to the farthest
 COLLECTION every document
 """
@@ -48,11 +48,11 @@ if TYPE_CHECKING:
     from headrace.cursors.text_scan import TermKeys
 
 MERGED_COUNT: Final = 16
-"""Documents that each of several merged scans reads at first."""
+"""The first batch of each scan when several scans are merged, in documents."""
 
 
 class ReadKind(Enum):
-    """The kind of thing that is read."""
+    """The source that a plan reads."""
 
     COLLECTION = "COLLSCAN"
     IDHACK = "IDHACK"
@@ -63,7 +63,7 @@ class ReadKind(Enum):
 
 @dataclass(slots=True)
 class ReadPlan:
-    """How the matches are read."""
+    """The plan for reading the matches."""
 
     kind: ReadKind
     collection: Collection
@@ -71,22 +71,22 @@ class ReadPlan:
     order: Order
     backward: bool = False
     is_sorted: bool = False
-    """Whether documents come in the order that was asked for."""
+    """Whether documents come in the requested order."""
     choice: Choice = NO_INDEX
     covered: tuple[str, ...] | None = None
-    """The fields that are read from keys, in their order; None: documents are fetched."""
+    """The fields that are read from keys, in key order; None: documents are fetched."""
     id_ranges: list[IdRange] | None = None
-    """Where it is covered by the keys of `_id`: those."""
+    """The ranges of `_id` keys, if these keys cover the query."""
     scans: Sequence[IndexScan | TermKeys] = ()
     """The scans of the branches, while the plan is executed."""
     near: NearAccess | None = None
-    """Where the filter has a `$near`: the way of that."""
+    """The access for the filter's `$near`, if any."""
 
 
 def plan_read(
     current: Callable[[], View], collection: Collection, finder: Finder, order: Order, *, backward: bool = False
 ) -> ReadPlan:
-    """Decide. `backward`: natural order is, and wanted so."""
+    """Choose the plan. `backward`: read in reverse natural order."""
     if finder.is_by_id:
         return ReadPlan(ReadKind.IDHACK, collection, finder, order, is_sorted=True)
     if finder.near is not None:
@@ -111,17 +111,17 @@ def plan_read(
 
 
 def _is_by_score(access: Access, finder: Finder, order: Order) -> bool:
-    """Whether documents come in the order of their scores, which is asked for."""
+    """Whether a sort by text score is requested and the documents come in this order."""
     is_exact = isinstance(access, OrAccess) and access.is_exact_search and finder.marks_scores
     return is_exact and order.sort is not None and order.sort.paths == ((MARK, True),)
 
 
 def _by_ids(plan: ReadPlan, current: Callable[[], View]) -> ReadPlan:
-    """The plan, covered by the keys of `_id` where these are enough."""
+    """Return the plan, marked as covered if the `_id` keys are enough."""
     order = plan.order
     if plan.collection.clustered:
         return plan
-    if plan.is_sorted or not plan.finder.has_id_keys:  # otherwise `candidates` does
+    if plan.is_sorted or not plan.finder.has_id_keys:  # otherwise `candidates` counts the use
         plan.finder.note_id_use(current())
     if order.fields == ("_id",) and (plan.is_sorted or not order.is_asked):
         plan.id_ranges = plan.finder.id_ranges
@@ -130,7 +130,7 @@ def _by_ids(plan: ReadPlan, current: Callable[[], View]) -> ReadPlan:
 
 
 def _covered(access: Access, fields: Sequence[str] | None) -> tuple[str, ...] | None:
-    """The fields in the order of the key, where the keys have all of them and say that their documents match."""
+    """Return the fields in key order, if the keys have all of them and the bounds are exact; otherwise None."""
     if fields is None or not isinstance(access, IndexAccess) or not access.is_exact:
         return None
     if any(type(kind) is str for kind in access.index.spec["key"].values()):
@@ -140,7 +140,7 @@ def _covered(access: Access, fields: Sequence[str] | None) -> tuple[str, ...] | 
 
 
 def read(context: CommandContext, plan: ReadPlan) -> Iterator[bytes]:
-    """The matches, raw; with the covered fields alone where there are some."""
+    """Return the raw matches. A covered plan returns documents of the covered fields only."""
     finder, collection, order = plan.finder, plan.collection, plan.order
     current = context.current_view
     wanted = order.limit if plan.is_sorted or not order.is_asked else None
@@ -181,7 +181,7 @@ def read(context: CommandContext, plan: ReadPlan) -> Iterator[bytes]:
 
 
 def by_index(context: CommandContext, plan: ReadPlan, wanted: int | None) -> Iterator[bytes]:
-    """Yield what may match, each document once."""
+    """Return the documents that may match, each once."""
     access = plan.choice.access
     assert access is not None
     reader = None if plan.covered is None else _key_reader(plan.collection, access.branches[0].index, plan.covered)
@@ -197,7 +197,7 @@ def by_index(context: CommandContext, plan: ReadPlan, wanted: int | None) -> Ite
 def _in_sure_ranges(
     context: CommandContext, plan: ReadPlan, access: IndexAccess, wanted: int | None
 ) -> Iterator[bytes]:
-    """The matches: documents with keys in sure ranges as they are, the others if the filter says so."""
+    """Return the matches. Documents with keys in sure ranges match without a test; the filter tests the others."""
     collection, finder = plan.collection, plan.finder
     ends = list(chain.from_iterable(access.sure))
     flags: list[bool] = []
@@ -211,7 +211,7 @@ def _in_sure_ranges(
         return view.fetch(collection, access.index, record), True
 
     def keep(chunk: list[bytes]) -> list[bytes]:
-        """A later batch may read a state in which documents have arrays."""
+        """Return the matches of a chunk. Test all if the state of a later batch has documents with arrays."""
         now = context.view.collection(collection.namespace)
         indexes = () if now is None else now.indexes
         is_sure = any(index.number == access.index.number and not index.traits for index in indexes)
@@ -235,7 +235,7 @@ def index_scans(
     context: CommandContext, collection: Collection, access: Access, wanted: int | None,
     reader: Reader | None = None,
 ) -> list[IndexScan]:  # fmt: skip
-    """A scan for each branch, which together return each document once."""
+    """Return a scan for each branch. Together they return each document once."""
     # A bucket that takes a measurement moves in an index on its last time, also ahead of a cursor that has read it.
     may_repeat = access.may_repeat or is_buckets(collection.name)
     seen = SeenRecords(memory_of(context, {}).add) if may_repeat else None
@@ -249,7 +249,7 @@ def index_scans(
 
 
 def _key_reader(collection: Collection, index: Index, fields: tuple[str, ...]) -> Reader:
-    """Return the maker of a document of some fields. It says whether it had to fetch the document."""
+    """Return a reader that makes a document of some fields from a key, and returns whether it fetched the document."""
     pattern = index.spec["key"]
     names = list(pattern)
     positions = [(name, names.index(name)) for name in fields]
@@ -265,7 +265,7 @@ def _key_reader(collection: Collection, index: Index, fields: tuple[str, ...]) -
 
 
 def _with_fields(document: bytes, fields: tuple[str, ...]) -> bytes:
-    """A document of these fields of a document. Does not tick, as decoding would: the walk holds a view's cursor."""
+    """Return a document with only these fields. It must not tick, as decoding would: the scan holds an LMDB cursor."""
     elements = []
     for name in fields:
         element = find_element(document, name.encode())
@@ -277,7 +277,7 @@ def _with_fields(document: bytes, fields: tuple[str, ...]) -> bytes:
 
 
 def _id_reader(collection: Collection) -> Reader:
-    """As `_key_reader`, for a key of `_id`."""
+    """Return a reader like that of `_key_reader`, for `_id` keys."""
     index = collection.indexes[0]
 
     def reader(view: View, key: bytes, record: bytes) -> tuple[bytes, bool]:
@@ -290,7 +290,7 @@ def _id_reader(collection: Collection) -> Reader:
 
 
 def _watched(matches: Iterator[bytes], plan: ReadPlan, entry: CachedPlan) -> Iterator[bytes]:
-    """The matches, and the end of a cached plan that proves to need many times the works of its trial."""
+    """Yield the matches. Deactivate the cached plan if it needs many times the works of its trial."""
     count = 0
     for raw in matches:
         count += 1

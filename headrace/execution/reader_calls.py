@@ -1,10 +1,10 @@
-"""Reads that a reader process runs: which these are, what waits for their answers, and their cursors.
+"""Reads that a reader process runs: the rules for moving a read, the calls that wait for answers, and the cursors.
 
     raise HandedOver(ReaderCall(request))     ends the command here; its turn waits until the reader has answered
     ask(context, request)                     lets a reader read for a command, which goes on with the answer
 
-The registry has a `ReaderCursor` for each cursor that is open in a reader, so that whatever lists, kills or expires
-cursors does so to them as well.
+The registry has a `ReaderCursor` for each cursor that is open in a reader, so that these cursors are listed, killed and
+expired like all others.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 
 READS: Final = frozenset({"aggregate", "count", "distinct", "find"})
 _EXAMINING: Final = frozenset({"collStats", "dataSize", "dbHash", "dbStats", "headraceChanges"})
-"""Commands about documents, and not about what this process has of them."""
+"""Commands that examine stored documents, and not the state of this process."""
 LARGE_COUNT: Final = 10_000
-"""Documents of a collection that is read from its beginning: from here on its cursor is opened in a reader at once."""
+"""In a collection with more documents, a find that reads a range of `_id`s opens its cursor in a reader at once."""
 _STAYING_STAGES: Final = frozenset({
     "$changeStream", "$collStats", "$currentOp", "$indexStats", "$listLocalSessions", "$listSessions", "$merge",
     "$out", "$planCacheStats", "$querySettings", "$queryStats",
 })  # fmt: skip
 """Stages that write, wait, or describe this process."""
 _STAYING_DATABASES: Final = frozenset({"admin", "config"})
-"""Databases that have collections which are not stored."""
+"""Databases with virtual collections."""
 
 
 class CursorHost(Protocol):
@@ -61,7 +61,7 @@ class ReaderCursor:
 
     def __init__(self, host: CursorHost, cursor_id: int, namespace: str, *, no_timeout: bool) -> None:
         self.host: CursorHost | None = host
-        """None once it is closed there."""
+        """The reader process; None once the cursor is closed there."""
         self.id = cursor_id
         self.namespace = namespace
         self.no_timeout = no_timeout
@@ -73,7 +73,7 @@ class ReaderCursor:
         self.record: Any = None
 
     def close(self) -> None:
-        """Close it in the reader, if it is open there."""
+        """Close the cursor in the reader, if it is open there."""
         host, self.host = self.host, None
         if host is not None:
             host.close_cursor(self.id)
@@ -84,15 +84,15 @@ class ReaderAnswer(NamedTuple):
 
     reply: bytes
     cursor: ReaderCursor | None = None
-    """The cursor that the command has opened, or has read and not exhausted."""
+    """The cursor that the command has opened, or that a getMore has not exhausted."""
     document_count: int = 0
-    """Documents that the cursor has returned."""
+    """The number of documents that the cursor has returned."""
     work: Work | None = None
     """The documents and keys that were examined."""
 
 
 class ReaderCall:
-    """A command that a reader runs, from its beginning, or a getMore of a cursor there. A turn waits for it."""
+    """A whole command, or a getMore of a reader's cursor, that a reader runs while a turn waits for the answer."""
 
     __slots__ = ("cursor", "failure", "outcome", "request", "try_count")
 
@@ -101,9 +101,9 @@ class ReaderCall:
         self.cursor = cursor
         self.outcome: ReaderAnswer | None = None
         self.failure: AnsweredError | None = None
-        """The error that the command ends with, where no reader has answered."""
+        """The error of the command, if no reader has answered."""
         self.try_count = 0
-        """How many readers have begun it."""
+        """How many readers have begun the call."""
 
     @property
     def key(self) -> str:
@@ -111,11 +111,11 @@ class ReaderCall:
         return f"reader call {id(self):x}"
 
     def over(self) -> bool:
-        """Whether it has its outcome."""
+        """Whether the call has ended with an outcome or a failure."""
         return self.outcome is not None or self.failure is not None
 
     def answer(self, context: CommandContext, request: Request) -> bytes:
-        """Wait for the reply, and register the cursor that was opened. Raises what interrupts the command."""
+        """Wait for the reply, register an opened cursor and return the reply. Raise the error of an interruption."""
         turn = running_command()
         assert turn is not None
         turn.before_pause = turn.after_pause = None
@@ -144,11 +144,11 @@ class ReaderCall:
 
 
 class NotAnswered(Exception):
-    """No reader has answered a call of `ask`, or with an error."""
+    """No reader has answered a call of `ask`, or a reader has answered with an error."""
 
 
 def may_ask(context: CommandContext, database: str) -> bool:
-    """Whether a reader may read for the command that runs, and one takes it."""
+    """Whether a reader may read for the running command, and a reader is available."""
     engine = context.engine
     if context.transaction is not None or running_command() is None or _is_observed(engine, database):
         return False
@@ -156,10 +156,10 @@ def may_ask(context: CommandContext, database: str) -> bool:
 
 
 def ask(context: CommandContext, request: Request, cursor: ReaderCursor | None = None) -> ReaderAnswer:
-    """Return a reader's answer to a read; the command pauses meanwhile, and a write commits what it has done.
+    """Return a reader's answer to a read. The command pauses meanwhile, and a write commits its finished part.
 
-    `cursor`: that of a getMore. The caller closes the one that the answer has. Raises `NotAnswered`, after which the
-    caller reads by itself, and what interrupts the command."""
+    `cursor`: the cursor of a getMore. The caller closes the answer's cursor. Raise `NotAnswered` if the caller must
+    read by itself, or the error that interrupts the command."""
     turn = running_command()
     assert turn is not None
     request.deadline_ms = context.deadline_ms
@@ -179,12 +179,12 @@ def ask(context: CommandContext, request: Request, cursor: ReaderCursor | None =
 
 
 def made_request(client: ClientInfo, body: dict[str, Any]) -> Request:
-    """Return a command that a client has not sent itself."""
+    """Return a request for a command that the server makes in a client's name."""
     return Request(next(iter(body)), body["$db"], encode_in_order(body), {}, client, body)
 
 
 def reading_part(engine: Engine, request: Request) -> Request | None:
-    """Return what a pipeline with `$out` or `$merge` reads as a command; None where no reader may run it."""
+    """Return the reading part of a pipeline with `$out` or `$merge` as a command; None if no reader may run it."""
     body = {name: value for name, value in request.body.items() if name not in ("lsid", "writeConcern")}
     body |= {"pipeline": body["pipeline"][:-1], "cursor": {"batchSize": _BATCH_COUNT}, "$db": request.db}
     part = made_request(request.client, body)
@@ -195,7 +195,7 @@ _BATCH_COUNT: Final = 1000
 
 
 def asked_documents(context: CommandContext, request: Request) -> Iterator[bytes]:
-    """Yield the raw documents that an aggregation in a reader returns. Raises `NotAnswered`."""
+    """Yield the raw results of an aggregation in a reader. Raise `NotAnswered`."""
     batch, cursor = b"firstBatch", None
     try:
         while True:
@@ -213,7 +213,7 @@ def asked_documents(context: CommandContext, request: Request) -> Iterator[bytes
 
 
 def batch_of(reply: bytes, name: bytes) -> Iterator[bytes]:
-    """Yield the raw documents of the batch of a cursor's reply."""
+    """Yield the raw documents of a batch in a cursor reply. `name`: `firstBatch` or `nextBatch`."""
     cursor = find_element(reply, b"cursor")
     batch = None if cursor is None else find_element(reply, name, cursor[1])
     assert batch is not None
@@ -222,12 +222,12 @@ def batch_of(reply: bytes, name: bytes) -> Iterator[bytes]:
 
 
 def _is_observed(engine: Engine, database: str) -> bool:
-    """Whether fail points, index filters or the profiler of this process have a say in how a command is run."""
+    """Whether fail points, index filters or the profiler of this process affect the command."""
     return bool(engine.fail_points.active or engine.store.index_filters or engine.profiler.of(database).level)
 
 
 def may_move(engine: Engine, command: Command, request: Request) -> bool:
-    """Whether a reader may run a command: it reads what is stored, at the last commit, and nothing else."""
+    """Whether a reader may run a command: the command only reads stored data, at the last commit."""
     body = request.body
     if request.sequences or _is_observed(engine, request.db):
         return False
@@ -256,8 +256,8 @@ def _is_read(name: str, database: str, body: dict[str, Any]) -> bool:
 
 
 def moves_at_once(engine: Engine, command: Command, request: Request) -> bool:
-    """Whether a command is long for certain: events of a range, or a large collection read from its beginning or from
-    an `_id` on."""
+    """Whether a command is certainly long: it reads the events of a range, or a range of `_id`s in a large
+    collection."""
     if command.name == "headraceChanges":
         return may_move(engine, command, request)
     if command.name != "find":
@@ -273,7 +273,7 @@ def moves_at_once(engine: Engine, command: Command, request: Request) -> bool:
 
 
 def _is_range(spec: Any) -> bool:
-    """Whether a filter says nothing but from where to where in `_id`."""
+    """Whether a filter is empty or only bounds `_id`."""
     if not spec:
         return True
     bounds = spec.get("_id") if type(spec) is dict and len(spec) == 1 else None
@@ -281,18 +281,18 @@ def _is_range(spec: Any) -> bool:
 
 
 def hand_over(context: CommandContext, request: Request) -> bytes:
-    """Stand for a command that a reader runs from its beginning."""
+    """Hand over a whole command to a reader. This is the `run` of such a command."""
     raise HandedOver(ReaderCall(request))
 
 
 def _is_shown(namespace: str) -> bool:
-    """Whether a collection may be one that is not stored."""
+    """Whether a collection may be virtual, not stored."""
     database, _, name = namespace.partition(".")
     return database in _STAYING_DATABASES or name.startswith("system.")
 
 
 def _stages(pipeline: Any) -> Iterator[str]:
-    """The names of the stages of a pipeline, and of those of its facets."""
+    """Yield the names of the stages of a pipeline and of its facets."""
     for stage in pipeline if type(pipeline) is list else ():
         for name, spec in stage.items() if type(stage) is dict else ():
             yield name

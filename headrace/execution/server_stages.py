@@ -1,6 +1,6 @@
-"""The documents of stages that have their own: `$collStats`, `$currentOp`, `$geoNear`, `$indexStats`, sessions.
+"""The documents of stages that produce their own: `$collStats`, `$currentOp`, `$geoNear`, `$indexStats`, sessions.
 
-Rule: what the server does not count is refused or omitted, never estimated.
+Rule: a number that the server does not count is refused or omitted, never estimated.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from headrace.values.bson import decode
 def documents(
     context: CommandContext, request: Request, namespace: str, stage: ServerStage
 ) -> Iterator[dict[str, Any]]:
-    """The documents of the stage for a namespace. Raises its error where there is nothing of that name."""
+    """Return the documents of a stage for a namespace. Raise the stage's error if the namespace does not exist."""
     if isinstance(stage, GeoNear):
         return geo_near_documents(context, namespace, stage, request.body.get("hint"))
     if isinstance(stage, Search):
@@ -45,7 +45,7 @@ def documents(
 
 
 def _found(context: CommandContext, namespace: str, stage: Search) -> Iterator[dict[str, Any]]:
-    """The documents that the search at the beginning of a sub-pipeline finds."""
+    """Return the documents of the text search at the beginning of a sub-pipeline."""
     of, scored = stage.context, stage.score.is_read
     variables = {**of.variables, **of.bound}
     found = in_order(context, namespace, stage.spec, of.collation, Order(), variables=variables, scored=scored)
@@ -92,7 +92,7 @@ def _collection_stats(
 
 
 def _scans_of(context: CommandContext, namespace: str) -> dict[str, Int64]:
-    """How often all of a collection was walked since the start. Raises 26."""
+    """Return the number of collection scans since the server's start. Raise 26 if the collection does not exist."""
     collection = context.view.collection(namespace)
     if collection is None:
         raise CommandError(
@@ -108,7 +108,7 @@ def _scans_of(context: CommandContext, namespace: str) -> dict[str, Int64]:
 def _index_stats(
     context: CommandContext, request: Request, namespace: str, spec: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    """Every index, and how often each was used since the start; those that are being built."""
+    """Yield every index with its number of uses since the server's start, then the indexes being built."""
     collection, store = context.view.collection(namespace), context.store
     if collection is None:
         return
@@ -137,7 +137,7 @@ def _index_stats(
 def _plan_cache_stats(
     context: CommandContext, request: Request, namespace: str, spec: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    """The plan cache of a collection. Raises 40415, and 4503200 for `allHosts`, which only a router knows."""
+    """Yield the plan cache of a collection. Raise 40415, 50933, or 4503200 for `allHosts`, an option of mongos."""
     for name in spec:
         if name != "allHosts":
             raise CommandError(40415, f"BSON field '$planCacheStats.{name}' is an unknown field.")
@@ -162,7 +162,7 @@ def _plan_cache_stats(
 def _query_settings(
     context: CommandContext, request: Request, namespace: str, spec: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:  # fmt: skip
-    """The stored query settings, with the shapes of their queries if these are asked for."""
+    """Yield the stored query settings, with the shapes of their queries if requested."""
     for item in stored_settings(context.store):
         shown = dict(item)
         query = item.get("representativeQuery")

@@ -41,9 +41,9 @@ from headrace.values.keystring import encode_value
 def resolve(
     context: CommandContext, namespace: str, *, api_strict: bool = False
 ) -> tuple[str, list[dict[str, Any]]]:  # fmt: skip
-    """The collection under a view, and the stages of all views on the way; `[]` for a collection. Raises 73, 165.
+    """Return the collection under a view and the stages of all nested views; `[]` for a collection. Raise 73 or 165.
 
-    `api_strict`: raises 323 for a stage of a view that is not in the stable API.
+    `api_strict`: raise 323 for a view's stage that is not in the stable API.
     """
     pipeline: list[dict[str, Any]] = []
     for _ in range(limits.VIEW_DEPTH_MAX):
@@ -60,9 +60,9 @@ def resolve(
 
 
 def check_view_sources(database: str, source: str, pipeline: list[Any]) -> None:
-    """Raise 73 if a view reads users or roles, which whoever reads the view could then read.
+    """Raise 73 if a view reads users or roles, because it would show them to every reader of the view.
 
-    Also checked at each read: an earlier release may have stored such a view.
+    This is also checked at each read: an earlier release may have stored such a view.
     """
     for namespace in (f"{database}.{source}", *other_collections(pipeline, database)):
         if namespace in ACCOUNTS:
@@ -70,14 +70,14 @@ def check_view_sources(database: str, source: str, pipeline: list[Any]) -> None:
 
 
 def is_virtual(context: CommandContext, namespace: str) -> bool:
-    """Whether a namespace is shown as a collection without being one."""
+    """Whether a namespace is a virtual collection, which is shown but not stored as one."""
     if namespace == OPLOG:
         return context.store.oplog_enabled
     return namespace in (PRE_IMAGES, TRANSACTIONS, VERSIONS) or namespace.endswith(".system.views")
 
 
 def stored(context: CommandContext, namespace: str) -> Collection | None:
-    """The collection or view of this name; None where a namespace shows more than what is stored."""
+    """Return the collection or view of this name; None if the namespace shows more than the stored documents."""
     return None if namespace == VERSIONS else context.view.collection(namespace)
 
 
@@ -85,7 +85,7 @@ def virtual(
     context: CommandContext, namespace: str, spec: dict[str, Any], collation: Collation | None, backward: bool,
     variables: Mapping[str, Any] | None = None,
 ) -> Iterator[bytes]:  # fmt: skip
-    """Matching raw documents of the oplog or another shown table."""
+    """Return the matching raw documents of the oplog or another virtual collection."""
     current: Callable[[], View] = lambda: context.view  # noqa: E731
     documents: Iterator[bytes]
     if namespace == OPLOG:
@@ -106,8 +106,9 @@ def virtual(
 
 
 def _transactions(context: CommandContext) -> list[bytes]:
-    """The open transactions, as `config.transactions` has them: all entries of their commits come at `startOpTime` or
-    later. There mongodump begins with the oplog."""
+    """Return the open transactions as documents of `config.transactions`.
+
+    All oplog entries of their commits come at `startOpTime` or later, where mongodump begins to read the oplog."""
     made = []
     last, _ = context.engine.last_write()
     for transaction in context.store.transactions.open.values():
@@ -119,7 +120,7 @@ def _transactions(context: CommandContext) -> list[bytes]:
 
 
 def _versions(context: CommandContext) -> list[bytes]:
-    """The feature compatibility version, then what is stored beside it."""
+    """Return the feature compatibility version, then the stored documents."""
     first = {"_id": "featureCompatibilityVersion", "version": FEATURE_VERSION}
     collection = context.view.collection(VERSIONS)
     rest = [] if collection is None else [raw for _, raw in context.view.scan(collection) if raw is not LEFT_OUT]
@@ -132,19 +133,21 @@ def _views_of(context: CommandContext, database: str) -> list[bytes]:
 
 
 class Opened(NamedTuple):
-    """Raw documents, and how they are read: None where there is no collection that could be read in several ways."""
+    """Raw documents and their plan; None without a stored collection."""
 
     documents: Iterator[bytes]
     plan: ReadPlan | None
 
     @property
     def is_sorted(self) -> bool:
-        """Whether the documents come in the order that was asked for."""
+        """Whether the documents come in the requested order."""
         return self.plan is not None and self.plan.is_sorted
 
 
 def equal_documents(context: CommandContext, namespace: str, path: str) -> EqualDocuments | None:
-    """Return the function that finds documents by values at a path, and perhaps others; None where no index does."""
+    """Return the function that finds documents by values at a path through an index; None without such an index.
+
+    The function may also find other documents."""
     collection = context.view.collection(namespace)
     if collection is None or collection.is_view:
         return None
@@ -187,7 +190,7 @@ def documents(
     context: CommandContext, namespace: str, spec: dict[str, Any], collation: Collation | None, *,
     backward: bool = False, variables: Mapping[str, Any] | None = None, hint: Any = None,
 ) -> Iterator[bytes]:  # fmt: skip
-    """Matching raw documents of a namespace that is no view; none where there is nothing of that name."""
+    """Return the matching raw documents of a namespace that is no view. A missing namespace has none."""
     return in_order(
         context, namespace, spec, collation, ANY_ORDER, backward=backward, variables=variables, hint=hint
     ).documents
@@ -198,10 +201,10 @@ def in_order(
     backward: bool = False, variables: Mapping[str, Any] | None = None, hint: Any = None,
     between: IndexRange | None = None, marked: bool = False, explained: bool = False, scored: bool = False,
 ) -> Opened:  # fmt: skip
-    """As `documents`, in the order asked for if they can be read so; `explained`: planned without the plan cache.
+    """Return the matching raw documents and their plan, in the requested order if an index provides it.
 
-    `marked`: each with the number of its record and its key in the index (`marked_documents.py`). `scored`: each with
-    its score in a search (`query/document_metadata.py`).
+    `explained`: plan without the plan cache. `marked`: each document has its record number and its index key
+    (`marked_documents.py`). `scored`: each has its score in a text search (`query/document_metadata.py`).
     """
     if is_virtual(context, namespace):
         return Opened(virtual(context, namespace, spec, collation, backward, variables), None)

@@ -17,14 +17,14 @@ from headrace.store.write_transaction import WriteTransaction
 
 
 def size_of(context: CommandContext, collection: Collection) -> int:
-    """The bytes of a collection's documents."""
+    """Return the bytes of a collection's documents."""
     if collection.is_view:
         return 0
     return sum(len(document) for document in Scan(lambda: context.view, collection))
 
 
 def index_sizes(context: CommandContext, collection: Collection) -> dict[str, int]:
-    """The bytes of each index's keys, and of the records that they lead to."""
+    """Return the bytes of each index: its keys, and the record numbers stored as their values."""
     sizes = {}
     for index in collection.indexes:
         if index.is_clustered:
@@ -39,9 +39,9 @@ def index_sizes(context: CommandContext, collection: Collection) -> dict[str, in
 
 
 def count_of(context: CommandContext, collection: Collection) -> int:
-    """Return how many documents a collection has. The first time since the start they are counted, with pauses.
+    """Return the number of documents in a collection. The first call since the server's start counts them, with pauses.
 
-    A read that holds an older state counts on in the published one, for all that come later.
+    A read that holds an older state counts in the published state, so that later commands can use the count.
     """
     turn = running_command()
     if turn is None or context.view.is_counted(collection):
@@ -57,7 +57,7 @@ def _count_of(context: CommandContext, collection: Collection) -> int:
         view = context.view
         if isinstance(view, WriteTransaction) or view.is_counted(collection) or view.state is context.store.state:
             view.count_on(collection, limits.COUNT_COUNT)
-            if view.is_counted(collection):  # in the same view: of a collection that is gone no count outlives a pause
+            if view.is_counted(collection):  # in the same view: the count of a dropped collection is lost at a pause
                 return view.count(collection)
             continue
         with context.store.reading() as newest:
@@ -69,14 +69,14 @@ def _count_of(context: CommandContext, collection: Collection) -> int:
 
 
 def check_scale(scale: Any) -> int:
-    """The scale that sizes are divided by; raises 2 for one below 1."""
+    """Return the divisor for sizes. Raise 2 if it is below 1."""
     if isinstance(scale, bool) or not isinstance(scale, int | float) or scale < 1:
         raise CommandError(2, "Scale factor must be a number of at least 1")
     return int(scale)
 
 
 def storage_stats(context: CommandContext, namespace: str, scale: Any) -> dict[str, Any]:
-    """How large a collection is, in units of `scale` bytes. Raises 166 for a view, 2 for a scale below 1."""
+    """Return the sizes of a collection in units of `scale` bytes. Raise 166 for a view, 2 for a scale below 1."""
     check_scale(scale)
     if namespace == OPLOG and context.store.oplog_enabled:
         return _oplog_stats(context, int(scale))
@@ -103,7 +103,7 @@ def storage_stats(context: CommandContext, namespace: str, scale: Any) -> dict[s
 
 
 def _nothing(namespace: str, scale: int) -> dict[str, Any]:
-    """The answer for a collection that is not there."""
+    """Return the answer for a collection that does not exist."""
     return {
         "ns": namespace, "size": 0, "count": 0, "numOrphanDocs": 0, "storageSize": 0, "totalSize": 0, "nindexes": 0,
         "totalIndexSize": 0, "indexDetails": {}, "indexSizes": {}, "scaleFactor": scale,
@@ -111,7 +111,7 @@ def _nothing(namespace: str, scale: int) -> dict[str, Any]:
 
 
 def oplog_size(context: CommandContext) -> tuple[int, int]:
-    """The bytes on disk and the entries of the oplog."""
+    """Return the bytes on disk and the number of entries of the oplog."""
     view = context.view
     count = int(view.kv.stat(view.tables["oplog"])["entries"])
     return view.table_bytes("oplog"), count
@@ -127,7 +127,7 @@ def _stats(
     namespace: str, size: int, count: int, scale: int, capped: tuple[int | None, int | None] | None, *,
     indexes: dict[str, int], index_count: int = 0,
 ) -> dict[str, Any]:  # fmt: skip
-    """`capped`: the most documents and bytes, where the collection is; 0 stands for no such bound."""
+    """`capped`: the maximum documents and bytes of a capped collection; None or 0: no such limit."""
     stats = {
         "ns": namespace, "size": size // scale, "count": count, "avgObjSize": size // count if count else 0,
         "storageSize": size // scale, "freeStorageSize": 0, "capped": capped is not None,

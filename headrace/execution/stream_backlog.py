@@ -1,7 +1,7 @@
 """The backlog of a change stream, read by a reader process until the stream is near the end of the oplog.
 
-The reader opens the stream after the cursor's token and returns one batch; the cursor here moves on to the batch's
-token. So nothing of the stream stays in the reader, and a reader that is lost costs nothing.
+The reader opens the stream after the cursor's token and returns one batch. The cursor in this process then moves to the
+batch's token. So the reader keeps no state of the stream, and nothing is lost if the reader dies.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _START: Final = frozenset({"resumeAfter", "startAfter", "startAtOperationTime"})
 def asked_batch(
     context: CommandContext, request: Request, cursor: ChangeCursor, count_max: int
 ) -> tuple[int, bytes, bytes] | None:
-    """Return the next batch of a stream that lags, as a reader reads it: the number of its events, the events as a BSON
-    array, and the token after them. None: the cursor must read by itself.
+    """Let a reader read the next batch of a stream that lags. Return the number of events, the events as a BSON array,
+    and the token after them. None: the cursor must read by itself.
 
-    Raises 237 for a cursor that was killed meanwhile."""
+    Raise 237 if the cursor was killed meanwhile."""
     end = context.store.last_position
     may = cursor.unread_since(end) is not None and may_ask(context, request.db)
     opened = _opened_after(cursor, count_max) if may else None
@@ -54,7 +54,7 @@ def asked_batch(
 
 
 def _opened_after(cursor: ChangeCursor, count_max: int) -> dict[str, Any] | None:
-    """Return the command that opens the stream after its token; None where its own command is too long to be kept."""
+    """Return the command that opens the stream after its token; None if the original command was too long to keep."""
     body = decode(cursor.record.command)
     if "$truncated" in body:
         return None
@@ -65,7 +65,7 @@ def _opened_after(cursor: ChangeCursor, count_max: int) -> dict[str, Any] | None
 
 
 def _field_of(reply: bytes, name: bytes) -> bytes:
-    """A raw field of the cursor of a reply."""
+    """Return a raw field of the `cursor` in a reply."""
     cursor = find_element(reply, b"cursor")
     field = None if cursor is None else find_element(reply, name, cursor[1])
     assert field is not None

@@ -1,4 +1,4 @@
-"""The text index that a `$text` searches in."""
+"""The text index that a `$text` searches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def text_query(collection: Collection | None, namespace: str = "") -> TextQuery:
-    """Return what parses a search in a collection; `namespace` is its name where it is not there."""
+    """Return the parser of text searches in a collection. `namespace`: the name of a missing collection, for errors."""
     return TextQuery(lambda: _spec_of(collection, namespace))
 
 

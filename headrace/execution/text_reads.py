@@ -1,7 +1,7 @@
-"""The documents that a search finds: where the keys say that they match, and their scores, no text is read again.
+"""The documents that a text search finds. If the index keys decide matches and scores, no text is parsed again.
 
-That is so for a search of words alone, if none of its terms is in keys that are cut (`OrAccess.is_exact_search`).
-Otherwise each document that has one of the terms is tested, and scored, by its texts.
+The keys decide for a search of words alone, if none of its terms is in truncated keys (`OrAccess.is_exact_search`).
+Otherwise each document that has one of the terms is tested and scored by its texts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headrace.values.bson import decode, encode_in_order
 
 
 def found_by_keys(context: CommandContext, plan: ReadPlan, wanted: int | None) -> Iterator[bytes] | None:
-    """Return the matches, raw, marked with their scores if these are asked for; None where texts are to be tested."""
+    """Return the raw matches, marked with their scores if requested; None if the texts must be tested."""
     access = plan.choice.access
     if not isinstance(access, OrAccess) or not access.is_exact_search:
         return None
@@ -35,7 +35,7 @@ def found_by_keys(context: CommandContext, plan: ReadPlan, wanted: int | None) -
 
 
 def _matching(documents: Iterator[bytes], plan: ReadPlan) -> Iterator[bytes]:
-    """Raw documents that fulfil what the filter says besides the search."""
+    """Yield the raw documents that match the filter without its text search."""
     rest = plan.finder.besides_search
     for raw in documents:
         tick()
@@ -44,7 +44,7 @@ def _matching(documents: Iterator[bytes], plan: ReadPlan) -> Iterator[bytes]:
 
 
 def _marked(scan: TextScan, plan: ReadPlan) -> Iterator[bytes]:
-    """Raw documents that match, with their marks."""
+    """Yield the raw matches, each marked with its score."""
     finder, rest = plan.finder, plan.finder.besides_search
     assert finder.text is not None and finder.predicate is not None
     for item in scan:

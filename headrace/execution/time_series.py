@@ -1,8 +1,8 @@
-"""Time series collections: the buckets behind one, and what is read of them.
+"""Time series collections: their buckets, and reading measurements from them.
 
-A time series collection `X` is a view of the collection `system.buckets.X`, as in MongoDB. Commands that read go the
-way of all views; the filter after the stage that unpacks the buckets is first applied to the buckets, as far as it says
-something of them (`timeseries/bucket_filter.py`).
+A time series collection `X` is a view of the collection `system.buckets.X`, as in MongoDB, and is read like any view.
+The filter after the stage that unpacks the buckets is first applied to the buckets as far as possible
+(`timeseries/bucket_filter.py`).
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class Buckets(NamedTuple):
 
 
 def buckets_namespace(namespace: str) -> str:
-    """The namespace of the buckets of a time series collection."""
+    """Return the namespace of the buckets of a time series collection."""
     database, _, name = namespace.partition(".")
     return f"{database}.{PREFIX}{name}"
 
 
 def buckets_of(view: View, collection: Collection | None, *, must_exist: bool = True) -> Buckets | None:
-    """The buckets of a time series collection; None for anything else. Raises 26 where they have been dropped, or
-    answers None unless they must exist."""
+    """Return the buckets of a time series collection; None for any other collection. If the buckets have been dropped,
+    raise 26 if they must exist, otherwise return None."""
     if collection is None or not collection.is_time_series:
         return None
     buckets = view.collection(buckets_namespace(collection.namespace))
@@ -49,7 +49,7 @@ def buckets_of(view: View, collection: Collection | None, *, must_exist: bool = 
 
 
 def is_of_buckets(context: CommandContext, namespace: str, pipeline: list[dict[str, Any]]) -> bool:
-    """Whether a pipeline on a time series begins with a stage that is about its buckets, and not measurements."""
+    """Whether a pipeline on a time series begins with a stage about its buckets rather than its measurements."""
     collection = context.view.collection(namespace)
     first = next(iter(pipeline[0]), "") if pipeline else ""
     return collection is not None and collection.is_time_series and first in _OF_BUCKETS
@@ -65,33 +65,33 @@ COMPATIBLE: Final = frozenset({
 
 
 def shown_options(buckets: Collection) -> dict[str, Any]:
-    """The options of a time series collection, as its client gave them."""
+    """Return the options of a time series collection, as its client gave them."""
     return {name: value for name, value in buckets.options.items() if name in COMPATIBLE}
 
 
 class PipelineSource(NamedTuple):
-    """The beginning of a pipeline: what filter finds its documents, and how they are read."""
+    """The beginning of a pipeline: the filter that finds its documents, and the remaining stages."""
 
     spec: dict[str, Any]
     stages: tuple[Stage, ...]
-    """The stages that are left."""
+    """The remaining stages, parsed."""
     rest: list[dict[str, Any]]
-    """The same as they were given."""
+    """The remaining stages as given."""
     unpack: UnpackBucket | None
-    """The stage that comes first where the documents are buckets; it is none of those left."""
+    """The stage that unpacks the documents if they are buckets. It is not among the remaining stages."""
     hint: Any
     """The index to use."""
 
 
 def source_of(pipeline: list[dict[str, Any]], stages: tuple[Stage, ...], hint: Any) -> PipelineSource:
-    """The source of a pipeline whose first stages may be a `$match`, or unpack buckets."""
+    """Return the source of a pipeline, which may begin with a `$match` or with a stage that unpacks buckets."""
     if pipeline and type(pipeline[0].get("$match")) is dict:
         return PipelineSource(pipeline[0]["$match"], stages[1:], pipeline[1:], None, hint)
     if not stages or not isinstance(stages[0], UnpackBucket):
         return PipelineSource({}, stages, pipeline, None, hint)
     unpack, rest = stages[0], pipeline[1:]
     spec: dict[str, Any] = {}
-    for stage in rest:  # a filter, perhaps that of a view of it and then that of the client
+    for stage in rest:  # filters: maybe of a view on the time series, then of the client
         if type(stage.get("$match")) is not dict:
             break
         spec = {"$and": [*spec.get("$and", []), stage["$match"]]}
@@ -100,7 +100,7 @@ def source_of(pipeline: list[dict[str, Any]], stages: tuple[Stage, ...], hint: A
 
 
 def bucket_hint(series: Series, hint: Any) -> Any:
-    """The hint of an index of the time series as that of the buckets' index. Raises 2 for a key that none can have."""
+    """Translate a hint for an index of the time series to the buckets' index. Raise 2 for an impossible key."""
     if type(hint) is not dict or not hint or "$natural" in hint:
         return hint
     try:
@@ -110,5 +110,5 @@ def bucket_hint(series: Series, hint: Any) -> Any:
 
 
 def unpacked(source: PipelineSource, documents: Iterator[bytes]) -> Iterator[bytes]:
-    """The documents of a source: the measurements where they are buckets."""
+    """Return the documents of a source, with buckets unpacked to measurements."""
     return documents if source.unpack is None else source.unpack.apply_raw(documents)

@@ -1,8 +1,8 @@
-"""The option `timeseries` as a client may send it and as it is stored, and the collections that it makes.
+"""The option `timeseries` as clients send it and as it is stored, and the collections that it creates.
 
     create X {timeseries, ...}   →  system.buckets.X {validator, clusteredIndex, timeseries, ...}
-                                    X, a view of it, whose stage unpacks the buckets
-                                    the index {meta: 1, time: 1}, where there is a meta field
+                                    X, a view of the buckets, with a stage that unpacks them
+                                    the index {meta: 1, time: 1}, if there is a meta field
 
 Source: MongoDB's documentation of time series collections; its codes.
 """
@@ -24,7 +24,7 @@ from headrace.timeseries.series import PREFIX, SPANS, Series
 OPTION: Final = "timeseries"
 _SECONDS_MAX: Final = 31_536_000
 _LATER: Final = {"hours": 2, "minutes": 1, "seconds": 0}
-"""Granularities, by which may replace which."""
+"""The order of granularities. collMod may only change to a later one."""
 
 
 def _in_range(path: str, value: Any) -> None:
@@ -42,11 +42,11 @@ FIELD: Final[Field[Any]] = document(
     OPTION, Fields(string("timeField", required=True), string("metaField"), *_BUCKETING)
 )
 CHANGE: Final[Field[Any]] = document(OPTION, Fields(*_BUCKETING))
-"""The same field of collMod."""
+"""The field `timeseries` of collMod."""
 
 
 def checked(value: dict[str, Any]) -> dict[str, Any]:
-    """The option as it is stored. Raises 2 and 72."""
+    """Return the option as it is stored. Raise 2 or 72 if it is invalid."""
     time_field, meta_field = value["timeField"], value.get("metaField")
     for name in ("timeField", "metaField"):
         if "\0" in (value.get(name) or ""):
@@ -60,7 +60,7 @@ def checked(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def bucketing(value: dict[str, Any]) -> dict[str, Any]:
-    """The stored fields that say how long a bucket is. Raises 72 for those that do not go together."""
+    """Return the stored fields for the time span of a bucket. Raise 72 for fields that do not go together."""
     granularity = _GRANULARITY.of(value) or None
     span, rounding = _SPAN.of(value), _ROUNDING.of(value)
     if granularity is None and (span is not None or rounding is not None):
@@ -84,7 +84,7 @@ def bucketing(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def create_buckets(txn: WriteTransaction, namespace: str, options: dict[str, Any]) -> Collection:
-    """Create the collection of the buckets of a time series with these options, and its first index."""
+    """Create the bucket collection of a time series with these options, and its first index."""
     series = Series.of(options[OPTION])
     stored = {
         "validator": _validator(series),
@@ -111,7 +111,7 @@ def create_series_view(txn: WriteTransaction, namespace: str, options: dict[str,
 
 
 def _validator(series: Series) -> dict[str, Any]:
-    """The validator of the buckets: no client may store what cannot be unpacked."""
+    """Return the validator of the buckets, so that no client can store a document that cannot be unpacked."""
     time: dict[str, Any] = {"bsonType": "object", "required": [series.time_field]}
     time["properties"] = {series.time_field: {"bsonType": "date"}}
     control = {
@@ -132,7 +132,7 @@ def _validator(series: Series) -> dict[str, Any]:
 
 
 def identity(options: dict[str, Any]) -> dict[str, Any]:
-    """The fields of the option that never change."""
+    """Return the fields of the option that never change."""
     return {name: options[name] for name in ("timeField", "metaField") if name in options}
 
 

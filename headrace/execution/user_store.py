@@ -20,12 +20,12 @@ from headrace.store.view import LEFT_OUT
 from headrace.values.bson import decode, encode
 
 _SCHEMA: Final = {"_id": "authSchema", "currentVersion": 5}
-"""The document that says that users and roles are stored in the form of MongoDB 3.0 and later."""
+"""The document that marks users and roles as stored in the format of MongoDB 3.0 and later."""
 _UNIQUE: Final = {USERS: "user", ROLES: "role"}
 
 
 def each(context: CommandContext, namespace: str) -> Iterator[dict[str, Any]]:
-    """All stored users, or roles."""
+    """Yield all stored users or roles."""
     collection = context.view.collection(namespace)
     if collection is None or collection.is_view:
         return
@@ -36,17 +36,17 @@ def each(context: CommandContext, namespace: str) -> Iterator[dict[str, Any]]:
 
 
 def load(context: CommandContext, namespace: str, identity: str) -> dict[str, Any] | None:
-    """A user or a role as the command sees it."""
+    """Return a user or role as the command sees it, or None."""
     return stored(context.view, namespace, identity)
 
 
 def role_loader(context: CommandContext) -> LoadRole:
-    """Looks roles up as the command sees them."""
+    """Return a function that looks up roles as the command sees them."""
     return lambda name: load(context, ROLES, name.id)
 
 
 def role_exists(context: CommandContext, name: RoleName) -> bool:
-    """Whether there is such a role, built-in or user-defined."""
+    """Whether a role exists, built-in or user-defined."""
     return builtin_roles.privileges_of(name) is not None or load(context, ROLES, name.id) is not None
 
 
@@ -58,7 +58,7 @@ def require_roles(context: CommandContext, names: list[RoleName]) -> None:
 
 
 def add(context: CommandContext, namespace: str, document: dict[str, Any]) -> None:
-    """Store a new user or role. Raises 11000 if it is there."""
+    """Store a new user or role. Raise 11000 if it exists."""
     collection = _collection(context, namespace)
     if load(context, VERSIONS, str(_SCHEMA["_id"])) is None:
         context.txn.insert(created(context, VERSIONS), encode(_SCHEMA))
@@ -92,7 +92,7 @@ def change(context: CommandContext, namespace: str, document: dict[str, Any]) ->
 
 
 def remove(context: CommandContext, namespace: str, identity: str) -> bool:
-    """Remove a user or role; False if there is none."""
+    """Remove a user or role. Return False if it does not exist."""
     collection = context.txn.collection(namespace)
     stored_now = located(context.txn, namespace, identity)
     if collection is None or stored_now is None:
@@ -102,7 +102,7 @@ def remove(context: CommandContext, namespace: str, identity: str) -> bool:
 
 
 def new_id() -> bytes:
-    """The 16 bytes of a new user's `userId`, a random UUID."""
+    """Return the 16 bytes of a new user's `userId`, a random UUID."""
     raw = bytearray(os.urandom(16))
     raw[6], raw[8] = raw[6] & 0x0F | 0x40, raw[8] & 0x3F | 0x80
     return bytes(raw)

@@ -1,7 +1,8 @@
-"""The planner: which index, or none, leads to what a filter matches, and in which order.
+"""The planner: it chooses the index, or none, through which the matches of a filter are read, and the order.
 
-Rule: the whole filter is applied to what an index leads to, unless the bounds say all that it does; so an index can
-only lose documents, never add any. `choice.py` has the order of the choice, `bounds.py` makes intervals of values from
-the match expression, `index_access.py` ranges of keys from these, `trial.py` compares ways, and `plan_cache.py` keeps
-the winner by shape. `python -m tests.differential` compares every way with the language over a list in memory.
+Rule: the whole filter is applied to the documents that an index finds, unless the bounds express the whole filter. So a
+faulty index can lose documents but never add any. `choice.py` has the steps of the choice. `bounds.py` makes intervals
+of values from the match expression, and `index_access.py` makes ranges of keys from these. `trial.py` compares
+accesses, and `plan_cache.py` keeps the winner by query shape. `python -m tests.differential` compares every access with
+the query language over a list in memory.
 """

@@ -1,4 +1,4 @@
-"""Which values of a path a condition allows: a superset of what matches, since the filter is applied to what is read.
+"""The values of a path that a condition allows: a superset of the matches, because the filter is applied afterwards.
 
 Source: MongoDB's index bounds; its rules for arrays are in `index_access.py`.
 """
@@ -37,25 +37,25 @@ _UNDEFINED: Final = b"\x0f"
 
 
 class PathCondition(NamedTuple):
-    """A condition that every match fulfils; `element` is the `$elemMatch` around it, by identity and path."""
+    """A condition that every match fulfils. `element`: the enclosing `$elemMatch`, by identity and path."""
 
     path: str
     intervals: Intervals | None
-    """None: any value, even none."""
+    """The allowed values; None: any value, or no value."""
     is_exact: bool
-    """Whether a document without arrays whose value is in the intervals matches."""
+    """Whether a document without arrays matches if its value is in the intervals."""
     needs_value: bool
-    """Whether what has no value at the path does not match."""
+    """Whether a document without a value at the path cannot match."""
     element: tuple[int, str] | None
     node: MatchExpression
     is_single: bool = False
-    """Whether the intervals hold only where no document has an array on the path."""
+    """Whether the intervals are valid only if no document has an array on the path."""
     sure: Intervals | None = None
-    """Intervals among them in which each document that has no array matches."""
+    """The part of the intervals in which every document without arrays matches."""
 
 
 def conditions_of(node: MatchExpression) -> list[PathCondition]:
-    """The conditions on paths that the matches of a filter fulfil, as far as an index may help with them."""
+    """Return the conditions on paths that all matches of a filter fulfil and that an index can use."""
     return list(_conditions(node, "", None))
 
 
@@ -80,7 +80,7 @@ def _conditions(node: MatchExpression, prefix: str, element: tuple[int, str] | N
 def _negated(
     node: Not, inner: LeafMatchExpression, prefix: str, element: tuple[int, str] | None
 ) -> Iterator[PathCondition]:
-    """The values that a leaf leaves, where each value in its intervals fulfils it."""
+    """Yield the condition of a negated leaf: the complement of its intervals, if these are exact."""
     if inner.kind is MatchType.EXISTS:
         if element is None:
             yield PathCondition(inner.path, [point(None)], False, False, None, node)
@@ -95,7 +95,7 @@ def _negated(
 
 
 def equality_condition(path: str, values: list[Any]) -> PathCondition:
-    """The condition that there is one of the values at a path. Regular expressions are values."""
+    """Return the condition that one of the values is at a path. Regular expressions are plain values here."""
     made = [_equal(value) for value in values]
     known = [interval for intervals in made if intervals is not None for interval in intervals]
     intervals = None if None in made else union(known)
@@ -107,7 +107,7 @@ def _joined(prefix: str, path: str) -> str:
 
 
 def leaf_intervals(leaf: LeafMatchExpression) -> Intervals | None:
-    """The values at the path of which a match has one; None: any."""
+    """Return the values of which every match has one at the path; None: any value."""
     if leaf.kind is MatchType.EQ:
         return _equal(leaf.wanted)
     if leaf.kind in _RANGES:
@@ -132,7 +132,7 @@ def _is_exact(leaf: LeafMatchExpression) -> bool:
 
 
 def _is_prefix(leaf: LeafMatchExpression) -> bool:
-    """Whether a pattern only says how a text begins."""
+    """Whether a pattern only tests the beginning of a text."""
     if leaf.kind is not MatchType.REGEX or type(leaf.argument) is not tuple:
         return False
     pattern, options = leaf.argument
@@ -173,10 +173,10 @@ def _in(values: list[Any]) -> Intervals | None:
 
 
 def _pattern(pattern: str, options: str) -> Intervals:
-    """The strings with what the pattern begins with, and the equal pattern."""
+    """Return the intervals of the strings with the pattern's literal prefix, and of the equal stored pattern."""
     regex = Regex(pattern, options)
     itself = point(regex)
-    if options:  # in whatever order they are stored
+    if options:  # stored options may be in any order
         itself = Interval(End(b"\x8c", regex, is_prefix=True), End(b"\x8c", regex, is_prefix=True))
     leading = _LEADING_TEXT.match(pattern)
     if leading is None or "|" in pattern or set(options) - {"s", "u"}:
@@ -190,7 +190,7 @@ def _pattern(pattern: str, options: str) -> Intervals:
 
 
 class Before(NamedTuple):
-    """Shown as an end that is excluded."""
+    """The value of an end that explain shows as excluded."""
 
     value: Any
 
@@ -200,7 +200,7 @@ class Before(NamedTuple):
 
 
 class From(NamedTuple):
-    """Shown as an end that is included."""
+    """The value of an end that explain shows as included."""
 
     value: Any
 
@@ -210,12 +210,12 @@ class From(NamedTuple):
 
 
 def _bracket(prefix: bytes, low: Any, high: Any) -> Interval:
-    """All keystrings that begin with `prefix`; `high` is what follows them, for explain."""
+    """Return the interval of all keystrings that begin with `prefix`. `high`: the next value, for explain."""
     return Interval(End(prefix, low, is_prefix=True), End(prefix, Before(high), is_prefix=True))
 
 
 def _range(kind: MatchType, value: Any) -> Intervals | None:
-    """The values of the operand's type on its side of it."""
+    """Return the values of the operand's type that fulfil the comparison with the operand."""
     included = kind in (MatchType.GTE, MatchType.LTE)
     if value is None:
         return [point(None)] if included else []
@@ -234,7 +234,7 @@ def _range(kind: MatchType, value: Any) -> Intervals | None:
 
 
 def _ends(value: Any) -> tuple[End, End] | None:
-    """The ends of all values of a type; None where a comparison is not one within the type."""
+    """Return the ends of all values of the value's type; None if comparisons are not within this type."""
     kind = type(value)
     if kind in _NUMBERS:
         return _INFINITE
@@ -247,7 +247,7 @@ _INFINITE: Final = (
     End(encode_value(float("inf")), float("inf")),
 )
 LOWEST_NUMBER: Final = _INFINITE[0]
-"""The low end of all numbers, where a filter does not say another."""
+"""The low end of all numbers, for a filter without a lower bound."""
 _DATE_MAX: Final = (1 << 63) - 1
 
 
@@ -273,11 +273,11 @@ _BY_TYPE: Final[dict[int, Interval]] = {
     11: _bracket(b"\x8c", Regex(""), MaxKey()), 16: _NUMBER, 17: _BRACKETS[Timestamp], 18: _NUMBER, 19: _NUMBER,
     127: point(MaxKey()),
 }  # fmt: skip
-"""The values of a BSON type; those that are not here bound nothing, above all arrays: they have no key of their own."""
+"""The values of a BSON type. Other types bound nothing, such as arrays, which have no key of their own."""
 
 
 def end_shown(end: End) -> tuple[Any, bool]:
-    """(value, included) of an end, as explain shows it."""
+    """Return (value, included) of an end, as explain shows it."""
     if isinstance(end.value, Before | From):
         return end.value.value, isinstance(end.value, From)
     return end.value, end.included

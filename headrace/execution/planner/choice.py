@@ -1,16 +1,17 @@
-"""Which way through which index an operation takes.
+"""The choice of an access, which is a way to read through an index.
 
-1  A hint names the index; an index filter for the shape of the query says which indexes there are.
-2  Ways are those through usable indexes whose first field the filter bounds, or that give the order asked for. An
-   index is usable if it is not hidden, has the collation of the operation, and holds whatever can match: a sparse
-   one needs a condition that a missing value does not meet, a partial one conditions from which its filter follows.
-3  The plan cache picks one of several ways, if its entry is active (`plan_cache.py`). Otherwise they are tried
-   (`trial.py`): the one with the most results for its work wins. Among equals it is the one with more values for
-   its first fields, then with more bounds, then the older one.
-4  Without any way, an `$or` whose branches all have one takes these, merged where each gives the order asked for,
-   otherwise one after the other.
-5  Otherwise an index whose first field has few values, where the second has bounds (`skip_scan.py`).
-6  Otherwise the collection is read.
+1  A hint names the index. An index filter for the query shape limits the indexes.
+2  The candidates are accesses through usable indexes whose first field the filter bounds, or that give the requested
+   order. An index is usable if it is not hidden, has the collation of the operation, and has all possible matches. So
+   a sparse index needs a condition that excludes missing values, and a partial one needs conditions that imply its
+   filter.
+3  If there are several candidates, an active entry of the plan cache decides (`plan_cache.py`). Otherwise they are
+   tried (`trial.py`), and the one with the most results for its work wins. Among equals, the winner has more point
+   values for its first fields, then more bounds, then the older index.
+4  Without a candidate, an `$or` whose branches all have an access uses these. They are merged if each gives the
+   requested order, otherwise read one after the other.
+5  Otherwise an index may be used whose first field has few values and whose second field has bounds (`skip_scan.py`).
+6  Otherwise the collection is scanned.
 """
 
 from __future__ import annotations
@@ -46,16 +47,16 @@ from headrace.values.keystring import encode_value
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The chosen way, the other ways there were, and the trial that decided."""
+    """The chosen access, the rejected ones, and the trial that decided."""
 
     access: Access | None
     rejected: tuple[Access, ...] = ()
     trials: tuple[Trial, ...] = ()
-    """Trials of the chosen way, then of the others; none where the plan cache decided, or there was no choice."""
+    """Trials of the chosen access, then of the others; empty if the plan cache decided or only one access existed."""
     entry: CachedPlan | None = None
-    """Where the plan cache decided."""
+    """The entry of the plan cache, if it decided."""
     is_filtered: bool = False
-    """Whether an index filter said which indexes there are."""
+    """Whether an index filter limited the indexes."""
 
     @property
     def indexes(self) -> list[Index]:
@@ -70,8 +71,8 @@ def choose(
     current: Callable[[], View], collection: Collection, query: Query, order: Order = ANY_ORDER,
     hint: Index | None = None,
 ) -> Choice:  # fmt: skip
-    """The way to what a query matches; `current` returns the view after each pause. Raises 291 for a hint at an
-    index that cannot do."""
+    """Choose the access for a query. `current` returns the view after each pause. Raise 291 if the hinted index cannot
+    answer the query."""
     node, collation = query.node, query.collation
     conditions = [] if node is None else conditions_of(node)
     is_complete = _is_complete(node, conditions)
@@ -100,7 +101,7 @@ def choose(
 
 
 def _text_choice(collection: Collection, query: Query, conditions: list[PathCondition]) -> Choice:
-    """The way through the text index. Raises 291 where there is none, 2 for a search that is negated."""
+    """Return the access through the text index. Raise 291 without one, 2 for a negated search."""
     from headrace.execution.planner.text_bounds import no_way, text_access, text_search_of
 
     assert query.node is not None
@@ -118,7 +119,7 @@ def _text_choice(collection: Collection, query: Query, conditions: list[PathCond
 def _tried(
     current: Callable[[], View], collection: Collection, query: Query, ways: list[Access], order: Order
 ) -> Choice:
-    """The way that the plan cache has, or the best in a trial, which the plan cache then remembers."""
+    """Return the access in the plan cache, or the best one in a trial, which the plan cache then remembers."""
     cache = plan_cache_of(collection)
     shape = shape_of(query.node, order.sort, query.collation)
     entry = cache.get(shape) if query.uses_cache else None
@@ -134,7 +135,7 @@ def _tried(
 
 
 def _rank(trial: Trial) -> tuple[float, int, int, int]:
-    """Less is better."""
+    """Return the sort key of a trial; less is better."""
     way = trial.access.branches[0]
     return -trial.score, -way.point_count, -way.bounded_count, way.index.number
 
@@ -155,7 +156,7 @@ def _through(
     index: Index, conditions: list[PathCondition], collation: Collation | None, sort: SortKey | None,
     is_complete: bool, *, hinted: bool = False,
 ) -> list[Access]:  # fmt: skip
-    """The ways through one index: several for a wildcard index, one at most for another."""
+    """Return the accesses through one index: several for a wildcard index, otherwise at most one."""
     of_index = conditions_for(index, conditions, collation)
     if not holds(index, of_index, hinted=hinted):
         return []
@@ -169,7 +170,7 @@ def _through(
 
 
 def _is_complete(node: MatchExpression | None, conditions: list[PathCondition]) -> bool:
-    """Whether the conditions are all of the filter: a leaf has one, a `Not` one or none."""
+    """Whether the conditions express the whole filter: each leaf has one, each `Not` one or none."""
     if node is None:
         return True
     nodes = node.children if isinstance(node, And) else (node,)
@@ -177,7 +178,7 @@ def _is_complete(node: MatchExpression | None, conditions: list[PathCondition]) 
 
 
 def key_count(current: Callable[[], View], way: Access, count_max: int) -> int:
-    """How many keys a way has, up to `count_max`; explain does not count them among those examined. May pause."""
+    """Count the keys of an access, up to `count_max`. May pause. Explain does not count these keys as examined."""
     count = range_count = 0
     for branch in way.branches:
         for low, high in branch.ranges:
@@ -191,7 +192,7 @@ def key_count(current: Callable[[], View], way: Access, count_max: int) -> int:
 
 
 def _branches(indexes: Sequence[Index], query: Query, order: Order) -> OrAccess | None:
-    """A way for each branch of the filter's `$or`: the first that has the most values and bounds."""
+    """Return an access for each branch of the first `$or` in the filter whose branches all have one; or None."""
     node = query.node
     children = node.children if isinstance(node, And) else (node,)
     for child in children:
@@ -233,7 +234,7 @@ def _each_branch(
 def _text_branches(
     indexes: Sequence[Index], node: MatchExpression, conditions: list[PathCondition], collation: Collation | None
 ) -> tuple[IndexAccess, ...] | None:
-    """The ways to the terms of a search that is one of alternatives."""
+    """Return the accesses to the terms of a search that is a branch of an `$or`."""
     from headrace.execution.planner.text_bounds import text_access, text_search_of
 
     search = text_search_of(node)
@@ -242,7 +243,7 @@ def _text_branches(
 
 
 def _promise(way: Access) -> tuple[bool, int, int, int]:
-    """Less is better, without a look at the keys."""
+    """Return the sort key of an access without reading keys; less is better."""
     first = way.branches[0]
     return not first.is_sorted, -first.point_count, -first.bounded_count, first.index.number
 
@@ -251,10 +252,11 @@ def distinct_access(
     collection: Collection, node: MatchExpression | None, collation: Collation | None, path: str,
     sort: SortKey | None = None, hint: Index | None = None, *, with_missing: bool = False,
 ) -> IndexAccess | None:  # fmt: skip
-    """The way from each value of a path to the next, in the order asked for, where the bounds are all of the filter.
+    """Return the access that skips from each value of a path to the next, in the requested order; or None.
 
-    `with_missing`: whether it is for a document of each value, where those without one count, so that a sparse index
-    will not do, nor one with arrays or with a choice of values before the path.
+    The bounds must express the whole filter. `with_missing`: the access is for one document of each value, and
+    documents without a value count. Then the index must not be sparse, have arrays, or have several values for the
+    fields before the path.
     """
     conditions = [] if node is None else conditions_of(node)
     if not _is_complete(node, conditions):
@@ -280,7 +282,7 @@ def distinct_access(
 def _gives_values(way: IndexAccess, path: str, hint: Index | None) -> bool:
     pattern = list(way.index.spec["key"])
     if "collation" in way.index.spec and (way.index.traits or path != pattern[-1] or not way.leads_to(path)):
-        return False  # strings that are equal have several forms, and the first document's counts
+        return False  # equal strings may differ in form, and the form in the first document counts
     return way.has_distinct(path) and (way.bounds[0] is not None or pattern[0] == path or hint is not None)
 
 
@@ -289,7 +291,7 @@ def _gives_documents(way: IndexAccess, path: str) -> bool:
 
 
 def index_for_equality(collection: Collection, path: str) -> Index | None:
-    """An index that has every document under what it has at the path; that with the fewest fields."""
+    """Return the index with the fewest fields that begins with the path and has every document; or None."""
     usable = [
         index for index in collection.indexes
         if index.has_entries and next(iter(index.spec["key"])) == path and not index.spec.get("hidden")
@@ -300,7 +302,7 @@ def index_for_equality(collection: Collection, path: str) -> Index | None:
 
 
 def equality_ranges(index: Index, path: str, values: list[Any]) -> Sequence[Range]:
-    """The keys of the documents with one of the values at the first field of an index."""
+    """Return the key ranges of the documents with one of the values in the first field of an index."""
     if len(values) == 1 and type(values[0]) in POINTS:
         piece = encode_value(values[0])
         if len(piece) < CUT_BYTES:
@@ -311,7 +313,7 @@ def equality_ranges(index: Index, path: str, values: list[Any]) -> Sequence[Rang
 
 
 def equality_access(index: Index, path: str, values: list[Any]) -> IndexAccess:
-    """The way to the documents with one of the values at the first field of an index."""
+    """Return the access to the documents with one of the values in the first field of an index."""
     intervals = equality_condition(path, values).intervals
     bounds = (intervals, *[None] * (len(index.spec["key"]) - 1))
     return IndexAccess(index, bounds, tuple(ranges_of(index, bounds)), False, False, is_exact=False, point_count=0)

@@ -1,6 +1,6 @@
 """The bounds of `_id` within which a clustered collection is read.
 
-Source: MongoDB's CLUSTERED_IXSCAN: equality, ranges and `$in` bound it, alone or in an `$and`; other conditions do not.
+Source: MongoDB's CLUSTERED_IXSCAN. Only equality, ranges and `$in` bound the scan, alone or in an `$and`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BOUNDING: Final = frozenset({
 
 
 def clustered_intervals(node: MatchExpression | None) -> Intervals | None:
-    """The values of `_id` that a filter without a collation allows; None: any."""
+    """Return the values of `_id` that a filter without a collation allows; None: any."""
     known = [
         condition.intervals
         for condition in ([] if node is None else conditions_of(node))
@@ -43,24 +43,24 @@ def _bounds(node: MatchExpression) -> bool:
 
 
 def span_of(intervals: Intervals) -> IdRange:
-    """The keys of `_id` from the first interval to the last, as `View.id_keys` takes them."""
+    """Return the bounds of the `_id` keys from the first interval to the last, for `View.id_keys`."""
     if not intervals:
         return b"", b""
     return id_bounds(range_of(intervals[0])[0], range_of(intervals[-1])[1])
 
 
 def records_shown(intervals: Intervals) -> dict[str, Any]:
-    """`minRecord` and `maxRecord` of an explanation."""
+    """Return `minRecord` and `maxRecord` for explain."""
     return {"minRecord": _least(intervals[0].low), "maxRecord": end_shown(intervals[-1].high)[0]}
 
 
 def _least(end: End) -> Any:
-    """The value of a low end. All numbers begin with NaN, although no comparison but an equality matches it."""
+    """Return the value of a low end. For all numbers, MongoDB shows NaN, although only an equality matches NaN."""
     return float("nan") if end is LOWEST_NUMBER else end_shown(end)[0]
 
 
 def walk_by_index(collection: Collection, *, backward: bool = False) -> IndexAccess:
-    """The natural order of a clustered collection with a collation: that of its index on `_id`."""
+    """Return the access in natural order of a clustered collection with a collation: by its `_id` index."""
     index = collection.indexes[0]
     ranges = tuple(ranges_of(index, (None,)))
     return IndexAccess(index, (None,), ranges, backward, False, is_exact=False, point_count=0)

@@ -1,9 +1,9 @@
-"""Conditions as an index with another order of strings sees them.
+"""Conditions translated to the keys of an index with a collation.
 
-An index and an operation have a collation each. Where it is the same, strings, objects and arrays are at the index's
-keys for them: every end of an interval moves there by itself. Several values that a condition excludes may change
-positions in this, so that the intervals between them overlap or become empty; together they still have every match,
-but do not say all of the condition any more. Where the collations differ, only conditions without strings count.
+An index and an operation each have a collation. If both are the same, each end of an interval at a string, object or
+array moves to its key in the index. The values that a condition excludes may then change their order, so that the
+intervals between them overlap or become empty. Together the intervals still contain every match, but they are no longer
+exact. If the collations differ, only conditions without strings are used.
 
 Source: MongoDB's documentation, "Collation and Index Use".
 """
@@ -29,7 +29,7 @@ _STRINGS: Final = b"<"
 def conditions_for(
     index: Index, conditions: Sequence[PathCondition], collation: Collation | None
 ) -> Sequence[PathCondition]:
-    """The conditions of an operation with this collation, as the index's keys have them."""
+    """Return the conditions of an operation with this collation, translated to the index's keys."""
     of_index = collation_of_index(index)
     if of_index is None and collation is None:
         return conditions
@@ -39,20 +39,19 @@ def conditions_for(
 
 
 def has_order_of(index: Index, collation: Collation | None) -> bool:
-    """Whether the index has strings in the order of an operation with this collation."""
+    """Whether the index orders strings as an operation with this collation does."""
     return collation_of_index(index) == collation
 
 
 def _is_collated(end: End) -> bool:
-    """Whether the end is at a value whose key depends on the collation: not where all of a type begin or end, nor at an
-    array with nothing in it."""
+    """Whether the key of an end depends on the collation. The ends of a whole type and an empty array do not."""
     if type(end.value) is list and not end.value:
         return False
     return (not end.is_prefix and type(end.value) in COLLATED) or (end.key[:1] == _STRINGS and len(end.key) > 1)
 
 
 def _without_strings(condition: PathCondition) -> PathCondition:
-    """The condition, if no string takes part in it; otherwise that there is a value, if it says that."""
+    """Return the condition if no string takes part in it; otherwise keep only its `needs_value`."""
     intervals = condition.intervals
     if intervals is not None and not any(_is_text(end) for item in intervals for end in (item.low, item.high)):
         return condition
@@ -70,7 +69,7 @@ def _collated(condition: PathCondition, collation: Collation) -> PathCondition:
     made: Intervals = []
     is_exact = condition.is_exact
     for interval in intervals:
-        if interval.low.is_prefix and _is_collated(interval.low):  # what a pattern begins with
+        if interval.low.is_prefix and _is_collated(interval.low):  # the literal prefix of a pattern
             strings = End(_STRINGS, "", is_prefix=True)
             made.append(Interval(strings, strings))
             is_exact = False
@@ -90,12 +89,12 @@ def _moved(end: End, collation: Collation) -> End:
 
 
 def _shown(value: Any, collation: Collation) -> Any:
-    """A value as explain shows it."""
+    """Return a value as explain shows it."""
     return CollationKey.of(collation, value) if type(value) is str else value
 
 
 class CollationKey(bytes):
-    """The sort key of a text, which explain shows as MongoDB does."""
+    """The collation's sort key of a text, which explain shows as MongoDB does."""
 
     text: str
 

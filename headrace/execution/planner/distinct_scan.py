@@ -1,11 +1,10 @@
-"""The distinct values of a field by an index, or a document of each: from one value to the next, without those between.
+"""The distinct values of a field, or one document of each value, read by skipping through an index.
 
-Rule: only through an index whose bounds say all that the filter does (`distinct_access` in `choice.py`). The next
-key that counts can only be after all with the same values up to the field, or, where a later value is in no interval,
-at the next interval.
+Rule: the bounds of the index must express the whole filter (`distinct_access` in `choice.py`). The scan skips all keys
+with the same values up to the field. If a later field's value is in no interval, it skips to the next interval.
 
-A value that cannot be made from the key (a number, null, what is nested, a string of a collation) is read from the
-document of its first key. The keys of missing values and of null are the same, so that all of them may have to be read.
+Some values cannot be made from a key: numbers, null, nested values, and strings with a collation. These are read from
+the document of their first key. Missing values and null have the same key, so all documents with it may be read.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ from headrace.values.keystring import encode_value
 from headrace.values.paths import spread_values
 
 _UNCLEAR: Final = frozenset({0x0F, 0x14})
-"""The first bytes of keys without a value: an empty array and undefined, a missing value and null."""
+"""The first bytes of ambiguous keys: of an empty array or undefined, and of a missing value or null."""
 
 
 def distinct_values(context: CommandContext, collection: Collection, access: IndexAccess, path: str) -> Iterator[Any]:
-    """The values at a path of the index, in its order, each once; none for documents without one."""
+    """Yield the values at a path of the index, in its order, each once. Ignore documents without a value."""
     walk = _ValueWalk(access, path)
     for view, key, record in walk.keys(context, collection):
         piece = walk.piece(key)
@@ -54,7 +53,7 @@ def distinct_values(context: CommandContext, collection: Collection, access: Ind
 def distinct_documents(
     context: CommandContext, collection: Collection, access: IndexAccess, path: str
 ) -> Iterator[bytes]:  # fmt: skip
-    """The first raw document of each value at a path of the index; a missing one and null are one value."""
+    """Yield the first raw document of each value at a path of the index. A missing value counts as null."""
     walk = _ValueWalk(access, path)
     for view, key, record in walk.keys(context, collection):
         walk.skip(key)
@@ -62,7 +61,7 @@ def distinct_documents(
 
 
 class _ValueWalk:
-    """A walk from key to key within the bounds; whoever takes one calls `skip`."""
+    """A walk from key to key within the bounds. The caller calls `skip` after each key."""
 
     def __init__(self, access: IndexAccess, path: str) -> None:
         self._access = access
@@ -81,7 +80,7 @@ class _ValueWalk:
         self._recent_count = 0
 
     def keys(self, context: CommandContext, collection: Collection) -> Iterator[tuple[View, bytes, bytes]]:
-        """(view, key, record) of the first key from `skip` on that is in the bounds, again and again."""
+        """Yield (view, key, record) of the next key in the bounds, each time after the caller's `skip`."""
         index, ranges = self._access.index, self._access.ranges
         if not ranges:
             return
@@ -105,7 +104,7 @@ class _ValueWalk:
             context.tick()
 
     def _next_position(self, key: bytes) -> bytes | None:
-        """None for a key in the bounds, otherwise where one in the bounds may be; notes where the value is."""
+        """Return None for a key in the bounds, otherwise the next position that may be. Note the value's place."""
         plain: dict[bool, bytes] = {False: key}
         at = 4
         for number, (down, lows, highs, _) in enumerate(self._read):
@@ -125,13 +124,12 @@ class _ValueWalk:
         return None
 
     def piece(self, key: bytes) -> bytes:
-        """The keystring of the value in the key that was taken last."""
+        """Return the keystring of the value in the last key."""
         piece = key[self._start : self._end]
         return piece.translate(INVERTED) if self._fields[self._at].descending else piece
 
     def values_by_key(self, view: View, collection: Collection, record: bytes) -> dict[bytes, Any]:
-        """The values of a document by their keystrings; those of recent documents are remembered, as arrays have many
-        keys."""
+        """Return the values of a document by their keystrings. Recent documents are cached: an array has many keys."""
         values = self._recent.get(record)
         if values is None:
             values = {}
@@ -147,5 +145,5 @@ class _ValueWalk:
         return encode_value(value) if self._sort_key is None else collated_key(self._sort_key, value)
 
     def skip(self, key: bytes, *, all_alike: bool = True) -> None:
-        """Continue after this key; `all_alike`: after all that have its values up to the field."""
+        """Continue after this key. `all_alike`: after all keys with the same values up to the field."""
         self._low = key[: self._end] + b"\xff" if all_alike else key + b"\0"

@@ -1,6 +1,6 @@
-"""Which indexes hold all that a filter can match: a sparse or a partial one lacks documents.
+"""The check that an index has every document that a filter can match. Sparse and partial indexes lack documents.
 
-A partial index holds what fulfils its filter, so that this filter must follow from the conditions of the operation.
+A partial index has the documents that match its filter. So the conditions of the operation must imply this filter.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DESCENDING: Final = frozenset({MatchType.LT, MatchType.LTE})
 
 
 def usable(indexes: Sequence[Index]) -> Sequence[Index]:
-    """Return the indexes that the running command may use: under the strict stable API no sparse one."""
+    """Return the indexes that the running command may use: under the strict stable API, no sparse indexes."""
     command = running_command()
     if command is None or not command.is_strict:
         return indexes
@@ -29,7 +29,7 @@ def usable(indexes: Sequence[Index]) -> Sequence[Index]:
 
 
 def holds(index: Index, conditions: Sequence[PathCondition], *, hinted: bool = False) -> bool:
-    """Whether all that can match is in a sparse or partial index. A hint takes a sparse one as it is."""
+    """Whether the index has every document that can match. A hinted sparse index counts as complete."""
     if index.spec.get("sparse") and not hinted:
         paths = index.spec["key"]
         if not any(condition.needs_value and condition.path in paths for condition in conditions):
@@ -39,7 +39,7 @@ def holds(index: Index, conditions: Sequence[PathCondition], *, hinted: bool = F
 
 
 def is_safe(way: IndexAccess, conditions: Sequence[PathCondition]) -> bool:
-    """Whether a sparse index has each key that counts: it has none for elements of an array without its fields."""
+    """Whether a sparse index has every key that the access needs: array elements without its fields have no key."""
     if not way.index.spec.get("sparse") or not way.may_repeat:
         return True
     path = next(iter(way.index.spec["key"]))
@@ -48,7 +48,7 @@ def is_safe(way: IndexAccess, conditions: Sequence[PathCondition]) -> bool:
 
 
 def follows(node: MatchExpression, conditions: Sequence[PathCondition]) -> bool:
-    """Whether what fulfils the conditions fulfils `node`."""
+    """Whether the conditions imply `node`."""
     if isinstance(node, And):
         return all(follows(child, conditions) for child in node.children)
     if isinstance(node, Or):
@@ -62,7 +62,7 @@ def follows(node: MatchExpression, conditions: Sequence[PathCondition]) -> bool:
 
 
 def _implies(known: MatchExpression, wanted: LeafMatchExpression) -> bool:
-    """Whether a value that fulfils `known`, which has one, fulfils `wanted`."""
+    """Whether every value that fulfils `known` also fulfils `wanted`."""
     if wanted.kind is MatchType.EXISTS:
         return True
     if not isinstance(known, LeafMatchExpression):

@@ -1,11 +1,12 @@
-"""A 2dsphere or a 2d index to the planner: an ordered index on the numbers of cells, and conditions on these.
+"""2dsphere and 2d indexes, seen by the planner as ordered indexes on cell numbers, and the conditions on these.
 
-    {at: {$geoWithin: ...}}   →   at is in the cells of a covering, or, where lines and polygons are stored, around them
+    {at: {$geoWithin: ...}}   →   at is in the cells of a covering or, if lines and polygons are stored, around them
 
-Where all documents have points, those in a cell that is wholly in the region match, so that they are not looked at.
+If all documents have points, those in a cell wholly inside the region match without a test.
 
-Only a condition on the sphere bounds the cells, and one on the plane the squares of a 2d index; a circle on the sphere
-that does not reach 180 degrees or a pole bounds these, too. Without one the index is of no use: it lacks documents.
+A condition on the sphere bounds the cells of a 2dsphere index. A condition on the plane bounds the squares of a 2d
+index, and so does a circle on the sphere that does not reach 180 degrees or a pole. Without such a condition the index
+is not used, because it lacks documents.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def cell_conditions(index: Index, conditions: Sequence[PathCondition]) -> list[PathCondition] | None:
-    """Return the conditions with those on geometries as ranges of cells; None where there is none."""
+    """Return the conditions, with conditions on geometries as ranges of cells; None if no geometry is bounded."""
     flat = flat_path(index.spec["key"])
     paths = geo_paths(index.spec["key"]) if flat is None else [flat]
     made = [_on_cells(index, condition) if condition.path in paths else condition for condition in conditions]
@@ -54,7 +55,7 @@ def _on_cells(index: Index, condition: PathCondition) -> PathCondition:
 
 
 def _square_intervals(index: Index, box: Box) -> Intervals:
-    """The ranges of the squares in which pairs in a box are."""
+    """Return the ranges of the squares that cover a box."""
     from headrace.geo.grid import Grid
 
     grid = Grid.of(index.spec)
@@ -66,7 +67,7 @@ def _square_intervals(index: Index, box: Box) -> Intervals:
 
 
 def cell_intervals(numbers: Sequence[int], *, with_shapes: bool) -> Intervals:
-    """Return the ranges of all cells within some, and with `with_shapes` of those that they are in."""
+    """Return the ranges of all cells inside the given ones. `with_shapes`: also the cells that contain these."""
     from headrace.geo.cells import ancestors, ends, signed
 
     spans: list[tuple[int, int]] = []
@@ -83,7 +84,7 @@ def cell_intervals(numbers: Sequence[int], *, with_shapes: bool) -> Intervals:
 
 
 _NEXT: Final = 2
-"""From the number of a leaf to that of the next."""
+"""The difference between the numbers of neighbouring leaf cells."""
 
 
 def _between(first: Int64, last: Int64) -> Interval:

@@ -1,7 +1,7 @@
-"""The ranges of keys of `_id` that say all that a filter does: they are counted, and read, without documents.
+"""The ranges of `_id` keys that express a whole filter. They can be counted and read without the documents.
 
-A key of `_id` is the keystring of its value and nothing more, so that the next possible key is the same and 00.
-No `_id` is an array, and no document is without one.
+An `_id` key is exactly the keystring of its value, so the next possible key is the same with a 00 appended. No `_id` is
+an array, and every document has an `_id`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ALL: Final[list[IdRange]] = [(b"", b"\xff")]
 def id_ranges(
     collection: Collection, node: MatchExpression | None, collation: Collation | None
 ) -> list[IdRange] | None:
-    """The ranges, ascending and disjoint; None where they do not say all of the filter, or keys are cut."""
+    """Return the ranges, ascending and disjoint; None if they do not express the whole filter or keys are truncated."""
     if collation is not None or collection.long_ids or "collation" in collection.options:
         return None
     if node is None:
@@ -41,7 +41,7 @@ def id_ranges(
 
 
 def range_of(interval: Interval) -> IdRange:
-    """The keys of the values in an interval."""
+    """Return the range of keys of the values in an interval."""
     low, high = interval.low, interval.high
     if low.is_prefix:
         first = low.key if low.included else after_prefix(low.key)

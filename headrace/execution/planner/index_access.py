@@ -1,13 +1,14 @@
-"""How one index leads to the matches of a filter: bounds of its fields, ranges of its keys, the order it gives.
+"""The access to the matches of a filter through one index: bounds of its fields, ranges of its keys, and its order.
 
-Rules for arrays. An index knows at which paths its documents have had one (`Index.traits`). Two conditions may match in
-different elements, so that they bound the same key only if
+Rules for arrays. An index knows the paths at which its documents have had arrays (`Index.traits`). Two conditions may
+match in different array elements. They bound the same key only in these cases:
 
-    no path from the root to theirs has had an array, where both are on one field,
-    their paths share no such array, where they are on different fields,
-    or both are in one `$elemMatch`, at the only such array.
+    on one field: there has been no array on its path
+    on different fields: their paths share no such array
+    in one `$elemMatch`: it is at the only such array
 
-Otherwise one counts. A field with a number in its path ("a.0") is never bounded: it may be an element or a name.
+Otherwise only one condition is used. A field with a number in its path ("a.0") is never bounded, because the number may
+be an element or a name.
 Source: MongoDB's documentation of multikey index bounds and of sorting with indexes.
 """
 
@@ -30,11 +31,11 @@ if TYPE_CHECKING:
     from headrace.execution.planner.key_range import IndexRange
 
 RANGE_COUNT_MAX: Final = 1000
-"""Ranges of keys that the values of several fields may be multiplied to; then the later ones are left to the filter."""
+"""The maximum of key ranges from combined point values of several fields. Later fields are left to the filter."""
 _CUT: Final = CUT_BYTES + 4
-"""The length to which the ends of ranges are cut, as keys are: a range may then have keys of other values."""
+"""The length to which ends of ranges are truncated, like keys. A range may then contain keys of other values."""
 _PAIR_COUNT_MAX: Final = 100_000
-"""The most ranges of several fields' values; with more, the first fields alone bound the keys."""
+"""The maximum of key ranges from several fields. With more, only the first fields bound the keys."""
 
 Range = tuple[bytes, bytes]
 """[low, high) of keys, the index's number included."""
@@ -47,51 +48,51 @@ class _Field:
     path: str
     descending: bool
     arrays: frozenset[str]
-    """The arrays on the path, itself included."""
+    """The paths of arrays on the field's path, itself included."""
     is_positional: bool
     is_hashed: bool
 
 
 @dataclass(frozen=True, slots=True)
 class IndexAccess:
-    """One way through an index."""
+    """One way to read through an index."""
 
     index: Index
     bounds: tuple[Intervals | None, ...]
     """For each field; None: all values."""
     ranges: tuple[Range, ...]
-    """In the order in which they are read."""
+    """The ranges of keys, in reading order."""
     backward: bool
     is_sorted: bool
-    """Whether documents come in the order that was asked for."""
+    """Whether documents come in the requested order."""
     is_exact: bool
-    """Whether each key in the ranges is one document that matches, and each of these is there once."""
+    """Whether the keys in the ranges are exactly the matching documents, each once."""
     point_count: int
-    """How many of the first fields have values, not ranges of them."""
+    """How many of the first fields have point values, not ranges."""
     between: IndexRange | None = None
-    """Where `min` and `max` bound it."""
+    """The range from `min` and `max`, if any."""
     says_all: bool = False
-    """Whether each key in the bounds is of a document that matches, where no field that has bounds has had an array."""
+    """Whether every key in the bounds belongs to a match, provided that no bounded field has had an array."""
     skip: Skip | None = None
-    """Says whether a key in the ranges is in the bounds; None: all are."""
+    """A function that says whether a key in the ranges is in the bounds; None: all are."""
     sure: tuple[Range, ...] = ()
-    """Ranges among them in which each key is of a document that matches; the filter says it of the others."""
+    """The part of the ranges in which every key belongs to a match. The filter tests the others."""
 
     @property
     def branches(self) -> tuple[IndexAccess, ...]:
-        """Itself."""
+        """The access itself, as the only branch."""
         return (self,)
 
     @property
     def may_repeat(self) -> bool:
-        """Whether it may lead to a document more than once."""
+        """Whether the access may find a document more than once."""
         return bool(self.index.traits - {CUT_KEY})
 
     def has_distinct(self, path: str) -> bool:
-        """Whether a walk through the bounds, from each value of a path to the next, has all values of the matches.
+        """Whether a scan that skips from each value of a path to the next finds all values of the matches.
 
-        MongoDB's rules: not where keys are cut or a number in the path may mean an element. With a filter the first
-        field has bounds, and no array has been at the path: the bounds of the elements would leave out others.
+        MongoDB's rules: no keys are truncated, and no number in the path may mean an element. With a filter, the first
+        field has bounds, and the path has had no array: the bounds would leave out other elements.
         """
         fields = _fields(self.index)
         field = fields[list(self.index.spec["key"]).index(path)]
@@ -104,11 +105,11 @@ class IndexAccess:
 
     @property
     def bounded_count(self) -> int:
-        """How many fields have bounds."""
+        """The number of fields with bounds."""
         return sum(intervals is not None for intervals in self.bounds)
 
     def leads_to(self, path: str) -> bool:
-        """Whether the values at a path follow one another: the fields before it have one value, those after it any."""
+        """Whether keys are in the order of a path: fields before it have one value, fields after it have no bounds."""
         position = list(self.index.spec["key"]).index(path)
         if any(name.isdigit() for name in path.split(".")):
             return False
@@ -118,9 +119,10 @@ class IndexAccess:
 def index_access(
     index: Index, conditions: Sequence[PathCondition], sort: SortKey | None, *, is_complete: bool, hinted: bool = False
 ) -> IndexAccess | None:
-    """The way through an index; None where it is of no use. `is_complete`: the conditions are the whole filter.
+    """Return the access through an index; None if the index does not help. `is_complete`: the conditions express the
+    whole filter.
 
-    `conditions` are those for this index, and it has strings in the order of `sort`; see `collated_bounds.py`.
+    `conditions` are translated for this index, and the index orders strings as `sort` does: see `collated_bounds.py`.
     """
     fields = _fields(index)
     bounds, used = _bounds(fields, conditions)
@@ -144,7 +146,7 @@ def index_access(
 
 
 def _sure(index: Index, bounds: Sequence[Intervals | None], conditions: Sequence[PathCondition]) -> tuple[Range, ...]:
-    """The ranges in which all matches, where one condition says this of some intervals, and the others are exact."""
+    """Return the ranges in which every document matches: one condition has sure intervals, the others are exact."""
     doubtful = [condition for condition in conditions if not condition.is_exact]
     if len(doubtful) != 1 or doubtful[0].sure is None or index.traits:
         return ()
@@ -155,12 +157,12 @@ def _sure(index: Index, bounds: Sequence[Intervals | None], conditions: Sequence
 
 
 def skip_of(index: Index, bounds: Sequence[Intervals | None], conditions: Sequence[PathCondition]) -> Skip | None:
-    """Return the function that says whether a key in the ranges counts; None: all do."""
+    """Return the function that says whether a key in the ranges is in the bounds; None: all are."""
     return key_bounds(index, bounds, conditions, are_ranges=_are_ranges(bounds))
 
 
 def _fields(index: Index) -> list[_Field]:
-    """The fields, made once for the traits that the index has."""
+    """Return the fields of an index, cached until its traits change."""
     if index.fields is not None and index.fields[0] is index.traits:
         made: list[_Field] = index.fields[1]
         return made
@@ -180,12 +182,12 @@ def _made_fields(index: Index) -> list[_Field]:
 
 
 def are_points(intervals: Intervals | None) -> bool:
-    """Whether they are values, not ranges of them."""
+    """Whether the intervals are point values, not ranges."""
     return bool(intervals) and all(interval.is_point for interval in intervals or ())
 
 
 def _bounds(fields: list[_Field], conditions: Sequence[PathCondition]) -> tuple[list[Intervals | None], set[int]]:
-    """The bounds of each field, and the numbers of the conditions that made them."""
+    """Return the bounds of each field, and the numbers of the conditions used for them."""
     bounds: list[Intervals | None] = []
     elements: list[_Element] = []
     used: set[int] = set()
@@ -206,7 +208,7 @@ def _bounds(fields: list[_Field], conditions: Sequence[PathCondition]) -> tuple[
 
 
 def _groups(field: _Field, conditions: Sequence[PathCondition]) -> list[tuple[_Element, list[int]]]:
-    """The conditions on a field, by number, in groups that bound the same key."""
+    """Return the conditions on a field, by number, in groups that bound the same key."""
     if field.is_positional:
         return []
     numbers = [
@@ -229,7 +231,7 @@ def _groups(field: _Field, conditions: Sequence[PathCondition]) -> list[tuple[_E
 def _are_compatible(
     fields: list[_Field], bounds: list[Intervals | None], elements: list[_Element], field: _Field, element: _Element
 ) -> bool:
-    """Whether a condition bounds the same keys as those of the fields before."""
+    """Whether a condition on a field bounds the same keys as the conditions on earlier fields."""
     for before, intervals, other in zip(fields, bounds, elements):
         shared = before.arrays & field.arrays
         if intervals is None or not shared:
@@ -247,7 +249,7 @@ def _intersected(all_intervals: list[Intervals]) -> Intervals:
 
 
 def ranges_of(index: Index, bounds: Sequence[Intervals | None]) -> list[Range]:
-    """The ranges of keys, ascending and disjoint."""
+    """Return the ranges of keys, ascending and disjoint."""
     fields = _fields(index)
     prefixes = [index.number.to_bytes(4, "big")]
     for field, intervals in zip(fields, bounds):
@@ -259,14 +261,14 @@ def ranges_of(index: Index, bounds: Sequence[Intervals | None]) -> list[Range]:
             prefixes = [prefix + piece for prefix in prefixes for piece in paced(pieces)]
             continue
         if len(prefixes) > 1 and len(prefixes) * len(ordered) > _PAIR_COUNT_MAX:
-            break  # what the ranges do not say, the filter does
+            break  # the filter tests the remaining fields
         positions = [interval.positions(field.descending) for interval in paced(ordered)]
         return cut_ranges([(prefix + low, prefix + high) for prefix in prefixes for low, high in paced(positions)])
     return cut_ranges([(prefix + b"\x01", prefix + b"\xff") for prefix in prefixes])
 
 
 def cut_ranges(ranges: list[Range]) -> list[Range]:
-    """The ranges for keys that are cut where they are too long; what then overlaps is joined."""
+    """Truncate the ends of ranges that are too long, like keys. Join ranges that then overlap."""
     if all(len(low) <= _CUT and len(high) <= _CUT for low, high in ranges):
         return ranges
     made: list[Range] = []
@@ -280,7 +282,7 @@ def cut_ranges(ranges: list[Range]) -> list[Range]:
 
 
 def _are_ranges(bounds: Sequence[Intervals | None]) -> bool:
-    """Whether the ranges say all that the bounds do."""
+    """Whether the ranges express all bounds."""
     bounded = [intervals for intervals in bounds if intervals is not None]
     if any(intervals is None for intervals in bounds[: len(bounded)]):
         return False
@@ -296,7 +298,7 @@ def _are_ranges(bounds: Sequence[Intervals | None]) -> bool:
 
 
 def direction_of(index: Index, bounds: Sequence[Intervals | None], sort: SortKey) -> int | None:
-    """1 or -1 for the direction in which the index gives the order of a sort, None where it does not."""
+    """Return 1 or -1 for the direction in which the index gives the order of a sort; None if it does not."""
     fields = _fields(index)
     if CUT_KEY in index.traits:
         return None
@@ -328,5 +330,5 @@ def _is_fixed(intervals: Intervals | None) -> bool:
 
 
 def _sorts(fields: list[_Field], bounds: Sequence[Intervals | None], field: _Field) -> bool:
-    """Whether the first key of a document in the ranges is that by which it sorts: none of its others is left out."""
+    """Whether a document sorts by its first key in the ranges, because the bounds exclude none of its keys."""
     return not any(intervals is not None and field.arrays & other.arrays for other, intervals in zip(fields, bounds))

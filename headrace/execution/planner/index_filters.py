@@ -1,6 +1,6 @@
-"""Index filters: which indexes the planner may choose from for queries of a shape, until the server ends.
+"""Index filters: the indexes that the planner may choose from for queries of a shape, until the server stops.
 
-Source: MongoDB's documentation of `planCacheSetFilter`. A filter is stronger than a hint.
+Source: MongoDB's documentation of `planCacheSetFilter`. A filter overrides a hint.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headrace.store.view import View
 
 @dataclass(frozen=True, slots=True)
 class IndexFilter:
-    """One filter: its shape as it was sent, and names or key patterns of indexes."""
+    """One filter: the parts of its query shape as sent, and names or key patterns of indexes."""
 
     spec: dict[str, Any]
     sort: dict[str, Any]
@@ -26,13 +26,13 @@ class IndexFilter:
 
 
 def filters_of(view: View, collection: Collection) -> dict[Shape, IndexFilter]:
-    """The filters of a collection."""
+    """Return the index filters of a collection, by query shape."""
     filters: dict[Shape, IndexFilter] = view.store.index_filters.setdefault(collection.uuid, {})
     return filters
 
 
 def allowed_indexes(view: View, collection: Collection, query: Query, order: Order) -> list[Index] | None:
-    """The indexes that the planner may choose from; None: all. Query settings come before index filters."""
+    """Return the indexes that the planner may choose from; None: all. Query settings override index filters."""
     if view.state.cluster_parameters and (command := running_command()) is not None and command.allowed_indexes:
         allowed = command.allowed_indexes.get(collection.namespace)
         if allowed is not None:
@@ -44,7 +44,7 @@ def allowed_indexes(view: View, collection: Collection, query: Query, order: Ord
 
 
 def _named(collection: Collection, items: list[Any]) -> list[Index]:
-    """The indexes that are named, or whose key pattern is."""
+    """Return the indexes whose name or key pattern is among the items."""
     return [
         index
         for index in collection.indexes

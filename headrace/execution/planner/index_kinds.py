@@ -5,12 +5,12 @@
     2dsphere   {a: "2dsphere"}                →  the same index, with ranges of cells (`geo_bounds.py`)
     wildcard   {$**: 1}        {a.b: 5}     →  an index {$_path: 1, "a.b": 1} in which $_path is "a.b"
 
-A hash bounds equality only, says nothing of order, and may be that of other values, so that it is never exact.
+A hash bounds equality only, has no order, and is never exact, because other values may have the same hash.
 
-A wildcard index is an index for each path that a condition is on. It has no keys for what is not there, nor for objects
-and arrays as such (`store/indexes/wildcard_keys.py`): a condition bounds its values only if it needs a value and no
-object or array is among these. A path whose other conditions need a value is read with everything below it, unless some
-of that is excluded.
+A wildcard index acts as one index for each path that has a condition. It has no keys for missing values, nor for whole
+objects and arrays (`store/indexes/wildcard_keys.py`). So a condition bounds it only if the condition needs a value and
+allows no object or array. If a path only has other conditions that need a value, it is read with all paths below it,
+unless the index excludes some of these.
 
 Source: MongoDB's documentation of hashed and wildcard indexes.
 """
@@ -36,18 +36,19 @@ from headrace.store.indexes.text_keys import is_text
 from headrace.store.indexes.wildcard_keys import ANY_ARRAY, WildcardPaths, wildcard_of
 
 _OBJECTS: Final = b"\x46", b"\x51"
-"""Where objects and arrays are among keystrings."""
+"""The range of objects and arrays among keystrings."""
 _PATH: Final = "$_path"
 
 Variant = tuple[Index, Sequence[PathCondition]]
 
 
 def variants(index: Index, conditions: Sequence[PathCondition]) -> list[Variant]:
-    """Return the ordered indexes that an index is. Each has all conditions of the filter, so that an access can find
-    whether its bounds say all of the filter. Those on other paths bound nothing."""
+    """Return the ordered indexes as which an index acts, each with all conditions of the filter.
+
+    An access needs all conditions to decide whether its bounds express the whole filter."""
     pattern = index.spec["key"]
     if is_text(pattern):
-        return []  # it lacks documents without terms; `text_bounds.py` leads searches through it
+        return []  # a text index lacks documents without terms; `text_bounds.py` handles searches
     if wildcard_of(pattern) is not None:
         return list(_wildcard(index, conditions))
     if geo_paths(pattern) or flat_path(pattern) is not None:
@@ -59,7 +60,7 @@ def variants(index: Index, conditions: Sequence[PathCondition]) -> list[Variant]
 
 
 def is_ordered(index: Index) -> bool:
-    """Whether it is of the ordinary kind, with the values of its fields as keys."""
+    """Whether the index is of the ordinary kind, with the values of its fields as keys."""
     pattern = index.spec["key"]
     return not any(type(kind) is str for kind in pattern.values()) and wildcard_of(pattern) is None
 
@@ -99,7 +100,7 @@ def _wildcard(index: Index, conditions: Sequence[PathCondition]) -> Iterator[Var
         bounding = [_bounding(condition) if condition.path == path else condition for condition in conditions]
         is_bounded = any(condition.path == path and condition.intervals is not None for condition in bounding)
         if not is_bounded and not paths.has_all_below(path):
-            continue  # a document whose only values are excluded has no key
+            continue  # a document with only excluded values has no key
         at_path = point(path)
         intervals = [at_path] if is_bounded else [at_path, _below(path)]
         yield (
@@ -111,7 +112,7 @@ def _wildcard(index: Index, conditions: Sequence[PathCondition]) -> Iterator[Var
 
 
 def _variant(index: Index, fields: dict[str, Any], path: str | None, *, repeats: bool) -> Index:
-    """The index as one on these fields in place of the wildcard, up to them if there is no path."""
+    """Return the index with these fields in place of the wildcard; without a path, cut off after them."""
     key: dict[str, Any] = {}
     for name, kind in index.spec["key"].items():
         if name == wildcard_of(index.spec["key"]):
@@ -124,19 +125,19 @@ def _variant(index: Index, fields: dict[str, Any], path: str | None, *, repeats:
     names = [] if path is None else path.split(".")
     prefixes = {".".join(names[:count]) for count in range(1, len(names) + 1)}
     arrays = prefixes if ANY_ARRAY in index.traits else prefixes & index.traits
-    cut = index.traits & {CUT_KEY}  # such a key counts as one of any path, so that a document may come again
+    cut = index.traits & {CUT_KEY}  # a truncated key counts for any path, so a document may come again
     made.traits = frozenset(arrays | cut | ({ANY_ARRAY} if repeats or cut else set()))
     return made
 
 
 def _below(path: str) -> Interval:
-    """All paths that begin with this one."""
+    """Return the interval of all paths below this one."""
     prefix = b"<" + path.encode() + b"."
     return Interval(End(prefix, path + ".", is_prefix=True), End(prefix, Before(path + "/"), is_prefix=True))
 
 
 def _bounding(condition: PathCondition) -> PathCondition:
-    """The condition, without its intervals if there are matches that have no key in them."""
+    """Return the condition, without its intervals if some matches have no key in them."""
     intervals = condition.intervals
     if intervals is None or (condition.needs_value and not any(_has_objects(item) for item in intervals)):
         return condition

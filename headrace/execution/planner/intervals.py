@@ -3,9 +3,9 @@
     ascending   [low, high) in bytes of the field's key:  k 01 is before all keys of the value k, k FF after them
     descending  the same of the inverted key, the ends exchanged
 
-After the keystring of a value comes the next field's, or 04: bytes from 04 to F5, inverted too. A string that continues
-with a NUL has FF there, inverted 00, and so is on the right side of both positions. An end that is not at a value
-(all strings, all dates) is at a prefix of keystrings instead.
+The keystring of a value is followed by the next field's keystring or 04, so the next byte is from 04 to F5, also when
+inverted. If a string continues with a NUL, this byte is FF, inverted 00, and so is on the right side of both positions.
+An end that is not at a value (all strings, all dates) is at a prefix of keystrings.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ class End:
 
     key: bytes
     value: Any
-    """For explain."""
+    """The value that explain shows."""
     included: bool = True
     is_prefix: bool = False
 
     def as_low(self, key: bytes) -> bytes:
-        """The position from which on keys are in the interval; `key` is that of the end, perhaps inverted."""
+        """Return the position from which keys are in the interval. `key`: the key of the end, maybe inverted."""
         if self.is_prefix:
             return key if self.included else after_prefix(key)
         return key + (_BEFORE if self.included else _BEHIND)
 
     def as_high(self, key: bytes) -> bytes:
-        """The position before which keys are in the interval."""
+        """Return the position before which keys are in the interval. `key`: the key of the end, maybe inverted."""
         if self.is_prefix:
             return after_prefix(key) if self.included else key
         return key + (_BEHIND if self.included else _BEFORE)
@@ -56,32 +56,32 @@ class Interval:
 
     @property
     def is_point(self) -> bool:
-        """Whether it is one value alone."""
+        """Whether the interval is a single value."""
         return self.low.key == self.high.key and not self.low.is_prefix and not self.high.is_prefix
 
     def positions(self, descending: bool = False) -> tuple[bytes, bytes]:
-        """[low, high) in bytes of the field's key."""
+        """Return [low, high) in bytes of the field's key."""
         if not descending:
             return self.low.as_low(self.low.key), self.high.as_high(self.high.key)
         return self.high.as_low(self.high.key.translate(INVERTED)), self.low.as_high(self.low.key.translate(INVERTED))
 
     def piece(self, descending: bool) -> bytes:
-        """Return a point as it stands in a key."""
+        """Return the bytes of a point in a key."""
         return self.low.key.translate(INVERTED) if descending else self.low.key
 
 
 Intervals = list[Interval]
-"""Disjoint ones, ascending; none: no value is possible."""
+"""Disjoint intervals, ascending; empty: no value is possible."""
 
 
 def after_prefix(prefix: bytes) -> bytes:
-    """The position after all keys that begin with `prefix`."""
+    """Return the position after all keys that begin with `prefix`."""
     rest = prefix.rstrip(b"\xff")
     return rest[:-1] + bytes((rest[-1] + 1,)) if rest else b"\xff"
 
 
 def point(value: Any, key: bytes | None = None) -> Interval:
-    """A value alone; `key`, where it is not the value's keystring."""
+    """Return the interval of a single value. `key`: its key, if not the value's keystring."""
     end = End(encode_value(value) if key is None else key, value)
     return Interval(end, end)
 
@@ -91,7 +91,7 @@ def _low(interval: Interval) -> bytes:
 
 
 def union(intervals: Iterable[Interval]) -> Intervals:
-    """The values that are in any of them."""
+    """Return the values that are in any of the intervals."""
     given = list(intervals)
     if len(given) < 2:
         return given
@@ -113,7 +113,7 @@ _LAST: Final = End(encode_value(MaxKey()), MaxKey())
 
 
 def complement(intervals: Intervals) -> Intervals:
-    """The values that are in none of them."""
+    """Return the values that are in none of the intervals."""
     made: Intervals = []
     low = _FIRST
     for interval in intervals:
@@ -124,13 +124,13 @@ def complement(intervals: Intervals) -> Intervals:
 
 
 def _turned(end: End) -> End:
-    """The end of what is on the other side."""
+    """Return the end of the interval on the other side."""
     value = end.value.turned() if hasattr(end.value, "turned") else end.value
     return End(end.key, value, not end.included, end.is_prefix)
 
 
 def intersection(left: Intervals, right: Intervals) -> Intervals:
-    """The values that are in one of both."""
+    """Return the values that are in both `left` and `right`."""
     made: Intervals = []
     at = start = 0
     while at < len(left) and start < len(right):

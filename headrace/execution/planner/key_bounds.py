@@ -1,10 +1,10 @@
-"""Tests of keys against the bounds of all fields, where the ranges of keys do not suffice: whether a key counts, and
-otherwise where the walk continues.
+"""Tests of keys against the bounds of all fields, for bounds that ranges of keys cannot express. A test accepts a key,
+or returns the position at which the scan continues.
 
-    {a: {$gt: 5}, b: 3}  on  {a, b}     the ranges say a > 5; after (6, 1) the walk continues at (6, 3),
+    {a: {$gt: 5}, b: 3}  on  {a, b}     the range is a > 5; after (6, 1) the scan continues at (6, 3),
                                         after (6, 4) with the next value of a
 
-Where the text in a key can be tested by itself (a simple pattern), a key whose text does not match does not count.
+A simple pattern is tested on the text in the key, and a key whose text does not match is skipped.
 Source: MongoDB's index bounds, by which a scan seeks, and its filters on keys.
 """
 
@@ -27,11 +27,11 @@ from headrace.values.keystring import value_end
 
 _NUMBER_BYTES: Final = 4
 _CUT: Final = CUT_BYTES + _NUMBER_BYTES
-"""The length from which on a key, or a position to go on at, may have been cut."""
+"""The length from which a key or a position may be truncated."""
 _STRING: Final = 0x3C
 _INTEGERS: Final = range(0x2B, 0x33)
 _QUICK_PATTERN: Final = re.compile(r"(\^?\.\*)?[^*+?{(]{1,100}(\.\*\$?)?")
-"""Without repetitions and groups."""
+"""Patterns without repetitions and groups inside."""
 _SIZES: Final = {0x14: 1, 0x29: 1, 0x64: 13, 0x6E: 1, 0x6F: 1, 0x78: 9, 0x82: 9}
 
 
@@ -40,14 +40,14 @@ class FieldBounds(NamedTuple):
 
     descending: bool
     lows: list[bytes] | None
-    """Where they begin, in the order of the index; None: all values."""
+    """The starts of the intervals, in index order; None: all values."""
     highs: list[bytes]
     tests: Sequence[Callable[[Any], bool]] = ()
-    """The tests that a matching text fulfils."""
+    """The tests that the text of a match must pass."""
 
 
 def field_bounds(kind: Any, intervals: Intervals | None, tests: Sequence[Callable[[Any], bool]] = ()) -> FieldBounds:
-    """Return the bounds of a field with this kind in the index's pattern."""
+    """Return the bounds of a field with this kind in the key pattern."""
     down = descends(kind)
     positions = sorted([interval.positions(down) for interval in intervals or ()])
     return FieldBounds(
@@ -58,7 +58,7 @@ def field_bounds(kind: Any, intervals: Intervals | None, tests: Sequence[Callabl
 def key_bounds(
     index: Index, bounds: Sequence[Intervals | None], conditions: Sequence[PathCondition], *, are_ranges: bool
 ) -> Skip | None:
-    """Return the function that says whether a key is in the bounds; None where the ranges of keys suffice."""
+    """Return the function that says whether a key is in the bounds; None if the ranges of keys suffice."""
     patterns = [] if index.traits or "collation" in index.spec else [item for item in conditions if _is_pattern(item)]
     if are_ranges and not patterns:
         return None
@@ -72,7 +72,7 @@ def key_bounds(
 
 
 def _is_pattern(condition: PathCondition) -> bool:
-    """Whether it is a pattern that takes no time to speak of: the walk cannot pause while it holds a cursor."""
+    """Whether the condition is a fast pattern: a scan cannot pause while it holds an LMDB cursor."""
     node = condition.node
     if condition.element is not None or not isinstance(node, LeafMatchExpression) or node.kind is not MatchType.REGEX:
         return False
@@ -80,18 +80,18 @@ def _is_pattern(condition: PathCondition) -> bool:
 
 
 class _KeyBounds:
-    """Is called with a key, and whether the walk is backward: see `Skip`."""
+    """A `Skip`: called with a key and whether the scan is backward."""
 
     __slots__ = ("_are_cut", "_fields")
 
     def __init__(self, fields: list[FieldBounds], *, are_cut: bool) -> None:
         self._fields = fields
         self._are_cut = are_cut
-        """Whether the index has keys that were cut."""
+        """Whether the index has truncated keys."""
 
     def __call__(self, key: bytes, backward: bool) -> bytes | None:
         if self._are_cut and len(key) >= _CUT:
-            return None  # perhaps it was cut
+            return None  # maybe truncated
         plain = {False: key}
         at = _NUMBER_BYTES
         last = len(self._fields) - 1
@@ -114,22 +114,22 @@ class _KeyBounds:
             try:
                 at = end_of_value(plain[down], at)
             except CommandError:
-                return None  # nested too deeply to be taken apart: the filter decides
+                return None  # nested too deeply to parse: the filter decides
         return None
 
     def _cut_low(self, position: bytes) -> bytes:
-        """A position in front of all keys that begin with this one as far as keys that are cut do."""
+        """Return a position before all keys that equal this one when truncated."""
         return position[:_CUT] if self._are_cut else position
 
     def _cut_high(self, position: bytes) -> bytes:
-        """A position after all such keys."""
+        """Return a position after all keys that equal this one when truncated."""
         if not self._are_cut or len(position) <= _CUT:
             return position
         return position[:_CUT] + b"\xff" * 40
 
 
 def end_of_value(key: bytes, at: int) -> int:
-    """As `value_end`, sooner for the commonest types."""
+    """Return the end of the value at `at`, like `value_end`, but faster for the commonest types."""
     kind = key[at]
     if kind in _INTEGERS:
         end = at + kind - 0x29

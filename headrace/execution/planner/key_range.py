@@ -1,4 +1,4 @@
-"""`min` and `max` of a find: the keys of the hinted index from one, inclusive, to the other, exclusive.
+"""`min` and `max` of a find: the keys of the hinted index from `min`, inclusive, to `max`, exclusive.
 
 Source: MongoDB's documentation of `cursor.min` and `cursor.max`.
 """
@@ -24,19 +24,19 @@ _PREFIX: str = "error processing query: planner returned error :: caused by :: "
 
 
 class IndexRange(NamedTuple):
-    """Values of the fields of an index, `{}` for no bound."""
+    """The values of `min` and `max` by the fields of an index; `{}`: no bound."""
 
     least: dict[str, Any]
     limit: dict[str, Any]
 
     def check(self) -> None:
-        """Raise 51176 where the two are of different fields."""
+        """Raise 51176 if `min` and `max` have different fields."""
         if self.least and self.limit and list(self.least) != list(self.limit):
             raise CommandError(51176, "min and max must have the same field names")
 
 
 def range_access(index: Index, wanted: IndexRange, collation: Collation | None, sort: SortKey | None) -> IndexAccess:
-    """The way through the range. Raises 51174 for an index of other fields, 51175 for a range without keys."""
+    """Return the access through the range. Raise 51174 for an index with other fields, 51175 for an empty range."""
     pattern = index.spec["key"]
     low, high = ends_of(index, wanted, collation)
     bounds = [None] * len(pattern)
@@ -50,17 +50,17 @@ def range_access(index: Index, wanted: IndexRange, collation: Collation | None, 
 
 
 def range_test(index: Index, wanted: IndexRange, collation: Collation | None) -> Callable[[bytes], bool]:
-    """Return the test whether a raw document has a key in the range: a cut key does not suffice. Raises as
-    `ends_of`."""
+    """Return the test whether a raw document has a key in the range, which truncated keys cannot show. Raise 51174 or
+    51175."""
     low, high = ends_of(index, wanted, collation)
     maker: Any = key_maker(index)
     return lambda document: any(low <= key < high for key in maker.whole_keys(document))
 
 
 def ends_of(index: Index, wanted: IndexRange, collation: Collation | None) -> tuple[bytes, bytes]:
-    """[low, high) of the keys, as they are before they are cut.
+    """Return [low, high) of the keys before truncation. Raise 51174 or 51175.
 
-    An index with another collation than the operation's has such a range if none of the values is compared by it.
+    An index with another collation than the operation's can be used if no value depends on the collation.
     """
     pattern, own = index.spec["key"], collation_of_index(index)
     is_collated = any(type(value) in COLLATED for values in wanted for value in values.values())

@@ -1,7 +1,7 @@
-"""The values that a key of an index holds, where the key alone says what they are.
+"""The values that can be decoded from an index key alone.
 
-Strings, booleans, dates, timestamps and ObjectIds are in a key as they are in the document. Numbers are not: 5 and 5.0
-are one key; nor is null, which a missing field has, too; nor what is nested.
+These are strings, booleans, dates, timestamps and ObjectIds. Numbers cannot be decoded, because 5 and 5.0 have one key.
+Nor can null, whose key a missing field has as well, nor nested values.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NUMBER_BYTES: Final = 4
 
 
 def key_values(key: bytes, descending: Sequence[bool]) -> list[Any] | None:
-    """The values of the first fields of a key, its index's number included; None where one of them is not clear."""
+    """Return the values of the first fields of a key, which begins with the index number; None if one is ambiguous."""
     values: list[Any] = []
     at = _NUMBER_BYTES
     inverted: bytes | None = None
@@ -34,7 +34,7 @@ def key_values(key: bytes, descending: Sequence[bool]) -> list[Any] | None:
 
 
 def value_at(key: bytes, at: int) -> tuple[Any, int] | None:
-    """(value, where the next begins); None where the key does not say what it is."""
+    """Return (value, start of the next value); None if the key is ambiguous."""
     kind = key[at]
     at += 1
     if kind == 0x3C:
@@ -52,7 +52,7 @@ def value_at(key: bytes, at: int) -> tuple[Any, int] | None:
 
 
 def _text(key: bytes, at: int) -> tuple[str, int]:
-    """Text up to a 00; one in the text is followed by FF."""
+    """Return a text that ends with 00. A 00 inside the text is followed by FF."""
     end = key.index(0, at)
     while key[end + 1 : end + 2] == b"\xff":
         end = key.index(0, end + 2)

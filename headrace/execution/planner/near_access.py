@@ -1,7 +1,7 @@
-"""The way of a `$near` through an index: the keys of a cell, as the search asks for them.
+"""The access of a `$near` through an index: the search requests the keys of one cell after the other.
 
-MongoDB's rule: a 2dsphere index for a place on the sphere, a 2d index for a legacy pair. The fields before that of
-the geometry need conditions. Without such an index there is no plan: error 291.
+MongoDB's rule: a place on the sphere requires a 2dsphere index, a legacy pair a 2d index. The fields before the
+geometry need conditions. Without such an index the query is error 291.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NearAccess:
-    """One index, and the bounds of its fields but for that of the geometry."""
+    """One index, and the bounds of all fields except the geometry."""
 
     index: Index
     near: Near
@@ -52,12 +52,12 @@ class NearAccess:
 
     @cached_property
     def position(self) -> int:
-        """The number of the field of the geometry."""
+        """The position of the geometry field in the index."""
         return list(self.index.spec["key"]).index(self.near.path)
 
     @cached_property
     def prefixes(self) -> list[bytes] | None:
-        """The beginnings of keys, where all fields before the geometry have values; None: they have ranges."""
+        """The key prefixes, if all fields before the geometry have point values; otherwise None."""
         before = [intervals or [] for intervals in self.bounds[: self.position]]
         if not all(map(are_points, before)) or prod(map(len, before)) > RANGE_COUNT_MAX:
             return None
@@ -68,11 +68,11 @@ class NearAccess:
 
     @property
     def kind(self) -> str:
-        """The kind of the index."""
+        """The kind of the index: `2d` or `2dsphere`."""
         return str(self.index.spec["key"][self.near.path])
 
     def cells(self) -> SphereCells | GridCells:
-        """The cells of the index about the place."""
+        """Return the cells of the index around the place."""
         if self.kind == SPHERE:
             from headrace.geo.near_cells import SphereCells
 
@@ -83,11 +83,11 @@ class NearAccess:
 
     @property
     def has_shapes(self) -> bool:
-        """Whether there have been lines and polygons, or arrays: a document may come several times."""
+        """Whether documents have had lines, polygons or arrays, so that a document may have several keys."""
         return bool(self.index.traits - {CUT_KEY})
 
     def ranges(self, first: int, last: int) -> tuple[list[Range], Skip | None]:
-        """The keys of the cells with these numbers, and what says whether one of them counts."""
+        """Return the key ranges of the cells with these numbers, and the test whether a key is in the bounds."""
         low, high = Int64(first), Int64(last)
         interval = Interval(End(encode_value(low), low), End(encode_value(high), high))
         if self.prefixes is not None:
@@ -102,7 +102,7 @@ def near_access(
     collection: Collection, near: Near, node: MatchExpression, collation: Collation | None, hint: Index | None,
     *, hinted: bool,
 ) -> NearAccess:  # fmt: skip
-    """The way through the first index that will do. Raises 291 where none does."""
+    """Return the access through the first suitable index. Raise 291 if there is none."""
     conditions = conditions_of(node)
     indexes = collection.indexes if not hinted else () if hint is None else (hint,)
     for index in indexes:
@@ -122,7 +122,8 @@ def near_access(
 
 
 def field_of_only_index(collection: Collection) -> str:
-    """The field of the geospatial index of a `$geoNear` without a `key`. Raises 27 for none, or several of a kind."""
+    """Return the indexed field for a `$geoNear` without a `key`. Raise 27 without an index, or with several of a
+    kind."""
     for kind in GEO_KINDS:
         paths: list[str] = [
             next(path for path, of in index.spec["key"].items() if of == kind)
@@ -138,7 +139,7 @@ def field_of_only_index(collection: Collection) -> str:
 
 
 def no_index(collection: Collection, near: Near) -> CommandError:
-    """The error of a `$near` without an index."""
+    """Return the error for a `$near` without an index."""
     most = f"{near.most:g}" if isfinite(near.most) else "1.79769e+308"
     is_near_sphere = int(near.is_sphere and not near.is_geojson)
     return CommandError(

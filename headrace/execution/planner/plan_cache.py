@@ -1,9 +1,9 @@
-"""The plan cache of a collection: which way won the trial of queries of a shape.
+"""The plan cache of a collection: the access that won the trial, by query shape.
 
 An entry is inactive at first. When a query of its shape is planned again and its trial needs no more works, the entry
-is active, and the next ones take its way without a trial; if it needs more, the entry allows twice as many from then
-on. A query that needs ten times the works of its entry deactivates it. A change of the collection's indexes empties the
-cache. It is not stored.
+becomes active, and later queries take its access without a trial. If the trial needs more, the entry's works are
+doubled. A query that needs ten times the works of its entry deactivates the entry. A change of the collection's indexes
+empties the cache. The cache is not stored.
 
 Source: MongoDB's documentation of the plan cache and its entry states.
 """
@@ -30,7 +30,7 @@ IndexNames = tuple[tuple[Any, ...], ...]
 
 @dataclass(slots=True)
 class CachedPlan:
-    """An entry."""
+    """An entry of the plan cache."""
 
     shape: Shape
     spec: dict[str, Any]
@@ -43,12 +43,12 @@ class CachedPlan:
     is_active: bool = False
 
     def is_of(self, way: Access) -> bool:
-        """Whether a way is the one that won."""
+        """Whether an access is the one that won."""
         return self.indexes == indexes_of(way)
 
     @property
     def works_max(self) -> int:
-        """Works above which the entry is of no use."""
+        """The number of works above which the entry is deactivated."""
         return self.works * _EXCESS
 
     @property
@@ -58,17 +58,17 @@ class CachedPlan:
 
     @property
     def key(self) -> str:
-        """As `query_hash`, for these indexes."""
+        """The hash of the shape and the indexes of all trials."""
         return hash_of(self.shape, sorted({index for trial in self.trials for index in indexes_of(trial.access)}))
 
 
 def indexes_of(way: Access) -> IndexNames:
-    """The indexes of a way, each once; one with wildcards is another one for each path."""
+    """Return the indexes of an access, each once. A wildcard index counts as another index for each path."""
     return tuple(dict.fromkeys((branch.index.number, *branch.index.spec["key"]) for branch in way.branches))
 
 
 class PlanCache:
-    """The entries, the one that was used last at the end."""
+    """The entries of a plan cache, least recently used first."""
 
     __slots__ = ("_entries",)
 
@@ -76,14 +76,14 @@ class PlanCache:
         self._entries: OrderedDict[Shape, CachedPlan] = OrderedDict()
 
     def get(self, shape: Shape) -> CachedPlan | None:
-        """The entry of a shape."""
+        """Return the entry of a shape, or None."""
         entry = self._entries.get(shape)
         if entry is not None:
             self._entries.move_to_end(shape)
         return entry
 
     def learn(self, shape: Shape, query: Query, order: Order, trials: Sequence[Trial], now_ms: int) -> None:
-        """Remember the outcome of a trial, the winner's first."""
+        """Remember the result of a trial. The winner is first in `trials`."""
         won = trials[0]
         entry = self._entries.get(shape)
         is_active = False
@@ -105,12 +105,12 @@ class PlanCache:
 
     @property
     def entries(self) -> list[CachedPlan]:
-        """All of them."""
+        """All entries."""
         return list(self._entries.values())
 
 
 def plan_cache_of(collection: Collection) -> PlanCache:
-    """The plan cache of a collection."""
+    """Return the plan cache of a collection."""
     cache: PlanCache | None = collection.plan_cache
     if cache is None:
         cache = collection.plan_cache = PlanCache()

@@ -20,7 +20,7 @@ Shape = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A filter, parsed and as it was sent, and the collation. `node` and `test` are None where everything matches."""
+    """A filter, parsed and as sent, and the collation. `node` and `test` are None if every document matches."""
 
     node: MatchExpression | None
     test: Callable[[dict[str, Any]], bool] | None
@@ -29,23 +29,23 @@ class Query:
     between: IndexRange | None = None
     """A range of the hinted index's keys."""
     uses_cache: bool = True
-    """Whether the plan cache may decide, and learns."""
+    """Whether the plan cache may decide and learn."""
     has_text: bool = False
-    """Whether the filter has a search."""
+    """Whether the filter has a text search."""
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The order that is asked for, of how many documents, and which fields are enough."""
+    """The requested order, number of documents, and fields."""
 
     sort: SortKey | None = None
     limit: int | None = None
     fields: tuple[str, ...] | None = None
-    """None: all of a document."""
+    """The fields that are enough; None: whole documents."""
 
     @property
     def is_asked(self) -> bool:
-        """Whether there is an order."""
+        """Whether an order is requested."""
         return self.sort is not None and bool(self.sort.paths)
 
 
@@ -53,7 +53,7 @@ ANY_ORDER: Final = Order()
 
 
 def shape_of(node: MatchExpression | None, sort: SortKey | None, collation: Collation | None) -> Shape:
-    """Return the shape that queries share which differ only in their values."""
+    """Return the query shape, which queries share if they differ only in values."""
     return (
         () if node is None else node.order,
         () if sort is None else sort.paths,
@@ -62,5 +62,5 @@ def shape_of(node: MatchExpression | None, sort: SortKey | None, collation: Coll
 
 
 def hash_of(*items: Any) -> str:
-    """Eight hexadecimal digits for a shape and other items."""
+    """Return eight hexadecimal digits as a hash of a shape and other items."""
     return f"{zlib.crc32(repr(items).encode()):08X}"

@@ -1,5 +1,5 @@
-"""Several ways through indexes that together lead to the matches: one for each branch of an `$or`, or for each value of
-an `$in`, one after the other or merged in their common order.
+"""Several index accesses that together find the matches: one for each branch of an `$or`, or for each value of an
+`$in`. They are read one after the other, or merged in their common order.
 
     {a: {$in: [1, 2]}} sorted by b, index {a, b}   →   the keys of a = 1 and those of a = 2, each in order of b
 """
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
     from headrace.text.search import TextSearch
 
 SCAN_COUNT_MAX: Final = 200
-"""Ways that one is cut into, for an order: MongoDB's `internalQueryMaxScansToExplode`."""
+"""The maximum of accesses into which one is divided for an order: MongoDB's `internalQueryMaxScansToExplode`."""
 
 
 @dataclass(frozen=True, slots=True)
 class OrAccess:
-    """A way for each branch."""
+    """An access for each branch."""
 
     branches: tuple[IndexAccess, ...]
     sort: SortKey | None = None
-    """The order that all branches give, in which they are merged; None: one after the other."""
+    """The order of all branches, in which they are merged; None: they are read one after the other."""
     text: TextSearch | None = None
-    """The search of which each branch has a term."""
+    """The text search, if each branch is one of its terms."""
     is_exact_search: bool = False
-    """Whether each document that the keys lead to fulfils the search, and its score is the sum of theirs."""
+    """Whether each document that has a key matches the search, and its score is the sum of the keys' scores."""
 
     @property
     def is_sorted(self) -> bool:
-        """Whether documents come in the order that was asked for."""
+        """Whether documents come in the requested order."""
         return self.sort is not None
 
     @property
@@ -54,9 +54,9 @@ Access = IndexAccess | OrAccess
 
 
 def exploded(way: IndexAccess, sort: SortKey, conditions: Sequence[PathCondition]) -> OrAccess | None:
-    """A way with several values for its first fields as one for each, if each then gives the order; otherwise None.
+    """Divide an access with several values for its first fields into one for each, if each then gives the order.
 
-    `conditions`: those of the way.
+    Otherwise return None. `conditions`: the conditions of the access.
     """
     count, combined = 1, 0
     for intervals in way.bounds:

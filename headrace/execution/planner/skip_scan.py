@@ -1,9 +1,9 @@
-"""A way through an index whose first field the filter does not bound: from each of its values to what is asked for.
+"""An access through an index whose first field the filter does not bound: seek within each value of the first field.
 
-    {b: 3}  on  {a, b}     after (1, …) the walk continues at (1, 3), then at (2, 3), (3, 3), …
+    {b: 3}  on  {a, b}     after (1, …) the scan continues at (1, 3), then at (2, 3), (3, 3), …
 
-Rule: only where no other way leads to the matches, the second field has values, not ranges of them, and the first so
-few that to seek each costs a twentieth of a look at all documents. MongoDB reads the collection in this case.
+Rule: there is no other access, the second field has point values, and the first field has so few values that seeking
+them costs a twentieth of a collection scan. MongoDB scans the collection in this case.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from headrace.store.view import View
 
 _VALUE_COUNT_MAX: Final = 100
 _DOCUMENT_COUNT: Final = 20
-"""Documents for each value of the first field."""
+"""The least number of documents for each value of the first field."""
 
 
 def skip_access(
     view: View, collection: Collection, indexes: Sequence[Index], conditions: list[PathCondition],
     collation: Collation | None, sort: SortKey | None, is_complete: bool,
 ) -> IndexAccess | None:  # fmt: skip
-    """The way through the index with the most bounds of those whose first field has few values."""
+    """Return the access with the most bounds among indexes whose first field has few values; or None."""
     ways = []
     for index in indexes:
         if len(index.spec["key"]) < 2 or not index.has_entries or index.spec.get("hidden") or index.traits:
@@ -55,7 +55,7 @@ def skip_access(
 
 
 def _has_few_values(view: View, index: Index, count_max: int) -> bool:
-    """Whether the first field has at most `count_max` values; explain does not count the keys read for this."""
+    """Whether the first field has at most `count_max` values. Explain does not count the keys read for this."""
     prefix = index.number.to_bytes(4, "big")
     low, high = prefix + b"\x01", prefix + b"\xff"
     down = descends(next(iter(index.spec["key"].values())))

@@ -1,9 +1,9 @@
-"""A text index to the planner: the keys of each term that is searched for, those with high scores first.
+"""Text indexes, as the planner uses them: the keys of each search term, high scores first.
 
     {$text: {$search: "oil lamps"}, a: 1}  on  {a: 1, _fts: "text", _ftsx: 1}   →   (1, "lamp"), then (1, "oil")
 
-A search is answered by the text index or not at all: the fields before the text need one value each, the documents
-that a partial index lacks may not match, and all alternatives of an `$or` around the search need an index.
+Only the text index can answer a search. The fields before the text need one value each. A partial index must have all
+documents that can match. All branches of an `$or` around the search need an index.
 Source: MongoDB's documentation of `$text`; its codes.
 """
 
@@ -32,7 +32,7 @@ _FAILED = "error processing query: planner returned error :: caused by :: "
 
 
 def text_search_of(node: MatchExpression) -> TextSearch | None:
-    """Return the search that every match of a filter fulfils; None: there is none, or it is within an `$or`."""
+    """Return the text search that every match of a filter fulfils; None without one, or if it is within an `$or`."""
     for child in node.children if isinstance(node, And) else (node,):
         if isinstance(child, TextMatchExpression):
             return child.search
@@ -42,7 +42,7 @@ def text_search_of(node: MatchExpression) -> TextSearch | None:
 def text_access(
     indexes: Sequence[Index], conditions: Sequence[PathCondition], search: TextSearch, collation: Collation | None
 ) -> OrAccess | None:
-    """Return the way through the text index, a branch for each term; None where it cannot be taken."""
+    """Return the access through the text index, with a branch for each term; None if the index cannot be used."""
     index = next((item for item in indexes if is_text(item.spec["key"]) and item.has_entries), None)
     if index is None or index.spec.get("hidden"):
         return None
@@ -79,7 +79,7 @@ def _has_whole_prefix(way: IndexAccess) -> bool:
 
 
 def no_way(*, within_or: bool) -> CommandError:
-    """Error 291 for a search that the text index cannot answer."""
+    """Return error 291 for a search that the text index cannot answer."""
     if within_or:
         return CommandError(
             291, _FAILED + "Failed to produce a solution for TEXT under OR - other non-TEXT clauses under OR have to "

@@ -1,10 +1,10 @@
-"""A trial of several ways: each works in turn until one has enough results or is at its end.
+"""A trial of several accesses: they work in turn until one has enough results or reaches its end.
 
-A *work* is the look at one key. The score of a way is 1, and its results for each work, and 1 more if it has come to
-its end, and a little for an order that needs no sort. One that must be sorted has no results before its end.
+A *work* examines one key. The score of an access is 1, plus its results per work, plus 1 if it has reached its end,
+plus a little if it needs no sort. An access that needs a sort has no results before its end.
 
-Source: MongoDB's documentation of query plans and `planCacheStats`. Its trials go on for 10,000 works; here they end
-sooner, since no client is served meanwhile: where reading a document takes long, after some milliseconds.
+Source: MongoDB's documentation of query plans and `planCacheStats`. MongoDB's trials go on for 10,000 works. Here they
+end sooner, because the server serves no client meanwhile: also after some milliseconds, if documents are slow to read.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headrace.values.bson import decode
 RESULT_COUNT: Final = 101
 """Results that end a trial."""
 WORK_COUNT: Final = 1000
-"""Works of all ways together, and at least `RESULT_COUNT` for each."""
+"""Works of all accesses together; each has at least `RESULT_COUNT`."""
 TRIAL_SECONDS: Final = 0.01
 """The CPU time of the thread after which a trial ends."""
 _TIE_BREAKER: Final = 0.0001
@@ -34,7 +34,7 @@ _TIE_BREAKER: Final = 0.0001
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """The work and results of one way in a trial."""
+    """The works and results of one access in a trial."""
 
     access: Access
     works: int
@@ -47,14 +47,14 @@ class Trial:
 
     @property
     def score(self) -> float:
-        """More is better."""
+        """The score of the access; more is better."""
         return 1 + self.result_count / max(self.works, 1) + _TIE_BREAKER * self.is_sorted + self.is_eof
 
 
 def run_trials(
     view: View, collection: Collection, query: Query, ways: list[Access], order: Order
 ) -> list[Trial]:  # fmt: skip
-    """Return the trials in the order of the ways. Raises 175 where an index is not there any more, in the view."""
+    """Run a trial and return the results in the order of `ways`. Raise 175 if an index no longer exists in the view."""
     for index in {branch.index.number: branch.index for way in ways for branch in way.branches}.values():
         check_index(view, collection, index)
     wanted = min(RESULT_COUNT, order.limit or RESULT_COUNT)
@@ -77,7 +77,7 @@ def run_trials(
 
 
 class _Candidate:
-    """A way at work."""
+    """An access at work in a trial."""
 
     def __init__(self, view: View, collection: Collection, query: Query, way: Access, order: Order) -> None:
         self._view = view
@@ -92,17 +92,17 @@ class _Candidate:
         self.is_eof = False
 
     def work(self) -> None:
-        """Look at one key."""
+        """Examine one key."""
         self.works += 1
         if next(self._steps, None) is None:
             self.is_eof = True
 
     def close(self) -> None:
-        """Close the cursors."""
+        """Close the LMDB cursors."""
         self._steps.close()
 
     def trial(self) -> Trial:
-        """Return the trial so far."""
+        """Return the works and results so far."""
         return Trial(
             self._way, self.works, self.result_count, self.key_count, self.document_count, self.is_eof,
             not self._needs_sort,

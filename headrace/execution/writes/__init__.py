@@ -1,1 +1,1 @@
-"""Writes of documents: matching ones changed or deleted, new ones inserted, and the outputs of pipelines."""
+"""Writes of documents: updates and deletes of matches, inserts, and the outputs of pipelines."""

@@ -1,4 +1,4 @@
-"""One document inserted, however long it has to wait for locks."""
+"""Insert one document, after waiting for locks if necessary."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from headrace.store.write_transaction import RetryableWrite, WriteTransaction
 
 
 def insert(context: CommandContext, target: Target, document: bytes, retryable: RetryableWrite | None = None) -> bytes:
-    """Insert a document that has been checked; return it as stored. Raises what `WriteTransaction.insert` raises, and
-    175."""
+    """Insert a checked document and return it as stored. Raise the errors of `WriteTransaction.insert`, or 175."""
     if len(document) > limits.INSERT_BYTES:
         document = with_id_first(document)
     while context.has_locks and not wait_until_unlocked(context, partial(_try, target.collection, document)):

@@ -1,14 +1,14 @@
 """The documents that a write changes, found and changed across pauses.
 
     for match in matches(context, finder):        in pieces, through the newest view
-        current = still_matches(context, target, finder, match)
+        latest = current(context, target, finder, match)
 
-A scan that takes longer than a turn, and finds few, goes on in a reader process, which returns what it has found.
+A scan that takes longer than a turn and finds few matches continues in a reader process, which returns the matches.
 
-Between reading a document and changing it a command may pause, in its filter, in the update, in a validator. Rule:
-before a document is changed it is read again if the command has paused since it was read; if it is another one, it must
-match again, and the change is computed again. A walk goes by record or by `_id`, which no update changes, or through an
-index, where it may meet a document again after the change of a key: records are remembered then.
+A command may pause between reading a document and changing it: in its filter, its update or a validator. Rule: if the
+command has paused since it read a document, it reads the document again before the change. If the document differs, it
+must match again, and the change is computed again. A scan goes by record or by `_id`, which no update changes, or
+through an index. An index scan may meet a document again after its key has changed, so records are remembered.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class MatchedDocument(NamedTuple):
 
 
 class Target:
-    """The collection that a statement writes to, which may change its shape or go while the command has paused."""
+    """The collection that a statement writes to. It may be altered or dropped while the command is paused."""
 
     __slots__ = ("_collection", "_context", "_namespace", "_pause_count")
 
@@ -59,11 +59,11 @@ class Target:
         self._context = context
         self._collection = collection
         self._namespace = collection.namespace
-        self._pause_count: int | None = None  # the command may have paused since it has looked for the collection
+        self._pause_count: int | None = None  # at the last lookup of the collection
 
     @property
     def collection(self) -> Collection:
-        """The collection as it is now. Raises 175 where it was dropped or renamed."""
+        """The collection as it is now. Raises 175 if it was dropped or renamed."""
         context = self._context
         if self._pause_count != context.pause_count:
             now = context.txn.collection(self._namespace)
@@ -75,9 +75,9 @@ class Target:
 
 
 def matches(context: CommandContext, finder: Finder, wanted: int | None = None) -> Iterator[MatchedDocument]:
-    """Yield what matches, read in pieces, so that no cursor of the store is open when the command pauses.
+    """Yield the matches, read in pieces, so that no LMDB cursor is open when the command pauses.
 
-    `wanted`: how many may be enough; the first piece has this number of documents.
+    `wanted`: the number of matches that may be enough. The first piece has this number of documents.
     """
     if finder.near is not None:
         yield from _near_matches(context, finder)
@@ -98,8 +98,9 @@ Matches = Sequence[tuple[bytes, bytes]]
 
 
 def raw_matches(context: CommandContext, finder: Finder) -> Iterator[tuple[Matches, int]]:
-    """Yield what matches a filter without a `$near`, some documents at a time, and the context's `pause_count` when
-    they were read. They are not decoded where columns say whether they match."""
+    """Yield the matches of a filter without a `$near`, some at a time, with the `pause_count` when they were read.
+
+    They are not decoded if column tests decide the matches."""
     predicate, keep, share = finder.predicate, finder.keeper(), _Share()
     pieces = _pieces(context, finder, share, limits.VIEW_CHUNK_COUNT, BATCH_COUNT, limits.COLUMN_BYTES, None)
     for piece, pause_count in pieces:
@@ -108,7 +109,7 @@ def raw_matches(context: CommandContext, finder: Finder) -> Iterator[tuple[Match
         elif keep is not None:
             records = {id(raw): record for record, raw in piece}
             parts = ([(records[id(raw)], raw) for raw in keep([raw for _, raw in piece])],)
-        else:  # a slow filter: a match is changed before the next document is looked at
+        else:  # a slow filter: each match is changed before the next document is tested
             parts = ([item] for item in context.paced(piece) if predicate(decode(item[1])))
         for matched in parts:
             if matched:
@@ -117,7 +118,7 @@ def raw_matches(context: CommandContext, finder: Finder) -> Iterator[tuple[Match
 
 
 class _Share:
-    """How many documents a scan has examined, and how many of them match."""
+    """The numbers of documents that a scan has examined and that match."""
 
     __slots__ = ("examined_count", "matched_count")
 
@@ -129,14 +130,15 @@ def _pieces(
     context: CommandContext, finder: Finder, share: _Share, count: int, count_max: int, bytes_max: int,
     wanted: int | None,
 ) -> Iterator[tuple[Matches, int]]:  # fmt: skip
-    """Yield what may match, each document once; with `_BEFORE` what a reader process has found to match. `count`: of
-    the first piece."""
+    """Yield pieces of documents that may match, each document once; with `_BEFORE`, matches from a reader process.
+
+    `count`: the size of the first piece."""
     after: bytes | None = None
     seen: SeenRecords | None = None
     while True:
         if after is not None and context.pause_count and 2 * share.matched_count <= share.examined_count:
             after = yield from _asked_matches(context, finder, after, wanted)
-        context.tick()  # rather than while the piece is read
+        context.tick()  # here, not while the piece is read
         pause_count = context.pause_count
         piece = finder.chunk(context.current_view, after, count, bytes_max)
         if (running := running_command()) is not None:
@@ -156,7 +158,8 @@ def _pieces(
 def _asked_matches(
     context: CommandContext, finder: Finder, after: bytes, wanted: int | None
 ) -> Generator[tuple[Matches, int], None, bytes]:
-    """Yield the next matches of a scan as long as a reader process finds them; return the position after them."""
+    """Yield the next matches of a scan from a reader process, as long as one answers. Return the position after
+    them."""
     fields, collection, variables = finder.scan_fields, finder.collection, finder.variables
     if fields is None or not isinstance(variables, CommandVariables) or variables.client is None:
         return after
@@ -177,7 +180,7 @@ def _asked_matches(
 
 
 def _near_matches(context: CommandContext, finder: Finder) -> Iterator[MatchedDocument]:
-    """Yield what matches a filter with a `$near`, the nearest first, each document once though a write may move it."""
+    """Yield the matches of a filter with a `$near`, the nearest first, each once even if a write moves it."""
     seen = SeenRecords(memory_of(context, {}).add)
     for _, record, raw, _ in near_documents(context, finder):
         context.tick()
@@ -190,7 +193,7 @@ _BEFORE: Final = -1
 
 
 def first_match(context: CommandContext, finder: Finder, key: SortKey | None) -> MatchedDocument | None:
-    """The first match, by a sort if there is one."""
+    """Return the first match, in the order of the sort if there is one; or None."""
     if key is None or finder.take_order(context.current_view, Order(key, 1)):
         return next(matches(context, finder, 1), None)
     if key.natural == -1:
@@ -199,13 +202,13 @@ def first_match(context: CommandContext, finder: Finder, key: SortKey | None) ->
 
 
 def scored(finder: Finder, document: dict[str, Any]) -> dict[str, Any]:
-    """Return a document that matches, with the mark that has its score in a search (`query/document_metadata.py`)."""
+    """Return a match with its text score as a mark, if it has one (`query/document_metadata.py`)."""
     score = None if finder.text is None else finder.text.score(document)
     return document if score is None else {**document, MARK: score}
 
 
 def current(context: CommandContext, target: Target, finder: Finder, match: MatchedDocument) -> MatchedDocument | None:
-    """The match as it is at this moment: itself, or the document read again; None if that no longer matches."""
+    """Return the match if the command has not paused since, otherwise read it again; None if it no longer matches."""
     while match.pause_count != context.pause_count:
         pause_count = context.pause_count
         raw = context.txn.by_record(target.collection, match.record)
@@ -216,7 +219,7 @@ def current(context: CommandContext, target: Target, finder: Finder, match: Matc
         document = decode(raw)
         is_another = document.get("_id") != match.document.get(
             "_id"
-        )  # which has got the record of one that was deleted
+        )  # another document got the record of a deleted one
         if is_another or (finder.predicate is not None and not finder.predicate(document)):
             return None
         match = MatchedDocument(match.record, raw, document, pause_count)
@@ -224,14 +227,14 @@ def current(context: CommandContext, target: Target, finder: Finder, match: Matc
 
 
 def is_unchanged(context: CommandContext, target: Target, match: MatchedDocument) -> bool:
-    """Whether the document is still as it was when it matched, so that what was computed from it may be written."""
+    """Whether the document is still as it was when it matched, so that a change computed from it may be written."""
     if match.pause_count == context.pause_count:
         return True
     return context.txn.by_record(target.collection, match.record) == match.raw
 
 
 def are_unchanged(context: CommandContext, target: Target, matches: Matches, pause_count: int) -> bool:
-    """As `is_unchanged`, of documents that matched at `pause_count`."""
+    """Whether all documents are still as they were when they matched, at `pause_count`."""
     if pause_count == context.pause_count:
         return True
     collection = target.collection
@@ -239,18 +242,18 @@ def are_unchanged(context: CommandContext, target: Target, matches: Matches, pau
 
 
 def measure(context: CommandContext, target: Target) -> None:
-    """Measure a capped collection before something is inserted, so that it makes room."""
+    """Measure a capped collection before an insert, so that the insert can make room."""
     while not capped.measure_on(context.txn, target.collection):
         context.tick()
 
 
 def missing(namespace: str) -> Collection:
-    """A collection that is not there, to check a filter, a hint or indexes against."""
+    """Return a stand-in for a missing collection, to check a filter, a hint or indexes against."""
     return Collection(namespace, 0, None, "collection", {}, (Index(0, catalog_changes.ID_INDEX),))
 
 
 def created(context: CommandContext, namespace: str) -> Collection:
-    """The collection to write to, made if it is not there."""
+    """Return the collection to write to. Create it if it does not exist."""
     while True:
         collection = context.txn.collection(namespace)
         if collection is not None:
@@ -260,8 +263,8 @@ def created(context: CommandContext, namespace: str) -> Collection:
 
 
 def may_create(context: CommandContext, namespace: str, options: dict[str, Any]) -> bool:
-    """Whether a collection that is not there may be created now. False: a client's transaction held its name, and the
-    command has waited for the end of that, so that the collection may be there."""
+    """Whether a missing collection may be created now. False: the command has waited for a client's transaction that
+    held the name, so the collection may exist now. Raise 73 for a bucket collection."""
     if is_buckets(namespace.partition(".")[2]) and "timeseries" not in options:
         raise CommandError(73, f"buckets are created with their time-series collection: {namespace}")
     create = partial(catalog_changes.create, namespace=namespace, options=options)

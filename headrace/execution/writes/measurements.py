@@ -1,7 +1,7 @@
-"""Measurements inserted into the buckets of a time series, and deleted from them.
+"""Inserting measurements into the buckets of a time series, and deleting them.
 
-Rule: a bucket is written where it was read, without a pause in between. A client's transaction may not write to a time
-series, so that no bucket is ever locked.
+Rule: there is no pause between reading a bucket and writing it. A client's transaction may not write to a time series,
+so no bucket is ever locked.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headrace.values.keystring import encode_value
 
 
 def check_no_transaction(context: CommandContext, what: str, namespace: str) -> None:
-    """Raise 263 in a transaction of a client."""
+    """Raise 263 in a client's transaction."""
     if context.transaction is not None:
         raise CommandError(263, f"Cannot {what} a time-series collection in a multi-document transaction: {namespace}")
 
@@ -34,7 +34,7 @@ def check_no_transaction(context: CommandContext, what: str, namespace: str) -> 
 def insert_measurements(
     context: CommandContext, buckets: Buckets, measurements: Iterable[Measurement], retryable: RetryableWrite | None
 ) -> None:
-    """Insert measurements, those of one source in the order of their time. Does not pause."""
+    """Insert measurements; those of one source in the order of time. This does not pause."""
     by_meta: dict[bytes, list[Measurement]] = {}
     for measurement in measurements:
         by_meta.setdefault(measurement.meta, []).append(measurement)
@@ -48,7 +48,7 @@ def insert_measurements(
 def _fill(
     context: CommandContext, buckets: Buckets, measurements: Sequence[Measurement], retryable: RetryableWrite | None
 ) -> int:
-    """Write as many of the measurements as one bucket takes, one at least; return their number."""
+    """Write as many measurements as fit in one bucket, at least one. Return their number."""
     txn, (collection, series) = context.txn, buckets
     first = measurements[0]
     found = _newest(context, buckets, first)
@@ -72,7 +72,7 @@ def _fill(
 
 
 def _fitting(buckets: Buckets, raw: bytes, measurements: Sequence[Measurement]) -> int:
-    """The number of measurements, from the first on, that a bucket takes."""
+    """Return how many of the first measurements fit in a bucket."""
     head = head_of(buckets.series, raw)
     for count, measurement in enumerate(measurements):
         if not head.takes(buckets.series, measurement):
@@ -82,7 +82,7 @@ def _fitting(buckets: Buckets, raw: bytes, measurements: Sequence[Measurement]) 
 
 
 def _newest(context: CommandContext, buckets: Buckets, measurement: Measurement) -> tuple[bytes, bytes] | None:
-    """(record, raw) of the newest bucket of the source that may hold this time, full or not."""
+    """Return (record, raw) of the source's newest bucket for this time, full or not; or None."""
     for slot in buckets.series.slots(measurement.meta, measurement.time_ms):
         for bucket_id in _ids(context, buckets, slot):
             return context.txn.by_id(buckets.collection, encode_value(ObjectId(bucket_id)))
@@ -90,7 +90,7 @@ def _newest(context: CommandContext, buckets: Buckets, measurement: Measurement)
 
 
 def _ids(context: CommandContext, buckets: Buckets, slot: bytes) -> Iterator[bytes]:
-    """The `_id`s of the buckets in a slot, the newest first."""
+    """Yield the `_id`s of the buckets in a slot, the newest first."""
     low = encode_value(ObjectId(slot + b"\0" * 3))
     high = encode_value(ObjectId(slot + b"\xff" * 3)) + b"\0"
     for key, _ in context.txn.id_keys(buckets.collection, low, high, backward=True):
@@ -101,7 +101,7 @@ def delete_measurements(
     context: CommandContext, buckets: Buckets, spec: dict[str, Any], collation: Any, variables: Any,
     retryable: RetryableWrite | None, hint: Any, *, one: bool, removed: Callable[[dict[str, Any]], None],
 ) -> None:  # fmt: skip
-    """Delete the measurements that match, all or one; `removed` is called with each."""
+    """Delete all matching measurements, or one. `removed` is called with each."""
     predicate = parse_filter(spec, collation=collation, variables=variables) if spec else None
     of_buckets = bucket_filter(buckets.series, spec)
     finder = Finder(buckets.collection, of_buckets, collation, variables, hint)
@@ -118,7 +118,7 @@ def _delete_from(
     context: CommandContext, buckets: Buckets, target: Target, finder: Finder, match: MatchedDocument,
     predicate: Predicate | None, retryable: RetryableWrite | None, *, one: bool,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Delete the measurements of a bucket that match; return them."""
+    """Delete the matching measurements of a bucket, and return them."""
     series = buckets.series
     while True:
         latest = current(context, target, finder, match)

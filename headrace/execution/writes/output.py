@@ -58,17 +58,17 @@ _INFIX: Final = ".tmp.agg_out."
 _TEMPORARY: Final = re.compile(
     rf"[^.]+(\.system\.buckets)?({re.escape(_INFIX)}[0-9a-f]{{24}}|\.tmp[0-9a-f]{{5}}\.renameCollection)"
 )
-"""The names of the collections that `$out`s fill, and renames into other databases."""
+"""The names of the temporary collections of `$out` and of renames into other databases."""
 
 
 def left_behind(engine: Engine) -> list[str]:
-    """The collections that an `$out` or a rename began to fill before it failed inside, or before the server ended."""
+    """Return the temporary collections of an `$out` or rename that failed, or that the server's end interrupted."""
     names = engine.store.catalog.collections
     return [name for name in names if ".tmp" in name and name not in engine.temporary and _TEMPORARY.fullmatch(name)]
 
 
 def drop_temporary(txn: WriteTransaction, names: list[str]) -> None:
-    """Drop what is left of such collections."""
+    """Drop temporary collections that were left behind."""
     for name in names:
         collection = txn.collection(name)
         if collection is not None:
@@ -78,10 +78,10 @@ def drop_temporary(txn: WriteTransaction, names: list[str]) -> None:
 def write_output(
     context: CommandContext, request: Request, stage: Any, read: Callable[[], Iterator[bytes]]
 ) -> Iterator[bytes]:
-    """Write what leaves the stages before the last as that says; the command's own answer is empty.
+    """Write the results of a pipeline as its last stage says. Return no documents.
 
-    `read` returns it, raw, as often as it is called."""
-    read()  # which checks what it refers to
+    `read` returns the raw results of the other stages at each call."""
+    read()  # checks the stages and the collections that they refer to
     writes = stage.writes
     goal = check_namespace(f"{writes.database}.{writes.collection}")
     series = _series_option(context, goal, writes) if writes.kind == "out" else None
@@ -89,7 +89,7 @@ def write_output(
     if writes.kind == "out" and existing is not None and existing.capped is not None:
         raise CommandError(17152, f"namespace '{goal}' is capped so it can't be used for $out")
     with memory_of(context, {}).stage(stage.name) as memory:
-        with context.one_state():  # all is read before anything is written
+        with context.one_state():  # read everything before the first write
             tape = _kept(context, request, read(), memory) or Tape(read(), memory, without_asking=True)
         made = tape.documents()
         if series is not None:
@@ -106,7 +106,7 @@ def write_output(
 def _kept(
     context: CommandContext, request: Request, documents: Iterator[bytes], memory: StageMemory
 ) -> Tape | None:  # fmt: skip
-    """Return all documents; if that takes longer than a turn, as a reader process reads them. None: read again."""
+    """Return all documents. If that takes longer than a turn, let a reader process read them. None: read them again."""
     turn = running_command()
     part = None if turn is None else reading_part(context.engine, request)
     if turn is None or part is None:
@@ -126,7 +126,7 @@ def _kept(
 
 @contextmanager
 def temporary_collection(context: CommandContext, namespace: str) -> Iterator[None]:
-    """During the `with` a collection of this name is the command's, which fills it; if it fails, it is dropped."""
+    """Reserve a temporary collection of this name inside the `with`. Drop the collection if the command fails."""
     context.engine.temporary.add(namespace)
     try:
         yield
@@ -140,7 +140,7 @@ def temporary_collection(context: CommandContext, namespace: str) -> Iterator[No
 
 
 def _out(context: CommandContext, goal: str, documents: Iterator[dict[str, Any]]) -> None:
-    """Replace the collection: the documents go into a new one that takes the old one's name, options and indexes."""
+    """Replace the collection by a new one with the documents, and with the old name, options and indexes."""
     temporary = f"{goal.partition('.')[0]}{_INFIX}{ObjectId()}"
     with temporary_collection(context, temporary):
         target = _temporary(context, temporary, context.txn.collection(goal))
@@ -156,9 +156,10 @@ def _out(context: CommandContext, goal: str, documents: Iterator[dict[str, Any]]
 
 
 def _series_option(context: CommandContext, goal: str, writes: Any) -> dict[str, Any] | None:
-    """The option `timeseries` of what an `$out` writes; None for an ordinary collection.
+    """Return the option `timeseries` for the target of an `$out`; None for an ordinary collection.
 
-    Raises what `create` does, 7268700 for another collection of the name, 7406103 for a time series of other options.
+    Raise the errors of `create`, 7268700 if the target is an ordinary collection, 7406103 if it is a time series with
+    other options.
     """
     asked = None
     if writes.time_series is not None:
@@ -180,7 +181,7 @@ def _series_option(context: CommandContext, goal: str, writes: Any) -> dict[str,
 def _out_series(
     context: CommandContext, goal: str, documents: Iterator[dict[str, Any]], option: dict[str, Any]
 ) -> None:  # fmt: skip
-    """As `_out`, for a time series: its buckets are replaced."""
+    """Replace the buckets of a time series, as `_out` replaces a collection."""
     database, txn = goal.partition(".")[0], context.txn
     temporary = f"{database}.{PREFIX}{_INFIX[1:]}{ObjectId()}"
     with temporary_collection(context, temporary):
@@ -206,7 +207,7 @@ def _out_series(
 
 
 def _temporary(context: CommandContext, namespace: str, like: Collection | None) -> Target:
-    """The collection that is to replace `like`, with its options and indexes."""
+    """Create the temporary collection that will replace `like`, with its options and indexes."""
     txn = context.txn
     new = catalog_changes.create(txn, namespace, {} if like is None else dict(like.options))
     if like is not None and len(like.indexes) > 1:
@@ -215,7 +216,7 @@ def _temporary(context: CommandContext, namespace: str, like: Collection | None)
 
 
 def _merge(context: CommandContext, goal: str, writes: Any, document: dict[str, Any]) -> None:
-    """Merge one document into what is there, or insert it; again, where that has changed meanwhile."""
+    """Merge one document into its match, or insert it. Try again if the match has changed meanwhile."""
     if "_id" not in document and writes.on == ("_id",):
         document = {"_id": ObjectId(), **document}
     tried = False
@@ -242,7 +243,7 @@ def _merge(context: CommandContext, goal: str, writes: Any, document: dict[str, 
 
 
 def _check_values(collection: Collection, on: tuple[str, ...], document: dict[str, Any]) -> None:
-    """Raise 51185 for an array that is to identify a document, 51132 for what a sparse index has not."""
+    """Raise 51185 if an `on` field is an array, 51132 if it is missing and only sparse indexes have the fields."""
     for path in on:
         value = walk(document, tuple(path.split(".")), 0)
         if type(value) is list:
@@ -254,7 +255,7 @@ def _check_values(collection: Collection, on: tuple[str, ...], document: dict[st
 
 
 def _created(context: CommandContext, goal: str, writes: Any, document: dict[str, Any]) -> Collection | None:
-    """Make the collection for a document that is inserted; return None where `whenNotMatched` discards the document."""
+    """Create the collection for an inserted document. Return None if `whenNotMatched` discards the document."""
     _check_on(missing(goal), writes.on)
     result = writes.decide(None, document)
     if result is None:
@@ -264,13 +265,13 @@ def _created(context: CommandContext, goal: str, writes: Any, document: dict[str
 
 
 Write = Callable[[Target, CommandContext], bool]
-"""Makes a change; False if it had to wait before."""
+"""A function that makes a change. It returns False if it had to wait for a lock and changed nothing."""
 
 
 def _merged(
     context: CommandContext, writes: Any, match: MatchedDocument | None, document: dict[str, Any]
 ) -> Write | None:
-    """Return what to write where `match` was found; None: nothing."""
+    """Return the write that merges a document into `match`; None: nothing to write."""
     result = writes.decide(None if match is None else match.document, document)
     if result is None or (match is not None and result == match.document):
         return None
@@ -304,7 +305,7 @@ def _replace(match: MatchedDocument, new: bytes, logged: bytes, target: Target, 
 
 
 def _change(writes: Any, document: dict[str, Any], result: dict[str, Any]) -> Update:
-    """The update that a merge of `document` is, as MongoDB logs it: fields set, a replacement, or a pipeline."""
+    """Return a merge of `document` as an update, as MongoDB logs it: `$set`, a replacement, or a pipeline."""
     if writes.when_matched == "merge":
         return parse_update({"$set": {name: value for name, value in document.items() if name != "_id"}})
     if writes.when_matched == "replace":
@@ -313,7 +314,7 @@ def _change(writes: Any, document: dict[str, Any], result: dict[str, Any]) -> Up
 
 
 def _check_on(collection: Collection, on: tuple[str, ...]) -> None:
-    """`on` must be what a unique index is on."""
+    """Raise 51183 unless a unique index has exactly the `on` fields."""
     unique = [index for index in collection.unique_indexes if index.unique]
     if on == ("_id",) or any(set(index.spec["key"]) == set(on) for index in unique):
         return

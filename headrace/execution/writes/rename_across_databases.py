@@ -1,11 +1,11 @@
-"""A collection renamed into another database: copied in turns while others write, then renamed in one.
+"""Renaming a collection into another database: copy it in turns while clients write, then rename it in one turn.
 
-    copy        piece by piece, in natural order, into a collection with a temporary name, with its entries
-    catch up    what the oplog says was changed meanwhile is copied again, until nothing is left in the same turn
-    rename      the copy gets the name, and the source is dropped, in the transaction of that turn
+    copy        copy all documents piece by piece, in natural order, into a temporary collection, with oplog entries
+    catch up    copy the documents again that changed meanwhile, by the oplog, until nothing is left in one turn
+    rename      in the transaction of that turn, give the copy the name and drop the source
 
-So a write to the source that was acknowledged before the rename is in the copy, and no client waits. What a crash
-leaves is dropped, as of an `$out`. Without an oplog all is one piece.
+So the copy has every write to the source that was acknowledged before the rename, and no client waits. A temporary
+collection left by a crash is dropped, as for `$out`. Without an oplog, the whole copy is one turn.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from headrace.store.catalog import Collection
 from headrace.store.identity import identify
 from headrace.store.view import LEFT_OUT
 
-_ROUND_COUNT_MAX: Final = 1000  # after them the last changes are copied without a pause
+_ROUND_COUNT_MAX: Final = 1000  # then the last changes are copied without a pause
 
 
 def move(context: CommandContext, source: Collection, goal: str, *, drops_target: bool) -> None:
-    """Rename `source` to `goal`, in another database. Raises 48 where that exists and is not to be dropped, 175 where
-    the source is changed in its shape, renamed or dropped meanwhile."""
+    """Rename `source` to `goal`, in another database. Raise 48 if `goal` exists and must not be dropped, 175 if the
+    source's options or indexes change, or it is renamed or dropped meanwhile."""
     if not context.store.oplog_enabled:
         catalog_changes.move(context.txn, source, goal, context.txn.collection(goal))
         return
@@ -73,13 +73,13 @@ def _shape(collection: Collection) -> Any:
 def _copy(context: CommandContext, target: Target, copy: Target) -> None:
     after: bytes | None = None
     while piece := context.view.scan_chunk(target.collection, after=after):
-        for after, document in piece:  # noqa: B007  (where the walk goes on)
+        for after, document in piece:  # noqa: B007  (the scan continues there)
             if document is not LEFT_OUT:
                 _insert(context, copy, document)
 
 
 def _insert(context: CommandContext, copy: Target, document: bytes) -> bool:
-    """False where another document is in the way: one of them was changed meanwhile, and a later round copies it."""
+    """Insert a copy. Return False for a duplicate key: one document has changed meanwhile; a later round copies it."""
     try:
         context.txn.insert(copy.collection, document)
     except CommandError as error:
@@ -90,24 +90,25 @@ def _insert(context: CommandContext, copy: Target, document: bytes) -> bool:
 
 
 class _ChangedDocuments:
-    """The documents of a collection that others have changed since this was made, by the oplog."""
+    """The documents of a collection that clients have changed since this object was made, found in the oplog."""
 
     def __init__(self, context: CommandContext, target: Target) -> None:
         self._context = context
         self._target = target
         self._through = context.txn.clock_position
-        self._left: list[bytes] = []  # that could not be copied in the last round
+        self._left: list[bytes] = []  # keys that could not be copied in the last round
 
     @property
     def has_left(self) -> bool:
-        """Whether the last round could not copy all."""
+        """Whether the last round could not copy all documents."""
         return bool(self._left)
 
     def copy_again(self, copy: Target, *, pauses: bool) -> None:
-        """Copy those that are there, and remove the others; what is changed from here on is for the next call."""
+        """Copy the changed documents that exist, and remove the others from the copy. Later changes are for the next
+        call."""
         context, target = self._context, self._target
         keys = self._keys()
-        for key in keys:  # all are removed first: values of unique indexes may have been exchanged
+        for key in keys:  # remove all first: documents may have exchanged values of unique indexes
             if pauses:
                 context.tick()
             before = context.txn.by_id(copy.collection, key)
@@ -121,7 +122,7 @@ class _ChangedDocuments:
                 self._left.append(key)
 
     def _keys(self) -> list[bytes]:
-        """The keys of the `_id`s of the changed documents, each once."""
+        """Return the `_id` keys of the changed documents, each once."""
         context = self._context
         keys = dict.fromkeys(self._left)
         self._left = []
@@ -140,7 +141,7 @@ class _ChangedDocuments:
             self._through = piece[-1][0]
 
     def _entries(self) -> list[tuple[int, bytes]]:
-        """The next entries of the collection: those that are stored, or those of the present transaction."""
+        """Return the next oplog entries of the collection: stored ones, then those of the current transaction."""
         txn, first = self._context.txn, self._through + 1
         stored: list[tuple[int, bytes]] = []
         for item in txn.entries_of([self._target.collection.topic], first):

@@ -1,4 +1,4 @@
-"""An update applied to the documents that match: by update, findAndModify and bulkWrite."""
+"""Applying an update to the matching documents, for update, findAndModify and bulkWrite."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from headrace.values.position import to_timestamp
 
 
 def parsed(statement: dict[str, Any], collection: Collection | None, let: Any) -> Update:
-    """The update of a statement, checked; raises what is wrong with it before anything is looked for."""
+    """Return the checked update of a statement. Raise the errors of an invalid update, before any read."""
     if statement.get("c"):
         if type(statement["u"]) is not list:
             raise CommandError(51198, "Constant values may only be specified for pipeline updates")
@@ -57,7 +57,7 @@ _NO_TIME: Final = Timestamp(0, 0)
 
 
 def _has_no_time(document: dict[str, Any]) -> bool:
-    """Whether a field is an empty timestamp. To compare each value with one would call Python for each."""
+    """Whether a field is an empty timestamp. The types are checked first, because comparing values is slow."""
     return Timestamp in map(type, document.values()) and _NO_TIME in document.values()
 
 
@@ -66,19 +66,19 @@ def _try(write: tuple[Collection, bytes, bytes, bytes, bytes], txn: WriteTransac
 
 
 HARMLESS: Final = frozenset({"changeStreamPreAndPostImages"})
-"""The options of a collection that change nothing about how a document is found and changed."""
+"""The options of a collection that do not affect how documents are found and changed."""
 
 
 class Changed(NamedTuple):
-    """A document that was matched."""
+    """A matched document before and after the update."""
 
     before: dict[str, Any]
     after: dict[str, Any] | None
-    """None where the update changes nothing of it."""
+    """The document after the update; None if the update changes nothing."""
 
 
 class Applier:
-    """An update being applied to matches of one statement."""
+    """Applies the update of one statement to its matches."""
 
     __slots__ = (
         "_context", "_finder", "_retryable", "_shared_context", "_takes_time", "_target", "_update",
@@ -102,7 +102,7 @@ class Applier:
         self._shared_context = None if varies else UpdateContext(context.txn.wall_ms, _NO_TIME)
 
     def _time(self) -> Timestamp:
-        """The current timestamp for an update: a new position, as in MongoDB, if the update may write one."""
+        """Return the current timestamp for an update: a new position, as in MongoDB, if the update may write it."""
         if not self._takes_time and self._update.kind != "pipeline":
             return _NO_TIME
         txn = self._context.txn
@@ -110,7 +110,7 @@ class Applier:
         return to_timestamp(position)
 
     def change(self, match: MatchedDocument) -> Changed | None:
-        """Change one document; None if it has been changed or deleted meanwhile, and no longer matches."""
+        """Change one document. Return None if it was changed or deleted meanwhile and no longer matches."""
         context, target = self._context, self._target
         while True:
             if match.pause_count != context.pause_count:
@@ -136,8 +136,9 @@ class Applier:
             return Changed(match.document, applied.document)
 
     def change_all(self) -> Iterator[tuple[int, int]]:
-        """Change all that match, some documents at a time; yields how many matched, and how many of these are changed.
-        The filter has no `$near`."""
+        """Change all matches, some documents at a time. Yield the numbers of matched and changed documents.
+
+        The filter must have no `$near`."""
         context, times = self._context, self._shared_context
         sliced = None if times is None or self._retryable is not None else sliced_update(self._update, times)
         for matches, pause_count in raw_matches(context, self._finder):
@@ -173,7 +174,7 @@ class Applier:
         return UpdateContext(self._context.txn.wall_ms, self._time(), positional)
 
     def insert(self, spec: dict[str, Any]) -> dict[str, Any]:
-        """Insert what an upsert makes of filter and update; returns it as stored."""
+        """Insert the document that an upsert makes from filter and update. Return it as stored."""
         context, target = self._context, self._target
         times = UpdateContext(context.txn.wall_ms, self._time(), inserting=True)
         raw = encode(run_limited(upsert_document, self._update, spec, times))

@@ -1,4 +1,4 @@
-"""Document validation: the `validator` of a collection, applied to what is about to be stored.
+"""Document validation: the `validator` of a collection, applied to documents before they are stored.
 
 Source: MongoDB's schema validation; error 121.
 """
@@ -32,9 +32,9 @@ def _accept(document: bytes) -> None:
 
 
 def checker(collection: Collection, body: dict[str, Any], context: CommandContext) -> Callable[[bytes], None]:
-    """A function that raises 121 for a raw document the collection's validator refuses.
+    """Return a function that raises 121 for a raw document that the collection's validator refuses.
 
-    The error has the details of what failed, until those of one command exceed their limit.
+    The error has details of the failure, until the details of one command exceed their limit.
     """
     if ENCRYPTED in collection.options:
         check_rest = _checker(collection, body, context)
@@ -43,7 +43,7 @@ def checker(collection: Collection, body: dict[str, Any], context: CommandContex
 
 
 def _check_encrypted(config: dict[str, Any], check_rest: Callable[[bytes], None], raw: bytes) -> None:
-    """Raise 121 for a document with a field in the clear that must be encrypted."""
+    """Raise 121 for a document with an unencrypted value in a field that must be encrypted."""
     document = decode(raw)
     for field in config["fields"]:
         value = walk(document, tuple(field["path"].split(".")), 0)
@@ -82,7 +82,7 @@ def _checker(collection: Collection, body: dict[str, Any], context: CommandConte
 
 
 class Validator:
-    """The check of documents on their way into a collection whose options may change while a command has paused."""
+    """Checks documents before they are stored, also if the collection's options change while the command is paused."""
 
     __slots__ = ("_body", "_check", "_context", "_options")
 
