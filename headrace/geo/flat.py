@@ -1,5 +1,4 @@
-"""Shapes on the plane: `$box`, `$center` and `$polygon`, which contain points only. Boxes and circles include their
-edges."""
+"""Shapes on the plane that contain points: `$box`, `$center` and `$polygon`. Boxes and circles include their edges."""
 
 from __future__ import annotations
 
@@ -47,8 +46,7 @@ class Circle:
 
 @dataclass(frozen=True, slots=True)
 class FlatPolygon:
-    """A ring that closes itself. Vertices and edges along an axis are inside. Slanted edges are inside on one side
-    only."""
+    """A ring that closes itself. Vertices and edges along an axis are inside, of slanted edges one side."""
 
     vertices: Sequence[Pair]
 

@@ -166,8 +166,7 @@ class GridCells:
         return hypot(max(abs(left - x), abs(right - x)), max(abs(low - y), abs(high - y)))
 
     def inside(self, cell: Square) -> float:
-        """Return a lower bound for the distance from the place, which is in the square, to any point outside of the
-        square."""
+        """Return a lower bound for the distance from the place, inside the square, to any point outside of it."""
         if self._is_sphere:
             return 0.0
         x, y = self._pair

@@ -121,6 +121,5 @@ class SphereCells:
         return relation
 
     def inside(self, cell: Cell) -> float:
-        """Return a lower bound for the distance from the place, which is in the cell, to any point outside of the
-        cell."""
+        """Return a lower bound for the distance from the place, inside the cell, to any point outside of the cell."""
         return max(0.0, asin(min(1.0, max(0.0, -max(self._outside(cell))))) - _ERROR) * self._unit

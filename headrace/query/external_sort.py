@@ -135,8 +135,7 @@ class Sorter:
         return islice(map(itemgetter(-1), items), self._count_max)
 
     def _read(self, number: int, stream: RecordStream) -> Iterator[Item]:
-        """The items of a run, all with the run's number. Equal keys sort after earlier runs and before later
-        records."""
+        """The items of a run, with its number: equal keys sort after earlier runs and before later records."""
         key_of = self._key_of
         for record in stream.records():
             yield (*key_of(record), number, record)

@@ -38,7 +38,7 @@ from headrace.query.sort import parse_sort
 
 @dataclass(frozen=True, slots=True)
 class Accumulator:
-    """One accumulator: `new_state` creates the state of a group, `evaluate` computes what a document adds to it."""
+    """One accumulator: `new_state` creates the state of a group, `evaluate` computes the value that a document adds."""
 
     new_state: Callable[[], AccumulatorState]
     evaluate: Evaluate

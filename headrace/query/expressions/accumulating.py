@@ -1,6 +1,7 @@
 """Accumulators as expressions: over the operands, or over the elements of a single array operand.
 
-Rule: {$sum: x} sums the elements of an array, otherwise x; {$sum: [x, y]} sums x and y, where an array is one value.
+Rule: {$sum: x} sums the elements if x is an array, otherwise x. {$sum: [x, y]} sums x and y; an array among these is
+one value.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from headrace.query.expressions.operator_parser import OperatorParser, variadic
 
 
 def _simple(name: str, *, merges: bool = False) -> OperatorParser:
-    """`merges`: neighbouring constants may be accumulated ahead."""
+    """Parse an accumulator over its operands. `merges`: neighbouring constants may be accumulated at parse time."""
     new_state = STATE_FACTORIES[name]
 
     def make(*operands: Evaluate, collation: Any) -> Evaluate:
@@ -54,7 +55,7 @@ def _over_elements(new_state: Callable[[], AccumulatorState], operand: Evaluate,
 
 
 def _several(name: str, new_state: Callable[[int, Any], AccumulatorState]) -> OperatorParser:
-    """$firstN and its kin, over the elements of an array."""
+    """Parse $firstN, $lastN, $maxN or $minN, over the elements of an array."""
 
     def parse(argument: Any, context: ParseContext) -> Expression:
         given = read_n_arguments(name, argument)

@@ -35,7 +35,7 @@ from headrace.values.bson import type_name
 
 
 def integer_result(number: int, *operands: Any) -> Any:
-    """An integer result: a long if an operand is one or the result needs 64 bits; a double beyond 64 bits."""
+    """An integer result: a long if an operand is a long or the result needs 64 bits, a double beyond 64 bits."""
     if not fits_long(number):
         return float(number)
     return Int64(number) if any(type(o) is Int64 for o in operands) else int_or_long(number)
@@ -74,7 +74,7 @@ def _shifted_date(total: Total) -> DatetimeMS:
 
 
 def subtract(left: Any, right: Any) -> Any:
-    """The value of `$subtract`. Raises 16556 and 16613 for other types, 15 for a date that is too far."""
+    """The value of `$subtract`. Raises 16556 and 16613 for other types, 15 for a date out of range."""
     kinds = (type(left), type(right))
     if kinds[0] in NUMBERS and kinds[1] in NUMBERS:
         if Decimal128 in kinds:
@@ -164,7 +164,7 @@ def _remainder(left: Any, right: Any) -> Any:
 
 
 def numeric(name: str, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A function of one number; it returns None for null and raises 28765 for other types."""
+    """Return a function of one number. It returns None for null and raises 28765 for other types."""
 
     def apply(value: Any) -> Any:
         if type(value) in NUMBERS:

@@ -53,7 +53,7 @@ def _element(name: str, array: Any, index: Any) -> Any:
 
 
 def _check_length(name: str, length: int) -> None:
-    """Raise 146 for an array of an operator that is too long, or long while the process has too much memory."""
+    """Raise 146 if an operator's array is too long, or if it is long while the process has too little memory."""
     if length > EXPRESSION_ARRAY_LENGTH_MAX:
         raise CommandError(146, f"{name} would use too much memory")
     if length > _LONG_COUNT:
@@ -121,7 +121,7 @@ def _simplify_index_of(call: Call) -> Expression:
 
 
 def search_bound(name: str, value: Any, what: str, code: int = 40096) -> int:
-    """A bound of a search, as an int of 32 bits. Raises `code` if it is not integral, the next if it is negative."""
+    """The bound of a search as a 32-bit int. Raises `code` if it is not integral, `code` + 1 if it is negative."""
     number = int32_of(value)
     if number is None:
         raise CommandError(code, f"{name}requires an integral {what}, found a value of type: {type_name(value)}")
@@ -292,7 +292,7 @@ def _sort_part(steps: tuple[str, ...], collation: Any, item: Any) -> Any:
 
 
 def _sort_keys(pattern: Any) -> list[tuple[tuple[str, ...], bool]]:
-    """The paths to sort by (no steps: the whole element), most significant first, and whether each descends."""
+    """(path, whether it descends) of each sort key, the most significant first. An empty path is the whole element."""
     if type(pattern) is not dict:
         if type(pattern) not in NUMBERS:
             raise CommandError(

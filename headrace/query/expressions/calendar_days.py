@@ -23,7 +23,7 @@ _CYCLE_MS: Final = 146_097 * DAY_MS  # the calendar repeats after 400 years
 
 
 def days_of(year: int, month: int, day: int) -> int:
-    """Days from 1970-01-01 to a date; `month` and `day` may be out of range and carry over."""
+    """Days from 1970-01-01 to a date. `month` and `day` may be out of range and carry over."""
     year, month = year + (month - 1) // 12, (month - 1) % 12 + 1
     year -= month <= 2
     era, of_era = divmod(year, 400)
@@ -59,14 +59,14 @@ def iso_week_of(days: int) -> tuple[int, int]:
 
 
 def days_of_iso_week(year: int, week: int, weekday: int) -> int:
-    """Days from 1970-01-01 to an ISO 8601 date; `weekday` is 1 for Monday; `week` and `weekday` may carry over."""
+    """Days from 1970-01-01 to an ISO 8601 date. `weekday` is 1 for Monday. `week` and `weekday` may carry over."""
     fourth = days_of(year, 1, 4)
     return fourth - weekday_of(fourth) + (week - 1) * 7 + weekday - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Zone:
-    """A time zone: a fixed offset in seconds east of UTC, or `rules`; `is_utc` if no zone was given."""
+    """A time zone: a fixed offset in seconds east of UTC, or `rules`. `is_utc` if no zone was given."""
 
     seconds: int = 0
     rules: ZoneInfo | None = None
@@ -84,14 +84,15 @@ class Zone:
         return utc_ms + 1000 * self.offset(utc_ms)
 
     def utc(self, local_ms: int) -> int:
-        """The instant of a local time in milliseconds: the first if it occurs twice; in a gap, later by the gap."""
+        """The instant of a local time in milliseconds. If the time occurs twice, the first; in a gap, later by the
+        gap."""
         if self.rules is None:
             return local_ms - 1000 * self.seconds
         return local_ms - 1000 * _seconds(_moment(local_ms).replace(tzinfo=self.rules).utcoffset())
 
 
 def _moment(milliseconds: int) -> dt.datetime:
-    """A datetime with the same rules; years Python cannot hold are moved by whole cycles of the calendar."""
+    """A datetime with the same rules. A year that Python cannot hold is moved by complete cycles of the calendar."""
     if not -62_135_510_400_000 <= milliseconds < 253_402_214_400_000:
         milliseconds = milliseconds % _CYCLE_MS + (_CYCLE_MS if milliseconds > 0 else -_CYCLE_MS * 4)
     return _EPOCH + dt.timedelta(milliseconds=milliseconds)
@@ -106,7 +107,7 @@ UTC: Final = Zone(is_utc=True)
 
 @lru_cache(maxsize=1024)
 def zone_of(name: str) -> Zone:
-    """The zone of an Olson name or of an offset like "+05:30", "+0530", "+05"; otherwise error 40485."""
+    """The zone of an Olson name or of an offset like "+05:30", "+0530", "+05". Raises 40485 for any other name."""
     offset = _OFFSET.match(name)
     if offset is not None:
         sign, hours, minutes = offset.groups()
@@ -114,7 +115,7 @@ def zone_of(name: str) -> Zone:
         return Zone(-seconds if sign == "-" else seconds)
     if name in ("UTC", "GMT"):
         return UTC
-    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError  # which loads what Python was built with
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError  # importing it loads Python's build data
 
     try:
         return Zone(rules=ZoneInfo(name))

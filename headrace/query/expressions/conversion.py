@@ -1,7 +1,7 @@
 """$convert and its short forms: one function for each pair of types.
 
-Rule: null converts to null (or `onNull`); a pair without conversion, and a value out of range, is error 241, which
-`onError` catches. Numbers are truncated; a double becomes a decimal of 15 digits. Source: MongoDB's manual, "$convert".
+Rule: null converts to null (or `onNull`). A pair without conversion and a value out of range are error 241, which
+`onError` catches. Numbers are truncated. A double becomes a decimal of 15 digits. Source: MongoDB's manual, "$convert".
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def failure(message: str) -> CommandError:
 
 
 def _truncated(value: Any) -> int:
-    """A number cut to a whole one."""
+    """A number truncated to an integer."""
     number = decimal_value(value) if type(value) is Decimal128 else value
     if is_nan(number):
         raise failure("Attempt to convert NaN value to integer type")
@@ -105,7 +105,7 @@ def _parse_integer(low: int, high: int, result: Callable[[int], Any]) -> Convert
         if not re.fullmatch(r"[+-]?[0-9]+", text, re.ASCII):
             raise _unparsed(text, "Did not consume whole string." if text else "No digits")
         digits = text.lstrip("+-0") or "0"
-        size = int(digits) if len(digits) <= _DIGIT_COUNT_MAX else high + 2  # Python reads no number of many digits
+        size = int(digits) if len(digits) <= _DIGIT_COUNT_MAX else high + 2  # Python parses no number of more digits
         number = -size if text[0] == "-" else size
         if not low <= number <= high:
             raise _unparsed(text, "Overflow")
@@ -206,7 +206,7 @@ _CONVERSIONS: Final[dict[str, dict[type, Convert]]] = {
 
 
 def convert(value: Any, target: str, options: ConvertOptions) -> Any:
-    """`value`, which is not null, converted to the type `target`. Raises 241 if it cannot be."""
+    """Convert `value`, which is not null, to the type `target`. Raises 241 if it cannot be converted."""
     function = _CONVERSIONS.get(target, {}).get(type(value)) or binary_conversion(type(value), target, options)
     if function is None:
         raise failure(f"Unsupported conversion from {type_name(value)} to {target}")
@@ -214,7 +214,8 @@ def convert(value: Any, target: str, options: ConvertOptions) -> Any:
 
 
 def _target(value: Any) -> tuple[str | None, Any]:
-    """The type a `to` names, None if null, and the binary subtype if it says one."""
+    """(type, binary subtype) that a `to` names. The type is None if `to` is null, the subtype is None if it is
+    omitted."""
     if type(value) is dict:
         unknown = set(value) - {"type", "subtype"}
         if unknown or "type" not in value:
@@ -275,7 +276,7 @@ _CONVERT: Final = Operator("$convert", _make_convert)
 
 
 def _short(name: str, target: Any, layout: str | None = None) -> OperatorParser:
-    """The form of `$convert` that takes only what is to be converted."""
+    """Parse a short form of `$convert`, whose only operand is the value to convert."""
 
     def parse(argument: Any, context: ParseContext) -> Expression:
         operands = parse_operands(argument, context)

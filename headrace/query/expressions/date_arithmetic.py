@@ -1,6 +1,6 @@
 """$dateAdd, $dateSubtract, $dateDiff and $dateTrunc.
 
-Rule: days and longer units are counted in local time, shorter ones in elapsed time. Adding months keeps the day of the
+Rule: days and longer units are counted in local time, shorter units in elapsed time. Adding months keeps the day of the
 month, or takes the last day if the month is shorter. Bins of $dateTrunc are counted from 2000-01-01, weeks from the
 first start of a week in 2000.
 """
@@ -36,7 +36,7 @@ _REFERENCE_DAYS: Final = days_of(2000, 1, 1)
 
 
 def read_unit(name: str, value: Any, code: int = 5439013) -> str:
-    """A time unit. Raises `code` if it is no string, 9 if it is unknown."""
+    """A time unit. Raises `code` if the value is not a string, 9 if the unit is unknown."""
     if type(value) is not str:
         raise CommandError(code, f"{name} requires 'unit' to be a string, but got {type_name(value)}")
     if value not in _SHORT and value not in _DAYS and value not in _MONTHS:
@@ -126,7 +126,7 @@ def _make_diff(
 
 
 def _weekday(name: str, unit: str, operand: Evaluate | None, env: Env) -> int | None:
-    """The day weeks start on, Sunday unless given; None if it is null. Looked at for weeks only."""
+    """The first day of a week, Sunday by default; None if it is null. It is evaluated only if the unit is week."""
     if unit != "week" or operand is None:
         return _SUNDAY
     value = operand(env)
@@ -140,7 +140,7 @@ def _instant(name: str, what: str, value: Any) -> int:
 
 
 def _difference(first: int, last: int, unit: str, zone: Zone, weekday: int) -> int:
-    """How many starts of the unit lie between the two instants."""
+    """The number of starts of the unit between the two instants."""
     if unit in ("millisecond", "second", "minute"):
         return last // _SHORT[unit] - first // _SHORT[unit]
     if unit == "hour":

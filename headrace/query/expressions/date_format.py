@@ -18,7 +18,7 @@ MONTHS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class LocalDateTime:
-    """A local date and time; `days` since 1970-01-01, `milliseconds` of the day, `offset` in seconds ahead of UTC."""
+    """A local date and time: `days` since 1970-01-01, `milliseconds` of the day, `offset` in seconds ahead of UTC."""
 
     days: int
     milliseconds: int
@@ -66,7 +66,7 @@ class LocalDateTime:
 
     @property
     def week(self) -> int:
-        """0 to 53: weeks begin on Sunday; the days before the first Sunday are in week 0."""
+        """0 to 53: weeks begin on Sunday, and the days before the first Sunday are in week 0."""
         return (self.day_of_year + 7 - self.day_of_week) // 7
 
     @property
@@ -76,7 +76,7 @@ class LocalDateTime:
 
 
 def local_date_time(utc_ms: int, zone: Zone) -> LocalDateTime:
-    """Local date and time in a zone, of an instant in milliseconds since the epoch."""
+    """The local date and time in a zone of an instant, in milliseconds since the epoch."""
     offset = zone.offset(utc_ms)
     days, rest = divmod(utc_ms + 1000 * offset, DAY_MS)
     return LocalDateTime(days, rest, offset)
@@ -116,7 +116,7 @@ def _printable(year: int) -> int:
 
 
 def check_format(text: str, fields: str) -> None:
-    """Raises 18535 or 18536 unless every % in a format is followed by one of `fields`."""
+    """Raise 18535 or 18536 unless every % in a format is followed by one of `fields`."""
     index = 0
     while (index := text.find("%", index)) >= 0:
         if index + 1 == len(text):
@@ -127,7 +127,7 @@ def check_format(text: str, fields: str) -> None:
 
 
 def check_output_format(text: str) -> None:
-    """Raises 18535 or 18536 for a format that $dateToString does not support."""
+    """Raise 18535 or 18536 for a format that $dateToString does not support."""
     check_format(text, "".join(_FIELDS))
 
 
@@ -142,12 +142,12 @@ def formatted(utc_ms: int, text: str, zone: Zone) -> str:
         if segments[index]:
             pieces.append(_FIELDS[segments[index][0]](local) + segments[index][1:])
             index += 1
-        else:  # "%%" leaves an empty piece, and what follows it is plain text
+        else:  # "%%" leaves an empty piece; the next piece is plain text
             pieces.append("%" + (segments[index + 1] if index + 1 < len(segments) else ""))
             index += 2
     return "".join(pieces)
 
 
 def iso_text(utc_ms: int) -> str:
-    """An instant as ISO 8601 in UTC with milliseconds, as in conversions to string."""
+    """An instant as ISO 8601 text in UTC with milliseconds, as conversions to string write it."""
     return formatted(utc_ms, ISO_UTC, UTC)

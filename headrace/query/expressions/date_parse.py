@@ -1,8 +1,8 @@
 """Parses dates, for $dateFromString and conversions to date.
 
 Rule: text that cannot be parsed is error 241, so that `onError` applies. Without a format, the usual forms of ISO 8601
-are supported, and dates with slashes or the name of the month. MongoDB's parser supports more (weekdays, ordinals,
-words like "midnight"): those are refused here.
+are supported, and dates with slashes or the name of the month. Forms that only MongoDB's parser supports (weekdays,
+ordinals, words like "midnight") are refused.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ _FIELD_PATTERNS: Final = {
 
 
 def parse_date(text: str, zone: Zone = UTC) -> int:
-    """The instant, in milliseconds since the epoch, of a text without a given format. `zone` is for text without one.
+    """The instant of a text without a given format, in milliseconds since the epoch. `zone` applies if the text has
+    none.
 
     Raises 241.
     """
@@ -67,7 +68,7 @@ def _failure(text: str) -> CommandError:
 
 
 def _local(groups: dict[str, str | None]) -> int | None:
-    """The local moment the parts stand for, or None if they are out of range."""
+    """The local time that the parts denote, or None if they are out of range."""
     days = _days(groups)
     hour, minute, second = (int(groups[name] or 0) for name in ("hour", "minute", "second"))
     if days is None or hour > 24 or minute > 59 or second > 59:
@@ -108,13 +109,13 @@ def _parse_zone(text: str, text_zone: str) -> Zone:
 
 
 def check_input_format(text: str) -> None:
-    """Raises 18535 or 18536 for a format that $dateFromString does not support."""
+    """Raise 18535 or 18536 for a format that $dateFromString does not support."""
     check_format(text, "".join(_FIELD_PATTERNS))
 
 
 @lru_cache(maxsize=256)
 def _form(layout: str) -> re.Pattern[str] | None:
-    """The pattern of a checked format; None if it names a field twice."""
+    """The pattern of a checked format; None if the format names a field twice."""
     pieces, index = [], 0
     while index < len(layout):
         if layout[index] == "%":

@@ -45,9 +45,9 @@ def date_of(value: Any) -> int:
 
 
 def read_zone(evaluate: Evaluate | None, env: Env) -> Zone | None:
-    """The zone of an operand: UTC if there is none, None if it is null.
+    """The zone of an operand: UTC if the operand is absent, None if it is null.
 
-    Raises 40517 if it is no string, 40485 if unknown.
+    Raises 40517 if it is not a string, 40485 if it is unknown.
     """
     if evaluate is None:
         return UTC
@@ -142,7 +142,7 @@ def _iso_days(read: dict[str, Evaluate | None], env: Env) -> int | None:
 
 
 def _number(name: str, evaluate: Evaluate | None, env: Env, default: int, *, bounded: bool = True) -> int | None:
-    """A part that was given, or its default; None if it is null."""
+    """The given part of a date, or its default; None if the part is null."""
     if evaluate is None:
         return default
     value = evaluate(env)
@@ -214,7 +214,7 @@ def _make_to_string(
 
 
 def _layout(code: int, name: str, value: Any, check: Callable[[str], None]) -> Any:
-    """The format, checked; None if it is null."""
+    """The checked format; None if it is null."""
     if is_nullish(value):
         return None
     if type(value) is not str:

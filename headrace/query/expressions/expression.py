@@ -1,9 +1,8 @@
-"""The tree of a parsed expression: constants, paths and calls; constants folded as in MongoDB, then compiled to
-closures.
+"""The tree of a parsed expression: constants, paths and calls. Constants are folded as in MongoDB.
 
 Rule: whether a constant subexpression is evaluated at parse time decides which errors a client sees (even from branches
-that are never taken), so folding follows the server: a call folds if its operator does and all its operands are
-constant; associative operators merge adjacent constants, commutative ones move them last.
+that are never taken), so folding follows the server. A call folds if its operator does and all its operands are
+constant. Associative operators merge adjacent constants. Commutative operators move constants last.
 
     value --parse--> Expression --optimized()--> Expression --compiled()--> Callable[[Env], value]
 """
@@ -28,7 +27,7 @@ _NO_CONSTANTS: Final[Mapping[str, Any]] = {}
 class Env:
     """The environment of an evaluation: the document, and the values of `$$` variables by name (without `$$`).
 
-    `variables` need not have ROOT, CURRENT or REMOVE; evaluating does not change it.
+    `variables` need not have ROOT, CURRENT or REMOVE. An evaluation does not change the environment.
     """
 
     __slots__ = ("root", "variables")
@@ -46,9 +45,9 @@ class ParseContext:
     """The names that an expression may refer to, known at parse time.
 
     `constants` are variables with the same value for the complete command (`let`, NOW, CLUSTER_TIME, $redact's KEEP,
-    ...): they are folded. `defined` are names bound at evaluation time through `Env.variables`. `rebound_current` means
+    ...). They are folded. `defined` are names bound at evaluation time through `Env.variables`. `rebound_current` means
     that CURRENT is one of these, so that "$a" is not a field of the root. `random_source` gives the numbers of $rand.
-    `metadata` has those arguments of `$meta` that documents have a value of.
+    `metadata` has the arguments of `$meta` for which documents have a value.
     """
 
     constants: Mapping[str, Any] = field(default_factory=dict)
@@ -59,16 +58,16 @@ class ParseContext:
     metadata: Mapping[str, Callable[[], Evaluate]] = field(default_factory=dict)
 
     def binding(self, *names: str) -> ParseContext:
-        """The context of an expression inside one that binds `names`."""
+        """The context of a subexpression of an expression that binds `names`."""
         rebound = self.rebound_current or "CURRENT" in names
         return replace(self, defined=self.defined | set(names), rebound_current=rebound)
 
 
 def less_bound(variables: Mapping[str, Any], bound: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The variables, less those that are bound at evaluation time."""
-    if bound.keys().isdisjoint(variables.keys()):  # which looks at the fewer of both
+    """The variables without those that are bound at evaluation time."""
+    if bound.keys().isdisjoint(variables.keys()):  # iterates over the smaller one
         return variables
-    left = copy(variables)  # which may make more when they are asked for
+    left = copy(variables)  # the copy may compute more variables on demand
     assert isinstance(left, dict)
     for name in bound:
         left.pop(name, None)
@@ -81,15 +80,15 @@ class Expression:
     __slots__ = ()
 
     def optimized(self) -> Expression:
-        """The node with constant subexpressions evaluated; raises the `CommandError` that evaluating them raises."""
+        """The node with constant subexpressions evaluated. Raises the `CommandError` of their evaluation."""
         return self
 
     def compiled(self) -> Evaluate:
-        """A function of an `Env`, which returns the value, or MISSING if there is none."""
+        """Return a function of an `Env` that returns the value, or MISSING if there is none."""
         raise NotImplementedError
 
     def fields(self) -> set[str] | None:
-        """Names of the top-level fields of the root document that it may read; None if it may read any."""
+        """Names of the top-level fields of the root document that the node may read; None if it may read any."""
         return set()
 
 
@@ -117,10 +116,10 @@ ABSENT: Final = Constant(MISSING)
 class Operator:
     """How a call is optimized and compiled.
 
-    `make` takes a closure for each operand (None for an optional operand that is absent) and returns the closure of the
-    call. `folds`: a call with only constant operands is evaluated at parse time. `associative_alone` is False if a
-    single operand means something else (the elements of an array), so that such a call is neither merged nor flattened.
-    `simplify` is applied to a call after its operands are optimized, unless it became a constant.
+    `make` takes a closure for each operand (None for an absent optional operand) and returns the closure of the call.
+    `folds`: a call with only constant operands is evaluated at parse time. `associative_alone` is False if a single
+    operand has another meaning (the elements of an array). Such a call is neither merged nor flattened. `simplify` is
+    applied to a call after its operands are optimized, unless it became a constant.
     """
 
     name: str
@@ -133,7 +132,7 @@ class Operator:
 
 
 class Call(Expression):
-    """An operator applied to operands; an absent optional operand is None."""
+    """An operator applied to operands. An absent optional operand is None."""
 
     __slots__ = ("operands", "operator")
 
@@ -171,7 +170,7 @@ class Call(Expression):
         """This call, whose operands are optimized, as one constant or with its constants merged."""
         if all(o is None or type(o) is Constant for o in self.operands):
             constant = self.evaluated()
-            # A command would hold a long one while it pauses.
+            # A paused command would hold a long constant.
             is_long = type(constant.value) in _LONG and len(constant.value) > limits.CONSTANT_LENGTH_MAX
             return self if is_long else constant
         if self.is_associative:
@@ -179,7 +178,7 @@ class Call(Expression):
         return self
 
     def evaluated(self) -> Constant:
-        """The value of the call, whose operands must be constants. Raises what the operator raises."""
+        """The value of the call, whose operands must be constants. Raises the errors of the operator."""
         return Constant(self.compiled()(Env({})))
 
     def _merged_operands(self) -> list[Expression | None]:
@@ -214,7 +213,7 @@ class Call(Expression):
 
 
 class CompiledExpression:
-    """A parsed expression. Call it with an `Env`; hot loops use `evaluate`. It returns a value or MISSING."""
+    """A parsed expression. Call it with an `Env` to get a value or MISSING. Hot loops use `evaluate`."""
 
     __slots__ = ("_node", "evaluate")
 
@@ -236,12 +235,12 @@ class CompiledExpression:
         return type(self._node) is Constant
 
     def fields(self) -> set[str] | None:
-        """Names of the top-level fields of the root document that it may read; None if it may read any."""
+        """Names of the top-level fields of the root document that the expression may read; None if it may read any."""
         return self._node.fields()
 
 
 def optimized(node: Expression) -> Expression:
-    """The optimized node; an error of a constant subexpression is raised with the server's prefix."""
+    """The optimized node. An error of a constant subexpression is raised with the server's prefix."""
     try:
         return node.optimized()
     except CommandError as error:

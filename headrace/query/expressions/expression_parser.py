@@ -1,6 +1,6 @@
 """Parses values of a pipeline to expressions: literals, paths, objects, arrays and operators.
 
-Rule: an object with one field that begins with "$" is an operator; any other object is built field by field.
+Rule: an object with one field that begins with "$" is an operator. Any other object is built field by field.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def parse_object(document: dict[str, Any], context: ParseContext) -> Expression:
 
 
 def parse_operator(name: str, argument: Any, context: ParseContext) -> Expression:
-    """The expression `{name: argument}`. Raises 168 for an unknown operator, its code for an unsupported one."""
+    """The expression `{name: argument}`. Raises 168 for an unknown operator, its own code for an unsupported one."""
     from headrace.query.expressions.operator_table import OPERATORS, UNSUPPORTED  # the families import this file
 
     parse = OPERATORS.get(name)

@@ -1,7 +1,7 @@
 """Field paths and variables: "$a.b", "$$name.a.b".
 
-Rule: a path applied to an array is applied to each object in it (other elements are ignored); a number in a path is a
-field name, never an index. Paths of filters differ: see `values/paths.py`.
+Rule: a path applied to an array is applied to each object in the array, and other elements are ignored. A number in a
+path is a field name, never an index. Paths of filters differ: see `values/paths.py`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _OF_SEARCH: Final = ("JS_SCOPE", "IS_MR", "SEARCH_META", "SEARCH_SCORE")
 
 
 class FieldPathExpression(Expression):
-    """A path in the root document; without steps, the document itself."""
+    """A path in the root document. Without steps, it is the document itself."""
 
     __slots__ = ("steps",)
 
@@ -42,7 +42,7 @@ class FieldPathExpression(Expression):
 
 
 class VariableExpression(Expression):
-    """A path in a variable that is bound at evaluation time. Raises 51144 if it is not."""
+    """A path in a variable that is bound at evaluation time. Raises 51144 if the variable is not bound."""
 
     __slots__ = ("name", "steps")
 
@@ -90,7 +90,7 @@ def walk(document: dict[str, Any], steps: tuple[str, ...], start: int) -> Any:
 
 
 def walk_value(value: Any, steps: tuple[str, ...]) -> Any:
-    """The value at a path of any value; MISSING unless it is an object or array."""
+    """The value at a path of any value; MISSING unless the value is an object or array."""
     return walk(value, steps, 0)
 
 
@@ -147,13 +147,13 @@ def checked_path(path: str) -> tuple[str, ...]:
 
 
 def check_length(steps: tuple[str, ...], code: int) -> None:
-    """Raises `code` for a path longer than any document is deep."""
+    """Raise `code` for a path longer than any document is deep."""
     if len(steps) > limits.PATH_COMPONENT_COUNT_MAX:
         raise CommandError(code, "FieldPath is too long")
 
 
 def check_field_name(name: str) -> None:
-    """Raises 15998, 16410, 16411 or 16412 unless `name` may be one step of a field path, as a DBRef's fields may."""
+    """Raise 15998, 16410, 16411 or 16412 unless `name` may be one step of a field path. The fields of a DBRef may."""
     if not name:
         raise CommandError(15998, "FieldPath field names may not be empty strings.")
     if name[0] == "$" and name not in DBREF_FIELDS:
@@ -168,7 +168,7 @@ def check_field_name(name: str) -> None:
 
 
 def check_variable_name(name: str, *, for_writing: bool) -> None:
-    """Raises 9 unless `name` may be the name of a variable: to refer to or (`for_writing`) to define."""
+    """Raise 9 unless `name` may be a variable's name, to refer to or (`for_writing`) to define."""
     if not name:
         raise CommandError(9, "empty variable names are not allowed")
     if for_writing and name == "CURRENT":

@@ -1,6 +1,6 @@
 """Operators that bind a variable to each element of an array: $filter, $map, $reduce.
 
-Rule: they are not folded at parse time, even for constant arrays; only their operands are.
+Rule: the operators are not folded at parse time, even for constant arrays. Only their operands are folded.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _filter(variable: str) -> Operator:
 
 
 def _limit(value: Any) -> int | None:
-    """How many elements to keep; None for all."""
+    """The number of elements to keep; None for all."""
     if is_nullish(value):
         return None
     number = int32_of(value)

@@ -63,7 +63,7 @@ _BOOLEAN: Final = frozenset(("$and", "$not", "$or", "coerceToBool"))
 
 
 def _simplify_junction(call: Call) -> Expression:
-    """Drops the constant that folding moved last, or becomes it where it decides."""
+    """Drop the constant operand, which folding moved last. If it decides the result, return it instead of the call."""
     last = call.operands[-1]
     if type(last) is not Constant:
         return call
@@ -174,7 +174,7 @@ def _parse_branches(value: Any, context: ParseContext) -> list[Expression | None
 
 
 def _simplify_switch(call: Call) -> Expression:
-    """Raise 40069 where no branch can be taken, and there is no default."""
+    """Raise 40069 if no branch can be taken and there is no default."""
     default, *branches = call.operands
     if default is None and all(type(case) is Constant and not truthy(case.value) for case in branches[::2]):
         raise CommandError(

@@ -1,6 +1,6 @@
 """Numbers of the four BSON types: result types, and exact conversions.
 
-Rule: the result of an operation has the widest type of its operands (decimal, double, long, int in this order); an int
+Rule: the result of an operation has the widest type of its operands (decimal, double, long, int in this order). An int
 that does not fit 32 bits becomes a long. Decimals have 34 digits.
 """
 
@@ -28,7 +28,7 @@ CONTEXT: Final = decimal.Context(
     prec=34, rounding=decimal.ROUND_HALF_EVEN, Emin=-6143, Emax=6144, clamp=1, capitals=1, traps=[]
 )
 EXACT_REMAINDERS: Final = decimal.Context(prec=12_400, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX, traps=[])
-"""Holds every digit of the quotient of two decimals, without which Python computes no remainder."""
+"""Holds every digit of the quotient of two decimals. Without all digits Python computes no remainder."""
 _FIFTEEN: Final = decimal.Context(prec=15, rounding=decimal.ROUND_HALF_EVEN, traps=[])
 
 
@@ -43,7 +43,7 @@ def is_nullish(value: Any) -> bool:
 
 
 def int_or_long(number: int) -> int:
-    """An int if it fits 32 bits, otherwise an Int64; the number must fit 64 bits."""
+    """An int if the number fits 32 bits, otherwise an Int64. The number must fit 64 bits."""
     return int(number) if INT32_MIN <= number <= INT32_MAX else Int64(number)
 
 
@@ -53,7 +53,7 @@ def fits_long(number: int) -> bool:
 
 
 def decimal_of(value: Any) -> Decimal:
-    """A BSON number as a decimal; a double is rounded to 15 digits, as in the server."""
+    """A BSON number as a decimal. A double is rounded to 15 digits, as in the server."""
     kind = type(value)
     if kind is Decimal128:
         return decimal_value(value)
@@ -68,7 +68,8 @@ def decimal_value(value: Decimal128) -> Decimal:
 
 
 def decimal_of_double(value: float) -> Decimal:
-    """The double with exactly 15 significant digits, including trailing zeros; zero, NaN and infinities unchanged."""
+    """The double with exactly 15 significant digits, including trailing zeros. Zero, NaN and infinities are
+    unchanged."""
     if value == 0.0 or not math.isfinite(value):
         return Decimal(value)
     rounded = _FIFTEEN.create_decimal_from_float(value)
@@ -95,7 +96,7 @@ def double_of(value: Any) -> float:
 
 
 def truthy(value: Any) -> bool:
-    """The value coerced to a boolean: false, null, missing and zero are False, all others True."""
+    """The value coerced to a boolean: false, null, missing and zero are False, all other values True."""
     kind = type(value)
     if kind is bool:
         return bool(value)
@@ -107,7 +108,7 @@ def truthy(value: Any) -> bool:
 
 
 def integral(value: Any) -> int | None:
-    """The number as an int if it is integral and finite; None if not, and for values that are no number."""
+    """The number as an int if it is integral and finite; None for any other value."""
     kind = type(value)
     if kind in INTEGERS:
         return int(value)
@@ -132,7 +133,7 @@ def int64_of(value: Any) -> int | None:
 
 
 def nearest_int(value: Any) -> int:
-    """The number as the server reads an `int` of an IDL: cut to 32 bits, decimals rounded to the nearest even."""
+    """An IDL `int` as the server reads it: saturated to 32 bits. Decimals are rounded half to even; 0 if too large."""
     if type(value) is Decimal128:
         number = value.to_decimal()
         if not number.is_finite() or abs(number) > INT32_MAX:
@@ -149,7 +150,8 @@ def coerced_to_long(value: Any) -> int:
 
 
 def to_long(value: Any) -> int:
-    """The number saturated to 64 bits, NaN as 0, as the server coerces to long: doubles are cut, decimals rounded.
+    """The number coerced to a long as in the server: saturated to 64 bits, NaN as 0, doubles truncated, decimals
+    rounded.
 
     Raises 16004 for other types.
     """

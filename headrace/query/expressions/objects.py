@@ -1,4 +1,4 @@
-"""Operators on objects: to and from arrays of pairs, single fields by any name."""
+"""Operators on objects: conversion to and from arrays of pairs, and single fields with any name."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ _GET_NAMED: Final = NamedArguments(
 
 
 def _parse_get_field(argument: Any, context: ParseContext) -> Expression:
-    """`{field, input}`, or only the field's name (or an expression for it) to be taken from the current document."""
+    """Parse `{field, input}`, or only the name of a field in the current document (or an expression for the name)."""
     if type(argument) is dict and argument and not next(iter(argument)).startswith("$"):
         call = _GET_NAMED.parse(argument, context)
         assert isinstance(call, Call)

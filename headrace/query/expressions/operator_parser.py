@@ -1,6 +1,6 @@
 """Parsers of operator arguments: positional or named, with a number of operands.
 
-Rule: a list is a list of operands; any other value is the only operand: {$abs: x} is {$abs: [x]}.
+Rule: a list is a list of operands. Any other value is the only operand: {$abs: x} is {$abs: [x]}.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Make: TypeAlias = Callable[..., Evaluate]
 
 
 def positional(operator: Operator, low: int, high: int | None = None, *, collated: bool = False) -> OperatorParser:
-    """A parser of `low` to `high` operands (exactly `low` by default); `collated` passes `collation` to `make`."""
+    """A parser of `low` to `high` operands (exactly `low` by default). `collated` passes `collation` to `make`."""
     top = low if high is None else high
 
     def parse(argument: Any, context: ParseContext) -> Expression:
@@ -33,7 +33,7 @@ def positional(operator: Operator, low: int, high: int | None = None, *, collate
 
 
 def variadic(operator: Operator, *, collated: bool = False) -> OperatorParser:
-    """A parser of any number of operands; `collated` passes `collation` to `make`."""
+    """A parser of any number of operands. `collated` passes `collation` to `make`."""
 
     def parse(argument: Any, context: ParseContext) -> Expression:
         return Call(with_collation(operator, context) if collated else operator, parse_operands(argument, context))
@@ -65,7 +65,7 @@ def _wrong_count(name: str, low: int, high: int, count: int) -> CommandError:
 class NamedArguments:
     """A parser of named arguments, in the order in which the operator's `make` takes them.
 
-    `required` maps a name to the code raised if it is missing; `not_object` and `unknown` are codes for other errors.
+    `required` maps a name to the code raised if it is missing. `not_object` and `unknown` are codes for other errors.
     """
 
     operator: Operator
@@ -75,7 +75,7 @@ class NamedArguments:
     unknown: int
 
     def parse(self, argument: Any, context: ParseContext) -> Expression:
-        """The call of the operator with these arguments. Raises as `read` does, and what operands raise."""
+        """The call of the operator with these arguments. Raises as `read`, and the errors of the operands."""
         arguments = self.read(argument)
         return Call(
             self.operator,
@@ -98,7 +98,7 @@ class NamedArguments:
 
 
 def unary(function: Callable[[Any], Any]) -> Make:
-    """`make` of a function of one value."""
+    """Return the `make` of a function of one value."""
 
     def make(operand: Evaluate) -> Evaluate:
         return lambda env: function(operand(env))
@@ -107,7 +107,7 @@ def unary(function: Callable[[Any], Any]) -> Make:
 
 
 def binary(function: Callable[[Any, Any], Any]) -> Make:
-    """`make` of a function of two values, which are both evaluated."""
+    """Return the `make` of a function of two values. Both are evaluated."""
 
     def make(left: Evaluate, right: Evaluate) -> Evaluate:
         return lambda env: function(left(env), right(env))
@@ -116,7 +116,7 @@ def binary(function: Callable[[Any, Any], Any]) -> Make:
 
 
 def of_values(function: Callable[..., Any]) -> Make:
-    """`make` of a function of any number of values, which are all evaluated."""
+    """Return the `make` of a function of any number of values. All are evaluated."""
 
     def make(*operands: Evaluate) -> Evaluate:
 
@@ -129,7 +129,7 @@ def of_values(function: Callable[..., Any]) -> Make:
 
 
 def scoped(env: Env, names: tuple[str, ...]) -> tuple[Env, dict[str, Any]]:
-    """An environment nested in `env` and its variables, for the caller to set; `names` are None at first."""
+    """An environment nested in `env`, and its variables for the caller to set. `names` are None at first."""
     variables = dict(env.variables)
     for name in names:
         variables[name] = None

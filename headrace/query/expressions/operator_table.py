@@ -1,4 +1,4 @@
-"""All expression operators by name, and known ones that are not supported."""
+"""All expression operators by name, and the known operators that are not supported."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """$regexFind, $regexFindAll and $regexMatch.
 
-Rule: a constant pattern is compiled when the pipeline is parsed, and a bad one is an error then; the call itself
-is never computed ahead. Positions are code points.
+Rule: a constant pattern is compiled when the pipeline is parsed, and an invalid one is an error then. The call itself
+is never evaluated at parse time. Positions are code points.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Apply = Callable[[Pattern | None, str | None], Any]
 
 
 def _compile(name: str, pattern: Any, options: Any) -> Pattern | None:
-    """The pattern, or None where none is given; options are checked all the same."""
+    """The pattern, or None if none is given. The options are checked in both cases."""
     if not is_nullish(pattern) and type(pattern) not in (str, Regex):
         raise CommandError(51105, f"{name} needs 'regex' to be of type string or regex")
     if not is_nullish(options) and type(options) is not str:
@@ -87,7 +87,7 @@ def _operator(name: str, apply: Apply) -> Operator:
 
 
 def _is_text(name: str, text: Any) -> bool:
-    """Always true; raises for what is neither text nor null."""
+    """Return True. Raises 51104 for a value that is neither text nor null."""
     if type(text) is not str and not is_nullish(text):
         raise CommandError(51104, f"{name} needs 'input' to be of type string")
     return True
@@ -105,7 +105,7 @@ def _find(pattern: Pattern | None, text: str | None) -> Any:
 
 
 def _find_all(pattern: Pattern | None, text: str | None) -> list[Any]:
-    """Matches that do not overlap; an empty one moves on by a character, and none is sought at the very end."""
+    """All matches without overlaps. An empty match moves on by one character. None is sought at the very end."""
     if pattern is None or text is None:
         return []
     matches, start = [], 0

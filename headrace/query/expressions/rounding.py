@@ -83,7 +83,7 @@ def _rounded(name: str, value: Any, digits: int, rounding: str) -> Any:
 
 
 def _quantized(number: Decimal, digits: int, rounding: str) -> Decimal:
-    """`number` with `digits` digits after the point; NaN where that takes more than 34 digits."""
+    """`number` with `digits` digits after the point; NaN if that takes more than 34 digits."""
     return number.quantize(Decimal((0, (1,), -digits)), rounding, CONTEXT)
 
 

@@ -1,6 +1,6 @@
 """Set operators: arrays as sets of values, compared as MongoDB does (1 and 1.0 are one element).
 
-Rule: unions and intersections are sorted, differences are in the order of the first array; of equal elements the first
+Rule: unions and intersections are sorted. Differences are in the order of the first array. Of equal elements the first
 is retained.
 """
 
@@ -148,7 +148,8 @@ def _contains_all(keyed: Keyed, keys: Keyed) -> bool:
 
 
 def _simplify_subset(call: Call) -> Expression:
-    """The server computes the set of a constant second operand once, and renumbers the errors."""
+    """Renumber the errors if the second operand is constant. The server computes its set once, and so uses other
+    codes."""
     superset = call.operands[1]
     if type(superset) is not Constant:
         return call

@@ -28,11 +28,11 @@ from headrace.query.expressions.value_text import as_text
 from headrace.values.bson import type_name
 
 _WHITESPACE: Final = "\0 \t\n\v\f\r\u00a0\u1680" + "".join(chr(code) for code in range(0x2000, 0x200B))
-_FEW_CHARACTERS: Final = 32  # to be stripped: Python compares each character of the text with each of them
+_FEW_CHARACTERS: Final = 32  # to be stripped: Python compares each character of the text with each of these
 
 
 def check_length(length: int) -> None:
-    """Raise 13548 if a text of `length` characters is too long; MongoDB allows twice as many."""
+    """Raise 13548 if a text of `length` characters is too long. MongoDB allows twice as many."""
     if length > limits.TEXT_BYTES_MAX:
         raise CommandError(13548, f"BufBuilder attempted to grow() to {length} bytes, past the 31MB limit.")
 
@@ -68,7 +68,7 @@ def _length(name: str, code: int, measure: Callable[[str], int]) -> OperatorPars
 
 
 def _continues(data: bytes, index: int) -> bool:
-    """Whether the byte at `index` is inside a character; never past the end."""
+    """Whether the byte at `index` continues a character; False past the end."""
     return index < len(data) and data[index] & 0xC0 == 0x80
 
 
@@ -141,7 +141,8 @@ def _find_bytes(text: str, token: str, first: int, last: int | None) -> int:
 
 
 def _find_points(text: str, token: str, first: int, last: int | None) -> int:
-    """A match must start before `last`, but may end after it; nothing starts at the end but in an empty text."""
+    """The position of a match, or -1. A match must start before `last`, but may end after it. A match starts at the end
+    of the text only if text and token are empty."""
     if not text and not token:
         return 0
     last = len(text) if last is None else min(last, len(text))

@@ -1,7 +1,8 @@
 """Sums of numbers of mixed types: integers exactly, doubles with compensation, decimals separately.
 
-Rule: the result is a decimal if any term was, otherwise a double if any was, or an integer, or a double if it does not
-fit 64 bits. The server adds doubles in double-double precision; here the sum of doubles is exact (`math.fsum`).
+Rule: the result is a decimal if any term was a decimal, otherwise a double if any term was a double. A sum of integers
+is an integer, or a double if it does not fit 64 bits. The server adds doubles in double-double precision; here the sum
+of doubles is exact (`math.fsum`).
 """
 
 from __future__ import annotations
@@ -46,18 +47,18 @@ class Total:
             self.decimals = CONTEXT.add(self.decimals, decimal_value(value))
 
     def add_integers(self, values: list[int]) -> None:
-        """Add 32-bit integers: as `add`, many at a time."""
+        """Add 32-bit integers, many at a time."""
         self.count += len(values)
         self.integers += sum(values)
 
     def _shorten(self) -> None:
-        """Keeps two terms that stand for all: the sum and what it lost."""
+        """Replace all doubles by two terms: their sum and its rounding error."""
         high = _sum(self.doubles)
         low = _sum([*self.doubles, -high]) if math.isfinite(high) else 0.0
         self.doubles = [high, low]
 
     def as_double(self) -> float:
-        """The sum of all terms but decimals, as a double."""
+        """The sum of all terms except decimals, as a double."""
         if not self.doubles:
             return _float(self.integers)
         high = _float(self.integers)
@@ -81,7 +82,7 @@ class Total:
         return Int64(self.integers) if self.has_long else int_or_long(self.integers)
 
     def mean(self) -> float | Decimal128 | None:
-        """The mean: a decimal if any term was, otherwise a double; None without terms."""
+        """The mean: a decimal if any term was a decimal, otherwise a double; None without terms."""
         if not self.count:
             return None
         if self.has_decimal:

@@ -22,7 +22,7 @@ def double_text(value: float) -> str:
 
 
 def coerced_text(value: Any) -> str:
-    """The value as text; empty for null and missing. Raises 16007 for types without text."""
+    """The value as text; empty for null and missing. Raises 16007 for types without a text form."""
     kind = type(value)
     if kind is str:
         return str(value)
@@ -42,6 +42,6 @@ def coerced_text(value: Any) -> str:
 
 
 def _timestamp_text(value: Timestamp) -> str:
-    """As "Jan  1 00:00:05:1": the second, without its year, and the increment."""
+    """Text like "Jan  1 00:00:05:1": the time in seconds, without its year, and the increment."""
     moment = value.as_datetime()
     return f"{moment:%b} {moment.day:2d} {moment:%H:%M:%S}:{value.inc}"

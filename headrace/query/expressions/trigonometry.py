@@ -23,7 +23,7 @@ _TINY: Final = Decimal("1E-55")
 
 
 def _series(term: Decimal, step: Callable[[int, Decimal], Decimal]) -> Decimal:
-    """The sum of `term` and its successors, until they no longer matter."""
+    """The sum of `term` and the following terms, until they no longer change the sum."""
     total, index = term, 1
     while abs(term) > _TINY:
         term = step(index, term)
@@ -44,7 +44,7 @@ def _cosine(x: Decimal) -> Decimal:
 def _arctangent(x: Decimal) -> Decimal:
     if x.is_infinite():
         return (_PI / 2).copy_sign(x)
-    for _ in range(4):  # each halves the angle
+    for _ in range(4):  # each step halves the angle
         x = x / (1 + (1 + x * x).sqrt())
     square, power, total, divisor = x * x, x, x, 1
     while abs(power) > _TINY:

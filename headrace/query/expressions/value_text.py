@@ -12,7 +12,7 @@ from headrace.values.bson import MISSING
 
 
 def as_text(value: Any) -> str:
-    """The value as text; not meant to be parsed."""
+    """The value as text for people, not for parsing."""
     kind = type(value)
     if kind is dict:
         return "{" + ", ".join(f"{name}: {as_text(item)}" for name, item in value.items()) + "}"

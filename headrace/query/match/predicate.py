@@ -38,8 +38,7 @@ class Predicate:
         return [self]
 
     def equality(self, path: str) -> Any:
-        """The value that a path must equal in every matching document, by the last such condition; MISSING if there is
-        none."""
+        """The value of the last equality that the filter requires of a path; MISSING if there is none."""
         children = self._node.children if isinstance(self._node, And) else (self._node,)
         wanted = MISSING
         for child in children:
