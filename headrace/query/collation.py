@@ -123,7 +123,7 @@ def _collation(locale: str, given: tuple[tuple[str, Any], ...], *, stored: bool 
 
 
 def _check_together(filled: dict[str, Any]) -> None:
-    """Raise 2 for options that contradict each other."""
+    """Raise 2 for options that make no sense together."""
     if filled["backwards"] and filled["strength"] == 1:
         raise CommandError(2, "'backwards' is invalid with 'strength' of 1")
     if filled["caseFirst"] != "off" and filled["strength"] <= 2 and not filled["caseLevel"]:

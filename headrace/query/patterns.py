@@ -1,13 +1,13 @@
-"""Regular expressions, by PCRE2, which is MongoDB's engine, with its limit on how much a pattern may backtrack.
+"""Regular expressions by PCRE2, MongoDB's engine, with MongoDB's limit on backtracking.
 
 A pattern is compiled twice, the second time only when it is needed:
 
-    quick      for short texts, with a limit so low that a search is over within a few milliseconds whatever it is given
-    guarded    for long texts, and where the quick one reached its limit: with MongoDB's limit, which restarts at
-               each position of the text, and with a callout at each position, at which the command may pause
+    quick      for short texts, with a low limit: every search ends within a few milliseconds
+    guarded    for long texts, and if the quick pattern reached its limit. It has MongoDB's limit, which restarts at
+               each position of the text. A callout at each position lets the command pause.
 
-Rule: `\\d \\w \\s \\b` know ASCII only, case is ignored for all of Unicode (PCRE2_UTF without PCRE2_UCP). A search that
-reaches the limit is error 51156.
+Rule: `\\d \\w \\s \\b` match ASCII only. Case is ignored for all of Unicode (PCRE2_UTF without PCRE2_UCP).
+A search that reaches the limit is error 51156.
 
 Source: MongoDB's `$regex` and `$regexMatch`; pcre2api on match limits and callouts.
 """
@@ -35,7 +35,7 @@ class Pattern:
     __slots__ = ("_flags", "_guarded", "_literal", "_quick", "_text", "_verbs")
 
     def __init__(self, text: str, options: str) -> None:
-        """Raises 2, 51091, 51108."""
+        """Compile a pattern. Raises 2, 51091, 51108."""
         if len(text) > limits.PATTERN_LENGTH_MAX:
             raise CommandError(2, "Regular expression is too long")
         flags = pcre2.A

@@ -100,6 +100,6 @@ def _seconds(time_ms: int) -> int:
 
 
 def _digest(meta: bytes) -> bytes:
-    from hashlib import blake2b  # late, as in `hashing`
+    from hashlib import blake2b  # imported on first use, as in `hashing`
 
     return blake2b(meta, digest_size=_DIGEST_BYTES).digest()
