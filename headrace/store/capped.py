@@ -1,7 +1,8 @@
 """Capped collections: the oldest documents make room for the newest.
 
-These deletions have no oplog entry and no event, as in MongoDB, where every member of a set caps by itself. What a
-capped collection holds is counted once, by reading it (`View.count_on`), and then with each change.
+These deletions have no oplog entry and no event, as in MongoDB, where each member of a set caps by itself. The
+documents of a capped collection and their bytes are counted once by reading them (`View.count_on`), then with each
+change.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def measure_on(view: View, collection: Collection, count_max: int = limits.CAPPED_PIECE_COUNT) -> bool:
-    """Measure up to `count_max` documents more; return whether nothing is left to measure."""
+    """Measure up to `count_max` more documents; return whether all are measured."""
     if collection.capped is not None and not view.is_counted(collection):
         view.count_on(collection, count_max)
         return view.is_counted(collection)
@@ -32,7 +33,7 @@ def measure_on(view: View, collection: Collection, count_max: int = limits.CAPPE
 def make_room(txn: WriteTransaction, collection: Collection) -> bool:
     """Delete some of the oldest documents while the collection exceeds its limits; return whether it still does.
 
-    The newest document stays, whatever its size. A collection that is not measured yet is left as it is.
+    The newest document stays, whatever its size. A collection that is not measured yet is not changed.
     """
     capped, count = collection.capped, txn.known_count(collection)
     if capped is None or count is None or count.through is not None or not _exceeds(capped, count):

@@ -1,4 +1,4 @@
-"""The catalog: which collections, views and indexes exist. Every object here is immutable.
+"""The catalog: the existing collections, views and indexes. Every object here is immutable.
 
     catalog   namespace (UTF-8)            → {number, uuid, kind, options, longIds, indexes}   (BSON)
               indexes: [{number, spec, entries, format, traits}]
@@ -7,12 +7,12 @@
               "build" + UUID of a build    → {collection, after, done, failure, indexes}   (BSON)
               "views" + database (UTF-8)   → UUID of the database's `system.views`, which the first view makes
 
-A collection's *number* begins the keys of its documents and ids and never changes; a rename moves the name, not the
-documents. A *topic* is a name as the oplog's index knows it; it outlives the collection.
+A collection's *number* is the prefix of the keys of its documents and ids. It never changes: a rename moves the name,
+not the documents. A *topic* is a name in the oplog's index; it outlives the collection.
 
 A published state has one `Catalog`. A write transaction changes a draft of it (`catalog_draft.py`), in which a changed
-collection is another object; the objects that readers hold stay as they are. To find out what a collection is now, look
-up its number (`Catalog.current`).
+collection is a new object. The objects that readers hold never change. The present version of a collection is found by
+its number (`Catalog.current`).
 """
 
 from __future__ import annotations
@@ -85,11 +85,10 @@ class Index:
         self.is_of_id = is_of_id(spec)
         """Whether this is the index on `_id`, which every collection has."""
         self.is_clustered = bool(spec.get("clustered"))
-        """Whether this index is the order of a clustered collection itself."""
+        """Whether this index stands for a clustered collection itself, whose documents are in its order."""
         self.has_entries = can_have_entries(spec) if has_entries is None else has_entries
         self.building = building
-        """Whether a build has not read all documents yet. A key may then also belong to a document that is not read
-        yet."""
+        """Whether the index is being built. An entry may then belong to another document with the same key."""
         self.traits = traits
         """The traits of the documents of all entries, and possibly more."""
         self.unique = self.has_entries if self.is_of_id else bool(spec.get("unique"))

@@ -2,9 +2,9 @@
 
     [lsid, txnNumber,] op, ns, [ui,] o, [o2,] [stmtId,] ts, t, v, wall[, prevOpTime]
 
-A CRUD entry is put together from slices: the document's bytes go from the socket into the entry untouched.
-Everything in front of `o` is fixed for a collection and made once (`crud_head`); everything after `o2`
-is fixed but for two numbers (`tail`). `changes/` relies on both to find the parts again without parsing.
+A CRUD entry is joined from slices: the document's bytes go from the socket into the entry unchanged. The bytes before
+`o` are fixed for a collection and made once (`crud_head`). The bytes after `o2` are fixed but for two numbers (`tail`).
+`changes/` relies on both to find the parts without parsing.
 
 Source: MongoDB's oplog as drivers' suites and published samples show it; the order is the IDL's.
 """
@@ -33,7 +33,7 @@ _BEFORE_PREVIOUS: Final = b"\x03prevOpTime\0" + _INT32(28) + _BEFORE_TS
 _NO_PREVIOUS: Final = b"".join((_BEFORE_PREVIOUS, bytes(8), b"\x12t\x00", _INT64(_NO_TERM), b"\0"))
 PREVIOUS_BYTES: Final = len(_NO_PREVIOUS)
 _RETRIED_BYTES: Final = _PLAIN_BYTES + len(_STMT) + 4 + PREVIOUS_BYTES
-ARRAY_ELEMENT_BYTES_MAX: Final = 12  # what an array adds to each of its documents: type, index, zero
+ARRAY_ELEMENT_BYTES_MAX: Final = 12  # an array's overhead per document: type, index, zero
 
 
 def string_element(name: bytes, value: str) -> bytes:

@@ -39,8 +39,9 @@ def default_bytes_max(free_bytes: int) -> int:
 class AgedScan:
     """A search for old entries in an oplog whose positions are ahead of the clock, because the clock was ahead once.
 
-    The positions of such entries do not show their age, but their `wall` does, unless it is in the wrong future itself;
-    then the entries after it decide. Each call reads a bounded number of entries, and the next call continues there.
+    The positions of such entries do not show their age, but their `wall` does. If an entry's `wall` is in the wrong
+    future, too, the entries after it decide. Each call reads a bounded number of entries, and the next call continues
+    there.
     """
 
     def __init__(self) -> None:

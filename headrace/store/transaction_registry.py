@@ -118,7 +118,7 @@ class Transactions:
         return True
 
     def _abort_oldest(self) -> None:
-        """Abort the transaction that keeps the most written keys, because the memory budget needs their memory."""
+        """Abort the oldest transaction, because the memory of the keys written since it began is needed."""
         oldest = min(self.open.values(), key=lambda item: item.since, default=None)
         if oldest is not None:
             self.abort(oldest, self._store.clock.monotonic_ms())
