@@ -1,7 +1,7 @@
 """`headrace serve --backup`: the continuous backup, a process that lives as long as the server.
 
     server ──stdin──▶ backup     open as long as the server lives, however it ends
-    server ◀─stdout── backup     `@ POSITION` for what is shipped; other lines are for the log
+    server ◀─stdout── backup     `@ POSITION` of the shipped oplog; other lines are for the log
     server ◀─stderr── backup     warnings for the log
 
 Rules:

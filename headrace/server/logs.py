@@ -122,7 +122,7 @@ _ACCESS: Final = {
     ("authenticate", False): (5286306, "Successfully authenticated"),
     ("authenticate", True): (5286307, "Failed to authenticate"),
 }
-"""Log lines about users, by what has happened and whether it failed."""
+"""Log lines about users, by the event and whether it failed."""
 
 
 def access_event(event: AccessEvent) -> None:

@@ -41,7 +41,7 @@ class Parked:
         self.command = command
         self.request = request
         self.key = key
-        self.step = 0  # of its deadline
+        self.step = 0  # the deadline's step
 
 
 class Notifier:

@@ -1,6 +1,6 @@
 """Messages that repeat a command of their connection, recognised by their bytes. Busy clients mostly send these.
 
-    header · flags 0 · 0 · body [· 1 · size · name · document]     all that has come, and no more
+    header · flags 0 · 0 · body [· 1 · size · name · document]     the whole data, and no more
 
 Rule: the result is what `Connection.next_event` and `parse_message` make of the same bytes. They handle all other
 messages.

@@ -163,8 +163,8 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
         self._paused: deque[PausedWrite] = deque()
         self._held: list[ServerJob] = []  # until `fsyncUnlock`
         self._blocked: dict[Any, list[PausedWrite]] = {}  # by the key that they wait for
-        self._group: SharedGroup | None = None  # that is running or being committed
-        self._retries: deque[SharedGroup] = deque()  # of failed transactions; they run before the queue
+        self._group: SharedGroup | None = None  # the group that is running or being committed
+        self._retries: deque[SharedGroup] = deque()  # groups of failed transactions; they run before the queue
         self._scheduled = False
         self._is_due = False  # the loop will call `_flush` in its next iteration
         self._commit_ms = 0.0

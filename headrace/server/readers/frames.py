@@ -1,6 +1,6 @@
 """The messages between a server and its readers.
 
-    frame    int32 length of what follows | document (BSON) | payload (raw bytes, may be empty)
+    frame    int32 length of the rest | document (BSON) | payload (raw bytes, may be empty)
 
 Rule: both ends are of the same version and trust each other.
 """

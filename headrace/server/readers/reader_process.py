@@ -39,7 +39,7 @@ from headrace.values.bson import find_element
 
 _RECEIVE_BYTES: Final = 256 * 1024
 _NICENESS: Final = 5
-"""The process has a lower priority than the server, whose work is short and awaited by clients."""
+"""A lower priority than the server's, because clients wait for the server's short work."""
 
 
 _COMMANDS: Final = {
@@ -48,7 +48,7 @@ _COMMANDS: Final = {
 }
 """The commands that a reader can run at first. Importing all commands takes as long again."""
 _OOM_SCORE: Final = "500"
-"""If the system is out of memory, it should kill a reader rather than the server."""
+"""Makes the system kill a reader rather than the server if it is out of memory."""
 
 
 class _Running:
