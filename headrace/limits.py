@@ -103,9 +103,7 @@ BUILD_COUNT: Final = 500  # entries that a build makes at once, one per document
 BUILD_BYTES: Final = 64 * 1024  # and the size of the documents, per index: arrays have a key per 8 bytes
 VIEW_CHUNK_BYTES: Final = 1024 * 1024  # and their size
 COLUMN_BYTES: Final = 64 * 1024  # size of documents read as columns between two checks of the time: 1 ms
-DECODED_COUNT: Final = (
-    1024  # documents of a scan that are decoded as a whole before patterns are made for its fields: 3 ms
-)
+DECODED_COUNT: Final = 1024  # documents that a scan decodes as a whole before it makes patterns for its fields: 3 ms
 MEMORY_SHARE_DEFAULT: Final = 0.25  # of the machine's: Python's objects take several times the counted bytes
 MEMORY_BYTES_LEAST: Final = 64 * 1024 * 1024  # the lowest --memoryLimit: a message of the greatest length must fit
 MEMORY_BYTES_MIN: Final = 256 * 1024 * 1024  # the lowest default limit: a few operations of MongoDB's maximum size
@@ -114,23 +112,21 @@ VERSION_BYTES: Final = 256  # counted per old value of a key or write of a trans
 SHOWN_COMMAND_BYTES: Final = 2048  # a cursor's command in `$currentOp`; of a longer one only the name is shown
 CURSOR_BYTES: Final = 16 * 1024  # counted per open cursor, besides the data that it has read ahead
 STAGE_BYTES_MAX: Final = 100 * 1024 * 1024  # size of a sort, a group or another blocking stage, as in MongoDB
-LOOKUP_BYTES_MAX: Final = (
-    100 * 1024 * 1024
-)  # of what joins with one document: internalLookupStageIntermediateDocumentMaxSizeBytes
-TEXT_BYTES_MAX: Final = 31 * 1024 * 1024  # that $concat or $replaceAll makes: joined at once, in 4 ms; from 32 MiB on,
-# which the C library maps anew for each block (`server/process.py`), it takes 20
+# The documents that join with one document: internalLookupStageIntermediateDocumentMaxSizeBytes.
+LOOKUP_BYTES_MAX: Final = 100 * 1024 * 1024
+# A text that $concat or $replaceAll makes, at once in 4 ms. From 32 MiB on, where the C library maps each block
+# separately (`server/process.py`), it would take 20 ms.
+TEXT_BYTES_MAX: Final = 31 * 1024 * 1024
 ACCUMULATOR_BYTES_MAX: Final = 100 * 1024 * 1024  # one accumulator of one group: internalQueryMaxPushBytes
 SPILL_BLOCK_BYTES: Final = 64 * 1024  # records that are written to a temporary file at once; a group gathers 16 blocks
 COMPACTION_KEY_COUNT: Final = 20_000  # changed keys in memory while a data file is compacted: some 4 MB
 SNAPSHOT_COPY_COUNT: Final = 4  # copies of the data file that backups of other machines may read at the same time
 SPILL_DISK_FREE_BYTES_MIN: Final = 500 * 1024 * 1024  # disk space reserved for writes, as in MongoDB
 CONSTANT_LENGTH_MAX: Final = 10_000  # elements or characters of a constant that is computed once for all documents
-EXPRESSION_ARRAY_LENGTH_MAX: Final = (
-    4_000_000  # elements $range may make: about what fits the 100 MB of memory MongoDB grants
-)
-ARROW_ROW_COUNT_MAX: Final = 1 << 30  # rows that a client may ask for in one Arrow batch: its length is an int32
+EXPRESSION_ARRAY_LENGTH_MAX: Final = 4_000_000  # elements that $range may make: about MongoDB's limit of 100 MB
+ARROW_ROW_COUNT_MAX: Final = 1 << 30  # rows that a client may request in one Arrow batch: its length is an int32
 ARROW_SLICE_COUNT_MAX: Final = 1 << 16  # slices of events; more than Spark has tasks
-AWAIT_MS_DEFAULT: Final = 1000  # how long a getMore on a tailing cursor waits when the client does not say
+AWAIT_MS_DEFAULT: Final = 1000  # how long a getMore on a tailing cursor waits by default
 AWAIT_MS_MAX: Final = 2**31 - 1
 
 # Change streams.
@@ -157,7 +153,7 @@ EVENT_SPLIT_BYTES: Final = INTERNAL_DOCUMENT_BYTES_MAX - 8 * 1024  # with its to
 # Defaults of the oplog.
 OPLOG_DISK_SHARE_DEFAULT: Final = 0.05
 OPLOG_BYTES_MIN: Final = 1024**3
-OPLOG_DISK_SHARE_MAX: Final = 0.25  # of a disk that is too small for OPLOG_BYTES_MIN: the documents need space, too
+OPLOG_DISK_SHARE_MAX: Final = 0.25  # used if the disk is too small for OPLOG_BYTES_MIN
 NOOP_INTERVAL_MS: Final = 10_000  # the interval of the "periodic noop" in a quiet oplog, as in mongod
 RETENTION_PACE_MAX: Final = 2  # pace at which the retention clock follows a wall clock that jumped ahead
 
@@ -207,9 +203,7 @@ ENDED_TRANSACTION_COUNT_MAX: Final = 10_000  # ended transactions whose outcome 
 OPEN_TRANSACTION_BYTES: Final = 8 * 1024  # counted per open transaction of a client, besides its writes
 READER_IDLE_SECONDS: Final = 60  # after which an idle reader process ends: starting another takes half a second
 READER_START_SECONDS_MAX: Final = 60  # for a reader process to start, on any machine
-READER_PATIENCE_SECONDS: Final = (
-    1  # of its CPU time, for which a command may go on after its end: a document takes less
-)
+READER_PATIENCE_SECONDS: Final = 1  # CPU time that a reader has to end a command: a document takes less
 READER_SCAN_COUNT: Final = 100_000  # documents that a reader examines for a write at once: 0.3 s
 READER_COUNT_MAX: Final = 8192  # states of the store that reads hold at the same time: 64 bytes of a table each
 SNAPSHOT_SECONDS_MAX: Final = 3600  # how long a read may hold a state, because commits cannot reuse its pages
@@ -259,23 +253,15 @@ TYPED_SAMPLE_COUNT_MAX: Final = 1000  # documents, and items of an array, from w
 COLUMN_NAME_LENGTH_MAX: Final = 120  # a typed table's column name, before a number that makes it unique
 LAYOUT_FIELD_COUNT_MAX: Final = 200  # fields of a document that is decoded by its layout
 LAYOUT_FAILURE_COUNT_MAX: Final = 8  # layouts that matched no further row, after which rows are decoded one by one
-SNAPSHOT_FREE_ROUND_COUNT: Final = (
-    4  # rounds without read concern `snapshot`, for which a server has to retain old versions, and not every one can
-)
+SNAPSHOT_FREE_ROUND_COUNT: Final = 4  # rounds before read concern `snapshot` is used, which not every server supports
 SNAPSHOT_ROUND_COUNT_MAX: Final = 200  # changes of a document while it is read; a round takes milliseconds
 ROW_COUNT_UNBOUNDED: Final = 1 << 31  # rows of a chunk of unknown size: the number to request
 SNAPSHOT_RANGE_ROW_COUNT: Final = 50_000  # documents of a task that reads a range of a collection as of one time
 SNAPSHOT_RANGE_COUNT_MAX: Final = 64  # such tasks, unless more partitions are requested
-SNAPSHOT_CHUNK_BYTES: Final = (
-    256 * 1024 * 1024
-)  # of documents in a chunk, about, which a worker holds and Spark takes in one batch
-SNAPSHOT_COLLECTION_COUNT_MAX: Final = (
-    100  # collections whose snapshots are in a micro-batch: a commit of each takes 30 ms
-)
+SNAPSHOT_CHUNK_BYTES: Final = 256 * 1024 * 1024  # a chunk, about, which a worker holds and Spark takes in one batch
+SNAPSHOT_COLLECTION_COUNT_MAX: Final = 100  # collections with snapshots in a micro-batch: each commit takes 30 ms
 FOLD_ROW_COUNT_MIN: Final = 20_000  # rows of a batch that tasks fold: two more rounds of tasks cost a second of CPU
-FOLD_SLOT_BYTES_MAX: Final = (
-    250_000_000  # of a table without buckets, for each task that folds a batch: it may hold its share in memory
-)
+FOLD_SLOT_BYTES_MAX: Final = 250_000_000  # a folding task's share of a table without buckets, which it may hold
 FOLD_TASK_COUNT_MAX: Final = 64  # tasks that fold a batch: each writes a file
 FOLD_TASK_COUNT_MIN: Final = 4  # if a session does not tell how many tasks it runs at once
 REWRITTEN_BYTES_MAX: Final = 262_144  # small files whose rows each batch writes again together with its own

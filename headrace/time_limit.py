@@ -92,7 +92,7 @@ class _Calls:
         self.fires = False
 
     def settle(self) -> None:
-        """Handle the end of a call that the watch has seen: raise a pending error here, so that none comes later.
+        """Handle the end of a call that the watch has seen: absorb a pending error, so that none comes later.
 
         `PyThreadState_SetAsyncExc(thread, NULL)` is not used to cancel it: Python would check for an error ever after.
         """
