@@ -1,1 +1,1 @@
-"""A collection now or as it was: snapshots, archives of events, and the documents at a token."""
+"""A collection at present or in the past: snapshots, archives of events, and the documents at a token."""

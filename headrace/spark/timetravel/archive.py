@@ -1,12 +1,13 @@
-"""A table of events that goes back further than the server's oplog: what the oplog no longer has is read from it.
+"""A table of events that reaches back further than the server's oplog: events that have left the oplog are read from
+it.
 
-The table was written by the sink `changes`, from the same stream without a pipeline. What must hold:
+The sink `changes` wrote the table, from the same stream without a pipeline. Rules:
 
 - A range of events gives the same rows whether they come from the table, from the server or from both. The server is
-  asked first; if it has pruned the position, the table's events follow, and then the server's after the table's last.
-  So there is no gap and no duplicate, whenever the oplog is pruned or the table grows.
+asked first. If it has pruned the position, the events come from the table, and after the table's last event from the
+server. So there is no gap and no duplicate, whenever the oplog is pruned or the table grows.
 - Only complete spans of the table are read, see `archive_table.py`.
-- A position that neither has raises PositionLost, as without an archive.
+- A position that is in neither raises PositionLost, as without an archive.
 
 Not detected: a job without snapshots that was restarted at `latest` and so skipped events.
 """
@@ -51,7 +52,8 @@ class Archive:
         self.table = ArchiveTable(options.archive)
 
     def contents(self) -> ArchiveContents:
-        """Its spans and snapshots; none if there is no table yet. Raises ArchiveUnfit if its job had other options."""
+        """Return its spans and snapshots; none if the table does not exist. Raise ArchiveUnfit if its job had other
+        options."""
         contents = self.table.contents()
         other = difference(contents.source, self._options) if contents.source else None
         if other:
@@ -61,21 +63,21 @@ class Archive:
         return contents
 
     def spans(self) -> tuple[EventSpan, ...]:
-        """The spans of complete events, in order."""
+        """Return the spans of complete events, in order."""
         return self.contents().spans
 
     def snapshots(self) -> tuple[ArchivedSnapshot, ...]:
-        """The complete snapshots in it, in order."""
+        """Return the complete snapshots, in order."""
         return self.contents().snapshots
 
     def span(self, token: Token) -> EventSpan | None:
-        """The span that contains the position, or None."""
+        """Return the span that contains the position; None if none does."""
         return next((span for span in self.spans() if span.first.text <= token.text <= span.last.text), None)
 
     def batch_end(self, start: Token, bounds: BatchLimits, until: Timestamp | None) -> BatchEnd | None:
-        """The end of a micro-batch after `start`, by the rules of `read_ahead.py`; None if there is nothing after it.
+        """Return the end of a micro-batch after `start`, by the rules of `read_ahead.py`; None if no events follow.
 
-        Bytes are counted as text, as the table has them, which is somewhat more than as BSON.
+        Bytes are counted as text, as the table stores them: slightly more than as BSON.
         """
         span = self.span(start)
         if span is None or span.last.text <= start.text:
@@ -95,7 +97,7 @@ class Archive:
             if row["operationType"] == "invalidate":
                 return BatchEnd(Token(last), count, closed=True)
         else:
-            # Between the last event and the span's end nothing happened.
+            # Nothing happened between the last event and the span's end.
             if until is None or span.last.time <= until:
                 last = span.last.text
         return BatchEnd(Token(last), count)
@@ -103,9 +105,9 @@ class Archive:
     def read(
         self, start: Token, end: Token, columns: Sequence[str], slice_: int, slices: int
     ) -> Iterator[tuple[pa.RecordBatch | None, Token]]:
-        """Batches of the rows after `start` up to `end` or the span's end, each with the token that it reaches.
+        """Yield batches of the rows after `start` up to `end` or the span's end, each with the token that it reaches.
 
-        Nothing if `start` is in no span, or at the end of one. Raises ArchiveUnfit.
+        Yield nothing if `start` is in no span, or at the end of one. Raise ArchiveUnfit.
         """
         from headrace.spark.pipelines.reader import rewritten_batches
         from headrace.values.arrow.batches import events_batch
@@ -126,21 +128,22 @@ class Archive:
         yield None, stop
 
     def windows(self, start: Token, end: Token, names: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        """The events after `start` up to `end`, in order, in tables of at most WINDOW_ROWS; all columns, or `names`.
+        """Yield the events after `start` up to `end`, in order, in tables of up to WINDOW_ROWS; all columns, or
+        `names`.
 
-        Raises ArchiveUnfit.
+        Raise ArchiveUnfit.
         """
         for table in self.table.windows(start.text, end.text, names):
             self.check(table)
             yield table
 
     def description(self) -> str:
-        """A sentence on what it has, for errors about what it lacks."""
+        """Return a sentence that says which events the archive has, for errors about missing ones."""
         spans = [f"after {span.first.text} up to {span.last.text}" for span in self.spans()]
         return f"The archive {self._path} has the events {' and '.join(spans) or 'of no time'}."
 
     def check(self, table: pa.Table | pa.RecordBatch) -> None:
-        """Raises ArchiveUnfit if there are events of another collection: then the table is not of this stream."""
+        """Raise ArchiveUnfit if the table has events of another collection: then it is not of this stream."""
         given = (self._options.database, self._options.collection)
         for *names, kind in set(zip(*(table[name].to_pylist() for name in _NAMES), strict=True)):
             strange = any(want and name and name != want for want, name in zip(given, names, strict=True))
@@ -155,9 +158,9 @@ _LONG: Final = ("documentKey", "fullDocument", "fullDocumentBeforeChange", "upda
 def read_events(
     options: SourceOptions, start: Token, end: Token, columns: Sequence[str], *, slice_: int = 0, slices: int = 1
 ) -> Iterator[pa.RecordBatch]:
-    """The rows after `start` up to and including `end`, from the server or from the table, wherever they are.
+    """Yield the rows after `start` up to and including `end`, from the server or from the table.
 
-    Raises PositionLost where neither has them, and ArchiveUnfit.
+    Raise PositionLost if neither has them, and ArchiveUnfit.
     """
     mongodb, archive = MongoDBStream(options), Archive(options)
     wanted = tuple(columns) if "token" in columns else ("token", *columns)
@@ -194,13 +197,13 @@ def has_events(mongodb: MongoDBStream, start: Token, end: Token) -> bool:
 
 
 def resolve(mongodb: MongoDBStream, position: StreamPosition) -> Token:
-    """As `MongoDBStream.resolve`; the earliest position, and a time, may also be in the archive."""
+    """Return the token of a position as `MongoDBStream.resolve` does; `earliest` and a time may be in the archive."""
     if not mongodb.options.archive:
         return mongodb.resolve(position)
     archive = Archive(mongodb.options)
     if position.kind == "earliest":
         live, spans = mongodb.resolve(position), archive.spans()
-        # If the archive ends before the oplog begins, there is a gap, and the earliest position is the oplog's.
+        # If the archive ends before the oplog begins, there is a gap, so the earliest position is the oplog's.
         return min(live, spans[-1].first) if spans and not _why_gone(mongodb, spans[-1].last) else live
     try:
         return mongodb.resolve(position)
@@ -210,7 +213,7 @@ def resolve(mongodb: MongoDBStream, position: StreamPosition) -> Token:
 
 
 def end_at(mongodb: MongoDBStream, moment: Timestamp) -> Token:
-    """As `MongoDBStream.end_at`, also where only the archive goes back so far."""
+    """Return the token as `MongoDBStream.end_at` does, also if only the archive reaches back so far."""
     try:
         return mongodb.end_at(moment)
     except PositionLost as error:
@@ -220,7 +223,7 @@ def end_at(mongodb: MongoDBStream, moment: Timestamp) -> Token:
 
 
 def _archived_token(archive: Archive, moment: Timestamp, error: PositionLost) -> Token:
-    """The token before everything of that time. Raises PositionLost, with `error`, if it is in no span."""
+    """Return the token before all events of that time. Raise PositionLost, with `error`, if the token is in no span."""
     token = mark_at(moment)
     if archive.span(token) is None:
         raise PositionLost(f"{error} {archive.description()}", pruned=True) from error
@@ -228,7 +231,7 @@ def _archived_token(archive: Archive, moment: Timestamp, error: PositionLost) ->
 
 
 def _why_gone(mongodb: MongoDBStream, token: Token) -> PositionLost | None:
-    """Why the server cannot go on at the token; None if it can."""
+    """Return why the server cannot continue at the token; None if it can."""
     try:
         mongodb.try_open(StreamPosition("token", token=token))
     except PositionLost as error:
@@ -242,7 +245,7 @@ def _row_dicts(table: pa.Table) -> Iterator[dict[str, Any]]:
 
 
 def _encoded_events(table: pa.Table) -> list[bytes]:
-    """The events of the table's rows, as BSON."""
+    """Return the events of the table's rows as BSON."""
     from headrace.spark.pipelines import row_events
 
     return [bson.encode(event) for batch in table.to_batches() for event in row_events.events(batch)]

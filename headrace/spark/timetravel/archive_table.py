@@ -43,7 +43,7 @@ class EventSpan:
 
 @dataclass(frozen=True, slots=True)
 class ArchivedSnapshot:
-    """A complete snapshot: each row is a document as it was at the row's token, between `begin` and `end`."""
+    """A complete snapshot. Each row is a document at the row's token, between `begin` and `end`."""
 
     begin: Token
     end: Token
@@ -56,16 +56,16 @@ class ArchiveContents:
     spans: tuple[EventSpan, ...] = ()
     snapshots: tuple[ArchivedSnapshot, ...] = ()
     source: str = ""
-    """The fingerprint of its stream (`stream_fingerprint.py`); empty if none was recorded."""
+    """The fingerprint of the table's stream (`stream_fingerprint.py`); empty if none was recorded."""
     masked: bool = False
-    """Whether its events' tokens are masked (`rows/tokens.py`)."""
+    """Whether the tokens of its events are masked (`rows/tokens.py`)."""
 
 
 class ArchiveTable:
-    """The table at a path, in its latest version at each call; there may be none yet."""
+    """The table at a path, in its latest version at each call; it need not exist yet."""
 
     def __init__(self, path: str) -> None:
-        # Readers without an archive need no Delta.
+        # Imported here, because readers without an archive need no Delta.
         from headrace.spark.tables.open_table import OpenDeltaTable
         from headrace.spark.tables.table_location import location_of
 
@@ -73,18 +73,18 @@ class ArchiveTable:
         self._open_table = OpenDeltaTable(location_of(path))
 
     def contents(self) -> ArchiveContents:
-        """The contents of the latest version; empty if there is no table."""
+        """Return the contents of the latest version; empty if the table does not exist."""
         table = self._open_table.now()
         return ArchiveContents() if table is None else _contents(self._path, table.version())
 
     def events(self, after: str, upto: str, names: Sequence[str] | None = None) -> pa.Table:
-        """The events after `after` up to and including `upto`, unordered. Raises ArchiveUnfit."""
+        """Return the events after `after` up to and including `upto`, in any order. Raise ArchiveUnfit."""
         import pyarrow.dataset as ds
 
         return self._rows(after, upto, ~_is_snapshot(ds.field("operationType")), names)
 
     def windows(self, after: str, upto: str, names: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        """The same events in order, in tables of at most WINDOW_ROWS. Raises ArchiveUnfit."""
+        """Yield the same events in order, in tables of up to WINDOW_ROWS. Raise ArchiveUnfit."""
         tokens = self.events(after, upto, ("token",)).sort_by("token")["token"]
         for end in range(WINDOW_ROWS, len(tokens) + WINDOW_ROWS, WINDOW_ROWS):
             last = tokens[min(end, len(tokens)) - 1].as_py()
@@ -92,7 +92,7 @@ class ArchiveTable:
             after = last
 
     def base_rows(self, base: ArchivedSnapshot, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """The rows of a snapshot, unordered. Raises ArchiveUnfit if they have been removed from the table."""
+        """Yield the rows of a snapshot, in any order. Raise ArchiveUnfit if they were removed from the table."""
         import pyarrow as pa
         import pyarrow.dataset as ds
 
@@ -106,7 +106,7 @@ class ArchiveTable:
             yield from scanned.to_batches(columns=list(names), filter=wanted, batch_size=WINDOW_ROWS)
 
     def count(self, base: ArchivedSnapshot, upto: Token) -> int:
-        """An upper bound of the number of documents at `upto`: the snapshot's, and the inserts since."""
+        """Return an upper bound of the documents at `upto`: those of the snapshot, and the inserts since."""
         import pyarrow.compute as pc
 
         documents: int = sum(batch.num_rows for batch in self.base_rows(base, ("token",)))
@@ -123,7 +123,7 @@ class ArchiveTable:
         return scanned.to_table(columns=list(names or COLUMNS), filter=wanted)
 
     def _dataset(self, after: str, upto: str) -> Any:
-        """A dataset of the files that may have these tokens; None if there is none."""
+        """Return a dataset of the files that may have these tokens; None if no file has."""
         from headrace.spark.tables.delta_files import files_between
 
         table = self._existing_table()
@@ -147,7 +147,7 @@ def _schema(table: DeltaTable) -> pa.Schema:
 
 
 def mark_at(moment: Timestamp) -> Token:
-    """The high-water mark of a cluster time: the token before everything of that time."""
+    """Return the high-water mark of a cluster time: the token before everything of that time."""
     return Token(high_water_mark(from_timestamp(moment)))
 
 
@@ -172,7 +172,7 @@ def _contents(path: str, version: int) -> ArchiveContents:
     progress = committed_progress(table) or Progress()
     spans = _spans(events, begins)
     if spans and Token(progress.token) > spans[-1].last:
-        # A quiet stream has progressed without rows.
+        # The position of a quiet stream has advanced without rows.
         spans = (*spans[:-1], EventSpan(spans[-1].first, Token(progress.token)))
     marked = events.filter(pc.match_substring(events, MASKED_KEY))
     masked = any(Token(text).is_masked for text in marked.to_pylist())
@@ -199,7 +199,7 @@ def _spans(events: pa.ChunkedArray, begins: list[str]) -> tuple[EventSpan, ...]:
 
 
 def _snapshots(documents: pa.ChunkedArray, begins: list[str], progress: Progress) -> tuple[ArchivedSnapshot, ...]:
-    """The complete snapshots; `documents` are the tokens of all snapshots' rows."""
+    """Return the complete snapshots; `documents` are the tokens of the rows of all snapshots."""
     import pyarrow.compute as pc
 
     complete = []
@@ -208,7 +208,7 @@ def _snapshots(documents: pa.ChunkedArray, begins: list[str], progress: Progress
             following = next((later for later in begins if later > begin), None)
             tokens = documents.filter(pc.greater_equal(documents, begin))
             tokens = tokens if following is None else tokens.filter(pc.less(tokens, following))
-            # A row's token may lie just after the last event, and so after the end.
+            # A row's token may be just after the last event, and so after the end.
             complete.append(ArchivedSnapshot(Token(begin), Token(max(begin, end, pc.max(tokens).as_py() or ""))))
     return tuple(complete)
 
@@ -223,5 +223,5 @@ def _token() -> pc.Expression:
 def _is_snapshot(kind: pc.Expression) -> pc.Expression:
     import pyarrow as pa
 
-    # Not `isin` alone: a pipeline may leave events without an operation type.
+    # `isin` alone is not enough, because a pipeline may leave events without an operation type.
     return kind.is_valid() & kind.cast(pa.string()).isin([SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END])

@@ -1,7 +1,7 @@
-"""A collection as it is at one cluster time, in ranges of `_id`s that tasks read at once with read concern `snapshot`.
+"""A collection at one cluster time, in ranges of `_id`s that tasks read in parallel with read concern `snapshot`.
 
-Rule: the ranges have each document of that time once, wherever they begin. A range is a part of the index on `_id`,
-from a key, inclusive, to another, exclusive, and the first and the last one are open.
+Rule: the ranges have each document of that time exactly once, wherever they begin. A range is a part of the index on
+`_id`, from one key, inclusive, to another, exclusive; the first range has no lower bound and the last no upper bound.
 
 The server must keep the time for as long as the tasks take: a Headrace for an hour, a MongoDB for
 `minSnapshotHistoryWindowInSeconds`, five minutes by default.
@@ -33,8 +33,7 @@ class NoSnapshotRead(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class DocumentRange:
-    """The documents with keys from `low` to before `high`, as BSON of {"_id": key}; empty: from the first,
-    to the last."""
+    """The documents with keys from `low` to before `high`, each as BSON of {"_id": key}; an empty bound is open."""
 
     token: Token
     time: Timestamp
@@ -43,9 +42,9 @@ class DocumentRange:
 
 
 def key_ranges(options: SourceOptions, count: int) -> list[DocumentRange]:
-    """The collection as it is now, in up to `count` ranges of about as many documents, or in more where it is large.
+    """Return the collection at present, in up to `count` ranges of similar size; in more if it is large.
 
-    Raises NoSnapshotRead.
+    Raise NoSnapshotRead.
     """
     mongodb = MongoDBStream(options)
     collection = mongodb.client[options.database or ""][options.collection or ""]
@@ -66,7 +65,7 @@ def key_ranges(options: SourceOptions, count: int) -> list[DocumentRange]:
 
 
 def documents_in(options: SourceOptions, part: DocumentRange) -> Iterator[EventRow]:
-    """The rows of the range's documents. Raises NoSnapshotRead."""
+    """Yield the rows of the range's documents. Raise NoSnapshotRead."""
     mongodb, snapshot = MongoDBStream(options), Snapshot(options)
     bounds = {name: decode(key) for name, key in (("min", part.low), ("max", part.high)) if key}
     filters = {"hint": {"_id": 1}, **bounds} if bounds else {}
@@ -85,7 +84,7 @@ def documents_in(options: SourceOptions, part: DocumentRange) -> Iterator[EventR
 def _first_reply(
     mongodb: MongoDBStream, options: SourceOptions, more: dict[str, Any], time: Timestamp | None = None, **given: Any
 ) -> tuple[tuple[int, Timestamp], list[RawBSONDocument]]:
-    """The cursor's number and the time that it reads at, and its first documents."""
+    """Return the cursor's id, the time at which it reads, and its first documents."""
     concern = {"level": "snapshot"} | ({"atClusterTime": time} if time else {})
     reply = _asked(mongodb, options, {"find": options.collection, **more, "readConcern": concern}, **given)
     read_at = reply.get("atClusterTime")

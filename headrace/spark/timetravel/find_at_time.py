@@ -1,6 +1,6 @@
 """A `find` at one cluster time, with read concern `snapshot`: MongoDB from 5.0 on, and Headrace.
 
-Sent as commands: pymongo's snapshot sessions do not say at which time they read.
+It is sent as a command, because pymongo's snapshot sessions do not report the time at which they read.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ RAW: Final = OPTIONS.with_options(document_class=RawBSONDocument)
 
 
 class StoredDocument(dict[str, Any]):
-    """A document as it is decoded, with its bytes in `raw`: some values are not the same after decoding."""
+    """A decoded document, with its bytes in `raw`, because decoding changes some values."""
 
     raw: bytes
 
     @classmethod
     def of(cls, raw: bytes) -> StoredDocument:
-        """The document of these bytes."""
+        """Return the document of these bytes."""
         stored = cls(decode(raw))
         stored.raw = raw
         return stored
 
 
 def by_key(documents: Iterable[RawBSONDocument]) -> dict[str, StoredDocument]:
-    """The documents by their key's text. Raises NotHeld for two keys that have the same text."""
+    """Return the documents by the text of their key. Raise NotHeld if two keys have the same text."""
     found: dict[str, StoredDocument] = {}
     for document in documents:
         stored = StoredDocument.of(bytes(document.raw))
@@ -49,7 +49,7 @@ def by_key(documents: Iterable[RawBSONDocument]) -> dict[str, StoredDocument]:
 
 @dataclass(frozen=True, slots=True)
 class TimedDocuments:
-    """Documents by their key's text, as they were at the time: with every event up to it, and no later one."""
+    """Documents by the text of their key, at one time: with every event up to that time, and no later one."""
 
     documents: dict[str, StoredDocument]
     time: Timestamp
@@ -58,10 +58,10 @@ class TimedDocuments:
 def find_at(
     collection: Collection[dict[str, Any]], keys: list[Any], time: Timestamp | None = None
 ) -> TimedDocuments | None:
-    """The documents with these `_id`s at `time`, or at one that the server chooses; None if it does not read so.
+    """Return the documents with these `_id`s at `time`, or at a time that the server chooses; None if it cannot.
 
-    Whether it never does (a standalone server, an old one), or no longer at that time, or is not reachable, is not
-    said: the caller's other way of reading reports it.
+    The reason is not reported: a standalone or old server, a time that is too old, or an unreachable server. The caller
+    then reads in another way, which reports errors.
     """
     concern: dict[str, Any] = {"level": "snapshot"} | ({"atClusterTime": time} if time else {})
     database, name = collection.database, collection.name

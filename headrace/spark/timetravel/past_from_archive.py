@@ -1,12 +1,12 @@
-"""A collection as it was at a token, from an archive: a complete snapshot in the table, and the events since.
+"""A collection at a past token, computed from an archive: a complete snapshot in the table, and the events since.
 
-Needs no pre- and post-images. The events are the table's up to its end; after that, the server's. The documents are
-divided into slices by a hash of their key's identity (1 and 1.0 are one key), for several workers; a slice is held in
-memory.
+It needs no pre- and post-images. The events come from the table up to its end, and then from the server. For several
+workers, the documents are divided into slices by a hash of their key's identity (1 and 1.0 are one key). A slice is
+held in memory.
 
-Exact or refused (PastUnknown): the table must have a complete snapshot from before the token, every event since must
-be in the table or on the server, no other collection may have been renamed onto this one since, and the update
-descriptions must be unambiguous (`showRawUpdateDescription`, `showExpandedEvents`).
+The result is exact, or PastUnknown is raised. The table must have a complete snapshot from before the token, and every
+later event must be in the table or on the server. No other collection may have been renamed onto this one since, and
+update descriptions must be unambiguous (`showRawUpdateDescription`, `showExpandedEvents`).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ Documents = dict[str, MirrorRow]
 
 
 def base_at(options: SourceOptions, token: Token) -> ArchivedSnapshot:
-    """The latest snapshot from which the collection at `token` can be computed. Raises PastUnknown."""
+    """Return the latest snapshot from which the collection at `token` can be computed. Raise PastUnknown."""
     archive = Archive(options)
     base = next((base for base in reversed(archive.snapshots()) if base.end.text <= token.text), None)
     if base is None:
@@ -71,9 +71,9 @@ def base_at(options: SourceOptions, token: Token) -> ArchivedSnapshot:
 def documents_at(
     options: SourceOptions, token: Token, base: ArchivedSnapshot, slice_: int = 0, slices: int = 1
 ) -> Iterator[EventRow]:
-    """The documents of a slice as rows with `token`, in the order of their keys.
+    """Yield the documents of a slice as rows with `token`, in the order of their keys.
 
-    The same at each call, even if the table has grown. Raises PastUnknown, PositionLost, ArchiveUnfit.
+    The rows are the same at each call, even if the table has grown. Raise PastUnknown, PositionLost, ArchiveUnfit.
     """
     documents: Documents = {}
     marked: set[str] = set()
@@ -91,13 +91,13 @@ def documents_at(
     snapshot = Snapshot(options)
     by_key = sorted((encode_value(loads(key)), stored.document) for key, stored in documents.items())
     for _, document in by_key:
-        # A mark is recognized by its first field, before which `encode` would put the `_id`.
+        # A mark is recognized by its first field, but `encode` would put `_id` before it.
         marked_document = reason_of(document) and RawBSONDocument(encode_in_order(loads(document)))
         yield snapshot.row(token, marked_document or loads(document))
 
 
 def _without_updates_of_marks(rows: list[Row], marked: set[str]) -> list[Row]:
-    """The rows but for updates of documents that a mark stands for; `marked`, their keys, is changed."""
+    """Return the rows without updates of documents replaced by a mark; update `marked`, the keys of these documents."""
     kept = []
     for row in rows:
         if row.operationType in DOCUMENT_OPERATIONS and row.documentKey:
@@ -113,7 +113,7 @@ def _without_updates_of_marks(rows: list[Row], marked: set[str]) -> list[Row]:
 
 
 def _folded(rows: list[Row], state: MirrorState, documents: Documents) -> MirrorState:
-    """The state after the rows; `documents` is changed."""
+    """Return the state after the rows; `documents` is changed."""
     changes = fold(rows, state, {key: documents[key] for key in keys_to_read(rows) if key in documents})
     if changes.clear:
         documents.clear()
@@ -131,8 +131,8 @@ def _base_rows(options: SourceOptions, base: ArchivedSnapshot, slice_: int, slic
 
 
 def _events(options: SourceOptions, start: Token, end: Token, slice_: int, slices: int) -> Iterator[list[Row]]:
-    """The events of the slice after `start` up to `end`: the table's, then the server's."""
-    # The document that updateLookup gives an update is of a later time.
+    """Yield the events of the slice after `start` up to `end`: first from the table, then from the server."""
+    # With updateLookup, an update's document is from a later time.
     looked_up = options.stream.get("fullDocument") == "updateLookup"
     for batch in _event_batches(options, start, end):
         rows = _sliced(_rows(batch), slice_, slices)
@@ -154,10 +154,10 @@ def _event_batches(options: SourceOptions, start: Token, end: Token) -> Iterator
 
 
 def _rows(batch: pa.RecordBatch) -> Iterator[Row]:
-    """The rows of a batch, whose documents are text (the table's) or BSON (the server's).
+    """Yield the rows of a batch, whose documents are text (from the table) or BSON (from the server).
 
-    A mark stands for a document that has no text, and takes the place of one that an event without a text changes: it
-    is refused if it is still there at the token. Raises NotHeld for such a key.
+    A mark replaces a document that has no text, also after an update without a text. It is refused if it is still there
+    at the token. Raise NotHeld for a key without a text.
     """
     columns = [batch.column(name).to_pylist() for name in _NAMES]
     for values in zip(*columns, strict=True):
@@ -173,7 +173,7 @@ def _rows(batch: pa.RecordBatch) -> Iterator[Row]:
 
 
 def _sliced(rows: Iterable[Row], slice_: int, slices: int) -> list[Row]:
-    """The rows of the slice, and those without a document key."""
+    """Return the rows of the slice, and the rows without a document key."""
     return [
         row
         for row in rows
@@ -182,7 +182,7 @@ def _sliced(rows: Iterable[Row], slice_: int, slices: int) -> list[Row]:
 
 
 def check_rename(options: SourceOptions, other: str | None) -> None:
-    """Raises PastUnknown for a rename onto this collection: no event describes the documents that it brought."""
+    """Raise PastUnknown for a rename onto this collection, because no event describes the documents that it brought."""
     to = loads(other or "{}").get("to")
     if to == {"db": options.database, "coll": options.collection}:
         raise PastUnknown(f"another collection was renamed to {options.database}.{options.collection} since then")

@@ -1,11 +1,11 @@
-"""A collection as it was at a token, from its present documents and the pre-images of the events since.
+"""A collection at a past token, computed from its present documents and the pre-images of the events since.
 
-If a document was changed since, the first event after the token says what it was: nothing, if that is an insert,
-otherwise its pre-image. Other documents are unchanged. The collection is read in chunks (`snapshot.py`), and with each
-chunk the events are read up to the token of its rows.
+If a document was changed since, the first event after the token shows what it was: nothing, if the event is an insert,
+otherwise its pre-image. Other documents are unchanged. The collection is read in chunks (`snapshot.py`); with each
+chunk, the events are read up to the token of its rows.
 
-Exact or refused (PastUnknown): the oplog must reach back to the token, the collection must have had pre-images enabled
-(`changeStreamPreAndPostImages`) when it was changed, and must not have been dropped or renamed.
+The result is exact, or PastUnknown is raised. The oplog must reach back to the token. The collection must have had
+pre-images enabled (`changeStreamPreAndPostImages`) when it was changed, and must not have been dropped or renamed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class PastUnknown(RuntimeError):
 
 
 class _ChangesSince:
-    """The documents at a token, by the events after it, for keys that were not returned yet."""
+    """The documents at a token, computed from the events after it, for keys that were not returned yet."""
 
     def __init__(self, mongodb: MongoDBStream, token: Token) -> None:
         self._mongodb = mongodb
@@ -36,18 +36,18 @@ class _ChangesSince:
         self._before: dict[bytes, StoredDocument | None] = {}
 
     def read(self, end: Token) -> None:
-        """Reads the events up to `end`."""
+        """Read the events up to `end`."""
         for batch in self._mongodb.read_raw(self._read_to, end):
             for event in batch:
                 self._note(StoredDocument.of(event))
         self._read_to = max(self._read_to, end)
 
     def touched(self, key: Any) -> bool:
-        """Whether one of the events read so far is of this `_id`."""
+        """Whether an event read so far is of this `_id`."""
         return encode_value(key) in self._before
 
     def take(self, upto: bytes | None) -> Iterator[StoredDocument]:
-        """The earlier documents of the changed keys up to and including `upto` (None: all), each returned once."""
+        """Yield the earlier documents of changed keys up to and including `upto` (None: all); each is yielded once."""
         for key in sorted(key for key in self._before if upto is None or key <= upto):
             document = self._before.pop(key)
             if document is not None:
@@ -75,11 +75,11 @@ class _ChangesSince:
 
 
 def documents_at(snapshot: Snapshot, token: Token) -> Iterator[EventRow]:
-    """The documents at `token` as rows with that token. Raises PastUnknown and PositionLost."""
+    """Yield the documents at `token` as rows with that token. Raise PastUnknown and PositionLost."""
     since = _ChangesSince(snapshot.stream_with({"fullDocumentBeforeChange": "whenAvailable"}), token)
     for chunk in snapshot.chunks(10_000):
         documents, _ = snapshot.consistent_read(chunk)
-        since.read(snapshot.now())  # further than needed for the chunk, which is harmless
+        since.read(snapshot.now())  # further than the chunk requires, which does no harm
         for document in documents:
             if not since.touched(document["_id"]):
                 yield snapshot.row(token, document)

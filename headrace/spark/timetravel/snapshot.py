@@ -1,24 +1,24 @@
-"""A collection as rows, in chunks of its `_id`s: each row is a document as it was at the row's token.
+"""A collection as rows, in chunks of its `_id`s: each row is a document at the row's token.
 
-What must hold: a row says "at `token` the document with this key was this one", exactly, with concurrent writers, on
-any server, and without a server-side snapshot. So an event of a key applies to its row exactly if the event's token is
+Rule: a row says exactly "at `token` the document with this key was this one", also with concurrent writers, on any
+server, and without a server-side snapshot. So an event of a key applies to its row exactly if the event's token is
 greater, and no event is applied twice or missed.
 
-How: (1) open a stream on the collection; (2) read the chunk; (3) read the stream past the time of the read. A document
+How: (1) open a stream on the collection; (2) read the chunk; (3) read the stream past the time of that read. A document
 of (2) without an event in (3) did not change in between, so it is valid at the stream's present token. Documents with
-an event are read again, followed by (3), until there are none.
+an event are read again, followed by (3), until none has an event.
 
-After some rounds, what changes faster than it is read is read at one cluster time T, with read concern `snapshot`. The
-other documents with an event up to T are then read at T as well, so that all are valid at the token after T. Where a
-server has no such reads, the rounds continue.
+After some rounds, documents that change faster than they are read are read at one cluster time T, with read concern
+`snapshot`. The other documents with an event up to T are then read at T as well, so all are valid at the token after T.
+On a server without such reads, the rounds continue.
 
-A key that is in no chunk needs no row. If the document exists later, its insert comes after the snapshot's first token.
-If it was deleted, events from before the snapshot's end may have no row to change: `snapshotEnd` has the token up to
-which that is expected; later it is an error.
+A key that is in no chunk needs no row. If its document is created later, the insert comes after the snapshot's first
+token. If it was deleted, events from before the snapshot's end may have no row to change: they are expected up to the
+token of `snapshotEnd`; after it they are an error.
 
 Chunks are ranges of `_id` in MongoDB's order. `$gt` compares within one type only, so a chunk never spans two types:
-the first key of each type is a chunk by itself. The chunk that has the greatest key there is ends the snapshot: what is
-inserted after it comes as an event, and a snapshot that followed it would never end while a client inserts.
+the first key of each type is a chunk by itself. The snapshot ends with the chunk that has the greatest key at that
+time. Documents inserted after it come as events; otherwise a snapshot would never end while a client inserts.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from headrace.spark.timetravel.find_at_time import RAW, StoredDocument, by_key, 
 from headrace.values.arrow import COLUMNS, EventRow
 from headrace.values.bson import OPTIONS, encode, type_number
 
-# The types of BSON that a key can have, by number, in MongoDB's order; those within one pair of brackets are compared.
+# The BSON types of a key, by number, in MongoDB's order; types in one tuple are compared with each other.
 _TYPE_ORDER: Final = (
     (-1,), (10,), (1, 16, 18, 19), (2, 14), (3,), (5,), (7,), (8,), (9,), (17,), (13,), (15,), (127,),
 )  # fmt: skip
@@ -58,14 +58,14 @@ _KEYS_ONLY: Final = (
 
 
 class SnapshotUnsettled(RuntimeError):
-    """Some documents changed every time they were read, and the server does not read them at one time."""
+    """Some documents changed each time they were read, and the server does not read them at one time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """The keys after `after` up to and including `upto`, as text of {"_id": key}; without `after` just `upto`.
+    """The keys after `after` up to and including `upto`, as text of {"_id": key}; without `after`, only `upto`.
 
-    Without either it is the collection. `last`: no key was greater when it was planned.
+    Without either, it is the whole collection. `last`: no key was greater when the chunk was planned.
     """
 
     upto: str
@@ -78,7 +78,7 @@ class Chunk:
         return loads(self.upto)["_id"]
 
     def filter(self) -> dict[str, Any]:
-        """The query for its documents."""
+        """Return the filter for its documents."""
         if not self.upto:
             return {}
         upper = self.last_key
@@ -92,7 +92,7 @@ class Snapshot:
 
     def __init__(self, options: SourceOptions) -> None:
         assert options.database and options.collection
-        # This stream must have every change of the collection, so it is without the user's pipeline.
+        # This stream must have every change of the collection, so it omits the user's pipeline.
         self._options = replace(options, pipeline=(), stream={}, others=(), collections=())
         self._mongodb = MongoDBStream(self._options)
         self._collection: Collection[dict[str, Any]] = self._mongodb.client.get_database(
@@ -101,15 +101,16 @@ class Snapshot:
         self._raw = self._collection.with_options(codec_options=RAW)
 
     def next_chunk(self, after: str, rows_max: int) -> Chunk | None:
-        """The next chunk of at most `rows_max` keys after the key `after` (`""`: from the first); None at the end.
+        """Return the next chunk of at most `rows_max` keys after the key `after` (`""`: from the first); None at the
+        end.
 
-        It has about as many bytes as a batch may have, by the documents' average size, and at least one document.
+        By the documents' average size it has about as many bytes as a batch may have, and at least one document.
         """
         if not after:
             return self._single({})
         rows_max = min(rows_max, self._rows_within(self._options.bytes_max or limits.SNAPSHOT_CHUNK_BYTES))
         key = loads(after)["_id"]
-        # `$gt: NaN` matches nothing, though NaN sorts before all numbers.
+        # `$gt: NaN` matches nothing, although NaN sorts before all numbers.
         if not _is_nan(key) and not isinstance(key, MinKey):
             within = {"_id": {"$gt": key}}
             if upto := self._key(within, 1, skip=rows_max - 1):
@@ -119,29 +120,29 @@ class Snapshot:
         return self._single(_beyond(key))
 
     def chunks(self, rows_max: int) -> Iterator[Chunk]:
-        """The chunks of the collection, each determined when it is asked for; see `next_chunk`."""
+        """Yield the chunks of the collection; each is planned when it is requested. See `next_chunk`."""
         chunk = self.next_chunk("", rows_max)
         while chunk:
             yield chunk
             chunk = None if chunk.last else self.next_chunk(chunk.upto, rows_max)
 
     def _rows_within(self, bytes_max: int) -> int:
-        """How many documents of the average size now have `bytes_max` together, at least one."""
+        """Return how many documents of the present average size have `bytes_max` together, at least one."""
         size = self._document_bytes
         return limits.ROW_COUNT_UNBOUNDED if size is None else max(bytes_max // size, 1)
 
     @cached_property
     def _document_bytes(self) -> int | None:
-        """The documents' average size now; None without the privilege to know."""
+        """The present average size of a document; None without the privilege to read it."""
         try:
             stats = list(self._collection.aggregate([{"$collStats": {"storageStats": {}}}]))
         except OperationFailure:
             return None
-        # A sharded collection has those of each shard.
+        # A sharded collection has statistics of each shard.
         return max([1, *(int(each.get("storageStats", {}).get("avgObjSize", 0)) for each in stats)])
 
     def split(self, chunk: Chunk, rows: int, chunks_max: int) -> list[Chunk]:
-        """A chunk of about `rows` rows as at most `chunks_max` smaller ones, in order."""
+        """Return a chunk of about `rows` rows as at most `chunks_max` smaller ones, in order."""
         chunks: list[Chunk] = []
         after, last = chunk.after, chunk.last_key
         while after and len(chunks) < chunks_max - 1:
@@ -154,32 +155,32 @@ class Snapshot:
         return [*chunks, Chunk(chunk.upto, after)]
 
     def is_within(self, chunk: Chunk, rows_max: int, bytes_max: int) -> bool:
-        """Whether the chunk has at most `rows_max` documents now, and by their average size at most `bytes_max`."""
+        """Whether the chunk now has at most `rows_max` documents and, by their average size, at most `bytes_max`."""
         if chunk.upto and not chunk.after:
             return rows_max >= 1
         rows_max = min(rows_max, self._rows_within(bytes_max))
         return self._collection.count_documents(chunk.filter(), limit=rows_max + 1) <= rows_max
 
     def read(self, chunk: Chunk) -> Iterator[EventRow]:
-        """The chunk's documents as rows; raises SnapshotUnsettled."""
+        """Return the chunk's documents as rows; raise SnapshotUnsettled."""
         documents, token = self.consistent_read(chunk)
         return (self.row(token, document) for document in documents)
 
     def read_all(self) -> Iterator[EventRow]:
-        """The rows of all documents, chunk by chunk; raises SnapshotUnsettled."""
+        """Yield the rows of all documents, chunk by chunk; raise SnapshotUnsettled."""
         for chunk in self.chunks(_CHUNK_ROWS):
             yield from self.read(chunk)
 
     def stream_with(self, stream: dict[str, Any]) -> MongoDBStream:
-        """The collection's change stream with these options of $changeStream."""
+        """Return the collection's change stream with these options of $changeStream."""
         return MongoDBStream(replace(self._options, stream=stream))
 
     def now(self) -> Token:
-        """A token not before anything that was acknowledged before the call."""
+        """Return a token that is not before anything acknowledged before the call."""
         return self._mongodb.end_at(self._mongodb.now())
 
     def consistent_read(self, chunk: Chunk) -> tuple[Iterable[StoredDocument], Token]:
-        """The chunk's documents and a token at which all of them are valid; raises SnapshotUnsettled."""
+        """Return the chunk's documents and a token at which all of them are valid; raise SnapshotUnsettled."""
         with self._mongodb.open(StreamPosition("latest"), stages=_KEYS_ONLY) as cursor:
             documents, moment = self._find(chunk.filter(), _before(cursor.token.time))
             for number in range(limits.SNAPSHOT_ROUND_COUNT_MAX):
@@ -198,9 +199,10 @@ class Snapshot:
         )
 
     def _settle(self, cursor: ResumingCursor, documents: dict[str, StoredDocument], keys: list[Any]) -> Token | None:
-        """Reads `keys`, and which of `documents` change until then, at one cluster time; all are valid at the token.
+        """Read `keys`, and those of `documents` that change meanwhile, at one cluster time; return a token valid for
+        all.
 
-        None where the server does not read so: then `keys` has what is to be read again, and `documents` the others.
+        Return None if the server cannot: then `keys` has the keys to read again, and `documents` the other documents.
         """
         read = find_at(self._collection, keys)
         if read is None or read.time < cursor.token.time:
@@ -217,20 +219,21 @@ class Snapshot:
         return cursor.token_at(read.time)
 
     def begin_row(self, token: Token) -> EventRow:
-        """The row `snapshotBegin`: earlier rows are obsolete, and those of a snapshot that begins at `token` follow."""
+        """Return the row `snapshotBegin`: earlier rows are obsolete, and the rows of a snapshot begun at `token`
+        follow."""
         return self._row(SNAPSHOT_BEGIN, token)
 
     def end_row(self, begun: Token) -> EventRow:
-        """The row `snapshotEnd` of the snapshot that began at `begun`: none of its rows is later than now."""
+        """Return the row `snapshotEnd` of the snapshot that began at `begun`: none of its rows is later than now."""
         # On a quiet server the last event is older than the position at which the snapshot began.
         return self.end_row_at(max(self.now(), begun))
 
     def end_row_at(self, token: Token) -> EventRow:
-        """The row `snapshotEnd` of a snapshot whose rows are valid at `token`."""
+        """Return the row `snapshotEnd` of a snapshot whose rows are valid at `token`."""
         return self._row(SNAPSHOT_END, token)
 
     def row(self, token: Token, document: Mapping[str, Any]) -> EventRow:
-        """The row of a document as it is at `token`; a `StoredDocument` or a raw document by its bytes."""
+        """Return the row of a document at `token`; a `StoredDocument` or a raw document keeps its bytes."""
         row = self._row(SNAPSHOT, token)
         row[_KEY] = encode({"_id": document["_id"]})
         row[_DOCUMENT] = document.raw if isinstance(document, RawBSONDocument | StoredDocument) else encode(document)
@@ -245,7 +248,7 @@ class Snapshot:
         return dumps({"_id": first[0]["_id"]}) if first else None
 
     def _find(self, query: dict[str, Any], since: Timestamp) -> tuple[dict[str, StoredDocument], Timestamp]:
-        """The documents by their key's text, not older than `since`, and a time after they were read."""
+        """Return the documents by the text of their key, not older than `since`, and a time after the read."""
         with self._mongodb.client.start_session(causal_consistency=True) as session:
             session.advance_operation_time(since)
             documents = by_key(self._raw.find(query, session=session))
@@ -258,11 +261,11 @@ class Snapshot:
 
 
 def _changed(cursor: ResumingCursor, moment: Timestamp) -> Iterator[tuple[str, Timestamp]]:
-    """Keys and times of the events up to `moment`, and some later ones; up to an invalidate, which ends the collection.
+    """Yield keys and times of the events up to `moment` and some later ones; stop at an invalidate.
 
-    What was yielded is what the cursor has passed, once it is exhausted.
+    When the iterator is exhausted, it has yielded all events that the cursor has passed.
     """
-    # A getMore from before the read says nothing of what came at the same time.
+    # A getMore from before the read says nothing about events of the same time.
     cursor.drained = False
     while not cursor.covers(moment) and not cursor.closed:
         for event in cursor.next_batch(wait_ms=20):
@@ -270,12 +273,12 @@ def _changed(cursor: ResumingCursor, moment: Timestamp) -> Iterator[tuple[str, T
 
 
 def _before(moment: Timestamp) -> Timestamp:
-    # A stream that was just opened is one tick after the oplog; nothing has that time yet.
+    # A newly opened stream is one tick after the oplog; nothing has that time yet.
     return Timestamp(moment.time, moment.inc - 1) if moment.inc else moment
 
 
 def _beyond(key: Any) -> dict[str, Any]:
-    """The filter for keys of types that sort after this key's type; after NaN, also for the other numbers."""
+    """Return the filter for keys of types that sort after this key's type; after NaN, also for other numbers."""
     rank = next(rank for rank, types in enumerate(_TYPE_ORDER) if type_number(key) in types)
     later = [number for types in _TYPE_ORDER[rank + (0 if _is_nan(key) else 1) :] for number in types]
     # Without later types: a filter that matches nothing.
