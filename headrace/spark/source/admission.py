@@ -1,11 +1,12 @@
-"""Admission control: how Spark asks for the end of a batch, with its start and a limit since 4.2, with neither in 4.1.
+"""Admission control: Spark 4.2 asks for the end of a batch with its start and a limit, Spark 4.1 with neither.
 
-The one file that depends on PySpark's version. Spark 4.1 asks for "the latest offset" and means the end of the next
-batch. So the reader remembers its position: the last answer; before that, the end of the last planned batch, which
-Spark plans again (as an empty range) when a query is restarted, before it asks anything; otherwise the beginning.
+This is the only file that depends on PySpark's version. Spark 4.1 asks for "the latest offset" and means the end of the
+next batch. So the reader remembers its position: its last answer. Before the first answer, the position is the end of
+the last planned batch, which Spark plans again (as an empty range) before anything else when a query is restarted;
+otherwise it is the beginning.
 
-The options' limits hold either way, since the source enforces them. With 4.1 the trigger `availableNow` is a single
-batch, within the limits.
+The options' limits hold in both versions, because the source enforces them. With 4.1 the trigger `availableNow` is a
+single batch, within the limits.
 """
 
 from __future__ import annotations
@@ -39,35 +40,35 @@ Offset = dict[str, Any]
 
 
 def took_all(query: StreamingQuery) -> bool:
-    """Whether an ended query with the trigger `availableNow` has read everything; if not, it must be run again."""
-    # In 4.1 a run is at most one batch; progress without addBatch wrote nothing.
+    """Whether an ended query with the trigger `availableNow` has read everything; otherwise it must be run again."""
+    # In 4.1 a run is at most one batch. Progress without addBatch wrote nothing.
     return HAS_ADMISSION_CONTROL or not any("addBatch" in progress["durationMs"] for progress in query.recentProgress)
 
 
 class DriverStream(Protocol):
-    """A stream's planning in the driver: ServerStream or MergedStream."""
+    """The driver's plan of a stream: ServerStream or MergedStream."""
 
     def initial_offset(self) -> Offset:
-        """The offset of `startingPosition`."""
+        """Return the offset of `startingPosition`."""
 
     def latest_offset(self, start: Offset) -> Offset:
-        """The end of the batch after `start`; `start` itself if there is nothing yet."""
+        """Return the end of the batch after `start`; `start` itself if there is nothing new."""
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """The partitions of the batch between two offsets."""
+        """Return the partitions of the batch between two offsets."""
 
     def stop_at_now(self) -> None:
-        """Ends the stream at the server's present time, for the trigger availableNow."""
+        """End the stream at the server's present time, for the trigger availableNow."""
 
 
 class _StreamOwner:
-    """The methods of a reader that both kinds of admission need."""
+    """The part of a reader that both kinds of admission need."""
 
     options: SourceOptions
 
     @property
     def stream(self) -> DriverStream:
-        """The stream that is planned."""
+        """The stream to plan."""
         raise NotImplementedError
 
 
@@ -100,7 +101,7 @@ class LegacyAdmission(_StreamOwner):
     _current: Offset | None = None
 
     def initialOffset(self) -> Offset:
-        # Spark calls it after the first `latestOffset`, which begins there as well.
+        # Spark calls this after the first `latestOffset`, which begins at the same offset.
         if self._first is None:
             self._first = self.stream.initial_offset()
         return self._first

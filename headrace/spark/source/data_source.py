@@ -1,9 +1,9 @@
 """The Python Data Source `headrace`: change events for `spark.read` and `spark.readStream`.
 
-The document after an update is not looked up, as `fullDocument: updateLookup` would give another one at each reading.
-Ask for post-images (`fullDocument: whenAvailable`), or apply `updateDescription`, as mirrors do.
+The document after an update is not looked up: `fullDocument: updateLookup` would give another one at each read. Request
+post-images (`fullDocument: whenAvailable`), or apply `updateDescription`, as mirrors do.
 
-Spark asks for the schema in a process of its own, so the readers (`readers.py`) are imported where they are needed.
+Spark requests the schema in a separate process, so the readers (`readers.py`) are imported only where they are needed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class HeadraceSource(DataSource):
-    """`format("headrace")`; for the options see `headrace.spark.source.options.parse_options`."""
+    """The source `format("headrace")`; for its options see `headrace.spark.source.options.parse_options`."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,10 +1,10 @@
-"""A server for a data directory, started for a job (`path` instead of `uri`): for sessions on this one machine.
+"""A server for a data directory, started for a job (`path` instead of `uri`), for sessions on this one machine.
 
-`headrace serve` runs in a process of its own, since Spark may not import the server; this file, run as a program,
-supervises it. The supervisor writes the server's address into the directory for the job's other processes (Spark parses
-the source's options in several), and stops the server when the job's process, its owner, has ended.
+`headrace serve` runs in a separate process, because Spark's code may not import the server. This file, run as a
+program, supervises it. The supervisor writes the server's address into the directory for the job's other processes
+(Spark parses the source's options in several). It stops the server when its owner, the job's process, has ended.
 
-A directory that another server has open is refused: give that server's `uri`.
+A directory that another server has open is refused: set `uri` to that server's address.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class NotStarted(RuntimeError):
 
 
 def uri_of(path: str | Path, *, owner: int | None = None) -> str:
-    """The connection string of the directory's server, which is started if needed and ends with the process `owner`.
+    """Return the connection string of the directory's server. Start it if needed; it ends with the process `owner`.
 
-    The default owner is the Java process that this one descends from, or this one. Raises NotStarted.
+    The default owner is the Java process that is an ancestor of this process, or this process. Raise NotStarted.
     """
     directory = Path(path).absolute()
     running = _running_server(directory)
@@ -56,7 +56,7 @@ def uri_of(path: str | Path, *, owner: int | None = None) -> str:
 
 
 def _started_by_another(directory: Path, reason: str) -> str:
-    """The address of the server that another process of this job is starting. Raises NotStarted."""
+    """Return the address of the server that another process of this job is starting. Raise NotStarted."""
     until = time.monotonic() + limits.LOCAL_PING_MS_MAX / 1000
     while time.monotonic() < until:
         if uri := _running_server(directory):
@@ -66,7 +66,7 @@ def _started_by_another(directory: Path, reason: str) -> str:
 
 
 def _running_server(directory: Path) -> str | None:
-    """The address in the directory's file, if a server answers there."""
+    """Return the address in the directory's file if a server answers there, otherwise None."""
     try:
         uri = (directory / NOTE).read_text("utf-8").strip()
         with MongoClient[dict[str, object]](uri, serverSelectionTimeoutMS=limits.LOCAL_PING_MS_MAX) as client:
@@ -77,7 +77,7 @@ def _running_server(directory: Path) -> str | None:
 
 
 def _owner() -> int:
-    """The Java process that this one descends from, or this process itself."""
+    """Return the id of the Java process that is an ancestor of this process, or of this process."""
     process = os.getpid()
     while process > 1:
         columns = subprocess.run(
@@ -92,7 +92,7 @@ def _owner() -> int:
 
 
 def supervise(directory: Path, owner: int) -> int:
-    """Serves the directory until the owner has ended, or until SIGTERM; the server's exit status."""
+    """Serve the directory until the owner has ended, or until SIGTERM. Return the server's exit status."""
     command = [sys.executable, "-m", "headrace.cli.main", "serve", "--quiet", "--nounixsocket", "--port", "0"]
     server = subprocess.Popen([*command, "--dbpath", str(directory)], stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None

@@ -1,6 +1,6 @@
-"""Every option of the `headrace` source, with its default and its meaning: what `options.py` accepts.
+"""Every option of the `headrace` source, with its default and its meaning; `options.py` parses them.
 
-`docs/reference.py` writes the reference page from this table. Spark does not preserve the case of an option's name.
+`docs/reference.py` writes the reference page from this table. Spark does not preserve the case of option names.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ GROUPS: Final = (SERVERS, POSITIONS, SIZES, ROWS, STREAM)
 
 @dataclass(frozen=True, slots=True)
 class SourceOption:
-    """One option. `default` is as a user would write it, empty where there is none; `text` is Markdown."""
+    """One option. `default` is as a user would write it, or empty; `text` is Markdown."""
 
     group: str
     default: str
@@ -31,30 +31,30 @@ class SourceOption:
     choices: tuple[str, ...] = ()
     """All values, if they are few."""
     most: int = 0
-    """The largest value of a whole number from 1 on; 0: it is no number."""
+    """The greatest value of a whole number from 1 on; 0 if the option is not a number."""
     kind: str = "a text"
-    """The kind of its other values: a key of `_TYPES`."""
+    """The kind of values of any other option: a key of `_TYPES`."""
 
     @property
     def allowed(self) -> str:
-        """The values that are allowed, in words."""
+        """The allowed values, in words."""
         if self.choices:
             return f"one of {', '.join(self.choices)}"
         return f"a whole number from 1 to {self.most}" if self.most else self.kind
 
     @property
     def is_path(self) -> bool:
-        """Whether it is a path or an object store URL."""
+        """Whether the option is a path or an object store URL."""
         return self.kind == _PATH
 
     @property
     def is_position(self) -> bool:
-        """Whether it is a place in the server's log."""
+        """Whether the option is a position in the server's oplog."""
         return self.kind == _POSITION
 
     @property
     def types(self) -> tuple[type, ...]:
-        """The types that a value in a job's file may have."""
+        """The types that a value in a job file may have."""
         if self.choices:
             return (bool, str) if "true" in self.choices else (str,)
         return (int, str) if self.most else _TYPES[self.kind]

@@ -29,16 +29,16 @@ _STREAM_OPTIONS: Final = {name.lower(): name for name, option in SOURCE_OPTIONS.
 _BOOLEANS: Final = {"false": False, "true": True}
 _NAMES: Final = {name.lower(): name for name in SOURCE_OPTIONS}
 _FUTURE_SECONDS_MAX: Final = 3600
-"""How much later than this machine's clock a position may be: clocks differ."""
+"""How far a position may be ahead of this machine's clock, because clocks differ."""
 _OF_ONE: Final = {
     "archive": "it is a table of one collection's events; give the collection that needs it a job of its own",
     "pipeline": "it could hide a drop or a rename; take a job's [pipeline], which runs in Spark",
 }
-"""Options that a snapshot of several collections cannot have, and what to do."""
+"""Options that a snapshot of several collections cannot have, and what to do instead."""
 
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
-    """The options, as `option_table.py` describes them; raises OptionError naming the one that is wrong."""
+    """Return the options, as `option_table.py` describes them; raise OptionError, which names the wrong option."""
     options = {name.lower(): value for name, value in given.items()}
     for unknown in sorted(options.keys() - _NAMES.keys()):
         raise OptionError(f"the headrace source has no option {unknown!r}{nearest(unknown, SOURCE_OPTIONS)}", unknown)
@@ -91,10 +91,10 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
 
 
 def check_option(name: str, text: str) -> None:
-    """Raise OptionError if the option, by its name as it is documented, cannot have this text."""
+    """Raise OptionError if the option with this documented name cannot have this text."""
     option, plain = SOURCE_OPTIONS[name], text.strip()
     if option.choices:
-        # MongoDB takes the words of its options in one case only.
+        # MongoDB accepts the values of its options in one case only.
         exact = option.group == STREAM and option.choices != ("true", "false")
         if plain not in option.choices and (exact or plain.lower() not in option.choices):
             near = nearest(plain, option.choices)
@@ -109,13 +109,13 @@ def check_option(name: str, text: str) -> None:
     if option.is_position:
         position = parse_position(text, name)
         time = position.time or (position.token.time if position.token else None)
-        # An end may be in the future: there is nothing yet between now and then.
+        # An end may be in the future: no events exist yet between now and then.
         if name != "endingPosition" and time and time.time > SystemClock().now_ms() / 1000 + _FUTURE_SECONDS_MAX:
             raise OptionError(f"the option {name!r} is in the future: {time.as_datetime():%Y-%m-%dT%H:%M:%SZ}", name)
 
 
 def _check_masked(options: Mapping[str, str], pipeline: Any, reader: Any) -> None:
-    """Raises OptionError for options by which values would be read that no path names any more."""
+    """Raise OptionError for options that could move masked values to other paths."""
     if reader or any("$match" not in stage for stage in pipeline):
         raise OptionError("the option 'mask' allows no stages in 'pipeline' but $match: they could move what is masked")
     if "archive" in options or "asof" in options:
@@ -125,7 +125,7 @@ def _check_masked(options: Mapping[str, str], pipeline: Any, reader: Any) -> Non
 
 
 def _uris(options: Mapping[str, str]) -> tuple[str, ...]:
-    """The servers' connection strings; for a data directory, that of the server that is started for it."""
+    """Return the servers' connection strings; for a data directory, that of the server started for it."""
     if ("uri" in options) == ("path" in options):
         raise OptionError("the headrace source needs one of the options 'uri' and 'path'")
     if "path" in options:
@@ -150,7 +150,7 @@ def _uris(options: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _check_together(options: Mapping[str, str], servers: int) -> None:
-    """Raises OptionError for options that need another one, and for names that are empty."""
+    """Raise OptionError for options that require another one, and for empty names."""
     for name in ("database", "collection"):
         if options.get(name) == "":
             raise OptionError(f"the option {name!r} is a name, and empty; without the option all are read", name)
@@ -171,7 +171,7 @@ def _check_together(options: Mapping[str, str], servers: int) -> None:
 
 
 def _check_several(options: Mapping[str, str]) -> None:
-    """Raises OptionError for what a snapshot of several collections cannot have."""
+    """Raise OptionError for options that a snapshot of several collections cannot have."""
     for name, reason in _OF_ONE.items():
         if name in options:
             raise OptionError(f"the option {name!r} is not for a snapshot of several collections: {reason}")
@@ -182,7 +182,7 @@ def _one_of(options: Mapping[str, str], name: str) -> str:
 
 
 def _names(options: Mapping[str, str], name: str) -> tuple[str, ...]:
-    """An array of names, as JSON or separated by commas."""
+    """Return an array of names, from JSON or separated by commas."""
     text = options.get(name.lower(), "").strip()
     try:
         names = loads_strict(text) if text.startswith("[") else [one.strip() for one in text.split(",") if one.strip()]
@@ -208,7 +208,7 @@ def _columns(text: str) -> tuple[str, ...]:
 
 
 def parse_position(text: str, name: str = "startingPosition") -> StreamPosition:
-    """The position that the option `name` gives. Raises OptionError."""
+    """Return the position that the option `name` gives. Raise OptionError."""
     plain = text.strip()
     if plain in {"earliest", "latest", "snapshot"}:
         return StreamPosition(plain)
@@ -227,7 +227,7 @@ def parse_position(text: str, name: str = "startingPosition") -> StreamPosition:
 
 
 def _at(text: str, name: str) -> StreamPosition:
-    """The position of a token. Raises OptionError for one that is damaged, cut off or masked."""
+    """Return the position of a token. Raise OptionError if the token is damaged, cut off or masked."""
     try:
         token = Token.of(loads_strict(text)) if text.startswith("{") else Token(text.upper())
         if not token.is_masked:
@@ -247,7 +247,7 @@ def _at(text: str, name: str) -> StreamPosition:
 
 
 def _pipeline(text: str) -> tuple[tuple[dict[str, Any], ...], tuple[dict[str, Any], ...]]:
-    """The stages for the server, and those after them for the source's reader."""
+    """Return the stages for the server, and the later stages for the source's reader."""
     try:
         stages = loads_strict(text)
     except ValueError as error:
@@ -255,7 +255,7 @@ def _pipeline(text: str) -> tuple[tuple[dict[str, Any], ...], tuple[dict[str, An
     if not isinstance(stages, list) or not all(isinstance(stage, dict) for stage in stages):
         raise OptionError("the option 'pipeline' is an array of stages")
     try:
-        # It imports the server's stages, which most streams do not need.
+        # Imported here: it imports the server's stages, which most streams do not need.
         from headrace.spark.pipelines.reader import split_stages
 
         return split_stages(stages) if stages else ((), ())

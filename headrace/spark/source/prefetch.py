@@ -1,11 +1,11 @@
 """Small batches without a worker: Spark gets their rows together with the partitions of the batch.
 
-Starting a task for a batch of a few rows is a third of its CPU time. Spark avoids it for simple sources
-(`SimpleDataSourceStreamReader`), whose rows come from the process that plans. Small batches use the same mechanism,
-others the usual one: a range has the same rows, wherever it is read. So do a snapshot's first and last ones, so that
-a job that begins with a small collection starts no worker at all.
+Starting a task for a batch of a few rows takes a third of the batch's CPU time. Spark avoids this for simple sources
+(`SimpleDataSourceStreamReader`), whose rows come from the process that plans. Small batches use the same mechanism, and
+others use workers: a range gives the same rows wherever it is read. The first and last rows of a snapshot also use it,
+so that a job that begins with a small collection starts no worker at all.
 
-The mechanism is internal to Spark; where it differs from that of 4.2 and 4.3, every batch goes to the workers.
+The mechanism is internal to Spark. If it differs from that of 4.2 and 4.3, every batch goes to the workers.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ Offset = dict[str, Any]
 
 
 def prefetching(reader: AdmissionControl) -> DataSourceStreamReader:
-    """The reader, with small batches read where they are planned, if this PySpark allows it."""
+    """Return the reader, wrapped to read small batches where they are planned if this PySpark allows it."""
     return PrefetchingReader(reader) if HAS_ADMISSION_CONTROL and hasattr(StreamReaderBase, "getCache") else reader
 
 
 class PrefetchingReader(StreamReaderBase):
-    """Wraps a reader; `simple_reader` and `getCache` are the names by which Spark uses it."""
+    """Wraps a reader. Spark uses it by the names `simple_reader` and `getCache`."""
 
     def __init__(self, reader: AdmissionControl) -> None:
         self.simple_reader = reader
@@ -74,7 +74,7 @@ class PrefetchingReader(StreamReaderBase):
         return partitions
 
     def getCache(self, start: Offset, end: Offset) -> Iterator[Any] | None:
-        """The rows of the batch that was just planned, or None if workers are to read them."""
+        """Return the rows of the batch that was just planned; None if workers must read them."""
         if self._fetched is None or self._fetched[:2] != (start, end):
             return None
         batches, self._fetched = self._fetched[2], None
@@ -90,7 +90,7 @@ class PrefetchingReader(StreamReaderBase):
         self.simple_reader.stop()
 
     def _undivided(self, partitions: Sequence[InputPartition], end: Offset) -> InputPartition | None:
-        """The batch as one partition, whatever the option `partitions` says; None if it is for workers in any case."""
+        """Return the batch as one partition, whatever the option `partitions` says; None if workers must read it."""
         if not partitions:
             return None
         first, last = partitions[0], partitions[-1]
@@ -104,9 +104,9 @@ class PrefetchingReader(StreamReaderBase):
         return replace(first, chunk=chunk, last=last.last)
 
     def _is_small(self, chunk: Chunk, end: Offset) -> bool:
-        """Whether the chunk may have few documents, and has. The last one may, as may each of a limited batch."""
+        """Whether the chunk has few documents; only the last chunk, or a chunk of a limited batch, is counted."""
         options = self.simple_reader.options
-        rows_max = limits.PREFETCH_ROW_COUNT_MAX - 1  # beside `snapshotBegin`
+        rows_max = limits.PREFETCH_ROW_COUNT_MAX - 1  # without the row `snapshotBegin`
         if chunk.after and not end.get("last") and (options.rows_max or rows_max + 1) > rows_max:
             return False
         try:
@@ -116,7 +116,7 @@ class PrefetchingReader(StreamReaderBase):
             return False
 
     def _read_small(self, partition: InputPartition) -> list[Any]:
-        """All rows of the partition; an empty list if they exceed the limits of prefetching."""
+        """Return all rows of the partition; an empty list if they exceed the limits of prefetching."""
         batches: list[Any] = []
         rows = size = 0
         try:

@@ -1,6 +1,6 @@
-"""The readers of the data source: batches and streams planned in the driver, partitions read on workers.
+"""The readers of the data source: batches and streams are planned in the driver, partitions are read on workers.
 
-Offsets and partitions are planned in `stream/`, which workers also read with; `rows/documents.py` converts documents.
+`stream/` plans offsets and partitions, and reads partitions on workers; `rows/documents.py` converts documents.
 """
 
 from __future__ import annotations
@@ -69,18 +69,18 @@ class _PartitionReader:
             shaped = shaper.shape(masked_bson(batch, mask) if mask else batch)
             self._refuse(shaped)
             yield shaped
-        # What was read is of one history if the server still has it now.
+        # The rows are of one history if the server still has that history now.
         check_history(self.options)
 
     def _refuse(self, rows: pa.RecordBatch) -> None:
-        """Raise NotHeld for a mark where there is to be none: in a key it always is one."""
+        """Raise NotHeld for a mark where none is allowed; a key never allows one."""
         names = [name for name in rows.schema.names if self.options.not_held == "fail" or name not in MARKED]
         if names:
             refuse_marked(rows, self.options.database, self.options.collection, names)
 
 
 class BatchReader(_PartitionReader, DataSourceReader):
-    """The events up to and including `endingPosition`, or the documents as of a position; fixed when planned."""
+    """The events up to and including `endingPosition`, or the documents at a position; fixed when planned."""
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self.options
@@ -103,7 +103,7 @@ class BatchReader(_PartitionReader, DataSourceReader):
 
 
 def _by_time(options: SourceOptions, events: EventRange) -> list[EventRange]:
-    """The range cut into ranges of about as many events, which are counted for that."""
+    """Return the range, cut into ranges with similar numbers of events; the events are counted for this."""
     ahead = read_ahead(MongoDBStream(options))
     try:
         reached = ahead.advance(events.start, BatchLimits(), until=events.end.time, wait_ms=options.await_ms).token
@@ -114,7 +114,7 @@ def _by_time(options: SourceOptions, events: EventRange) -> list[EventRange]:
 
 
 def _range(options: SourceOptions) -> EventRange:
-    """The range between the two positions on this server. Raises PositionLost."""
+    """Return the range between the two positions on this server. Raise PositionLost."""
     mongodb = MongoDBStream(options)
     return EventRange(resolve(mongodb, options.start), _end(mongodb, options.end))
 
@@ -124,11 +124,11 @@ def _end(mongodb: MongoDBStream, position: StreamPosition) -> Token:
 
 
 class StreamReader(_PartitionReader, Admission):
-    """Plans batches in the driver, from one thread, as Spark asks in `admission.py`; `read` runs on workers."""
+    """Plans batches in the driver, from one thread, when Spark asks (`admission.py`); `read` runs on workers."""
 
     @cached_property
     def stream(self) -> ServerStream | MergedStream | ServersCollectionsStream:
-        """The stream that is planned, opened at the first use."""
+        """The stream to plan, opened at first use."""
         if self.options.others:
             return ServersCollectionsStream(self.options) if self.options.several else MergedStream(self.options)
         return CollectionsStream(self.options) if self.options.several else ServerStream(self.options)
@@ -138,7 +138,7 @@ class StreamReader(_PartitionReader, Admission):
         return {"options": self.options, "_schema": self._schema}
 
     def commit(self, end: Offset) -> None:
-        """Nothing to do: the server's oplog is not affected by readers."""
+        """Do nothing: readers do not affect the server's oplog."""
 
     def stop(self) -> None:
         if "stream" in self.__dict__:

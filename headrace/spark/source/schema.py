@@ -1,4 +1,4 @@
-"""The source's schema, by its options."""
+"""The source's schema for its options."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headrace.values.arrow import DOCUMENTS
 
 
 def schema_of(options: SourceOptions) -> str:
-    """The columns as DDL: all, or those of the option `columns`; raises OptionError for an unknown one."""
+    """Return the columns as DDL: all, or those of the option `columns`; raise OptionError for an unknown column."""
     columns: dict[str, str] = {}
     for column in SCHEMA.split(", "):
         name, _, kind = column.partition(" ")
