@@ -1,6 +1,6 @@
-"""Typed columns as Arrow: the schema of a table's documents, rows of documents as arrays, and documents out of them.
+"""Typed columns as Arrow: the schema of a table's documents; documents as arrays, and back.
 
-The rest is canonical Extended JSON, the shape JSON; both are null for a document that is as the schema says.
+The rest is canonical Extended JSON, the shape is JSON. Both are null for a document that exactly follows the schema.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TYPES: Final[dict[str, Callable[[], pa.DataType]]] = {
 
 
 def arrow_type(kind: ColumnType) -> pa.DataType:
-    """The Arrow type of a column."""
+    """Return the Arrow type of a column."""
     if isinstance(kind, LeafType):
         return _primitive(kind.stored)
     if isinstance(kind, StructOf):
@@ -47,7 +47,7 @@ def _primitive(stored: Primitive) -> pa.DataType:
 
 
 class ArrowColumns:
-    """Documents, as text, of one schema as Arrow columns: those of the schema, then the rest and the shape."""
+    """Documents of one schema as Arrow columns: the schema's columns, then the rest and the shape."""
 
     def __init__(self, schema: StructOf) -> None:
         self.schema = schema
@@ -56,7 +56,7 @@ class ArrowColumns:
         self.arrow = pa.schema([*typed, pa.field(REST, pa.string()), pa.field(SHAPE, pa.string())])
 
     def split(self, documents: Iterable[dict[str, Any] | None]) -> tuple[list[pa.Array], list[dict[str, Any]]]:
-        """The arrays, a row for each document (nulls where there is none), and the rests that there are."""
+        """Return the arrays, with a row for each document (nulls for None), and the rests that are not empty."""
         columns: list[list[Any]] = [[] for _ in self.arrow]
         rests: list[dict[str, Any]] = []
         names = self.arrow.names[:-2]
@@ -71,18 +71,18 @@ class ArrowColumns:
         return [pa.array(column, field.type) for column, field in zip(columns, self.arrow, strict=True)], rests
 
     def joined(self, table: pa.Table) -> list[dict[str, Any]]:
-        """The documents of a table's rows; a column that the table lacks is null."""
+        """Return the documents of a table's rows; a column that the table lacks is null."""
         names = [name for name in self.arrow.names if name in table.column_names]
         return [self.document(row) for row in table.select(names).to_pylist()]
 
     def document(self, row: dict[str, Any]) -> dict[str, Any]:
-        """The document of a row, as Arrow gives its values."""
+        """Return the document of a row, whose values come from Arrow."""
         rest, shape = row.get(REST), row.get(SHAPE)
         return self._documents.joined(row, loads_rest(rest), None if shape is None else json.loads(shape))
 
 
 def loads_rest(text: str | None) -> dict[str, Any] | None:
-    """A rest as it was before it was text."""
+    """Return the rest from its text."""
     rest: dict[str, Any] | None = None if text is None else loads(text)
     return rest
 
@@ -92,7 +92,7 @@ def _shape_text(shape: dict[str, Any]) -> str:
 
 
 def rest_count(rests: Sequence[dict[str, Any]]) -> int:
-    """The number of values in the rests: those of objects one by one."""
+    """Return the number of values in the rests; values in objects are counted one by one."""
     return sum(_values_in(rest) for rest in rests)
 
 

@@ -1,4 +1,4 @@
-"""Names of columns: the field's, with what Delta and Spark refuse replaced; no two differ by case only."""
+"""Names of columns: field names without characters that Delta or Spark refuse. No two differ only by case."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Final
 from headrace import limits
 
 _REFUSED: Final = re.compile(r"[^\w-]+|\A__delta_rs(?=_)", re.IGNORECASE)
-"""deltalake has columns of its own in a merge, whose names begin so."""
+"""Names that begin like deltalake's own columns in a merge."""
 
 
 def column_name(path: tuple[str, ...], taken: Collection[str], wanted: str | None = None) -> str:
-    """The column of the field at the path, or that `wanted`; `taken` are the names that there are, in lower case.
+    """Return the column name of the field at the path, or `wanted`; `taken` has the used names in lower case.
 
-    All but letters, digits, `_` and `-` become `_`; a name that is taken, whatever its case, gets a number.
+    All characters but letters, digits, `_` and `-` become `_`. A name that is taken, in any case, gets a number.
     """
     text = "_".join(path) if wanted is None else wanted
     name = _REFUSED.sub("_", text)[: limits.COLUMN_NAME_LENGTH_MAX] or "_"

@@ -32,12 +32,12 @@ _TOKEN: Final = re.compile(r"\s*(?:(`(?:[^`]|``)*`)|(->)|([<>(),:])|([^\s`<>(),:
 
 
 class SchemaError(ValueError):
-    """A schema's text is none, or what it says cannot be."""
+    """The text of a schema is invalid, or describes an impossible schema."""
 
 
 @dataclass(frozen=True, slots=True)
 class Primitive:
-    """A type's name, as in `NAMES`, with precision and scale if it is a decimal."""
+    """The name of a type, a value of `NAMES`, with precision and scale for a decimal."""
 
     name: str
     precision: int = 0
@@ -49,7 +49,7 @@ class Primitive:
 
 @dataclass(frozen=True, slots=True)
 class LeafType:
-    """A column of values: `natural` says which BSON type they have, unless the row's shape says another one."""
+    """A column of values. `natural` is their BSON type, unless the row's shape names another."""
 
     natural: Primitive
     stored: Primitive
@@ -70,7 +70,7 @@ class ArrayOf:
 
 @dataclass(frozen=True, slots=True)
 class MapOf:
-    """An object with open-ended names, whose values have one type."""
+    """An object with arbitrary names, whose values have one type."""
 
     value: ColumnType
 
@@ -80,9 +80,9 @@ class MapOf:
 
 @dataclass(frozen=True, slots=True)
 class StructField:
-    """A field: where it is in the document that the struct stands for, its column's name, and its type; None: `rest`.
+    """A field: its path in the struct's document, the name of its column, and its type (None: `rest`).
 
-    `path` has one name, but for a flattened field of a table, which has those on the way to it.
+    `path` has one name, except for a flattened field of a table, whose path has several.
     """
 
     path: tuple[str, ...]
@@ -92,7 +92,7 @@ class StructField:
 
 @dataclass(frozen=True, slots=True)
 class StructOf:
-    """An object with known names; the type of a table's documents, too."""
+    """An object with known names; also the type of a table's documents."""
 
     fields: tuple[StructField, ...]
 
@@ -104,18 +104,18 @@ ColumnType = LeafType | ArrayOf | MapOf | StructOf
 
 
 def leaf(name: str, precision: int = 38, scale: int = 0) -> LeafType:
-    """The type of that name, as it is stored at first."""
+    """Return the type of that name, as it is stored at first."""
     natural = Primitive(name, precision, scale) if name == "decimal" else Primitive(name)
     return LeafType(natural, stored_as(natural))
 
 
 def stored_as(natural: Primitive) -> Primitive:
-    """How values of a type are stored at first."""
+    """Return how values of a type are stored at first."""
     return Primitive("string") if natural.name in {"objectId", "uuid"} else natural
 
 
 def leaf_count(kind: ColumnType | None) -> int:
-    """The number of values that a type has in a row."""
+    """Return the number of values that a type has in a row."""
     if isinstance(kind, StructOf):
         return sum(leaf_count(field.type) for field in kind.fields)
     if isinstance(kind, ArrayOf):
@@ -124,7 +124,7 @@ def leaf_count(kind: ColumnType | None) -> int:
 
 
 def parse_fields(text: str) -> tuple[StructField, ...]:
-    """The fields that a text in the way of Spark's DDL names: `_id STRING, address.city STRING -> city`."""
+    """Return the fields in a text like Spark's DDL: `_id STRING, address.city STRING -> city`."""
     parser = _SchemaParser(text)
     fields = parser.fields("")
     parser.end()
@@ -132,12 +132,12 @@ def parse_fields(text: str) -> tuple[StructField, ...]:
 
 
 def path_text(path: tuple[str, ...]) -> str:
-    """A path with dots; names with other characters than letters and digits in backticks."""
+    """Return a path with dots; names with characters other than letters and digits are in backticks."""
     return ".".join(map(_quoted, path))
 
 
 def parse_path(text: str) -> tuple[str, ...]:
-    """The path that the text names: names with dots between them. Raises SchemaError."""
+    """Return the path in the text: names with dots between them. Raise SchemaError."""
     parser = _SchemaParser(text)
     path = parser.path()
     parser.end()
@@ -145,7 +145,7 @@ def parse_path(text: str) -> tuple[str, ...]:
 
 
 def field_text(field: StructField, column: str) -> str:
-    """The field as a line of a schema; `column` is the name that it has if the line does not say one."""
+    """Return the field as a line of a schema; `column` is its default column name, which the line omits."""
     renamed = "" if field.column == column or field.type is None else f" -> {_quoted(field.column)}"
     return f"{path_text(field.path)} {'rest' if field.type is None else field.type}{renamed}"
 
@@ -167,7 +167,7 @@ def _unquoted(text: str) -> str:
 
 
 class _SchemaParser:
-    """Reads tokens from the left, one ahead."""
+    """Reads tokens from left to right, one token ahead."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -175,7 +175,7 @@ class _SchemaParser:
         self._next = next(self._tokens, "")
 
     def fields(self, closing: str) -> tuple[StructField, ...]:
-        """Fields with commas between them, up to `closing`."""
+        """Return fields with commas between them, up to `closing`."""
         fields = []
         while self._next != closing:
             path = self.path() if not closing else (self._name(),)
@@ -194,7 +194,7 @@ class _SchemaParser:
         return tuple(fields)
 
     def path(self) -> tuple[str, ...]:
-        """Names with dots between them."""
+        """Return names with dots between them."""
         names: list[str] = []
         more = True
         while more:
@@ -215,7 +215,7 @@ class _SchemaParser:
         return tuple(names)
 
     def type(self) -> ColumnType | None:
-        """A type; None for `rest`."""
+        """Return a type; None for `rest`."""
         name = self._take().lower()
         if name == "rest":
             return None
@@ -229,7 +229,7 @@ class _SchemaParser:
         return LeafType(natural, stored)
 
     def end(self) -> None:
-        """Raises SchemaError if there is more."""
+        """Raise SchemaError if there is more text."""
         if self._next:
             raise self._wrong("the end")
 

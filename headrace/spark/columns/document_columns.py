@@ -29,29 +29,29 @@ _EVERY: Final = "*"
 
 
 class _FieldColumns(Protocol):
-    """The treatment of one field, in the columns of the struct or the table that it is in."""
+    """One field in the columns of its struct or table."""
 
     def put(self, value: Any, into: Values) -> tuple[Any, Note]:
-        """Stores the value; returns its rest, MISSING if there is none, and its note."""
+        """Store the value. Return its rest, MISSING if there is none, and its note."""
 
     def get(self, values: Values, rest: Any, note: Any) -> Any:
-        """The value out of the columns and the part of the rest that is merged into it; MISSING if they say nothing."""
+        """Return the value from the columns, merged with its part of the rest; MISSING if the columns have none."""
 
 
 class DocumentColumns:
-    """The two functions for documents of a schema."""
+    """Splits documents of a schema into columns, and joins them again."""
 
     def __init__(self, schema: StructOf) -> None:
         self._members = _ObjectColumns(schema.fields)
 
     def split(self, document: dict[str, Any]) -> tuple[Values, dict[str, Any] | None, Shape | None]:
-        """The values of the columns, the rest and the shape."""
+        """Return the values of the columns, the rest and the shape."""
         values: Values = {}
         rest, shape, _ = self._members.split(document, values)
         return values, None if rest is MISSING else rest, shape
 
     def joined(self, values: Values, rest: dict[str, Any] | None, shape: Shape | None) -> dict[str, Any]:
-        """The document that `split` made these of, by this schema or one that this one has grown out of."""
+        """Return the document that `split` split into these, by this schema or an earlier one that it extends."""
         return self._members.joined(values, rest or {}, shape or {})
 
 
@@ -74,7 +74,7 @@ class _ObjectColumns:
         self._names = list(self._members)
 
     def split(self, document: dict[str, Any], into: Values) -> tuple[Any, Shape | None, bool]:
-        """The rest and the shape of the document, and whether the columns say anything of it."""
+        """Return the rest and the shape of the document, and whether any column has a value of it."""
         rest: dict[str, Any] = {}
         notes: dict[str, Any] = {}
         put = []
@@ -101,11 +101,11 @@ class _ObjectColumns:
         return rest or MISSING, shape or None, bool(put)
 
     def joined(self, values: Values, rest: dict[str, Any], shape: Shape) -> dict[str, Any]:
-        """The document."""
+        """Return the document."""
         return _complete(self.placed(values, rest, shape), rest, shape)
 
     def placed(self, values: Values, rest: dict[str, Any], shape: Shape) -> dict[str, Any]:
-        """The fields of which the columns say something, with what the rest adds to them."""
+        """Return the fields that have values in columns, merged with the rest."""
         notes = shape.get("t", {})
         document = {}
         for name, member in self._members.items():
@@ -122,7 +122,7 @@ def _complete(document: dict[str, Any], rest: dict[str, Any], shape: Shape) -> d
 
 
 class _FlattenedObject:
-    """An object whose fields are columns of the table, or of groups: it has no column that says that it is there."""
+    """An object whose fields are columns of the table, or groups of columns. No column says that the object exists."""
 
     def __init__(self, members: _ObjectColumns) -> None:
         self._members = members
@@ -188,7 +188,7 @@ class _StructColumn:
 
 
 class _ArrayColumn:
-    """An array fits if each of its items does, without a rest."""
+    """An array. It fits if each of its items fits without a rest."""
 
     def __init__(self, column: str, kind: ArrayOf) -> None:
         self._column, self._item = column, _column("", kind.item)
@@ -229,7 +229,7 @@ class _ArrayColumn:
 
 
 class _MapColumn:
-    """An object with any names: what fits by name and value, in the object's order, and the rest of it."""
+    """An object with any names: the fitting fields in the object's order, and the rest."""
 
     def __init__(self, column: str, kind: MapOf) -> None:
         self._column, self._value = column, _column("", kind.value)

@@ -1,7 +1,7 @@
-"""Schemas out of documents and validators, and how a schema grows with the documents that come.
+"""Schemas inferred from documents and validators, and how a schema grows with new documents.
 
-What grows: an unknown field becomes a column; a column of numbers widens, int → bigint → double → decimal, and to a
-string if that is wished. Nothing narrows, and a value that no column can have stays in the rest.
+An unknown field becomes a column. A column of numbers widens, int → bigint → double → decimal, and to a string if the
+rules allow it. No column narrows. A value that fits no column stays in the rest.
 """
 
 from __future__ import annotations
@@ -41,16 +41,18 @@ _MAP_SHARE_MAX: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class ColumnRules:
-    """How new columns are made: which objects are flattened, names that differ from the rule, and what evolves."""
+    """Rules for new columns: which objects are flattened, which names differ from the default, and what may evolve."""
 
     evolve: str = "widen"
-    """The changes that a schema makes by itself: `none`; `add`, new columns; `widen`, also wider numbers; `text`, also
-    text in place of numbers."""
+    """The changes that a schema makes automatically.
+
+    `none`; `add`: new columns; `widen`: also wider numbers; `text`: also text in place of numbers.
+    """
     flatten: frozenset[tuple[str, ...]] | None = frozenset()
-    """Paths of objects; None: all of them."""
+    """Paths of flattened objects; None: all objects."""
     rename: Mapping[tuple[str, ...], str] = field(default_factory=dict)
     reserved: frozenset[str] = frozenset()
-    """Names, in lower case, that the table's own columns have."""
+    """Names of the table's own columns, in lower case."""
 
     def flattens(self, path: tuple[str, ...]) -> bool:
         """Whether the fields of the object at the path are columns of the table."""
@@ -58,7 +60,7 @@ class ColumnRules:
 
 
 def infer_schema(documents: Iterable[Mapping[str, Any]], rules: ColumnRules) -> StructOf:
-    """The schema of the documents: all their fields; objects with ever other names are maps."""
+    """Return the schema of the documents: all their fields; objects whose names keep changing are maps."""
     sample = list(documents)
     schema = StructOf(())
     growing = replace(rules, evolve="widen")
@@ -75,7 +77,7 @@ def infer_schema(documents: Iterable[Mapping[str, Any]], rules: ColumnRules) -> 
 
 
 def grown(schema: StructOf, rest: Mapping[str, Any], rules: ColumnRules) -> StructOf:
-    """The table's schema with what the rest of a document, or a document, asks for."""
+    """Return the table's schema, extended for the rest of a document, or for a document."""
     if rules.evolve == "none":
         return schema
     fields = schema.fields
@@ -85,7 +87,7 @@ def grown(schema: StructOf, rest: Mapping[str, Any], rules: ColumnRules) -> Stru
 
 
 def merged(schema: StructOf, other: StructOf, rules: ColumnRules) -> StructOf:
-    """The schema with the fields of another one that it lacks."""
+    """Return the schema with the fields of the other one that it lacks."""
     fields = schema.fields
     for each in other.fields:
         if each.type is not None:
@@ -94,12 +96,12 @@ def merged(schema: StructOf, other: StructOf, rules: ColumnRules) -> StructOf:
 
 
 def with_growth(schema: StructOf, other: StructOf, rules: ColumnRules) -> StructOf:
-    """The schema with all that another one has, which has grown out of the same: also the wider types."""
+    """Return the schema, extended by the other one's fields and wider types; both grew out of the same schema."""
     return merged(merged(schema, other, rules), _as_stored(other), rules)
 
 
 def _as_stored(kind: Any) -> Any:
-    """The type of values as the columns of this type store them: a number as the wider one."""
+    """Return the type with numbers as their columns store them: as the wider number."""
     if isinstance(kind, LeafType):
         return LeafType(kind.stored, kind.stored) if kind.natural.name in NUMBERS else kind
     if isinstance(kind, StructOf):
@@ -110,7 +112,7 @@ def _as_stored(kind: Any) -> Any:
 
 
 def validator_schema(validator: Mapping[str, Any], rules: ColumnRules) -> StructOf:
-    """The schema that a collection's `$jsonSchema` describes, as far as it does."""
+    """Return the schema that a collection's `$jsonSchema` describes; fields whose type it leaves open are omitted."""
     fields: tuple[StructField, ...] = ()
     for name, described in (validator.get("properties") or {}).items():
         kind = _described_type(described)
@@ -120,7 +122,7 @@ def validator_schema(validator: Mapping[str, Any], rules: ColumnRules) -> Struct
 
 
 def united(kind: ColumnType, other: ColumnType, rules: ColumnRules) -> ColumnType:
-    """`kind`, wider if that takes values of `other`; as it is if nothing can."""
+    """Return `kind`, widened if it then holds values of `other`; otherwise unchanged."""
     if isinstance(kind, LeafType):
         return _united_leaf(kind, other, rules) if isinstance(other, LeafType) else kind
     if isinstance(kind, StructOf) and isinstance(other, StructOf):
@@ -145,7 +147,7 @@ def united(kind: ColumnType, other: ColumnType, rules: ColumnRules) -> ColumnTyp
 def _grown_at(
     fields: tuple[StructField, ...], path: tuple[str, ...], value: Any, rules: ColumnRules
 ) -> tuple[StructField, ...]:
-    """The fields with the value at the path, which may be of a flattened object."""
+    """Return the fields, extended for the value at the path, which may be in a flattened object."""
     inside = any(each.path[: len(path)] == path and len(each.path) > len(path) for each in fields)
     if type(value) is dict and inside:
         for name, item in value.items():
@@ -182,7 +184,7 @@ def _added(
     fields: tuple[StructField, ...], path: tuple[str, ...], kind: ColumnType | None, rules: ColumnRules,
     *, nested: bool = False,
 ) -> tuple[StructField, ...]:  # fmt: skip
-    """The fields and a new one at the end, or those of the object if it is flattened; within the limits."""
+    """Return the fields with a new one at the end, or with an object's fields if it is flattened; within the limits."""
     if kind is None:
         return fields
     if not nested and isinstance(kind, StructOf) and rules.flattens(path):
@@ -296,7 +298,7 @@ _DESCRIBED: Final = {
 
 
 def _described_type(described: Any) -> ColumnType | None:
-    """The type that a part of a `$jsonSchema` describes; None if it leaves that open."""
+    """Return the type that a part of a `$jsonSchema` describes; None if it leaves the type open."""
     if not isinstance(described, Mapping):
         return None
     given = described.get("bsonType", described.get("type"))

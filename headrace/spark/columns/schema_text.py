@@ -34,12 +34,12 @@ _SIGNED: Final = "# as of "
 
 
 def schema_text(schema: StructOf) -> str:
-    """The schema as lines, without comments."""
+    """Return the schema as lines, without comments."""
     return "".join(f"{field_text(field, '_'.join(field.path))}\n" for field in schema.fields)
 
 
 def parse_schema(text: str, reserved: Collection[str] = frozenset()) -> StructOf:
-    """The schema that the text describes; no column has a name in `reserved`. Raises SchemaError."""
+    """Return the schema that the text describes; no column has a name in `reserved`. Raise SchemaError."""
     fields: list[StructField] = []
     for statement in _statements(text):
         fields += parse_fields(statement)
@@ -48,7 +48,7 @@ def parse_schema(text: str, reserved: Collection[str] = frozenset()) -> StructOf
 
 
 def file_text(schema: StructOf, title: str) -> str:
-    """A file of the schema, which shows whether it was edited since."""
+    """Return the text of a schema's file, with a signature that shows later edits."""
     lines = schema_text(schema)
     return (
         f"# {title}\n# A line for each column: the path, the type, and the column's name after ->. `rest` instead of a "
@@ -58,7 +58,7 @@ def file_text(schema: StructOf, title: str) -> str:
 
 
 def is_edited(text: str) -> bool:
-    """Whether the text of a schema's file is not as `file_text` has made it."""
+    """Whether the text of a schema's file was edited after `file_text` made it."""
     marks = [line for line in text.splitlines() if line.startswith(_SIGNED)]
     lines = "".join(f"{line.strip()}\n" for line in text.splitlines() if line.strip() and not line.startswith("#"))
     return not marks or marks[0].removeprefix(_SIGNED).strip() != _signature(lines)
@@ -69,7 +69,7 @@ def _signature(lines: str) -> str:
 
 
 def _statements(text: str) -> list[str]:
-    """The lines without comments; lines within brackets together."""
+    """Return the lines without comments; lines within brackets are joined."""
     statements: list[str] = []
     depth = 0
     for line in text.splitlines():
@@ -99,7 +99,7 @@ def _depth(line: str) -> int:
 
 
 def _check_paths(fields: list[StructField]) -> None:
-    """Raises SchemaError if two columns have one value."""
+    """Raise SchemaError if two columns have the same value."""
     paths = [field.path for field in fields]
     for number, path in enumerate(paths):
         for other in paths[:number]:
@@ -108,7 +108,7 @@ def _check_paths(fields: list[StructField]) -> None:
 
 
 def _named(fields: list[StructField], taken: set[str]) -> tuple[StructField, ...]:
-    """The fields with the names that columns can have. Raises SchemaError for a name that is given twice."""
+    """Return the fields with valid column names. Raise SchemaError if a name is given twice."""
     named = []
     given = {field.column.lower() for field in fields if field.column != "_".join(field.path)}
     for field in fields:

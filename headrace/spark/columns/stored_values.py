@@ -29,7 +29,7 @@ from headrace.spark.columns.column_types import NUMBERS, LeafType, Primitive
 from headrace.values.bson import MISSING
 
 Stored = tuple[Any, str]
-"""A column's value, or MISSING, and the note of the BSON type."""
+"""A column's value, or MISSING, and the note with its BSON type."""
 
 _BITS: Final = {"bigint": 64, "int": 32, "smallint": 16, "tinyint": 8}
 _DOUBLE_EXACT: Final = 1 << 53
@@ -53,12 +53,12 @@ _NOTES: Final[dict[type, str]] = {
 
 
 def natural_note(natural: Primitive) -> str:
-    """The note of the values that need none in a column of this natural type."""
+    """Return the note that values of this natural type omit."""
     return f"decimal:{natural.scale}" if natural.name == "decimal" else _NATURAL[natural.name]
 
 
 def note_of(value: Any) -> str | None:
-    """The note of a value; None if no column stores values of its type."""
+    """Return the note of a value; None if no column stores values of its type."""
     kind = type(value)
     if kind is Decimal128:
         number = value.to_decimal()
@@ -69,12 +69,12 @@ def note_of(value: Any) -> str | None:
 
 
 def unchanged_type(kind: LeafType) -> type | None:
-    """The type of the values that a column stores as they are and without a note; None: each value is looked at."""
+    """Return the Python type of values stored unchanged and without a note; None if each value must be checked."""
     return _UNCHANGED.get(kind.natural.name) if kind.natural == kind.stored else None
 
 
 def storing(kind: LeafType) -> Callable[[Any], Any]:
-    """The function from a value to what the column stores of it; MISSING if it does not fit."""
+    """Return the function from a value to its stored form; it returns MISSING if the value does not fit."""
     stored = kind.stored
     if stored.name in _BITS:
         return _integers(1 << (_BITS[stored.name] - 1))
@@ -86,7 +86,7 @@ def storing(kind: LeafType) -> Callable[[Any], Any]:
 
 
 def restored(value: Any, note: str, stored: Primitive) -> Any:
-    """The value of BSON that a column's value, not None, stands for."""
+    """Return the BSON value for a column's value, which is not None."""
     kind, _, digits = note.partition(":")
     if kind == "decimal":
         return _decimal_of(value, digits, stored)
@@ -128,7 +128,7 @@ def _decimals(precision: int, scale: int) -> Callable[[Any], Any]:
             return MISSING
         _, digits, exponent = number.as_tuple()
         fits = exponent >= -scale and len(digits) + exponent <= precision - scale
-        # A zero may have one digit, and many zeros after it.
+        # A zero may have one digit followed by many zeros.
         return number if fits and exponent <= precision - scale else MISSING
 
     return store
