@@ -1,1 +1,1 @@
-"""MongoDB pipelines on Spark: parsed and evaluated by `headrace.query`."""
+"""MongoDB pipelines on Spark; `headrace.query` parses and evaluates them."""

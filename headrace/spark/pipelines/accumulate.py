@@ -1,12 +1,13 @@
-"""Partial aggregation: workers accumulate a few documents, Spark's aggregates combine the partial results.
+"""Partial aggregation: workers accumulate a few documents, and Spark's aggregates combine the partial results.
 
     document --add--> cells of a few columns --Spark's aggregates--> cells of a group --result--> value
 
 Rules:
-- Partial results are combined without loss: integers are summed as decimals, the terms of doubles and decimals are
-  collected (the evaluator adds them exactly at the end), values are ordered by keystring, and $first and $last go by
-  the order of rows (`at`), not by the order in which Spark sees them.
-- Of equal values $min and $max give the first.
+
+- Partial results are combined without loss. Integers are summed as decimals. The terms of doubles and decimals are
+  collected, and the evaluator adds them exactly at the end. Values are ordered by keystring. $first and $last use the
+  order of rows (`at`), not the order in which Spark sees them.
+- Of equal values $min and $max return the first.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ _INVERTED: Final = bytes(255 - byte for byte in range(256))
 
 @dataclass(frozen=True, slots=True)
 class PartialAccumulator:
-    """How Spark computes an accumulator: columns of partial results (suffix, type), and its three steps.
+    """How Spark computes an accumulator: the columns of partial results (suffix, type), and three steps.
 
-    `partial` makes an empty partial result, `aggregates` the Spark columns that combine them (by the columns' prefix),
-    `result` the value from the combined cells.
+    `partial` makes an empty partial result. `aggregates` returns the Spark columns that combine them (by the columns'
+    prefix). `result` returns the value from the combined cells.
     """
 
     columns: tuple[tuple[str, str], ...]
@@ -54,11 +55,11 @@ class PartialCount:
         self.count = 0
 
     def add(self, value: Any, at: str) -> None:
-        """Accumulates a document's value; `at` is its position in the order of rows, as text."""
+        """Accumulate a document's value; `at` is its position in the order of rows, as text."""
         self.count += 1
 
     def cells(self) -> Cells:
-        """The values of the accumulator's columns."""
+        """Return the values of the accumulator's columns."""
         return (self.count,)
 
 
@@ -72,13 +73,13 @@ class PartialSum:
         self.at: str | None = None
 
     def add(self, value: Any, at: str) -> None:
-        """As `PartialCount.add`; values that are not numbers are ignored."""
+        """Accumulate a value as `PartialCount.add` does; ignore values that are not numbers."""
         if type(value) in NUMBERS:
             self.total.add(value)
             self.at = at if self.at is None else min(self.at, at)
 
     def cells(self) -> Cells:
-        """The values of the accumulator's columns."""
+        """Return the values of the accumulator's columns."""
         total = self.total
         kind = _DECIMAL if total.has_decimal else _DOUBLE if total.has_double else _LONG if total.has_long else _INT
         terms = None
@@ -89,7 +90,7 @@ class PartialSum:
 
 
 class PartialExtreme:
-    """The partial result of $first, $max and $min: the value with the least (order, position)."""
+    """The partial result of $first, $max and $min: the value with the smallest (order, position)."""
 
     __slots__ = ("_order", "_skips", "best")
 
@@ -99,7 +100,7 @@ class PartialExtreme:
         self.best: tuple[Any, str, Any] | None = None
 
     def add(self, value: Any, at: str) -> None:
-        """As `PartialCount.add`; null and missing values are ignored with `skips`."""
+        """Accumulate a value as `PartialCount.add` does; with `skips`, ignore null and missing values."""
         if self._skips and is_nullish(value):
             return
         order = self._order(value, at)
@@ -107,7 +108,7 @@ class PartialExtreme:
             self.best = (order, at, value)
 
     def cells(self) -> Cells:
-        """The values of the accumulator's columns, NULL if there was no value."""
+        """Return the values of the accumulator's columns; NULL if there was no value."""
         if self.best is None:
             return None, None, None
         order, at, value = self.best
@@ -123,7 +124,7 @@ class PartialLast(PartialExtreme):
         super().__init__(lambda value, at: b"", skips=False)
 
     def add(self, value: Any, at: str) -> None:
-        """As `PartialCount.add`."""
+        """Accumulate a value as `PartialCount.add` does."""
         if self.best is None or at >= self.best[1]:
             self.best = (b"", at, value)
 
@@ -133,7 +134,7 @@ def _ascending(value: Any, at: str) -> bytes:
 
 
 def _descending(value: Any, at: str) -> bytes:
-    # A terminated keystring is no prefix of another, so inverting the bytes inverts the order.
+    # A terminated keystring is no prefix of another one, so inverting the bytes inverts the order.
     return _ascending(value, at).translate(_INVERTED)
 
 

@@ -1,8 +1,8 @@
-"""The condition of SQL on the columns of events' rows that every row fulfils which a filter matches.
+"""A condition in SQL, on the columns of events' rows, that is true for every row that a filter matches.
 
-It leaves out rows before Spark gives them to Python. The evaluator decides all others, so only what is common and plain
-is looked at: operation and namespace, equal to a text or in a list of texts. A row without such a column may have the
-field in `other`, with another type, and is never left out.
+With it, Spark drops rows before it gives them to Python. The evaluator decides on all other rows, so the condition
+covers only common and simple filters: operation and namespace, equal to a text or in a list of texts. A row without
+such a column may have the field in `other`, with another type, and is never dropped.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PLAIN: Final = re.compile(r"[\w.-]+")
 
 
 def column_condition(node: MatchExpression) -> str:
-    """The condition; empty if the columns say nothing. Texts are compared without a collation."""
+    """Return the condition; empty if the columns cannot decide. Texts are compared without a collation."""
     if isinstance(node, And):
         return " AND ".join(filter(None, map(column_condition, node.children)))
     if isinstance(node, Or):

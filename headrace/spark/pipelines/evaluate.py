@@ -1,10 +1,10 @@
-"""The evaluator on Spark's workers: batches of rows in, batches of rows out, for `mapInArrow`.
+"""The evaluator on Spark's workers: it maps batches of rows to batches of rows, for `mapInArrow`.
 
-FilterDocuments selects rows, if all stages filter; MakeDocuments and RewriteEvents make documents and rows of events.
-They read documents through a DocumentReader: from the columns of events, or from one column of documents.
+FilterDocuments selects rows, if all stages filter. MakeDocuments makes documents, and RewriteEvents makes rows of
+events. They read documents through a DocumentReader: from the columns of events, or from one column of documents.
 
-Stages of one document fail on one document. With `failures` its row then comes as it was, and the column `_failed` says
-why; otherwise the error ends the query.
+A stage of one document fails on one document. With `failures` the row of the document is then returned unchanged, and
+the column `_failed` has the reason; otherwise the error ends the query.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
     from headrace.spark.pipelines.program import Flow
 
 FAILED: Final = "_failed"
-"""The column that says why the stages have failed on a row."""
+"""The column with the reason why the stages failed on a row."""
 
 Batches = Iterator[pa.RecordBatch]
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentReader:
-    """Reads the documents of a batch: from the column `document`, or from the columns of events if that is None."""
+    """Reads the documents of a batch: from the column `document`, or, if it is None, from the columns of events."""
 
     document: str | None = None
 
     def read(
         self, batch: pa.RecordBatch, fields: Collection[str] | None = None, texts: dict[int, str] | None = None
     ) -> list[Document | None]:
-        """The documents of a batch; None for a row without one. With `fields` other fields may be left out.
+        """Return the documents of a batch; None for a row without one. With `fields` other fields may be omitted.
 
         For `texts` see `row_events.events`.
         """
@@ -51,7 +51,7 @@ class DocumentReader:
 
 @dataclass(frozen=True, slots=True)
 class FilterDocuments:
-    """Selects the rows whose documents pass the program, a list of filters; `columns` are those of the result."""
+    """Selects the rows whose documents pass the program, a list of filters; `columns` are the columns of the result."""
 
     source: DocumentReader
     program: Program
@@ -101,13 +101,13 @@ class MakeDocuments:
     def _cells(
         self, stages: tuple[Stage, ...], batch: pa.RecordBatch, failed: Failures
     ) -> tuple[list[int], pa.DataType, list[Any]]:
-        """The result of the stages for a batch: the documents' row indexes, the type of the column, and its values.
+        """Return the result of the stages for a batch: the row indexes of documents, the column's type, and its values.
 
-        At the end are the rows on which the stages have failed, with the documents that they were given.
+        The rows on which the stages failed come last, with the documents that the stages were given.
         """
         if self.source.document is None:
             texts: dict[int, str] = {}
-            documents = self.source.read(batch, texts=texts)  # referenced, as `texts` has them by their ids
+            documents = self.source.read(batch, texts=texts)  # kept alive: `texts` refers to them by id
             indexes, made = run_over(documents, stages, failed)
             made += [documents[index] for index in failed.reasons]
             return [*indexes, *failed.reasons], pa.string(), [row_events.text_of(document, texts) for document in made]
@@ -120,7 +120,7 @@ class MakeDocuments:
 
 @dataclass(frozen=True, slots=True)
 class RewriteEvents:
-    """Runs the program and makes rows of events of the results. Raises error 280 if a stage has changed `_id`."""
+    """Runs the program and makes rows of events from the results. Raises error 280 if a stage has changed `_id`."""
 
     source: DocumentReader
     program: Program
@@ -143,9 +143,10 @@ class RewriteEvents:
 
 
 class Failures:
-    """The rows of a batch on which the stages have failed, by their numbers, with the reasons; or they raise.
+    """The rows of a batch on which the stages failed, by number, with the reasons; with `raising` the errors are
+    raised.
 
-    `before` are those of stages before these, which leave such rows alone.
+    `before` has the rows on which earlier stages failed; these stages skip them.
     """
 
     def __init__(self, *, raising: bool, before: Mapping[int, str] | None = None) -> None:
@@ -153,7 +154,7 @@ class Failures:
         self.reasons = dict(before or {})
 
     def results(self, flow: Flow, document: Document, index: int) -> tuple[Document, ...]:
-        """Return the stages' results for row `index`; nothing if they fail on it. Raises CommandError."""
+        """Return the stages' results for row `index`; nothing if they fail on it. Raise CommandError."""
         try:
             return tuple(flow(document))
         except CommandError as error:
@@ -163,11 +164,11 @@ class Failures:
             return ()
 
     def column(self, numbers: Iterable[int], *, wanted: bool) -> list[pa.Array]:
-        """The column `_failed` for these rows, if it is wanted."""
+        """Return the column `_failed` for these rows, if it is wanted."""
         return [pa.array([self.reasons.get(number) for number in numbers], pa.string())] if wanted else []
 
     def joined(self, rows: pa.RecordBatch, given: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows, those that failed as they were given, and the column `_failed`."""
+        """Return the rows, then the failed rows as they were given, with the column `_failed`."""
         failed = given.take(pa.array(list(self.reasons), pa.int64()))
         arrays = [pa.concat_arrays(pair) for pair in zip(rows.columns, failed.columns, strict=True)]
         reasons: list[str | None] = [*[None] * rows.num_rows, *self.reasons.values()]
@@ -177,13 +178,13 @@ class Failures:
 
 
 def failures_before(batch: pa.RecordBatch) -> dict[int, str]:
-    """The rows of a batch on which an earlier step has failed, by their numbers, with the reasons."""
+    """Return the rows of a batch on which an earlier step failed, by number, with the reasons."""
     reasons = batch.column(FAILED).to_pylist() if FAILED in batch.schema.names else []
     return {number: reason for number, reason in enumerate(reasons) if reason is not None}
 
 
 def check_id(token: str, document: Document) -> None:
-    """Raises the error 280 of a change stream whose pipeline changed an event's `_id`."""
+    """Raise the error 280 of a change stream if the pipeline changed the event's `_id`."""
     identity = document.get("_id")
     if type(identity) is not dict or identity.get("_data") != token:
         raise CommandError(
@@ -194,14 +195,14 @@ def check_id(token: str, document: Document) -> None:
 
 
 def run(source: DocumentReader, stages: tuple[Stage, ...], batch: pa.RecordBatch) -> tuple[list[int], list[Any]]:
-    """The documents that the stages make of a batch, with the indexes of their rows first."""
+    """Return the documents that the stages make of a batch; first the indexes of their rows."""
     return run_over(source.read(batch), stages, Failures(raising=True))
 
 
 def run_over(
     documents: list[Document | None], stages: tuple[Stage, ...], failed: Failures
 ) -> tuple[list[int], list[Any]]:
-    """As `run`, for documents that were read already; `failed` gets the rows that fail, if it does not raise."""
+    """Return the same as `run`, for documents already read; `failed` collects failing rows, if it does not raise."""
     flow = flow_of(stages)
     indexes: list[int] = []
     made: list[Any] = []

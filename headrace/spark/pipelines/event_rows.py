@@ -1,4 +1,4 @@
-"""Events that a pipeline has changed, as rows of the source; fields without a column are in `other`."""
+"""Events that a pipeline has changed, as rows of the source; fields without a column go to `other`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from headrace.values.arrow import COLUMNS, DOCUMENTS, row_of
 
 
 def row_arrays(made: list[dict[str, Any]], batch: pa.RecordBatch, indexes: list[int]) -> pa.RecordBatch:
-    """The events in the columns of `batch`, whose rows `places` they come from; other columns are those rows'."""
+    """Return the events as rows with the columns of `batch`.
+
+    `indexes` are the rows of `batch` that the events come from; columns that are not an event's are taken from there.
+    """
     rows = [row_of(bson.encode(event)) for event in made]
     columns = dict(zip(COLUMNS, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(COLUMNS, ())
     taken = pa.array(indexes, pa.int64())

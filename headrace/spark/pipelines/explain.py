@@ -1,4 +1,4 @@
-"""Explains which stage of a pipeline runs where, without running anything."""
+"""Explains where each stage of a pipeline runs, without running anything."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COLUMNS, EVALUATOR, AGGREGATION, JOIN = "Spark columns", "Spark evaluator", "Spa
 
 @dataclass(frozen=True, slots=True)
 class ExplainedStage:
-    """One stage, where it runs, and details. A stage that runs in two steps is listed twice, in their order."""
+    """A stage, where it runs, and details. A stage that runs in two steps is listed twice, in order."""
 
     stage: str
     where: str
@@ -27,7 +27,7 @@ class ExplainedStage:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The stages in the order in which documents pass them; `str` is a table of them."""
+    """The stages in the order in which documents pass them; `str` formats them as a table."""
 
     stages: tuple[ExplainedStage, ...]
 
@@ -52,10 +52,10 @@ def explain(
     delay: str | None = None,
     order: str | None = "token",
 ) -> Explanation:
-    """Where each stage of `headrace.spark.pipeline(df, stages)` runs, after a source with the options `source`.
+    """Return where each stage of `headrace.spark.pipeline(df, stages)` runs, after a source with the options `source`.
 
-    Of the options only `pipeline` (JSON text, or the stages) matters. `events=False`: df has a column of documents. The
-    rest is as for `pipeline`, also what it raises.
+    Of these options only `pipeline` (JSON text, or the stages) matters. `events=False`: df has a column of documents.
+    The other arguments, and the errors raised, are those of `pipeline`.
     """
     options = {name.lower(): value for name, value in (source or {}).items()}
     explained = _of_source(options.get("pipeline", []))

@@ -1,12 +1,13 @@
-"""`$group` on Spark: the evaluator makes partial groups on workers, Spark's aggregates combine them.
+"""`$group` on Spark: the evaluator makes partial groups on workers, and Spark's aggregates combine them.
 
     documents --PartialGroups--> a row per group --groupBy([window or end,] key)--> --FinishGroups--> documents
 
 Rules:
+
 - The key is the keystring of `_id`: 1, 1.0 and NumberLong(1) are one group, as are null and a missing value.
 - The result's `_id` is that of the first document, by the order of rows if there is one.
-- A calendar bin is part of the key; Spark needs only its `end`. That column is marked as event time, as Spark marks
-  that of a window: when the watermark reaches it, the group is output and its state dropped.
+- A calendar bin is part of the key; Spark needs only its `end`. That column is marked as event time, like the column
+  of a Spark window: when the watermark reaches it, the group is output and its state is dropped.
 - On a stream a document without the window's date is an error; it is not skipped.
 """
 
@@ -46,7 +47,7 @@ _ARROW: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """A `$group` that Spark can run; `window` is the caller's or, on a stream, that of its `$dateTrunc`."""
+    """A `$group` that Spark can run. `window` is the caller's, or, on a stream, the window of its `$dateTrunc`."""
 
     spec: Document
     setting: Setting
@@ -54,17 +55,17 @@ class Grouping:
 
     @property
     def has_window_column(self) -> bool:
-        """Whether the window is the caller's: then it is a column of the result."""
+        """Whether the caller gave the window: then it is a column of the result."""
         return isinstance(self.window, Window)
 
     @property
     def operators(self) -> tuple[str, ...]:
-        """The accumulators' names, in the order of the fields."""
+        """The names of the accumulators, in the order of the fields."""
         return tuple(next(iter(value)) for name, value in self.spec.items() if name != "_id")
 
     @property
     def columns(self) -> tuple[tuple[str, str], ...]:
-        """Name and type of the columns of partial groups."""
+        """The names and types of the columns of partial groups."""
         accumulator_columns = [
             (f"a{index}_{name}", kind)
             for index, operator in enumerate(self.operators)
@@ -73,7 +74,7 @@ class Grouping:
         return (*_FIXED, *accumulator_columns)
 
     def parsed(self) -> Group:
-        """The evaluator's stage."""
+        """Return the stage, parsed by the evaluator."""
         (stage,) = parse_group("$group", self.spec, self.setting.context())
         assert isinstance(stage, Group)
         return stage
@@ -82,7 +83,7 @@ class Grouping:
 def grouping(
     spec: Any, setting: Setting, *, window: Window | None, delay: str | None, streaming: bool, ordered: bool
 ) -> Grouping:
-    """Checks a `$group`; raises StageRefused, or the CommandError of an invalid one."""
+    """Check a `$group` and return it; raise StageRefused, or the CommandError of an invalid one."""
     parse_group("$group", spec, setting.context())
     for name, value in spec.items():
         operator = next(iter(value)) if name != "_id" else "$count"
@@ -104,7 +105,7 @@ def grouping(
 
 @dataclass(frozen=True, slots=True)
 class PartialGroups:
-    """For `mapInArrow`: documents, after the program's stages, to a row for each group of a batch."""
+    """For `mapInArrow`: runs the program's stages and maps documents to a row for each group of a batch."""
 
     source: DocumentReader
     program: Program
@@ -120,7 +121,7 @@ class PartialGroups:
             yield maker.rows(list(zip(self._order(batch, indexes), made, strict=True)))
 
     def _order(self, batch: pa.RecordBatch, indexes: list[int]) -> Iterator[str]:
-        """Each document's position in the order of rows, as text that sorts."""
+        """Yield each document's position in the order of rows, as text that sorts."""
         if self.order is None:
             yield from ("" for _ in indexes)
             return
@@ -143,7 +144,7 @@ class _PartialGroupMaker:
         self._cut = None if self._bins is None else context.expression({"$dateTrunc": self._bins.truncation})
 
     def rows(self, documents: list[tuple[str, Document]]) -> pa.RecordBatch:
-        """The partial groups of documents, each given with its position."""
+        """Return the partial groups of documents, each of which comes with its position."""
         groups: dict[tuple[bytes, int | None], tuple[list[Any], list[Any]]] = {}
         for at, document in documents:
             identity = self._stage.key(document)
@@ -167,12 +168,12 @@ class _PartialGroupMaker:
         return pa.RecordBatch.from_arrays(arrays, names=[name for name, _ in self._columns])
 
     def _end(self, document: Document) -> int | None:
-        """The end of the document's bin in microseconds; None without bins."""
+        """Return the end of the document's bin in microseconds; None without bins."""
         return None if self._cut is None or self._bins is None else int(self._bins.end(self._cut(document))) * 1000
 
 
 def instant(value: Any) -> int:
-    """The microseconds since the epoch of a date, timestamp or ObjectId; raises error 4 for other values."""
+    """Return the microseconds since the epoch of a date, timestamp or ObjectId; raise error 4 for other values."""
     if type(value) is DatetimeMS:
         return int(value) * 1000
     if type(value) is Timestamp:
@@ -184,7 +185,7 @@ def instant(value: Any) -> int:
 
 @dataclass(frozen=True, slots=True)
 class FinishGroups:
-    """For `mapInArrow`: combined cells to the groups' documents in the column `into`, with the columns `carried`."""
+    """For `mapInArrow`: maps combined cells to groups' documents in the column `into`, with the columns `carried`."""
 
     body: bytes
     carried: tuple[str, ...]
@@ -210,12 +211,12 @@ class FinishGroups:
 
 
 def result_columns(operator: str) -> tuple[str, ...]:
-    """The columns that an accumulator's aggregates leave, in the order of the arguments of its `result`."""
+    """Return the columns that an accumulator's aggregates leave, in the order of the arguments of its `result`."""
     return tuple(name for name, _ in PARTIAL_ACCUMULATORS[operator].columns if name not in ("a", "o"))
 
 
 def grouped(df: DataFrame, grouping: Grouping, partials: PartialGroups, into: str) -> DataFrame:
-    """The DataFrame of groups: the column `into`, and `window` if the caller gave one."""
+    """Return the DataFrame of groups: the column `into`, and `window` if the caller gave a window."""
     from pyspark.sql import functions as f
 
     rows = df.mapInArrow(partials, ", ".join(f"{name} {kind}" for name, kind in grouping.columns))

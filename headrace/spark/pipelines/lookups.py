@@ -1,12 +1,13 @@
-"""`$lookup` on Spark: a join with a table, in which the evaluator decides what joins.
+"""`$lookup` on Spark: a join with a table, in which the evaluator decides which documents match.
 
     documents --LocalKeys--> a row per local value --left join, table by value--> --AttachMatches--> documents
 
 Rules:
-- The join by keystrings matches at least what MongoDB's equality matches; for each document the evaluator's `$lookup`
+
+- The join by keystrings matches at least what MongoDB's equality matches. For each document the evaluator's `$lookup`
   then runs over the matches, with its pipeline if it has one.
-- The table is broadcast, so the rows of one document stay together and no state is needed; on a stream the table is
-  read again for each micro-batch, if its source allows.
+- The table is broadcast, so the rows of one document stay together and no state is needed. On a stream the table is
+  read again for each micro-batch, if its source allows that.
 - Documents of the table are in the order of their `_id`.
 """
 
@@ -45,7 +46,7 @@ _KEY_COLUMNS: Final = "_row int, _rows int, _key binary"
 
 
 def check_lookup(spec: Any, setting: Setting) -> None:
-    """Raises the CommandError of an invalid `$lookup`, or StageRefused for one that Spark cannot run."""
+    """Raise the CommandError of an invalid `$lookup`, or StageRefused if Spark cannot run it."""
     parse_lookup("$lookup", spec, setting.context(lambda database, collection, depth: ()))
     if "localField" not in spec or type(spec.get("from")) is not str:
         raise refused("$lookup", "it must say from, localField and foreignField: without them nothing can be joined")
@@ -55,7 +56,7 @@ def check_lookup(spec: Any, setting: Setting) -> None:
 
 
 def _names(value: Any) -> set[str]:
-    """All names in a value, at any depth."""
+    """Return all names in a value, at any depth."""
     if type(value) is list:
         return set().union(*map(_names, value))
     if type(value) is not dict:
@@ -65,10 +66,10 @@ def _names(value: Any) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class LocalKeys:
-    """For `mapInArrow`: documents, after the program's stages, to a row for each value of their local field.
+    """For `mapInArrow`: runs the program's stages and maps documents to a row for each value of their local field.
 
-    The document is in the first of its rows only, the columns `carried` in all of them. With `failures` a document on
-    which a stage fails has one row, in which it is as it was given, with the reason in the column `_failed`.
+    Only the first row of a document has the document; all its rows have the columns `carried`. With `failures` a
+    document on which a stage fails has one row, with the unchanged document and the reason in the column `_failed`.
     """
 
     source: DocumentReader
@@ -108,7 +109,7 @@ class LocalKeys:
 
 @dataclass(frozen=True, slots=True)
 class ForeignKeys:
-    """For `mapInArrow`: the table's documents to a row for each value of their foreign field."""
+    """For `mapInArrow`: maps the table's documents to a row for each value of their foreign field."""
 
     document: str
     path: str
@@ -139,7 +140,7 @@ class ForeignKeys:
 
 @dataclass(frozen=True, slots=True)
 class AttachMatches:
-    """For `mapInArrow`: rows joined with the table to documents, through the evaluator's `$lookup`."""
+    """For `mapInArrow`: maps rows joined with the table to documents, through the evaluator's `$lookup`."""
 
     lookup: Program
     carried: tuple[str, ...]
@@ -170,7 +171,7 @@ class AttachMatches:
                     foreign_documents[:] = [bson.decode(gathered[index]) for index in sorted(gathered)]
                     given = read(pending[0])
                     if index not in failed.reasons:
-                        # A document that fails comes without what it was joined with.
+                        # A document on which the stage fails is returned without the joined documents.
                         (given,) = failed.results(flow, given, index) or (given,)
                     indexes.append(index)
                     made.append(write(given))
@@ -187,7 +188,7 @@ def _joined(batch: pa.RecordBatch, into: str) -> Iterator[tuple[Any, ...]]:
 
 
 def joined(df: DataFrame, table: DataFrame, document: str, keyed: LocalKeys, lookup: Program, schema: str) -> DataFrame:
-    """The DataFrame with the table's documents joined; `schema` is the DDL of its columns."""
+    """Return the DataFrame with the table's documents joined; `schema` is the DDL of its columns."""
     from pyspark.sql import functions as f
 
     spec = bson.decode(lookup.body)["stages"][0]["$lookup"]

@@ -1,8 +1,8 @@
-"""Plans which stage of a pipeline runs where, before anything runs and without Spark.
+"""Plans where each stage of a pipeline runs, before anything runs and without Spark.
 
-Rule: of leading filters of events, what columns can tell is a condition for Spark (`column_condition.py`); consecutive
-stages of one document form one step of the evaluator; `$group` and `$lookup` are Spark's aggregation and join around
-the evaluator. Other stages are refused.
+Rule: leading filters of events become a condition for Spark, as far as columns can decide them (`column_condition.py`).
+Consecutive stages of one document form one step of the evaluator. `$group` and `$lookup` are Spark's aggregation and
+join around the evaluator. Other stages are refused.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headrace.spark.pipelines.windows import Window
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """The inputs of a plan besides the stages; the last three fields are as for `pipeline`.
+    """The inputs of a plan besides the stages. The last three fields are arguments of `pipeline`.
 
     `events`: rows are events. `ordered`: rows have an order.
     """
@@ -39,7 +39,8 @@ class PlanOptions:
 
 @dataclass(frozen=True, slots=True)
 class FilterStep:
-    """A condition of SQL that all rows fulfil which leading `$match` stages match; these follow in an EvaluateStep."""
+    """A condition in SQL that is true for all rows that the leading `$match` stages match. An EvaluateStep runs them,
+    too."""
 
     stages: tuple[Document, ...]
     condition: str
@@ -47,19 +48,19 @@ class FilterStep:
 
 @dataclass(frozen=True, slots=True)
 class EvaluateStep:
-    """Stages of one document each, for the evaluator."""
+    """Stages of one document each, which the evaluator runs."""
 
     stages: tuple[Document, ...]
 
     @property
     def filtering(self) -> bool:
-        """Whether all of them are filters."""
+        """Whether all of these stages are filters."""
         return all("$match" in stage for stage in self.stages)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupStep:
-    """A `$group`, by Spark's aggregation."""
+    """A `$group`, run by Spark's aggregation."""
 
     stage: Document
     grouping: Grouping
@@ -67,7 +68,7 @@ class GroupStep:
 
 @dataclass(frozen=True, slots=True)
 class LookupStep:
-    """A `$lookup`, by Spark's join."""
+    """A `$lookup`, run by Spark's join."""
 
     stage: Document
 
@@ -77,7 +78,7 @@ Step = FilterStep | EvaluateStep | GroupStep | LookupStep
 
 @dataclass(frozen=True, slots=True)
 class PipelinePlan:
-    """The steps of a pipeline in their order, and what its stages may refer to."""
+    """The steps of a pipeline in order, and the names that its stages may refer to."""
 
     steps: tuple[Step, ...]
     setting: Setting
@@ -91,14 +92,14 @@ class PipelinePlan:
 
 
 def parse_stages(stages: Sequence[Mapping[str, Any]], setting: Setting) -> list[Document]:
-    """The stages with canonical values, checked. Raises StageRefused, or the CommandError of an invalid stage."""
+    """Return the checked stages with canonical values. Raise StageRefused, or the CommandError of an invalid stage."""
     given: list[Document] = canonical([dict(stage) for stage in stages])
     for stage in given:
         name = next(iter(stage), "")
         if name not in ONE_DOCUMENT and name not in ("$group", "$lookup"):
             parse_known(name, stage, setting)
             raise refused(name)
-    # All together, so that the first error is the one that the server would report.
+    # All stages together, so that the first error is the one that the server would report.
     parse_pipeline(given, context=setting.context(lambda database, collection, depth: ()))
     for stage in given:
         if "$fill" in stage and any("method" in how for how in stage["$fill"]["output"].values()):
@@ -107,7 +108,7 @@ def parse_stages(stages: Sequence[Mapping[str, Any]], setting: Setting) -> list[
 
 
 def parse_known(name: str, stage: Document, setting: Setting) -> None:
-    """Raises the server's error for an unknown stage, or for a document that is not a stage."""
+    """Raise the server's error for an unknown stage, or for a document that is not a stage."""
     from headrace.query.stages.stage_table import STAGES
 
     if name not in STAGES or len(stage) != 1:
@@ -115,7 +116,7 @@ def parse_known(name: str, stage: Document, setting: Setting) -> None:
 
 
 def plan(stages: Sequence[Mapping[str, Any]], setting: Setting, given: PlanOptions) -> PipelinePlan:
-    """The plan. Raises StageRefused for what Spark cannot run, CommandError for what is invalid."""
+    """Return the plan. Raise StageRefused for a stage that Spark cannot run, CommandError for an invalid one."""
     steps: list[Step] = []
     rest = parse_stages(stages, setting)
     if given.events and setting.collation is None:
@@ -148,13 +149,13 @@ def _next_step(steps: list[Step], rest: list[Document], setting: Setting, given:
 
 
 def _evaluated(steps: list[Step], rest: list[Document]) -> list[Document]:
-    """Appends a step of the leading stages of one document; returns the remaining stages."""
+    """Append a step with the leading stages of one document; return the remaining stages."""
     end = next((index for index, stage in enumerate(rest) if next(iter(stage)) not in ONE_DOCUMENT), len(rest))
     steps.append(EvaluateStep(tuple(rest[:end])))
     return rest[end:]
 
 
 def _condition(filters: list[Document], setting: Setting) -> str:
-    """The condition of all these `$match` stages; empty if columns say nothing of them."""
+    """Return the condition of all these `$match` stages; empty if columns cannot decide any."""
     matches = [stage for stage in parse_pipeline(filters, context=setting.context()) if isinstance(stage, Match)]
     return " AND ".join(filter(None, (column_condition(stage.predicate.node) for stage in matches)))

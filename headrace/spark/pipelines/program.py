@@ -1,6 +1,6 @@
-"""The stages of one document each, as they are sent to workers: BSON that is parsed into closures there.
+"""Stages of one document each, in the form in which workers get them: BSON, which workers parse into closures.
 
-Rule: stages are evaluated by `headrace.query` only; this package does not interpret them.
+Rule: only `headrace.query` evaluates stages; this package does not interpret them.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ ONE_DOCUMENT: Final = frozenset(
     {"$addFields", "$fill", "$match", "$project", "$redact", "$replaceRoot", "$replaceWith", "$set", "$unset",
      "$unwind"}
 )  # fmt: skip
-"""The stages whose result depends on one document only; of `$fill`, the form with values."""
+"""The stages whose result depends on one document only; `$fill` only in the form with values."""
 
 
 def canonical(value: Any) -> Any:
-    """The value as `headrace.values.bson` decodes it. Raises bson's errors for values that BSON does not have."""
+    """Return the value as `headrace.values.bson` decodes it. Raise bson's errors for values that BSON does not have."""
     return bson.decode(bson.encode({"value": value}))["value"]
 
 
@@ -38,37 +38,37 @@ class Setting:
     collation: Document | None = None
 
     def context(self, read: ReadCollection | None = None) -> PipelineContext:
-        """The context that stages are parsed in."""
+        """Return the context for parsing stages."""
         collation = None if self.collation is None else parse_collation(self.collation)
         return PipelineContext(collation=collation, variables=self.variables, read_collection=read)
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Stages of one document each, to be sent to workers; `body` is the BSON of `{stages, variables, collation}`."""
+    """Stages of one document each, to send to workers; `body` is the BSON of `{stages, variables, collation}`."""
 
     body: bytes
 
     @classmethod
     def of(cls, stages: Sequence[Document], setting: Setting) -> Program:
-        """The program of canonical stages."""
+        """Return the program of canonical stages."""
         decoded = {"stages": list(stages), "variables": setting.variables, "collation": setting.collation}
         return cls(bson.encode(decoded))
 
     @property
     def setting(self) -> Setting:
-        """Return the names that the stages may refer to."""
+        """The names that the stages may refer to."""
         decoded = bson.decode(self.body)
         return Setting(decoded["variables"], decoded["collation"])
 
     def stages(self) -> tuple[Stage, ...]:
-        """The stages, parsed. Raises the `CommandError` of the first that is wrong."""
+        """Return the parsed stages. Raise the `CommandError` of the first invalid stage."""
         decoded = bson.decode(self.body)
         return parse_pipeline(decoded["stages"], context=Setting(decoded["variables"], decoded["collation"]).context())
 
 
 def flow_of(stages: Sequence[Stage]) -> Flow:
-    """The function from a document to the documents that the stages make of it."""
+    """Return the function from a document to the documents that the stages make of it."""
     steps = [getattr(stage, "each", None) for stage in stages]
     if all(steps):
         return _single(steps)
@@ -95,7 +95,7 @@ def _single(steps: list[Any]) -> Flow:
 
 
 def fields_of(stages: Sequence[Stage]) -> frozenset[str] | None:
-    """The top-level fields that the stages read if all of them are filters; None if they may read any."""
+    """Return the top-level fields that the stages read if all of them are filters; None if they may read any field."""
     result: set[str] = set()
     for stage in stages:
         fields = stage.predicate.fields() if isinstance(stage, Match) else None

@@ -1,7 +1,7 @@
-"""The source's option `pipeline`: which stages the server runs, and which the source's reader runs on the results.
+"""The source's option `pipeline`: the stages that the server runs, and those that the source's reader runs after them.
 
-Rule: the server gets the leading stages that a change stream allows; the others must be stages of one document. None of
-them may change an event's `_id`.
+Rule: the server gets the leading stages that a change stream allows. The others must be stages of one document. No
+stage may change an event's `_id`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def split_stages(stages: Sequence[Document]) -> tuple[tuple[Document, ...], tuple[Document, ...]]:
-    """The stages for the server's cursor and those for the reader. Raises StageRefused or CommandError."""
+    """Return the stages for the server's cursor and the stages for the reader. Raise StageRefused or CommandError."""
     end = next((index for index, stage in enumerate(stages) if next(iter(stage), "") not in IN_STREAM), len(stages))
     for stage in stages[end:]:
         name = next(iter(stage), "")
@@ -32,9 +32,9 @@ def split_stages(stages: Sequence[Document]) -> tuple[tuple[Document, ...], tupl
 def rewritten_batches(
     stages: Sequence[Document], batches: Iterable[pa.RecordBatch], columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Runs the stages over batches of all columns of events, as BSON; the results as batches of `columns`.
+    """Run the stages over batches of all columns of events, as BSON; yield the results as batches of `columns`.
 
-    Raises error 280 if a stage changed `_id`, and NotHeld for BSON that the stages would change.
+    Raise error 280 if a stage changed `_id`, and NotHeld for BSON that the stages would change.
     """
     from headrace.spark.pipelines import row_events
     from headrace.spark.pipelines.evaluate import check_id

@@ -1,4 +1,4 @@
-"""The stages that a pipeline on Spark refuses, and the reasons; those that a server runs in a change stream."""
+"""The stages that a pipeline on Spark refuses, with reasons, and those that a server runs in a change stream."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ IN_STREAM: Final = frozenset(
 
 
 class StageRefused(ValueError):
-    """A valid stage that cannot be run on Spark, or not in this position; the message names it."""
+    """A valid stage that cannot run on Spark, or not in this position; the message names the stage."""
 
 
 def refused(name: str, why: str | None = None) -> StageRefused:
-    """The error that refuses the stage, for the reason `why` or that of the table."""
+    """Return the error that refuses the stage, with the reason `why` or the one in `REFUSED`."""
     return StageRefused(f"{name} cannot be run on Spark: {why or REFUSED.get(name, _SERVER)}")

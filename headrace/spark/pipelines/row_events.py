@@ -1,9 +1,9 @@
-"""From a row of the source back to its event, which a pipeline's stages see.
+"""From a row of the source back to its event, which the stages of a pipeline see.
 
-Rule: an event that is made a row and read back here is the same BSON, except for a token's type bits, which a row does
-not have. Fields that a pipeline added follow those of an event.
+Rule: an event that became a row and is read back here is the same BSON, except for a token's type bits, which a row
+lacks. Fields that a pipeline added come after the event's own fields.
 
-A row of a snapshot is an event too, with an operation type of its own and without `wallTime`.
+A row of a snapshot is an event, too, with its own operation type and without `wallTime`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Document = dict[str, Any]
 
-# The order of fields in a server's events; those without a column come from `other`.
+# The order of fields in a server's events. Fields without a column come from `other`.
 _ORDER: Final = (
     "to", "txnNumber", "lsid", "_id", "splitEvent", "operationType", "clusterTime", "collectionUUID", "wallTime",
     "fullDocument", "ns", "documentKey", "operationDescription", "updateDescription", "rawUpdateDescription",
@@ -34,9 +34,9 @@ COLUMNS: Final = (
     "token", "clusterTime", "clusterTimeIncrement", "operationType", "database", "collection", "documentKey",
     "fullDocument", "fullDocumentBeforeChange", "updateDescription", "lsid", "txnNumber", "wallTime", "other",
 )  # fmt: skip
-"""The columns that an event is read from."""
+"""The columns from which an event is read."""
 
-# The columns that a field of an event is read from; `other` is always read.
+# The columns from which a field of an event is read; `other` is always read.
 _SOURCES: Final[dict[str, tuple[str, ...]]] = {
     "_id": ("token",),
     "clusterTime": ("clusterTime", "clusterTimeIncrement"),
@@ -46,7 +46,7 @@ _SOURCES: Final[dict[str, tuple[str, ...]]] = {
 
 
 def columns_of(fields: Collection[str] | None) -> tuple[str, ...]:
-    """The columns that these fields of events are read from; None for all fields."""
+    """Return the columns from which these fields of events are read; None stands for all fields."""
     if fields is None:
         return COLUMNS
     needed = {"other"}
@@ -56,14 +56,14 @@ def columns_of(fields: Collection[str] | None) -> tuple[str, ...]:
 
 
 def reader(kind: pa.DataType) -> Callable[[Any], Any]:
-    """The function from the values of a column of this Arrow type to documents."""
+    """Return the function from the values of a column of this Arrow type to documents."""
     import pyarrow as pa
 
     return bson.decode if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) else loads
 
 
 def writer(kind: pa.DataType) -> Callable[[Document], Any]:
-    """The inverse of `reader`."""
+    """Return the inverse of the function that `reader` returns."""
     import pyarrow as pa
 
     return bson.encode if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) else dumps
@@ -72,9 +72,9 @@ def writer(kind: pa.DataType) -> Callable[[Document], Any]:
 def events(
     batch: pa.RecordBatch, fields: Collection[str] | None = None, texts: dict[int, str] | None = None
 ) -> list[Document]:
-    """The events of a batch of rows; with `fields` other fields may be left out.
+    """Return the events of a batch of rows; with `fields` other fields may be omitted.
 
-    `texts` is filled with the text of each document among an event's fields, by its `id` (valid while it lives).
+    `texts` gets the text of each document in an event's fields, by the document's `id` (valid while it is alive).
     """
     import pyarrow as pa
 
@@ -88,7 +88,7 @@ def events(
         if name in _DOCUMENTS or name == "other":
             read, stored = reader(column.type), values
             values = [None if cell is None else read(cell) for cell in stored]
-            # The document of `other` is not referenced by its event, so its id may be reused.
+            # The event does not keep the document of `other` alive, so its id may be reused.
             if texts is not None and read is loads and name != "other":
                 texts.update((id(document), text) for document, text in zip(values, stored, strict=True) if text)
         cells[name] = values
@@ -97,7 +97,7 @@ def events(
 
 
 def text_of(document: Document, texts: dict[int, str]) -> str:
-    """The document's Extended JSON; unchanged parts of it are taken from `texts`."""
+    """Return the document's Extended JSON; the text of unchanged parts is taken from `texts`."""
     known = texts.get(id(document))
     if known is not None:
         return known
@@ -106,7 +106,8 @@ def text_of(document: Document, texts: dict[int, str]) -> str:
 
 
 def event(row: dict[str, Any]) -> Document:
-    """The event of one row: its columns with documents decoded and times in microseconds; columns may be missing."""
+    """Return the event of one row: its columns, with documents decoded and times in microseconds; columns may be
+    missing."""
     event_fields: Document = dict(row.get("other") or {})
     for name, value in row.items():
         if value is not None and name not in ("other", "clusterTimeIncrement", "token", "database", "collection"):

@@ -1,8 +1,8 @@
 """`headrace.spark.pipeline`: a MongoDB pipeline over a DataFrame.
 
-The result depends on the stages alone:
+The kind of result depends only on the stages:
 
-    $match only          the rows that match, with the columns they came with
+    $match only          the rows that match, with their columns
     other stages         documents: the column `document`, and `token`, `clusterTime`, `clusterTimeIncrement` and
                          `wallTime` of events, or the other columns of any other DataFrame
     with a $group        documents only, and `window` if one was given
@@ -112,7 +112,7 @@ class PipelineBuilder:
         self, stages: Sequence[Mapping[str, Any]], setting: Setting, output: str | None, window: Window | None,
         delay: str | None,
     ) -> DataFrame:  # fmt: skip
-        """The DataFrame after the stages."""
+        """Return the DataFrame after the stages."""
         given = PlanOptions(
             events=self.events, streaming=self.df.isStreaming, ordered=self._order is not None,
             tables=frozenset(self._tables), window=window, delay=delay,
@@ -161,7 +161,7 @@ class PipelineBuilder:
             self._documents(planned.setting, program)
 
     def _documents(self, setting: Setting, program: Program | None = None) -> DataFrame:
-        """Replaces events, or documents, by the documents that the program makes of them."""
+        """Replace events, or documents, by the documents that the program makes of them."""
         if program is None and not self.events:
             return self.df
         carried = self._carried
@@ -192,7 +192,7 @@ class PipelineBuilder:
 
     @property
     def _carried(self) -> tuple[str, ...]:
-        """The columns that are retained with documents."""
+        """The columns that are kept beside documents."""
         if self.events:
             extra = self._order if self._order not in _CARRIED else None
             return (*_CARRIED, *([extra] if extra else []))

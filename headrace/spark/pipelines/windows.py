@@ -1,8 +1,8 @@
 """The time windows of a group on a stream: given by the caller, or by the group's `$dateTrunc`.
 
-Rule: a group on a stream must end, so that it can be output and its state dropped: when the watermark has passed its
-window. A `$dateTrunc` is a window of the calendar, in any unit and time zone: the evaluator truncates the date, as
-the server would, and computes where the next bin begins. No document of the bin is dated at that time or later.
+Rule: a group on a stream must end, so that it can be output and its state dropped. It ends when the watermark has
+passed its window. A `$dateTrunc` is a window of the calendar, in any unit and time zone. The evaluator truncates the
+date, as the server would, and computes where the next bin begins. No document of the bin has that date or a later one.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ _TRIES: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A window of a group: `duration` and `slide` as Spark writes intervals ("1 hour").
+    """A window of a group. `duration` and `slide` are intervals as Spark writes them ("1 hour").
 
     `date` is the expression of the date or timestamp that decides a document's window. `delay` is how much older than
-    the newest a document may be and still count; it may be omitted for `$clusterTime`, as events are in its order.
+    the newest document a document may be and still count. It may be omitted for `$clusterTime`, because events are in
+    its order.
     """
 
     duration: str
@@ -41,14 +42,14 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Bins:
-    """The bins of a `$dateTrunc` with the argument `truncation`; the delay is as for `Window`."""
+    """The bins of a `$dateTrunc` with the argument `truncation`; for `delay` see `Window`."""
 
     truncation: dict[str, Any]
     delay: str | None = None
 
     @property
     def date(self) -> Any:
-        """The expression of the date that is truncated."""
+        """The expression of the truncated date."""
         return self.truncation.get("date")
 
     def __str__(self) -> str:
@@ -56,7 +57,8 @@ class Bins:
         return f"bins of {size} {self.truncation['unit']} in {zone}"
 
     def end(self, start: DatetimeMS) -> DatetimeMS:
-        """The end of the bin that begins at `start`: the bin has the dates from `start` up to it, exclusive."""
+        """Return the end of the bin that begins at `start`: the bin has the dates from `start` up to its end,
+        exclusive."""
         step = {name: self.truncation[name] for name in ("unit", "timezone") if name in self.truncation}
         size = int(self.truncation.get("binSize", 1))
         for count in range(1, _TRIES):
@@ -69,7 +71,7 @@ class Bins:
 
 
 def window_of_key(identity: Any, delay: str | None) -> Bins | None:
-    """The bins of the first `$dateTrunc` in a group's `_id`, or None. Raises StageRefused."""
+    """Return the bins of the first `$dateTrunc` in a group's `_id`, or None. Raise StageRefused."""
     truncation = _truncation(identity)
     if truncation is None:
         return None
@@ -88,7 +90,7 @@ def _computed(expression: Any) -> Any:
 
 
 def delay_of(window: Window | Bins) -> str:
-    """The watermark's delay. Raises StageRefused if it is required and missing."""
+    """Return the watermark's delay. Raise StageRefused if it is required and missing."""
     if window.delay is not None:
         return window.delay
     if window.date != CLUSTER_TIME:
@@ -97,7 +99,7 @@ def delay_of(window: Window | Bins) -> str:
 
 
 def _truncation(value: Any) -> dict[str, Any] | None:
-    """The argument of a `$dateTrunc` that is a field of the key, not an argument of another operator."""
+    """Return the argument of a `$dateTrunc` that is a field of the key, not an argument of another operator."""
     if type(value) is not dict:
         return None
     if "$dateTrunc" in value:
