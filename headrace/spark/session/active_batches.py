@@ -1,8 +1,9 @@
-"""The batches that this process's sinks are writing, by their queries: the end of queries, or of the process, waits.
+"""The batches that this process's sinks are writing, by query, so that the end of a query or of the process can wait.
 
-Spark calls sinks on daemon threads, which Python abandons at its end. One that is amid native code (Delta's, say) may
-then crash the process, so its end waits for them: a driver's end usually, unless Spark's JVM has died first. And a
-query that is stopped amid a batch ends with an error and a trace of Java, as Spark cancels its jobs.
+Spark calls sinks on daemon threads, which Python abandons when the process ends. A thread in native code (such as
+Delta's) may then crash the process, so the process's end waits for these threads. Usually Spark's driver does, unless
+the JVM has died first. A query that is stopped during a batch ends with an error and a Java stack trace, because Spark
+cancels its jobs.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from headrace import limits
 
 
 class QueryStopping(RuntimeError):
-    """A batch came as its query is stopped; the next run of the query repeats it.
+    """A batch came while its query is being stopped; the next run of the query repeats the batch.
 
-    Spark ends a query without an error if a function of `foreachBatch` fails when the query was stopped, and its
-    message has this text, as that of an interrupted call of Java's has.
+    If a function of `foreachBatch` fails after the query was stopped, Spark ends the query without an error, provided
+    that the message has this text, which an interrupted Java call has.
     """
 
     def __init__(self) -> None:
@@ -29,7 +30,7 @@ class QueryStopping(RuntimeError):
 
 
 class ActiveBatches:
-    """See above. Thread-safe."""
+    """The active batches, by query. Thread-safe."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -38,9 +39,9 @@ class ActiveBatches:
         self._ending = False
 
     def begin(self, query: str) -> None:
-        """A sink is about to write. While batches are held it waits, then raises QueryStopping.
+        """Begin a batch of a sink. While batches are held, wait and then raise QueryStopping.
 
-        Once the process ends it never returns: a sink that raised would be an error of the query.
+        When the process ends, never return: an error of the sink would be an error of the query.
         """
         with self._changed:
             if self._holder_count:
@@ -51,13 +52,13 @@ class ActiveBatches:
             self._queries.append(query)
 
     def finish(self, query: str) -> None:
-        """The sink has written, or failed."""
+        """End a batch, whether the sink has written it or failed."""
         with self._changed:
             self._queries.remove(query)
             self._changed.notify_all()
 
     def wait(self, query: str | None, timeout_s: float, *, ending: bool = False) -> bool:
-        """Waits until no batch (of the query, if given) is being written; False if the time is up."""
+        """Wait until no batch (of the query, if given) is being written. Return False after the timeout."""
         with self._changed:
             self._ending = self._ending or ending
             return self._changed.wait_for(
@@ -66,7 +67,7 @@ class ActiveBatches:
 
     @contextmanager
     def held(self, timeout_s: float) -> Iterator[None]:
-        """While queries are stopped inside the context, no batch begins; those that were being written have ended."""
+        """Hold new batches within the context, while queries are stopped; enter it when running batches have ended."""
         with self._changed:
             self._holder_count += 1
         try:

@@ -1,12 +1,11 @@
 """The archive of Spark's loaded classes (AppCDS), with which sessions start in half the time.
 
-It takes 150 MB of the user's cache.
+It takes 150 MB of the user's cache. The first session that Headrace starts makes it in the background, in a separate
+process that uses only idle time. After a failure the next try is a day later. `HEADRACE_CLASS_CACHE=off` in the
+environment forbids it.
 
-The first session that Headrace starts makes it in the background, in a process of its own that only takes idle
-time. What fails is tried again after a day. `HEADRACE_CLASS_CACHE=off` in the environment forbids it.
-
-    spark-<key>.jsa          put in place by a rename; the key is of the Java and the Spark that it fits
-    spark-<key>.jsa.tried    touched when making it begins, and locked until it ends
+    spark-<key>.jsa          put in place by a rename; the key identifies the Java and the Spark that it fits
+    spark-<key>.jsa.tried    touched when making the archive begins, and locked until it ends
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ except ImportError:  # pragma: no cover - not on this system: two processes may 
 SWITCH: Final = "HEADRACE_CLASS_CACHE"
 BACKGROUND: Final = "--background"
 _CHILDREN: Final[list[subprocess.Popen[bytes]]] = []
-"""Referred to until this process ends: it does not wait for them."""
+"""Keeps references to child processes until this process ends; it does not wait for them."""
 
 
 def make_in_background(
     java: Java, *, environ: Mapping[str, str] | None = None, spawn: Callable[[list[str]], object] | None = None
 ) -> bool:
-    """Starts a process that makes the archive for this Java, if there is none; whether it did."""
+    """Start a process that makes the archive for this Java, if there is none. Return whether it was started."""
     environ = os.environ if environ is None else environ
     path = jvm.archive_path(java)
     if environ.get(SWITCH, "").lower() in {"0", "no", "off"} or path.is_file() or _tried_lately(path):
@@ -69,9 +68,9 @@ def _marker(path: Path) -> Path:
 
 
 def make(*, background: bool = False) -> Path | None:
-    """Makes the archive and returns its path; None if another process is making it.
+    """Make the archive and return its path; None if another process is making it.
 
-    In the `background` it takes only idle time, and does nothing if there is an archive.
+    In the `background` use only idle time, and do nothing if the archive exists.
     """
     java = find_java()
     path = jvm.archive_path(java)
@@ -105,7 +104,7 @@ def _yield_to_others() -> None:
 
 
 def _write(java: Java, path: Path) -> None:
-    """Runs a small query of the source in a session whose JVM writes its classes at its end."""
+    """Run a small query of the source in a session whose JVM writes its classes at its end."""
     from pyspark.sql import SparkSession
 
     from headrace.spark.session.spark_session import CONF, register

@@ -1,9 +1,9 @@
 """SIGINT in a process that starts a Spark session.
 
-PySpark sets a handler of its own, whatever was set before. It cancels all jobs, that of a streaming query's batch as
-well, so that the query fails in the middle of a batch; and it talks to the JVM on a connection that may be in use, so
-that it fails itself. Here a handler of the program stays; in place of Python's own and of PySpark's, queries are
-stopped in order, between two batches of our sinks, then KeyboardInterrupt is raised as PySpark raises it.
+PySpark sets its own handler, and replaces any other. It cancels all jobs, also the job of a streaming query's batch, so
+the query fails in the middle of a batch. It also talks to the JVM on a connection that may be in use, so the handler
+itself fails. Here a program's own handler stays. Otherwise, in place of Python's or PySpark's handler, queries are
+stopped in order, between two batches of Headrace's sinks; then KeyboardInterrupt is raised, as by PySpark.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _POLL_S: Final = 0.01
 
 @contextmanager
 def handler_restored() -> Iterator[None]:
-    """Within the context PySpark makes a session, and leaves the handler of SIGINT as it is."""
+    """A context in which PySpark makes a session without changing the handler of SIGINT."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -42,7 +42,7 @@ def handler_restored() -> Iterator[None]:
 
 
 def replace_handler() -> None:
-    """Takes the place of PySpark's handler, if that is set, in a session that others have made."""
+    """Replace PySpark's handler, if it is set, after other code has made the session."""
     if threading.current_thread() is threading.main_thread():
         handler = signal.getsignal(signal.SIGINT)
         if getattr(handler, "__qualname__", "").startswith("SparkContext."):
@@ -50,7 +50,7 @@ def replace_handler() -> None:
 
 
 def _interrupted(number: int, frame: Any) -> NoReturn:
-    """Stops what runs, on a thread of its own: the interrupted one may be waiting for Spark's answer."""
+    """Stop jobs and queries on a separate thread: the interrupted thread may be waiting for Spark's answer."""
     stopping = threading.Thread(target=_stop_all, name="interrupted", daemon=True)
     stopping.start()
     stopping.join(limits.SINK_EXIT_SECONDS_MAX)
@@ -61,7 +61,7 @@ def _stop_all() -> None:
     from pyspark.sql import SparkSession
 
     session = SparkSession._instantiatedSession
-    # Whatever is wrong with Spark by now, the program is interrupted.
+    # The program is interrupted, whatever error Spark raises.
     with suppress(Exception):
         if session is not None:
             _cancel_jobs(session)
@@ -70,7 +70,7 @@ def _stop_all() -> None:
 
 
 def _stop_queries(queries: list[StreamingQuery]) -> None:
-    """Stops them when no sink is writing. A batch that comes meanwhile is held until Spark knows that they stop."""
+    """Stop queries when no sink is writing. A batch that comes meanwhile is held until Spark knows that they stop."""
 
     def stop(query: StreamingQuery) -> None:
         with suppress(Exception):
@@ -88,12 +88,12 @@ def _stop_queries(queries: list[StreamingQuery]) -> None:
 
 
 def _cancel_jobs(session: SparkSession) -> None:
-    """Cancels the jobs that are no streaming query's: those of a query have its group."""
+    """Cancel the jobs that do not belong to a streaming query; jobs of a query are in its group."""
     context = session.sparkContext
     for job in context.statusTracker().getJobIdsForGroup(None):
         context._jsc.sc().cancelJob(job)  # type: ignore[union-attr]
 
 
 def _at_a_prompt() -> bool:
-    """Whether this is a prompt: an interrupt takes back a line then, and queries continue in the background."""
+    """Whether this is a prompt: there an interrupt discards the typed line, and queries continue in the background."""
     return hasattr(sys, "ps1") or bool(sys.flags.interactive)

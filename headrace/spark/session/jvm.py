@@ -1,8 +1,8 @@
 """Starts Spark's JVM directly and connects PySpark to it, which is quicker than `spark-submit`.
 
-`spark-submit` starts a JVM to compute the command line of a second one, and always asks for the module
-`jdk.incubator.vector`, which the Java from PyPI lacks (only MLlib uses it). Started here, the JVM needs neither, and it
-can use an archive of loaded classes (AppCDS).
+`spark-submit` starts one JVM to compute the command line of a second one. It also always requests the module
+`jdk.incubator.vector`, which the Java from PyPI lacks (only MLlib uses it). A JVM started here needs neither, and can
+use an archive of loaded classes (AppCDS).
 
 The JVM exits at the end of its standard input, so it ends with this process, however that ends.
 """
@@ -53,18 +53,18 @@ _ALWAYS: Final = (
     # Stopping a query in the middle of a batch runs a regular expression over a deep stack trace.
     "-Xss4m",
 )
-# The last compiler's work waits for code that is really hot: at a start it took half of all time. One collector thread,
-# which does not go over all objects when Spark's classes come to 21 MB. Nothing is counted for jstat 20 times a second.
+# The optimizing compiler waits for code that is really hot: at a start it took half of all time. There is one collector
+# thread, and no full collection when Spark's classes reach 21 MB. No counters are written for jstat 20 times a second.
 _STARTS_SOON: Final = (
     "-XX:+UseSerialGC", "-XX:MetaspaceSize=256m", "-XX:-UsePerfData", "-Xshare:auto",
     "-XX:Tier4InvocationThreshold=50000", "-XX:Tier4MinInvocationThreshold=6000",
     "-XX:Tier4CompileThreshold=150000", "-XX:Tier4BackEdgeThreshold=400000",
 )  # fmt: skip
-# Starts sooner, with a lower peak speed: for tests, demonstrations and small jobs. Java's default for one compiler is
-# 48 MB of compiled code, which a job with tables in catalogs fills; then nothing more is compiled.
+# Starts sooner, with a lower peak speed: for tests, demonstrations and small jobs. With one compiler Java's default is
+# 48 MB of compiled code. A job with tables in catalogs fills that; then nothing more is compiled.
 QUICK: Final = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m")
-# Without an archive each class of Spark's own jars is verified as it is loaded: a third of the JVM's time. Those of an
-# archive were verified when it was made. Versions of Java after this one may warn of the option.
+# Without an archive each class of Spark's own jars is verified when it is loaded: a third of the JVM's time. Classes of
+# an archive were verified when it was made. Later versions of Java may warn about the option.
 _UNVERIFIED: Final = ("-XX:+UnlockDiagnosticVMOptions", "-XX:-BytecodeVerificationRemote")
 _UNVERIFIED_JAVA_MAX: Final = 21
 _LOGGING: Final = """\
@@ -81,7 +81,7 @@ appender.console.layout.pattern = %d{{HH:mm:ss}} %p %c{{1}}: %m%n%ex
 
 
 class JvmFailed(RuntimeError):
-    """The JVM ended, or was not ready in time; its output is on standard error."""
+    """The JVM ended, or was not ready in time. Its output is on standard error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +99,10 @@ def launch(
     conf: Mapping[str, str], *, java: Java | None = None, memory: str = "1g", flags: tuple[str, ...] = (),
     log_level: str = "error", archive: bool = True, meanwhile: Callable[[], object] | None = None,
 ) -> Jvm:  # fmt: skip
-    """Starts a JVM that waits for PySpark, with `conf` as Spark's configuration; connect with `attached`.
+    """Start a JVM that waits for PySpark, with `conf` as Spark's configuration; connect with `attached`.
 
-    `memory` is its heap, in Java's notation. `archive`: it uses the user's archive of classes. `meanwhile` is called
-    while it starts. Raises JavaMissing or JvmFailed.
+    `memory` is its heap, in Java's notation. `archive`: use the user's archive of classes. `meanwhile` is called while
+    the JVM starts. Raise JavaMissing or JvmFailed.
     """
     java = java or find_java()
     scratch, lock = _scratch()
@@ -124,11 +124,11 @@ def launch(
 
 
 def _environment(scratch: Path, *, local: bool) -> dict[str, str]:
-    """The JVM's environment.
+    """Return the JVM's environment.
 
     With SPARK_HOME, Spark's workers import PySpark from a zip, and each compiles it again, for a second of CPU. Workers
-    of a `local` session import the installed package instead, through links: a PYTHONPATH with all of its neighbours
-    would come before the standard library.
+    of a `local` session import the installed package instead, through links. A PYTHONPATH with its whole folder would
+    put all other packages before the standard library.
     """
     if not local:
         return dict(os.environ, SPARK_HOME=str(spark_home()))
@@ -139,18 +139,18 @@ def _environment(scratch: Path, *, local: bool) -> dict[str, str]:
     for name in ("py4j", "pyspark"):
         (packages / name).symlink_to(_package(name))
     if not any(module.name.startswith("pyspark_") for module in iter_modules()):
-        # Spark starts two processes of this Python to look for sources in such packages, of which there are none.
+        # Otherwise Spark starts two processes of this Python to search for sources in such packages; there are none.
         environ["PYSPARK_DRIVER_PYTHON"] = str(scratch / "no-packages-with-sources")
     environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(packages))))
     return environ
 
 
-# The locks of this process; a file that was garbage-collected would release its lock.
+# The locks of this process; a garbage-collected file would release its lock.
 _HELD: Final[list[IO[str]]] = []
 
 
 def _scratch() -> tuple[Path, IO[str]]:
-    """A new directory for one session; removed at exit, or by a later session if this process is killed."""
+    """Make a directory for one session. It is removed at exit, or by a later session if this process is killed."""
     for left in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*/lock"):
         if _abandoned(left):
             shutil.rmtree(left.parent, ignore_errors=True)
@@ -180,7 +180,7 @@ def _abandoned(lock: Path) -> bool:
 
 
 def _command(java: Java, conf: Mapping[str, str], memory: str, flags: tuple[str, ...], scratch: Path) -> list[str]:
-    # An archive of classes is only valid for the same order of jars.
+    # An archive of classes is valid only for the same order of jars.
     jars = sorted(str(path) for path in (spark_home() / "jars").glob("*.jar"))
     newer = ["--sun-misc-unsafe-memory-access=allow", "--enable-native-access=ALL-UNNAMED"] if java.major >= 23 else []
     settings = [word for name, value in sorted(conf.items()) for word in ("--conf", f"{name}={value}")]
@@ -194,7 +194,7 @@ def _command(java: Java, conf: Mapping[str, str], memory: str, flags: tuple[str,
 
 
 def _await_connection(process: subprocess.Popen[bytes], info: Path) -> tuple[int, str]:
-    """Port and secret, which the JVM writes to `info` (and renames, so that it is complete). Raises JvmFailed."""
+    """Return port and secret, which the JVM writes to `info` (renamed when complete). Raise JvmFailed."""
     clock = SystemClock()
     deadline_ms = clock.monotonic_ms() + limits.JVM_START_SECONDS_MAX * 1000
     while not info.is_file():
@@ -211,7 +211,7 @@ def _await_connection(process: subprocess.Popen[bytes], info: Path) -> tuple[int
 
 @contextmanager
 def attached(jvm: Jvm) -> Iterator[None]:
-    """Within the context PySpark connects to `jvm`; afterwards child processes do not inherit its address."""
+    """Connect PySpark to `jvm` within the context; afterwards child processes do not inherit its address."""
     os.environ["PYSPARK_GATEWAY_PORT"] = str(jvm.port)
     os.environ["PYSPARK_GATEWAY_SECRET"] = jvm.secret
     try:
@@ -221,7 +221,7 @@ def attached(jvm: Jvm) -> Iterator[None]:
 
 
 def spark_home() -> Path:
-    """The directory of the package pyspark, without importing it. Raises JvmFailed if it is not installed."""
+    """Return the directory of the package pyspark, without importing it. Raise JvmFailed if it is not installed."""
     return _package("pyspark")
 
 
@@ -235,7 +235,7 @@ def _package(name: str) -> Path:
 
 
 def archive_path(java: Java) -> Path:
-    """The user's archive of loaded classes for this Java and this Spark; it need not exist."""
+    """Return the path of the user's archive of loaded classes for this Java and this Spark; it need not exist."""
     release = java.home / "release"
     build = release.read_text(errors="replace") if release.is_file() else str(java.major)
     key = hashlib.sha256(f"{java.home}|{build}|{spark_home()}|{version('pyspark')}".encode()).hexdigest()[:12]

@@ -1,7 +1,8 @@
-"""Passes on what Spark's JVM and its Python workers print, but for the tracebacks of workers that Spark has left.
+"""Passes on the output of Spark's JVM and its Python workers, except tracebacks of workers that Spark has left.
 
-When a query ends, Spark closes the sockets of its planning workers, and PySpark prints a traceback for each: nothing
-has failed. What a source, a stage or a sink raises has frames of other files, or another error, and is printed.
+When a query ends, Spark closes the sockets of its planning workers, and PySpark prints a traceback for each, although
+nothing has failed. An error of a source, a stage or a sink has frames of other files, or another type, and is passed
+on.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _PYSPARK: Final = re.compile(
 
 
 def without_left_workers(lines: Iterable[str]) -> Iterator[str]:
-    """The lines, without tracebacks whose frames are PySpark's alone and whose errors are those of a closed socket."""
+    """Yield the lines without tracebacks that have only PySpark's frames and only errors of a closed socket."""
     block: list[str] = []
     for line in lines:
         text = line.rstrip("\r\n")
@@ -58,12 +59,12 @@ def _continues(block: list[str], text: str) -> bool:
     last = next((line.rstrip("\r\n") for line in reversed(block) if line.strip()), "")
     if text == _BEGIN:
         return last in _LINKS
-    # The error itself, once after its frames.
+    # The line with the error itself, once after its frames.
     return last.startswith(" ") and _RAISED.match(text) is not None
 
 
 def _passed(block: list[str]) -> list[str]:
-    """The block, or nothing if it is the traceback of a worker that was left; the empty lines after it go with it."""
+    """Return the block, or nothing if it is the traceback of a left worker; empty lines after it belong to it."""
     errors = [line for line in block if line[:1].strip() and line.strip() not in {_BEGIN, *_LINKS}]
     frames = [match[1] for match in map(_FRAME.match, block) if match]
     left = errors and all(map(_ENDED.match, errors)) and frames and all(map(_PYSPARK.search, frames))
@@ -71,7 +72,7 @@ def _passed(block: list[str]) -> list[str]:
 
 
 def pass_on(output: IO[bytes], write: Callable[[str], object] | None = None) -> threading.Thread:
-    """Starts a thread that writes the output's lines, by default to standard error, until it ends."""
+    """Start a thread that writes the output's lines, by default to standard error, until the output ends."""
     emit = write or (lambda line: os.write(2, line.encode(errors="replace")))
 
     def run() -> None:

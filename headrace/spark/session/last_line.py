@@ -1,7 +1,7 @@
-"""The last line of a program that ends with an error of the source: what was wrong, below all that Spark has printed.
+"""The last line of a program that ends with an error of the source: the error, below everything that Spark has printed.
 
-Spark gives an error of the source as a trace of Python inside one of Java, and its logs repeat both. A program that
-does not catch it ends with this one line more, once Spark's JVM has ended, too.
+Spark shows an error of the source as a Python traceback inside a Java stack trace, and its logs repeat both. A program
+that does not catch the error ends with this one more line, after Spark's JVM has ended.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ _LINES: Final = list[str]()
 
 @cache
 def say_source_errors_last() -> None:
-    """From now on an uncaught error of the source is said in a line at the process's end. Done once."""
+    """Print an uncaught error of the source in one line when the process ends. Calling this twice has no further
+    effect."""
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -33,12 +34,12 @@ def say_source_errors_last() -> None:
 
 
 def source_error(error: BaseException) -> str:
-    """The error in a line, if it is one of Spark's that the source has raised; else nothing."""
+    """Return the error in a line if it is one of Spark's that the source has raised; otherwise nothing."""
     is_of_spark = type(error).__module__.startswith(("pyspark.", "py4j."))
     return error_line(error) if is_of_spark and isinstance(error, Exception) and _OURS.search(str(error)) else ""
 
 
-# Registered before a JVM is started, so called after it has ended.
+# Registered before a JVM is started, so it is called after the JVM has ended.
 @atexit.register
 def _say() -> None:
     for line in _LINES:

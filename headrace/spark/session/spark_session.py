@@ -1,7 +1,7 @@
-"""One Spark session for a process, quick to start, with the `headrace` source registered in it.
+"""One Spark session for a process, quick to start, with the `headrace` source registered.
 
 A new session runs on this machine only. An existing one (under `spark-submit`, through Spark Connect, or made by the
-program) is used as it is, and only the source is registered.
+program) is used unchanged, and only the source is registered.
 """
 
 from __future__ import annotations
@@ -21,21 +21,22 @@ from headrace.spark.session.last_line import say_source_errors_last
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Together these halve the time of a small micro-batch.
+# Together these settings halve the time of a small micro-batch.
 CONF: Final[dict[str, str]] = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",
-    # Hadoop's default manager forks a chmod for each checkpoint file. This one is for local checkpoints only.
+    # Hadoop's default manager forks a chmod for each checkpoint file. This manager is for local checkpoints only.
     "spark.sql.streaming.checkpointFileManagerClass":
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
     "spark.sql.streaming.stopTimeout": "30s",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }  # fmt: skip
-# What is imported later, one after the other. The first has pandas: PySpark imports it with the first call to Java.
+# Modules that are otherwise imported later, one after the other. The first one imports pandas, which PySpark imports
+# with the first call to Java.
 _IMPORTED_LATER: Final = (
     "pyspark.testing.utils", "pyspark.sql.classic.dataframe", "pyspark.sql.streaming.query",
     "headrace.spark.source.data_source",
@@ -46,10 +47,10 @@ def get_session(
     *, app: str = "headrace", cores: int = 2, quick: bool = False, memory: str = "1g",
     conf: Mapping[str, str] | None = None, log_level: str = "error",
 ) -> SparkSession:  # fmt: skip
-    """The process's Spark session, with the source registered: an existing one, or a new one on `cores` local threads.
+    """Return the process's Spark session with the source registered: an existing one, or a new one on `cores` threads.
 
     For a new session: `quick` starts it sooner with a lower peak speed, `memory` is the JVM's heap, `conf` is added to
-    its configuration. Raises JavaMissing or JvmFailed.
+    its configuration. Raise JavaMissing or JvmFailed.
     """
     from pyspark.sql import SparkSession
 
@@ -62,11 +63,11 @@ def get_session(
 
 
 class ConnectRefused(RuntimeError):
-    """Something that needs Spark's driver in this process was requested through Spark Connect."""
+    """Spark Connect is used for a task that needs Spark's driver in this process."""
 
 
 def in_this_process(session: SparkSession, what: str) -> SparkSession:
-    """The same session; raises ConnectRefused, about `what`, if its driver is in another process."""
+    """Return the same session; raise ConnectRefused, about `what`, if its driver is in another process."""
     if _is_connect(session):
         raise ConnectRefused(
             f"{what} writes its tables and keeps its lock beside Spark's driver, and through Spark Connect that is "
@@ -80,11 +81,11 @@ def _is_connect(session: object) -> bool:
 
 
 def register(session: SparkSession) -> SparkSession:
-    """Registers the source, so that `format("headrace")` works in the session; returns the session.
+    """Register the source, so that `format("headrace")` works in the session; return the session.
 
-    SIGINT stops queries in order from then on, where PySpark's handler would break them off (`interrupts.py`). Workers
-    of this machine get this Python, unless the program has named another one. An error of the source that the program
-    does not catch is said in a line at its end (`last_line.py`).
+    From then on SIGINT stops queries in order, where PySpark's handler would interrupt them (`interrupts.py`). Workers
+    on this machine run this Python, unless the program has named another. An error of the source that the program does
+    not catch is printed in a line at its end (`last_line.py`).
     """
     from pyspark.errors import AnalysisException
 
@@ -94,20 +95,21 @@ def register(session: SparkSession) -> SparkSession:
     say_source_errors_last()
     if not _is_connect(session):
         _set_worker_python(session)
-        # PySpark 4.1 looks for sources in the thread's active session, which may be that of a query or of a table.
+        # PySpark 4.1 looks for sources in the thread's active session, which may be the session of a query or of a
+        # table.
         of_spark: Any = type(session)
         of_spark._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)
     try:
         session.dataSource.register(HeadraceSource)
     except AnalysisException as error:
-        # In the session of a query, which PySpark 4.1 gives a sink, it is there and cannot be registered again.
+        # In the session of a query, which PySpark 4.1 gives a sink, the source exists and cannot be registered again.
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
     return session
 
 
 def _set_worker_python(session: SparkSession) -> None:
-    """Without a setting, Spark's workers run `python3`, which may be another one, without Headrace."""
+    """Set the workers' Python. Without a setting, they run `python3`, which may be another one, without Headrace."""
     context = session.sparkContext
     named = "PYSPARK_PYTHON" in os.environ or context.getConf().contains("spark.pyspark.python")
     if not named and str(context.master).partition("[")[0] == "local":
@@ -125,8 +127,8 @@ def _existing() -> SparkSession | None:
         remote: Any = Remote.getActiveSession() or SparkSession.builder.getOrCreate()
         session: SparkSession = remote
         return session
-    # The active session is per thread, the context per process. Under spark-submit the JVM is running already, with
-    # the cluster's configuration.
+    # The active session is per thread, the context per process. Under spark-submit the JVM is running already, with the
+    # cluster's configuration.
     there = SparkContext._active_spark_context is not None or "PYSPARK_GATEWAY_PORT" in os.environ
     return SparkSession.builder.getOrCreate() if there else None
 
@@ -148,15 +150,15 @@ def _start(settings: Mapping[str, str], quick: bool, memory: str, log_level: str
 
 
 def _import_more() -> None:
-    """Imports what the session will need, while its JVM starts on another core."""
+    """Import what the session will need, while its JVM starts on another core."""
     for name in _IMPORTED_LATER:
         with suppress(ImportError):
             import_module(name)
 
 
 def warm() -> None:
-    """Writes the user's archive of Spark's classes (150 MB), with which later sessions start in half the time.
+    """Write the user's archive of Spark's classes (150 MB), with which later sessions start in half the time.
 
-    The first session that Headrace starts does it in the background. See `class_archive.py`.
+    The first session that Headrace starts does this in the background. See `class_archive.py`.
     """
     class_archive.make()
